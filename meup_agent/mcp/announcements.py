@@ -37,6 +37,9 @@ log = logging.getLogger("meup_agent.mcp")
 MAX_SUBSCRIPTIONS: Final = 1000
 """Resources that one session is subscribed to."""
 
+NEWS_SECONDS: Final = 0.5
+"""Pause after a session was told of changes; those that come meanwhile are told once."""
+
 _EVENTS: Final[dict[str, ServerEvent]] = {
     TOOLS: ToolsListChanged(),
     PROMPTS: PromptsListChanged(),
@@ -118,6 +121,8 @@ class ClientSession:
                         await self._session.send_resource_list_changed()
                     case ResourceUpdated(uri=uri):
                         await self._session.send_resource_updated(uri)
+            # A participant may announce changes without an end, and each has clients ask for lists.
+            await anyio.sleep(NEWS_SECONDS)
 
 
 class ClientSessions:

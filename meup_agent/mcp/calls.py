@@ -207,6 +207,7 @@ async def _propose(
         on_progress=call.put_progress,
     ) as proposal:
         call.ids.add(proposal.id)
+        call.proposal = proposal
         outcome: Outcome | None = None
         failure: MeupError | None = None
         async with anyio.create_task_group() as tasks:
@@ -286,6 +287,11 @@ def forwarded(params: JsonObject, **changed: str) -> JsonObject:
 def as_result(result: Any) -> JsonObject:
     """A participant's result as MCP has it; what is none becomes an error that says so."""
     given = payloads.as_object(result)
+    meta = payloads.as_object(given.get(payloads.META))
+    if OUTCOME in meta:
+        # Ours to say: a tool that was carried out must not pass for one that was not.
+        kept = {name: value for name, value in meta.items() if name != OUTCOME}
+        given = {**given, payloads.META: kept}
     if isinstance(given.get("content"), list) or given.get("resultType") not in (None, "complete"):
         return {**COMPLETE, **given}
     return tool_error("The tool's answer is no result of MCP: it has no content.")

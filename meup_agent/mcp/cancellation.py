@@ -67,6 +67,9 @@ class _Cancel(msgspec.Struct):
 _heads: Final = msgspec.json.Decoder(_Head)
 _cancels: Final = msgspec.json.Decoder(_Cancel)
 
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What a body raises that is no such message."""
+
 
 class OpenStream:
     """A call that runs for a client, and can be cancelled.
@@ -219,7 +222,7 @@ class CancellationLayer:
             return False
         try:
             said = _cancels.decode(head.params)
-        except msgspec.DecodeError:
+        except _UNREADABLE:
             return False
         request_id = as_request_id(said.requestId)
         if request_id is None:
@@ -276,7 +279,7 @@ async def _read(receive: Receive) -> tuple[bytes, Receive]:
 def _decode(body: bytes) -> _Head:
     try:
         return _heads.decode(body)
-    except msgspec.DecodeError:
+    except _UNREADABLE:
         return _Head()  # the SDK says what is wrong with it
 
 

@@ -27,6 +27,7 @@ from meup_agent.client.messages import Progress
 from meup_agent.errors import RequestError
 from meup_agent.mcp.server_asks import PROPOSAL, REQUEST
 from meup_agent.protocol import payloads
+from meup_agent.protocol.lifecycle import ProposalState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
 
     from meup_agent.client.messages import Request
+    from meup_agent.client.proposal_handle import ProposalHandle
     from meup_agent.protocol.payloads import JsonObject
 
     Ctx = ServerRequestContext[Any, Any]
@@ -93,6 +95,7 @@ class ClientCall:
 
     Attributes:
         ids: The ids of its envelopes: a request's, or a proposal's.
+        proposal: The proposal that it became, if it did.
         questions: What the client is to answer by its next request, by keys of ours.
         changed: Set when it has ended, or there is a question.
     """
@@ -101,12 +104,18 @@ class ClientCall:
         self.participant = participant
         self.ctx = ctx
         self.ids: set[str] = set()
+        self.proposal: ProposalHandle | None = None
         self.questions: dict[str, Question] = {}
         self.changed = anyio.Event()
         self._log_level = log_level
         self._asks = 0
         self._done = -_STEP
         self._send, self._receive = anyio.create_memory_object_stream[Note](MAX_NOTES)
+
+    @property
+    def is_carried_out(self) -> bool:
+        """True once it runs at its participant: before a decision that has nothing to ask."""
+        return self.proposal is None or self.proposal.state is not ProposalState.PENDING
 
     # --- what it tells its client ---
 
@@ -239,7 +248,9 @@ class ClientCalls:
         meta = payloads.as_object(params.get(payloads.META))
         named = {each for key in (REQUEST, PROPOSAL) if isinstance(each := meta.get(key), str)}
         for call in self._calls:
-            if call.participant == sender and not named.isdisjoint(call.ids):
+            if call.participant != sender or not call.is_carried_out:
+                continue
+            if not named.isdisjoint(call.ids):
                 return call
         return None
 

@@ -27,6 +27,7 @@ from mcp.server.transport_security import (
 )
 from starlette.applications import Starlette
 from starlette.authentication import AuthCredentials, AuthenticationError
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import HTTPConnection, Request
@@ -37,7 +38,7 @@ from meup_agent.client.proposal_handle import TTL
 from meup_agent.errors import MeupError, UsageError
 from meup_agent.mcp.calls import CallSettings
 from meup_agent.mcp.cancellation import CancellationLayer, OpenStreams
-from meup_agent.mcp.principal import PrincipalPool
+from meup_agent.mcp.principal import MAX_PRINCIPALS, PrincipalPool
 from meup_agent.mcp.space_server import SpaceHandlers, make_server
 from meup_agent.transport.loops import background_tasks
 
@@ -71,6 +72,35 @@ MAX_ADDRESSES: Final = 4096
 
 MAX_SESSIONS: Final = 1000
 """Sessions of clients at once; each has a task and its streams."""
+
+
+_SESSION: Final = "mcp-session-id"
+
+MAX_PARTICIPANT_SESSIONS: Final = 64
+"""Of one participant's clients; one more ends the one that was used longest ago, so that no
+participant takes the place of the others."""
+
+
+class SessionIds:
+    """The sessions of each participant, in the order of their last use."""
+
+    def __init__(self) -> None:
+        self._ids: OrderedDict[str, OrderedDict[str, None]] = OrderedDict()
+
+    def note(self, participant: str, session: str) -> str | None:
+        """Note that a session is used; the one that is to end, if there are too many."""
+        ids = self._ids.setdefault(participant, OrderedDict())
+        self._ids.move_to_end(participant)
+        ids[session] = None
+        ids.move_to_end(session)
+        if len(self._ids) > MAX_PRINCIPALS:
+            self._ids.popitem(last=False)
+        return ids.popitem(last=False)[0] if len(ids) > MAX_PARTICIPANT_SESSIONS else None
+
+    def touch(self, participant: str, session: str) -> None:
+        """Note that a session is used which may be another participant's, or have ended."""
+        if session in self._ids.get(participant, ()):
+            self.note(participant, session)
 
 
 class ParticipantUser(AuthenticatedUser):
@@ -243,6 +273,7 @@ class McpApp:
         max_sessions: int = MAX_SESSIONS,
     ) -> None:
         self.streams = OpenStreams()
+        self._sessions = SessionIds()
         self._pool = pool
         self._handlers = SpaceHandlers(_principal_of, self.streams, settings or CallSettings())
         security = _security(hosts)
@@ -305,17 +336,42 @@ class McpApp:
     async def _end_sessions(self, principal: Principal) -> None:
         """End the sessions of a participant that is not in the space any more."""
         for session in principal.sessions.ids:
-            scope = {
-                "type": "http",
-                "method": "DELETE",
-                "path": "/",
-                "headers": [(b"mcp-session-id", session.encode()), (b"host", b"localhost")],
-                "user": ParticipantUser(_access("", principal), principal),
-            }
             log.info("session %s ended: %s", session, principal.error)
-            await self._serve(scope, _no_body, _no_answer)
+            await self._end_session(session, ParticipantUser(_access("", principal), principal))
+
+    async def _end_session(self, session: str, user: ParticipantUser) -> None:
+        scope = {
+            "type": "http",
+            "method": "DELETE",
+            "path": "/",
+            "headers": [(b"mcp-session-id", session.encode()), (b"host", b"localhost")],
+            "user": user,
+        }
+        await self._manage(scope, _no_body, _no_answer)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, and keep the number of its participant's sessions in bounds."""
+        user: ParticipantUser = scope["user"]
+        given = Headers(scope=scope).get(_SESSION)
+        if given is not None:
+            self._sessions.touch(user.principal_key, given)
+            await self._manage(scope, receive, send)
+            return
+        opened: list[str] = []
+
+        async def watched(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                opened.extend(Headers(raw=message["headers"]).getlist(_SESSION))
+            await send(message)
+
+        await self._manage(scope, receive, watched)
+        for session in opened:
+            last = self._sessions.note(user.principal_key, session)
+            if last is not None:
+                log.info("session %s ended: its participant has opened many others", last)
+                await self._end_session(last, user)
+
+    async def _manage(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._manager is None:
             raise UsageError(
                 "the MCP server does not run; give its lifespan to the application that it is"

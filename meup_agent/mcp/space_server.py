@@ -198,6 +198,8 @@ class SpaceHandlers:
     async def initialized(self, ctx: Ctx, _: Any) -> None:
         """``notifications/initialized``: from here to the session's end its client is told."""
         principal = self._principal_of(ctx)
+        if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS or principal.sessions.find(ctx):
+            return  # no session, or one that is told already: each would be a task
         with principal.sessions.open(ctx) as session:
             try:
                 await session.run()

@@ -1,0 +1,76 @@
+"""Malicious MCP clients of a space over HTTP: each harms its own sessions alone."""
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from meup_agent.mcp import http
+from tests.mcp.conftest import ANYTHING, served, staged
+from tests.mcp.server.test_cancellation import BOTH, OLD, Slow, session, space_with
+from tests.mcp.server.test_identity import HELLO
+
+pytestmark = pytest.mark.anyio
+
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"jsonrpc": "2.0", "method": "tools/call", "id": %s}' % DEEP,
+        b'{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": %s}}'
+        % DEEP,
+        b'{"jsonrpc": "2.0", "method": "tools/call\xff", "id": 1}',
+    ],
+    ids=["deep-id", "deep-cancel", "no-utf-8"],
+)
+async def test_a_body_that_breaks_a_decoder_is_a_wrong_body(body: bytes) -> None:
+    async with space_with(Slow()) as (_, server), session(server, OLD[-1]) as client:
+        answer = await client.http.post(client.url, content=body, headers=client.headers)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["code"] == -32700
+
+
+async def test_a_handshake_that_ends_again_and_again_begins_nothing() -> None:
+    """Each end of a handshake starts what tells the session of changes, until its end."""
+    async with space_with(Slow()) as (_, server), session(server, OLD[-1]) as client:
+        await client.post({"id": 1, "method": "ping"})
+        before = len(anyio.get_running_tasks())
+        for _ in range(20):
+            await client.post({"method": "notifications/initialized"})
+        await client.post({"id": 2, "method": "ping"})
+        assert len(anyio.get_running_tasks()) < before + 10
+
+
+async def test_a_participant_that_opens_many_sessions_ends_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "MAX_PARTICIPANT_SESSIONS", 3)
+    async with staged(alice=ANYTHING, bob=ANYTHING) as stage, served(stage, own="alice") as server:
+        async with session(server, OLD[-1]) as alice, server.http(stage.token("bob")) as bob:
+            ids: list[str] = []
+            ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+
+            async def status(of: str) -> int:
+                headers = {**BOTH, "mcp-session-id": of}
+                return (await bob.post(server.url, json=ping, headers=headers)).status_code
+
+            for _ in range(4):
+                hello = await bob.post(server.url, json=HELLO, headers=BOTH)
+                ids.append(hello.headers["mcp-session-id"])
+                assert await status(ids[0]) == 200  # in use, so another one ends
+            with anyio.fail_after(5):
+                while await status(ids[1]) != 404:
+                    await anyio.lowlevel.checkpoint()
+            assert [await status(each) for each in ids] == [200, 404, 200, 200]
+            assert (await alice.post({"id": 1, "method": "ping"})).status_code == 200
+
+
+async def test_a_session_of_another_participant_is_not_counted_as_mine() -> None:
+    """A guessed id must not push one of the guesser's, or the owner's, out of its place."""
+    ids = http.SessionIds()
+    assert ids.note("alice", "a") is None
+    ids.touch("bob", "a")
+    for at in range(http.MAX_PARTICIPANT_SESSIONS):
+        assert ids.note("bob", f"b{at}") is None
+    assert ids.note("bob", "last") == "b0"
