@@ -117,7 +117,8 @@ async def _http(server: HttpServer, traffic: Traffic) -> AsyncGenerator[tuple[An
             traffic.session_lost = True
 
     client = httpx2.AsyncClient(
-        headers=dict(server.headers),
+        # What is limited is what is read, and a compressed answer is a thousand times larger.
+        headers={"accept-encoding": "identity", **server.headers},
         timeout=httpx2.Timeout(CONNECT_SECONDS, read=READ_SECONDS),
         event_hooks={"response": [_limit_response, note_session]},
     )
@@ -132,8 +133,25 @@ async def _http(server: HttpServer, traffic: Traffic) -> AsyncGenerator[tuple[An
 
 async def _limit_response(response: httpx2.Response) -> None:
     """Bound what is read of an answer that is no stream of events: those have a limit each."""
+    if response.headers.get("content-encoding", "identity").lower() != "identity":
+        response.stream = _Compressed(cast("httpx2.AsyncByteStream", response.stream))
+        return
     if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
         response.stream = _Limited(cast("httpx2.AsyncByteStream", response.stream))
+
+
+class _Compressed(httpx2.AsyncByteStream):
+    """An answer that is not read: it was asked for as it is."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
+        self._inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        raise httpx2.StreamError("the answer is compressed")
+        yield b""
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
 
 
 class _Limited(httpx2.AsyncByteStream):
