@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NamedTuple
+from urllib.parse import urlsplit
 
 import typer
 
@@ -54,7 +55,8 @@ Http = Annotated[
     typer.Option(
         "--http",
         metavar="URL",
-        help="The gateway's HTTP address, for example http://localhost:8421; else MEUP_HTTP.",
+        help="The gateway's HTTP address, for example http://localhost:8420; else MEUP_HTTP, or"
+        " where MEUP_URL leads to.",
     ),
 ]
 As = Annotated[
@@ -116,17 +118,17 @@ class HttpOptions(OptionGroup):
     token: Token = None
     token_file: TokenFile = None
 
-    def address(self) -> HttpAddress:
-        """The address from options and environment."""
-        url = http_url(self.http)
-        if url is None:
+    def address(self, url: str | None = None) -> HttpAddress:
+        """The address from options and environment, or of the gateway that a URL leads to."""
+        found = find_http_url(self.http, url)
+        if found is None:
             raise ConfigurationError(
-                "the gateway's HTTP address is missing; give --http or set MEUP_HTTP"
+                "the gateway's HTTP address is missing; give --http, or set MEUP_HTTP or MEUP_URL"
             )
         token = token_from(self.token, self.token_file)
         if token is None:
             raise _missing(token=token)
-        return HttpAddress(url, token, _given(self.space, "MEUP_SPACE"), self.act_as)
+        return HttpAddress(found, token, _given(self.space, "MEUP_SPACE"), self.act_as)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +147,26 @@ def beside(where: SpaceOptions, http: str | None, act_as: str | None) -> HttpAdd
     """The HTTP address of the space that some options name, to act as a participant of it."""
     return HttpOptions(
         act_as=act_as, http=http, space=where.space, token=where.token, token_file=where.token_file
-    ).address()
+    ).address(where.url)
+
+
+def find_http_url(given: str | None, url: str | None = None) -> str | None:
+    """The HTTP address that is given, else the one of the gateway that a URL leads to.
+
+    Options come before the environment: a gateway that is named by its URL is not the one of
+    MEUP_HTTP.
+    """
+    if given is None and url is not None:
+        return _http_beside(url)
+    known = os.environ.get("MEUP_URL")
+    return http_url(given) or (_http_beside(known) if known else None)
+
+
+def _http_beside(url: str) -> str:
+    """The HTTP address of a gateway that serves both at one port."""
+    parts = urlsplit(handshake_url(url, None))
+    path = parts.path.removesuffix("/ws").rstrip("/")
+    return f"http{parts.scheme.removeprefix('ws')}://{parts.netloc}{path}"
 
 
 def http_url(given: str | None) -> str | None:

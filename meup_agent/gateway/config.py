@@ -162,10 +162,24 @@ class JournalConfig:
 
 @dataclass(frozen=True, slots=True)
 class HttpConfig:
-    """The address of the HTTP port."""
+    """Where HTTP is served: at the port for WebSocket, or at a port of its own.
 
-    host: str = DEFAULT_HOST
-    port: PortNumber = DEFAULT_HTTP_PORT
+    With a host or a port it gets one of its own.
+    """
+
+    host: str | None = None
+    port: PortNumber | None = None
+    enabled: bool = True
+
+    @property
+    def own_address(self) -> tuple[str, int] | None:
+        """Host and port of its own; ``None``: it has none."""
+        if not self.enabled or (self.host is None and self.port is None):
+            return None
+        return (
+            DEFAULT_HOST if self.host is None else self.host,
+            DEFAULT_HTTP_PORT if self.port is None else self.port,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +263,7 @@ class Config:
     port: PortNumber = DEFAULT_PORT
     limits: GatewayLimits = field(default_factory=GatewayLimits)
     journal: JournalConfig = field(default_factory=JournalConfig)
-    http: HttpConfig | None = None  # `None`: no HTTP port
+    http: HttpConfig | None = None  # `None`: at the one port, where only this machine reaches it
     tls: TlsConfig | None = None  # `None`: no encryption
     insecure: bool = False  # no encryption, even where others than this machine can listen
 

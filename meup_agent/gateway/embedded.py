@@ -75,12 +75,12 @@ class Gateway(AsyncContextManagerMixin):
         """The address of its HTTP API.
 
         Raises:
-            UsageError: Its configuration has no ``http``.
+            UsageError: It serves none: its configuration says so, or others can reach it.
         """
-        http = self._gateway.http
-        if http is None:
-            raise UsageError("the gateway has no HTTP port; give it a config with http")
-        return http.url
+        url = self._gateway.http_url
+        if url is None:
+            raise UsageError("the gateway serves no HTTP; give it a config with http")
+        return url
 
     @property
     def port(self) -> int:

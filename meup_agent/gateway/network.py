@@ -43,6 +43,23 @@ def check_encrypted(config: Config, host: str) -> None:
         )
 
 
+def shares_port(config: Config, host: str) -> bool:
+    """True if the port for WebSocket at a host serves HTTP as well.
+
+    Where other machines reach it the configuration has to say so: its health and its metrics need
+    no token.
+    """
+    if config.http is None:
+        return is_loopback(host)
+    return config.http.enabled and config.http.own_address is None
+
+
+def serves_http(config: Config) -> bool:
+    """True if a gateway serves HTTP, at the port for WebSocket or at one of its own."""
+    own = None if config.http is None else config.http.own_address
+    return own is not None or shares_port(config, config.host)
+
+
 def server_context(tls: TlsConfig) -> ssl.SSLContext:
     """The TLS context of a port, from a certificate and a key that belong together."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Final
 
 from meup_agent.gateway.config import Config
-from meup_agent.gateway.edge.listener import CONNECTIONS_TO_A_HANDSHAKE
+from meup_agent.gateway.edge.first_request import CONNECTIONS_TO_A_HANDSHAKE
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.logs import log
+from meup_agent.gateway.network import serves_http
 
 OTHER_FILES: Final = 64
 """Files that a gateway has open beside its connections: its ports, journal, log, libraries."""
@@ -35,8 +36,8 @@ def fit_open_files(config: Config) -> Config:
         return config
     import resource
 
-    # A connection, its share of the handshakes, and as many callers of the HTTP port.
-    each = 1 + 1 / CONNECTIONS_TO_A_HANDSHAKE + (config.http is not None)
+    # A connection, its share of the handshakes, and as many callers over HTTP.
+    each = 1 + 1 / CONNECTIONS_TO_A_HANDSHAKE + serves_http(config)
     connections = config.limits.max_connections
     needed = round(connections * each) + OTHER_FILES
     wanted = needed + BURST

@@ -1,4 +1,4 @@
-"""A gateway with ports of its own: one for WebSocket, and one for HTTP if it is configured."""
+"""A gateway with a port of its own, for WebSocket and HTTP; HTTP may have one for itself."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from picows import WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithLis
 from meup_agent.gateway.admission import NotAdmitted
 from meup_agent.gateway.config import Config
 from meup_agent.gateway.edge import listener
+from meup_agent.gateway.edge.first_request import HandshakeLimiter, max_handshakes
 from meup_agent.gateway.edge.handshake import admit
 from meup_agent.gateway.edge.listener import shorten_tls_failures
 from meup_agent.gateway.edge.websocket import WebSocketConnection
@@ -24,12 +25,13 @@ from meup_agent.gateway.network import (
     listen_error,
     local_host,
     server_context,
+    shares_port,
 )
 from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 from meup_agent.protocol.space.counters import SpaceCounters
 
 if TYPE_CHECKING:
-    from meup_agent.gateway.edge.http.port import HttpPort
+    from meup_agent.gateway.edge.http.server import HttpEdge
     from meup_agent.protocol.space.journal import Journal
 
 BACKLOG: Final = 4_096
@@ -51,7 +53,9 @@ class RunningGateway:
             loop=asyncio.get_running_loop(),
             on_failure=lambda: self._server.close(),
         )
-        self.http: HttpPort | None = None
+        self._http_url: str | None = None
+        self._http: HttpEdge | None = None
+        self._handshakes = HandshakeLimiter(max_handshakes(config.limits))
 
     @property
     def counters(self) -> SpaceCounters:
@@ -87,6 +91,11 @@ class RunningGateway:
         scheme = "ws" if self._config.tls is None else "wss"
         return f"{scheme}://{host_and_port(host, self._port)}"
 
+    @property
+    def http_url(self) -> str | None:
+        """The address of its HTTP API for clients on this machine; ``None``: it serves none."""
+        return self._http_url
+
     def drop(self, participant: str) -> None:
         """Drop the sockets of a participant, in each space, without a close frame."""
         self.runtime.drop(participant)
@@ -94,8 +103,9 @@ class RunningGateway:
     def abort(self) -> None:
         """Play a killed gateway: stop listening and drop every socket without a close frame."""
         self._server.close()
-        if self.http is not None:
-            self.http.abort()
+        self._handshakes.drop_all()
+        if self._http is not None:
+            self._http.abort()
         self.runtime.abort()
 
     async def listen(self, host: str, port: int) -> None:
@@ -103,6 +113,13 @@ class RunningGateway:
         check_encrypted(self._config, host)
         tls = self._config.tls
         context = None if tls is None else server_context(tls)
+        shared = shares_port(self._config, host)
+        if shared:
+            # Loaded only where it is wanted: a web framework takes its time.
+            from meup_agent.gateway.edge.http.server import HttpEdge
+
+            self._http = HttpEdge(self.runtime)
+            await self._http.start()
         try:
             self._server = await listener.listen(
                 self._accept,
@@ -110,24 +127,45 @@ class RunningGateway:
                 port,
                 self.runtime.limits,
                 self.runtime.refusals,
+                self._handshakes,
                 backlog=BACKLOG,
                 context=context,
+                http=None if self._http is None else self._http.protocol,
             )
         except OSError as error:
             raise listen_error(host, port, error) from None
         self._host = host
         self._port: int = self._server.sockets[0].getsockname()[1]
         self.runtime.url = self.url
+        said = self.listens_at
+        if shared:
+            self._http_url = _http_address(self.url)
+            said += f" and {_http_address(self.listens_at)}"
+        log.info("listening at %s", said)
+
+    async def listen_for_http(self) -> None:
+        """Begin to listen at a port of its own for HTTP, if it is to have one."""
+        config = self._config
+        address = None if config.http is None else config.http.own_address
+        if address is not None:
+            check_encrypted(config, address[0])
+            from meup_agent.gateway.edge.http.port import HttpPort
+
+            http = HttpPort(self.runtime, *address, config.tls)
+            await http.listen()
+            self._http, self._http_url = http, http.url
+            log.info("listening at %s for HTTP", http.listens_at)
 
     async def stop(self) -> None:
         """Close every connection with 1012 and stop listening; takes ``stop_timeout`` at most."""
         self._server.close()
+        self._handshakes.drop_all()
         deadline = anyio.current_time() + self.runtime.limits.stop_timeout
         await self.runtime.drain()
-        if self.http is not None:
+        if self._http is not None:
             # What it was asked is answered, and kept, before the journal is closed.
             with anyio.CancelScope(shield=True, deadline=deadline):
-                await self.http.stop()
+                await self._http.stop()
         await self.runtime.wait_empty(deadline - anyio.current_time())
         self.abort()
         await self.runtime.wait_empty(LAST_TURNS)
@@ -157,6 +195,11 @@ class RunningGateway:
         return WSUpgradeResponseWithListener(response, None)
 
 
+def _http_address(url: str) -> str:
+    """The address by which HTTP is served where an address leads to WebSocket."""
+    return "http" + url.removeprefix("ws")
+
+
 @asynccontextmanager
 async def serve(
     config: Config, host: str | None = None, port: int | None = None
@@ -181,17 +224,8 @@ async def serve(
             await gateway.listen(
                 config.host if host is None else host, config.port if port is None else port
             )
-            log.info("listening at %s", gateway.listens_at)
             try:
-                if config.http is not None:
-                    check_encrypted(config, config.http.host)
-                    # Loaded only where it is wanted: a web framework takes its time.
-                    from meup_agent.gateway.edge.http.port import HttpPort
-
-                    http = HttpPort(gateway.runtime, config.http, config.tls)
-                    await http.listen()
-                    gateway.http = http
-                    log.info("listening at %s for HTTP", http.listens_at)
+                await gateway.listen_for_http()
                 yield gateway
             finally:
                 await gateway.stop()

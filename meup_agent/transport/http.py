@@ -243,7 +243,7 @@ def http_connector(
     """Make a connector that speaks with a gateway's HTTP API, beside the participant's agent.
 
     Args:
-        url: The API's address, for example ``http://localhost:8421``.
+        url: The API's address, for example ``http://localhost:8420``.
         space: The space; ``None``: the one that the token is for.
         participant: The token's participant; ``None``: the gateway is asked.
         handshake_timeout: Seconds to open the stream in.
@@ -353,7 +353,7 @@ def check_http_url(url: str) -> None:
         usable = False
     if not usable:
         raise ConfigurationError(
-            f"the HTTP address {url!r} is none; give one such as http://localhost:8421"
+            f"the HTTP address {url!r} is none; give one such as http://localhost:8420"
         )
 
 

@@ -108,8 +108,8 @@ def past(folder: Path) -> Generator[Past]:
         _copy_an_id(journal)
         serving = portal.wrap_async_context_manager(serve(config, "127.0.0.1", 0))
         with serving as gateway:
-            assert gateway.http is not None
-            yield Past(journal, gateway.http.url, config)
+            assert gateway.http_url is not None
+            yield Past(journal, gateway.http_url, config)
 
 
 def _copy_an_id(journal: Path) -> None:

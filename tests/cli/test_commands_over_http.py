@@ -37,7 +37,7 @@ Beside = Callable[..., Done]
 
 @pytest.fixture(scope="module")
 def set_beside() -> Generator[Stage]:
-    config = replace(one_space_config("demo", PARTICIPANTS), http=HttpConfig(port=0))
+    config = one_space_config("demo", PARTICIPANTS)
     with Gateway(config=config).in_thread() as gateway, on_stage(gateway) as stage:
         yield stage
 
@@ -392,7 +392,20 @@ def test_what_cannot_be_done_is_said(
 def test_without_an_address_it_says_what_to_give(beside: Beside) -> None:
     done = beside("withdraw", "x", MEUP_HTTP="")
     assert done.code == exit_codes.USAGE
-    assert "give --http or set MEUP_HTTP" in done.err
+    assert "give --http, or set MEUP_HTTP or MEUP_URL" in done.err
+
+
+@pytest.mark.parametrize("path", ["", "/", "/ws", "/ws?space=demo"])
+def test_http_is_found_where_the_url_leads(stage: Stage, beside: Beside, path: str) -> None:
+    here = stage.gateway.url
+    done = beside("withdraw", "none-such", MEUP_HTTP="", MEUP_URL=here + path)
+    assert "none-such" in done.err
+    assert done.code != exit_codes.NO_CONNECTION
+
+
+def test_gateway_that_is_named_is_not_that_of_the_environment(stage: Stage, beside: Beside) -> None:
+    named = ("--url", stage.gateway.url, "--as", "alice")
+    assert beside("tools", *named, MEUP_HTTP="http://127.0.0.1:9").code == exit_codes.OK
 
 
 def test_nobody_approves_their_own(stage: Stage, beside: Beside) -> None:

@@ -85,6 +85,7 @@ def test_a_file_is_served_and_a_host_without_tls_is_warned_of(tmp_path: Path) ->
     assert f"stopped listening at ws://0.0.0.0:{port[1]}" in gateway.err
 
 
+@pytest.mark.parametrize("shared", [True, False], ids=["one port", "two ports"])
 @pytest.mark.parametrize(
     ("host", "shown", "dialled"),
     [
@@ -95,25 +96,29 @@ def test_a_file_is_served_and_a_host_without_tls_is_warned_of(tmp_path: Path) ->
     ],
 )
 def test_the_log_says_where_it_listens(
-    host: str, shown: str, dialled: str, caplog: pytest.LogCaptureFixture
+    host: str, shown: str, dialled: str, shared: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = replace(
         one_space_config("harbour", {}),
         host=host,
         port=0,
-        http=HttpConfig(host, 0),
+        http=HttpConfig() if shared else HttpConfig(host, 0),
         insecure=True,
     )
 
     async def serve_shortly() -> None:
         async with serve(config) as gateway:
             assert gateway.url == f"ws://{dialled}:{gateway.port}"
-            assert gateway.http is not None
-            assert gateway.http.url == f"http://{dialled}:{gateway.http.port}"
-            assert [each.getMessage() for each in caplog.records] == [
-                f"listening at ws://{shown}:{gateway.port}",
-                f"listening at http://{shown}:{gateway.http.port} for HTTP",
-            ]
+            assert gateway.http_url is not None
+            address, _, port = gateway.http_url.rpartition(":")
+            assert address == f"http://{dialled}"
+            assert (int(port) == gateway.port) is shared
+            here = f"listening at ws://{shown}:{gateway.port}"
+            assert [each.getMessage() for each in caplog.records] == (
+                [f"{here} and http://{shown}:{port}"]
+                if shared
+                else [here, f"listening at http://{shown}:{port} for HTTP"]
+            )
 
     with caplog.at_level("INFO", "meup_agent.gateway"):
         anyio.run(serve_shortly)
@@ -227,13 +232,38 @@ def test_check_tells_what_would_be_served(tmp_path: Path) -> None:
     done = meup("gateway", "--config", "space.yaml", "--check", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (exit_codes.OK, "")
     assert done.stdout.splitlines() == [
-        "listens at ws://127.0.0.1:8422",
-        "listens at http://127.0.0.1:8421 for HTTP",
+        "listens at ws://127.0.0.1:8422 and http://127.0.0.1:8422",
         "keeps its journal in journal.db",
         "space harbour (meup/v0.1): ann, ben",
         "space quay (mew/v0.4): cat",
     ]
     assert not (tmp_path / "journal.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("http", "lines"),
+    [
+        ("", ["listens at ws://127.0.0.1:8422 and http://127.0.0.1:8422"]),
+        ("http: {enabled: false}", ["listens at ws://127.0.0.1:8422"]),
+        (
+            "http: {port: 8423}",
+            ["listens at ws://127.0.0.1:8422", "listens at http://127.0.0.1:8423 for HTTP"],
+        ),
+    ],
+)
+def test_check_tells_where_http_is_served(tmp_path: Path, http: str, lines: list[str]) -> None:
+    (tmp_path / "space.yaml").write_text(OURS_YAML.replace("http: {}", http))
+    done = meup("gateway", "--config", "space.yaml", "--check", cwd=tmp_path)
+    assert done.stdout.splitlines()[: len(lines) + 1] == [*lines, "keeps its journal in journal.db"]
+
+
+def test_others_reach_no_http_that_was_not_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "space.yaml").write_text(OURS_YAML.replace("http: {}", ""))
+    done = meup(
+        *("gateway", "--config", "space.yaml", "--host", "0.0.0.0", "--insecure", "--check"),
+        cwd=tmp_path,
+    )
+    assert done.stdout.splitlines()[0] == "listens at ws://0.0.0.0:8422"
 
 
 @pytest.mark.parametrize(

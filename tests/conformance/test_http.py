@@ -23,9 +23,9 @@ class Place:
     """What a site needs of a gateway."""
 
     def __init__(self, running: RunningGateway) -> None:
-        assert running.http is not None
+        assert running.http_url is not None
         self._url = running.url
-        self.http_url = running.http.url
+        self.http_url = running.http_url
 
     @property
     def url(self) -> str:

@@ -1,11 +1,10 @@
-"""A gateway at each of its edges: the message port with HTTP beside it, and mounted."""
+"""A gateway at each of its edges: its port, and mounted."""
 
 import json
 import socket
 import struct
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from threading import Thread
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -13,7 +12,6 @@ from urllib.parse import urlsplit
 import httpx
 from websockets.sync.client import ClientConnection, connect
 
-from meup_agent.gateway.config import HttpConfig
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.presets import one_space_config
@@ -146,9 +144,7 @@ class Edge(NamedTuple):
 
 @contextmanager
 def edge(kind: str, **limits: Any) -> Generator[Edge]:
-    config = replace(
-        one_space_config("demo", PARTICIPANTS, GatewayLimits(**limits)), http=HttpConfig(port=0)
-    )
+    config = one_space_config("demo", PARTICIPANTS, GatewayLimits(**limits))
     with ExitStack() as stack:
         if kind == "mounted":
             place = stack.enter_context(mounted(config))

@@ -7,6 +7,7 @@ import os
 import struct
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -15,9 +16,11 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 
-from meup_agent.errors import ConfigurationError
+from meup_agent.errors import ConfigurationError, UsageError
+from meup_agent.gateway.config import HttpConfig
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.limits import GatewayLimits
+from meup_agent.gateway.presets import one_space_config
 from tests.gateway.conftest import DIALECT, PARTICIPANTS, envelope
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.raw_client import masked, raw, said_close, shaken
@@ -250,13 +253,32 @@ async def test_browsers_way_to_ask_for_an_upgrade(gateway: Gateway) -> None:
         assert (await reader.readline()).split()[1] == b"101"
 
 
-@pytest.mark.parametrize("head", ["GET / HTTP/1.1\r\nHost: x", "POST / HTTP/1.1\r\nHost: x", "x"])
-async def test_no_handshake_gets_400(gateway: Gateway, head: str) -> None:
+NO_HANDSHAKES = [
+    pytest.param("GET / HTTP/1.1\r\nHost: x", b"404", id="GET"),
+    pytest.param("POST / HTTP/1.1\r\nHost: x", b"404", id="POST"),
+    pytest.param("x", b"400", id="x"),
+]
+
+
+@pytest.mark.parametrize(("head", "status"), NO_HANDSHAKES)
+async def test_no_handshake_is_http(gateway: Gateway, head: str, status: bytes) -> None:
     async with raw(gateway) as (reader, writer):
+        writer.write(head.encode() + b"\r\nConnection: close\r\n\r\n")
+        with anyio.fail_after(10):
+            assert (await reader.readline()).split()[1] == status
+            await reader.read()
+
+
+@pytest.mark.parametrize(("head", "status"), NO_HANDSHAKES)
+async def test_no_handshake_gets_400_where_no_http_is_served(head: str, status: bytes) -> None:
+    config = replace(one_space_config("demo", {}), http=HttpConfig(enabled=False))
+    async with Gateway(config=config) as gateway, raw(gateway) as (reader, writer):
         writer.write(head.encode() + b"\r\n\r\n")
         with anyio.fail_after(10):
             assert (await reader.readline()).split()[1] == b"400"
             await reader.read()
+        with pytest.raises(UsageError, match="serves no HTTP"):
+            gateway.http_url  # noqa: B018 - reading it is what raises
 
 
 async def test_compression_is_never_agreed_on(gateway: Gateway) -> None:

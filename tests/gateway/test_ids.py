@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from websockets.sync.client import ClientConnection
 
-from meup_agent.gateway.config import HttpConfig, JournalConfig
+from meup_agent.gateway.config import JournalConfig
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.presets import one_space_config
 from tests.gateway.http.conftest import Api
@@ -31,7 +31,7 @@ PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
 
 @contextmanager
 def served(path: Path | None = None) -> Generator[Api]:
-    config = replace(one_space_config("demo", PARTICIPANTS), http=HttpConfig(port=0))
+    config = one_space_config("demo", PARTICIPANTS)
     if path is not None:
         config = replace(config, journal=JournalConfig(path))
     with Gateway(config=config).in_thread() as gateway:

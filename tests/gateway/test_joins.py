@@ -15,7 +15,6 @@ from websockets.http11 import Response
 from meup_agent.gateway import admission, logs
 from meup_agent.gateway.admission import JoinThrottle, NotAdmitted
 from meup_agent.gateway.auth import Identity
-from meup_agent.gateway.config import Config, HttpConfig
 from meup_agent.gateway.edge.websocket import WebSocketConnection
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.limits import GatewayLimits
@@ -253,7 +252,6 @@ async def test_wrong_tokens_over_http_fill_no_log(
     caplog.set_level(logging.INFO, "meup_agent.gateway")
     monkeypatch.setattr(logs, "LINES_PER_SECOND", 1e-6)
     config = one_space_config("demo", PARTICIPANTS, None)
-    config = Config(config.spaces, http=HttpConfig(port=0))
     async with Gateway(config=config) as gateway:
         async with httpx.AsyncClient(base_url=gateway.http_url, verify=NO_TLS) as client:
             for number in range(LINES_BURST * 3):

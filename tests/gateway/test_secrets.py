@@ -16,7 +16,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from meup_agent.gateway.config import Config, HttpConfig, JournalConfig, SpaceConfig, participant
+from meup_agent.gateway.config import Config, JournalConfig, SpaceConfig, participant
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.server import RunningGateway, serve
 from tests.gateway.conftest import envelope
@@ -61,7 +61,6 @@ async def running(tmp_path: Path, **limits: Any) -> AsyncGenerator[RunningGatewa
         port=0,
         limits=GatewayLimits(**limits),
         journal=JournalConfig(tmp_path / "journal.sqlite"),
-        http=HttpConfig(port=0),
     )
     async with serve(config) as gateway:
         yield gateway
@@ -100,8 +99,8 @@ async def refused(gateway: RunningGateway, token: str, path: str = "/ws?space=de
 
 async def over_http(gateway: RunningGateway, method: str, path: str, token: str) -> tuple[int, str]:
     """Status and body of an HTTP request."""
-    assert gateway.http is not None
-    where = urlsplit(gateway.http.url).netloc
+    assert gateway.http_url is not None
+    where = urlsplit(gateway.http_url).netloc
 
     def ask() -> tuple[int, str]:
         client = http.client.HTTPConnection(where, timeout=10)

@@ -85,7 +85,7 @@ def test_withdraws_rejects_and_cancels_end_something() -> None:
     ["localhost:8421", "ws://localhost:8421", "http://", "", "http://[::1", "http://here:99999"],
 )
 def test_an_address_that_is_none_is_refused_in_a_sentence(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="give one such as http://localhost:8421"):
+    with pytest.raises(ConfigurationError, match="give one such as http://localhost:8420"):
         check_http_url(url)
 
 

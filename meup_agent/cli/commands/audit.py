@@ -13,7 +13,15 @@ import anyio
 import typer
 from rich.text import Text
 
-from meup_agent.cli.address import Http, HttpAddress, HttpOptions, Space, Token, TokenFile, http_url
+from meup_agent.cli.address import (
+    Http,
+    HttpAddress,
+    HttpOptions,
+    Space,
+    Token,
+    TokenFile,
+    find_http_url,
+)
 from meup_agent.cli.audit.listing import ProposalListing
 from meup_agent.cli.audit.phrases import names, time_of
 from meup_agent.cli.audit.proposal_timeline import ProposalTimeline
@@ -123,7 +131,7 @@ def audit(
 
     Example: `meup audit --journal journal.db --space demo`
 
-    Example: `MEUP_TOKEN=… meup audit --http http://localhost:8421 --state rejected`
+    Example: `MEUP_TOKEN=… meup audit --http http://localhost:8420 --state rejected`
 
     Example: `meup audit --journal journal.db --proposal 4f2a`
     """
@@ -147,10 +155,10 @@ def _where(journal: Path | None, http: HttpOptions) -> Path | HttpAddress:
         if http.http is not None:
             raise ConfigurationError("give --journal or --http, not both")
         return journal
-    if http_url(http.http) is None:
+    if find_http_url(http.http) is None:
         raise ConfigurationError(
             "what to audit is missing; give --journal with a gateway's journal, or --http (or"
-            " MEUP_HTTP) with the address of one that runs"
+            " MEUP_HTTP, or MEUP_URL) with the address of one that runs"
         )
     return http.address()
 

@@ -96,7 +96,7 @@ def fulfill(
     The real request is made over HTTP as the participant whose token you have; an agent that runs
     with this token keeps its connection. Ctrl-C cancels the request.
 
-    Example: `MEUP_TOKEN=… meup fulfill 0c9f2c62a4ce --http http://localhost:8421`
+    Example: `MEUP_TOKEN=… meup fulfill 0c9f2c62a4ce --http http://localhost:8420`
     """
     address = where.address()
     limit = seconds(timeout, "--timeout")

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from meup_agent.gateway.config import Config, TlsConfig
     from meup_agent.gateway.server import RunningGateway
 
-MAX_PORT: Final = 65_535
-
 ROLES: Final = {
     "proposer": "may not call tools, so it proposes",
     "fulfiller": "reviews proposals and carries them out",
@@ -142,18 +140,14 @@ def gateway(
     if new_tokens and not dev:
         raise ConfigurationError("--new-tokens is for --dev; a file has its own tokens")
     log_gateway(check=listen.check)
-    from meup_agent.gateway.config import HttpConfig
     from meup_agent.gateway.config_file import environment_over, load_config
     from meup_agent.gateway.presets import PARTICIPANTS, dev_config
 
     settings = environment_over(dev_config()) if config is None else load_config(config)
     settings = listen.over(settings)
     if dev:
-        # Beside a port the next one; beside any free port, any free port.
-        beside = settings.port + 1 if 0 < settings.port < MAX_PORT else 0
-        http = settings.http or HttpConfig(settings.host, beside)
-        settings = replace(settings, http=http)
-        _check_local(settings.host, http.host)
+        own = None if settings.http is None else settings.http.own_address
+        _check_local(settings.host, *(() if own is None else own[:1]))
     if listen.check:
         sys.stdout.write(describe_checked(settings))
         return
@@ -218,14 +212,21 @@ def _tls(settings: Config, certificate: Path | None, key: Path | None) -> TlsCon
 
 def describe_checked(settings: Config) -> str:
     """The spaces and addresses that a gateway would serve, as lines."""
-    from meup_agent.gateway.network import check_encrypted, host_and_port, server_context
+    from meup_agent.gateway.network import (
+        check_encrypted,
+        host_and_port,
+        server_context,
+        shares_port,
+    )
 
     check_encrypted(settings, settings.host)
-    if settings.http is not None:
-        check_encrypted(settings, settings.http.host)
-        if settings.http.port == settings.port != 0 and settings.http.host == settings.host:
+    own = None if settings.http is None else settings.http.own_address
+    if own is not None:
+        check_encrypted(settings, own[0])
+        if own == (settings.host, settings.port) and settings.port:
             raise ConfigurationError(
-                f"http.port: {settings.port} is also the port for WebSocket; give another one"
+                f"http.port: {settings.port} is also the port for WebSocket; leave the key out to"
+                " serve both there, or give another one"
             )
     if settings.tls is not None:
         server_context(settings.tls)
@@ -234,10 +235,12 @@ def describe_checked(settings: Config) -> str:
     for sentence in _unknown_keys(settings):
         sys.stderr.write(f"meup: warning: {visible(sentence, 500)}\n")
     secure = "" if settings.tls is None else "s"
-    lines = [f"listens at ws{secure}://{host_and_port(settings.host, settings.port)}"]
-    if settings.http is not None:
-        where = host_and_port(settings.http.host, settings.http.port)
-        lines.append(f"listens at http{secure}://{where} for HTTP")
+    where = host_and_port(settings.host, settings.port)
+    lines = [f"listens at ws{secure}://{where}"]
+    if shares_port(settings, settings.host):
+        lines[0] += f" and http{secure}://{where}"
+    elif own is not None:
+        lines.append(f"listens at http{secure}://{host_and_port(*own)} for HTTP")
     where = "memory" if settings.journal.path is None else str(settings.journal.path)
     lines.append(f"keeps its journal in {where}")
     for space in settings.spaces:
@@ -335,9 +338,8 @@ async def _cancel_when(event: anyio.Event, scope: anyio.CancelScope) -> None:
 def _shown(state: DevState, settings: Config, running: RunningGateway) -> Generator[None]:
     """Let ``meup env`` find a ``--dev`` gateway, and tell the user how to be a participant."""
     (space,) = settings.spaces
-    http = None if running.http is None else running.http.url
     tokens = {name: entry.tokens[0] for name, entry in space.participants.items()}
-    gateway = DevGateway(running.url, http, space.id, tokens)
+    gateway = DevGateway(running.url, running.http_url, space.id, tokens)
     with state.announce(gateway):
         sys.stdout.write(_banner(gateway, state.path))
         sys.stdout.flush()

@@ -179,7 +179,7 @@ def withdraw(
     It is said over HTTP, so an agent that runs with this token keeps its connection, and learns
     that its proposal was withdrawn.
 
-    Example: `MEUP_TOKEN=… meup withdraw 0c9f2c62a4ce --http http://localhost:8421`
+    Example: `MEUP_TOKEN=… meup withdraw 0c9f2c62a4ce --http http://localhost:8420`
     """
 
     async def act(session: CommandSession) -> None:

@@ -191,7 +191,7 @@ def _read(file: Path, listen: ListenOptions) -> Plan:
 def _banner(space: str, names: list[str], folder: Path, running: RunningGateway) -> str:
     from meup_agent.cli.servers_space import banner
 
-    return banner(running.url, _http_url(running), space, names, folder)
+    return banner(running.url, running.http_url, space, names, folder)
 
 
 def _read_servers(path: Path, listen: ListenOptions) -> Plan:
@@ -210,8 +210,7 @@ def _read_servers(path: Path, listen: ListenOptions) -> Plan:
     settings = listen.over(environment_over(Config((space,))))
     if settings.http is None:
         # The user decides over HTTP.
-        port = settings.port + 1 if settings.port else 0
-        settings = replace(settings, http=HttpConfig(settings.host, port))
+        settings = replace(settings, http=HttpConfig())
     launches = tuple(
         Launch(space=space.id, name=name, token=entry.tokens[0], entry=entry, server=servers[name])
         for name, entry in joining.items()
@@ -219,10 +218,6 @@ def _read_servers(path: Path, listen: ListenOptions) -> Plan:
 
     banner = partial(_banner, space.id, list(joining), folder)
     return Plan(settings=settings, folder=path.resolve().parent, launches=launches, banner=banner)
-
-
-def _http_url(running: RunningGateway) -> str | None:
-    return None if running.http is None else running.http.url
 
 
 def _with_token(
@@ -316,10 +311,9 @@ def _programs(plan: Plan, running: RunningGateway) -> Iterator[ChildProgram]:
 def _environment(plan: Plan, launch: Launch, running: RunningGateway) -> dict[str, str]:
     """Our environment without the secrets in it that are ours, and the participant's own."""
     ours = {key: value for key, value in os.environ.items() if not key.startswith("MEUP_TOKEN")}
-    http = _http_url(running)
     own = {
         "MEUP_URL": running.url,
-        **({} if http is None else {"MEUP_HTTP": http}),
+        **({} if running.http_url is None else {"MEUP_HTTP": running.http_url}),
         "MEUP_SPACE": launch.space,
         "MEUP_PARTICIPANT": launch.name,
         "MEUP_TOKEN": launch.token,

@@ -1,4 +1,4 @@
-"""The listening socket of the message port, and its bounds on handshakes: anybody can open them."""
+"""The listening socket of the gateway's port, and picows' protocol with the gateway's bounds."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ import aiofastnet
 from picows import WSAutoPingStrategy, WSUpgradeRequest, WSUpgradeResponseWithListener
 from picows.picows import WSProtocol  # type: ignore[attr-defined]  # not in picows' stubs
 
+from meup_agent.gateway.edge.first_request import (
+    STRANGER_READ_BYTES,
+    FirstRequest,
+    HandshakeLimiter,
+)
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.logs import PicowsLog, RefusalLog, log
 from meup_agent.gateway.runtime import wall_clock
@@ -24,13 +29,9 @@ gets to read why; picows closes with 1009 at the head of a larger frame."""
 READ_BUFFER_BYTES: Final = 16 * 1024
 """Initial size of a connection's read buffer, as picows has it."""
 
-STRANGER_READ_BYTES: Final = 2 * 1024
-"""Bytes that are read at a time of a connection that has not joined: a handshake or a join frame,
-and no more than some hundred empty frames, since all of them are looked at before others are."""
-
 MEMBER_READ_BYTES: Final = 16 * 1024
-"""The same of a member. Without it picows' buffer doubles with each read that fills it, and all
-frames in it, a million in the end, are taken in one turn of the loop."""
+"""Bytes that are read at a time of a member. Without it picows' buffer doubles with each read that
+fills it, and all frames in it, a million in the end, are taken in one turn of the loop."""
 
 Accept = Callable[[WSUpgradeRequest, str], WSUpgradeResponseWithListener]
 """Decides about a handshake, which came from an address."""
@@ -42,21 +43,23 @@ async def listen(
     port: int,
     limits: GatewayLimits,
     refusals: RefusalLog,
+    handshakes: HandshakeLimiter,
     *,
     backlog: int,
     context: ssl.SSLContext | None = None,
+    http: Callable[[], asyncio.BaseProtocol] | None = None,
 ) -> asyncio.Server:
     """Begin to listen, and have handshakes decided with the address that they come from.
 
-    ``picows.ws_create_server`` does the same, but does not tell where a handshake comes from.
+    A connection whose first request is no upgrade gets a protocol of ``http``; without one it is
+    a handshake as well, and refused. ``picows.ws_create_server`` does the same for WebSocket alone,
+    and does not tell where a handshake comes from.
     """
-    handshakes = HandshakeLimiter(max_handshakes(limits))
 
-    def make() -> asyncio.BaseProtocol:
+    def websocket() -> asyncio.BaseProtocol:
         protocol: Any = None
 
         def decide(request: WSUpgradeRequest) -> WSUpgradeResponseWithListener:
-            handshakes.end(protocol)
             return accept(request, address_of(protocol.transport.underlying_transport))
 
         # By position, since that is how picows itself makes one.
@@ -77,13 +80,15 @@ async def listen(
             None,
             READ_BUFFER_BYTES,
         )
-        handshakes.begin(protocol)
         return cast("asyncio.BaseProtocol", protocol)
+
+    def choose(upgrade: bool) -> asyncio.BaseProtocol:
+        return websocket() if upgrade or http is None else http()
 
     # What picows itself listens with: its sockets take less of the loop's time.
     create_server = partial(aiofastnet.create_server, asyncio.get_running_loop())
     return await create_server(
-        make,
+        partial(FirstRequest, choose, handshakes, limits.handshake_timeout),
         host=host,
         port=port,
         backlog=backlog,
@@ -114,41 +119,6 @@ def peer_of(wire: asyncio.BaseTransport) -> str:
     """The other end's address with its port, for the log."""
     peer = cast("tuple[object, ...] | None", wire.get_extra_info("peername"))
     return "{}:{}".format(*peer[:2]) if peer else "an unknown address"
-
-
-CONNECTIONS_TO_A_HANDSHAKE: Final = 4
-"""For so many connections that a gateway takes, one more may be in its handshake, which takes
-milliseconds where no peer means ill."""
-
-
-def max_handshakes(limits: GatewayLimits) -> int:
-    """The number of connections that may be in their handshake at once."""
-    return max(limits.max_connections // CONNECTIONS_TO_A_HANDSHAKE, 1)
-
-
-class HandshakeLimiter:
-    """Bounds connections whose handshake has begun; one too many, and the oldest is dropped.
-
-    The oldest, and not the newest: those who only hold a place wait longer than those who want in.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        # By identity, in the order in which they began; the values keep the keys from being reused.
-        self._begun: dict[int, Any] = {}
-
-    def begin(self, protocol: Any) -> None:
-        """Count a connection in, and drop the oldest if these are too many."""
-        self._begun[id(protocol)] = protocol
-        if len(self._begun) > self._limit:
-            oldest = self._begun.pop(next(iter(self._begun)))
-            # One that has ended by itself, or is not made yet, has no socket to drop.
-            if oldest.transport is not None:
-                oldest.transport.disconnect(False)
-
-    def end(self, protocol: Any) -> None:
-        """Count a connection out: its handshake has been read."""
-        self._begun.pop(id(protocol), None)
 
 
 FAILED: Final = "SSL handshake failed"

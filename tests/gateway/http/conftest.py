@@ -1,4 +1,4 @@
-"""A gateway with an HTTP port, and a client of it."""
+"""A gateway, and a client of its HTTP API."""
 
 import json
 from collections.abc import Generator
@@ -26,8 +26,8 @@ LIMITS = GatewayLimits(max_message_bytes=20_000, max_queued_frames=50)
 
 
 def config(limits: GatewayLimits = LIMITS) -> Config:
-    """A space with an HTTP port beside it."""
-    return replace(one_space_config("demo", PARTICIPANTS, limits), http=HttpConfig(port=0))
+    """A space, with HTTP at the port for WebSocket."""
+    return one_space_config("demo", PARTICIPANTS, limits)
 
 
 class Api:
@@ -73,9 +73,9 @@ class Api:
 
 
 @contextmanager
-def served(limits: GatewayLimits = LIMITS) -> Generator[Api]:
+def served(limits: GatewayLimits = LIMITS, http: HttpConfig | None = None) -> Generator[Api]:
     """A gateway with these limits, and its API."""
-    with Gateway(config=config(limits)).in_thread() as gateway:
+    with Gateway(config=replace(config(limits), http=http)).in_thread() as gateway:
         found = Api(gateway)
         with found.client:
             yield found

@@ -32,12 +32,12 @@ class Asked:
     """A gateway with a journal in a file, and a client that asks how it is."""
 
     def __init__(self, gateway: RunningGateway, path: Path, token: str) -> None:
-        assert gateway.http is not None
+        assert gateway.http_url is not None
         self.gateway = gateway
         self.path = path
         self.header = {"Authorization": f"Bearer {token}"}
         self.client = httpx.AsyncClient(
-            base_url=gateway.http.url,
+            base_url=gateway.http_url,
             trust_env=False,
             timeout=20,
             headers=self.header,

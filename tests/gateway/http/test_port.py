@@ -1,8 +1,9 @@
-"""The HTTP port itself: TLS, callers who say nothing, and how it begins and ends."""
+"""HTTP at a port of its own: TLS, callers who say nothing, and how it begins and ends."""
 
 import contextlib
 import socket
 import ssl
+from collections.abc import Generator
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -18,12 +19,21 @@ from tests.gateway.http.conftest import LIMITS, Api, config, served
 from tests.no_tls import NO_TLS
 from tests.programs import ROOT
 
+OWN = HttpConfig(port=0)
+
 CERTIFICATE = ROOT / "tests" / "transport" / "localhost.pem"
+
+
+@pytest.fixture
+def api() -> Generator[Api]:
+    with served(http=OWN) as found:
+        assert found.gateway.http_url.rpartition(":")[2] != str(found.gateway.port)
+        yield found
 
 
 def test_it_speaks_tls_as_the_other_port_does() -> None:
     tls = TlsConfig(CERTIFICATE, CERTIFICATE)
-    with Gateway(config=replace(config(), tls=tls)).in_thread() as gateway:
+    with Gateway(config=replace(config(), http=OWN, tls=tls)).in_thread() as gateway:
         trusted = ssl.create_default_context(cafile=str(CERTIFICATE))
         url = gateway.http_url.replace("127.0.0.1", "localhost")
         assert url.startswith("https://")
@@ -63,7 +73,7 @@ def test_a_taken_port_is_named() -> None:
 
 @pytest.mark.parametrize("said", [b"", b"GET /healthz HTTP/1.1\r\nHost: "])
 def test_who_never_ends_the_head_is_dropped(said: bytes) -> None:
-    with served(replace(LIMITS, handshake_timeout=0.2)) as api:
+    with served(replace(LIMITS, handshake_timeout=0.2), OWN) as api:
         parts = urlsplit(api.gateway.http_url)
         with socket.create_connection((str(parts.hostname), parts.port or 0), timeout=20) as slow:
             slow.sendall(said)
@@ -73,7 +83,7 @@ def test_who_never_ends_the_head_is_dropped(said: bytes) -> None:
 
 
 def test_who_never_ends_the_body_is_told() -> None:
-    with served(replace(LIMITS, join_timeout=0.2)) as api:
+    with served(replace(LIMITS, join_timeout=0.2), OWN) as api:
         parts = urlsplit(api.gateway.http_url)
         with socket.create_connection((str(parts.hostname), parts.port or 0), timeout=20) as slow:
             slow.sendall(

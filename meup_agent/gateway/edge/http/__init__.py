@@ -1,4 +1,4 @@
-"""The gateway over HTTP: an ASGI application, on a port of its own or mounted into another.
+"""The gateway over HTTP: an ASGI application, at the gateway's port, at one of its own, or mounted.
 
 :mod:`api` lists every endpoint; the routes and the OpenAPI document are made of it. Each
 endpoint gets the runtime and a request, asks :mod:`context` who calls, and raises its ``Problem``

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from functools import partial
-from typing import Final
+from functools import cache, partial
+from typing import Any, Final
 
 import anyio
 from starlette.applications import Starlette
@@ -198,12 +198,11 @@ def http_app(
 
     The gateway is found for each request anew: a mounted one begins later than its routes.
     """
-    openapi = document(OPERATIONS)
 
     async def get_openapi(request: Request) -> Response:
         # Relative to where it is mounted.
         servers = [{"url": str(request.scope.get("root_path", "")) or "/"}]
-        return Json({**openapi, "servers": servers})
+        return Json({**_document(), "servers": servers})
 
     routes: list[BaseRoute] = [
         Route("/openapi.json", get_openapi, methods=["GET"]),
@@ -219,6 +218,12 @@ def http_app(
         },
         lifespan=lifespan,
     )
+
+
+@cache
+def _document() -> dict[str, Any]:
+    """The OpenAPI document, made when it is first asked for: most gateways are never asked."""
+    return document(OPERATIONS)
 
 
 def _routes(find: Callable[[], GatewayRuntime]) -> list[BaseRoute]:

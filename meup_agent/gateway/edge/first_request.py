@@ -1,0 +1,166 @@
+"""The first request of a connection: its head is read to its end, and decides who takes it over.
+
+A WebSocket upgrade goes to picows, everything else to HTTP. Either gets the connection as if it had
+had it from the beginning, with every byte that came; afterwards nothing of this is left in between.
+Until then it is a stranger's connection: its head is bounded, it has one deadline from the moment
+that it was accepted, TLS included, and only so many are in this state at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from meup_agent.gateway.limits import GatewayLimits
+
+MAX_HEAD_BYTES: Final = 16 * 1024
+"""Bytes of the first request's head, the blank line at its end included."""
+
+STRANGER_READ_BYTES: Final = 2 * 1024
+"""Bytes that are read at a time of a connection that has not joined: a handshake or a join frame,
+and no more than some hundred empty frames, since all of them are looked at before others are."""
+
+TOO_LARGE: Final = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain\r\n"
+    b"Connection: close\r\nContent-Length: %d\r\n\r\n%s"
+)
+
+Choose = Callable[[bool], asyncio.BaseProtocol]
+"""Makes the protocol that takes a connection over; it is told of a WebSocket upgrade."""
+
+# As h11 ends a head. Picows asks for CRLF, so without that an upgrade is none.
+_END = re.compile(rb"\n\r?\n")
+_UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*websocket", re.IGNORECASE)
+_CRLF_END: Final = b"\r\n\r\n"
+
+
+class FirstRequest(asyncio.BufferedProtocol):
+    """A connection whose first request has not been read to the end of its head."""
+
+    __slots__ = ("_choose", "_dropped", "_handshakes", "_head", "_late", "_room", "_transport")
+
+    def __init__(self, choose: Choose, handshakes: HandshakeLimiter, timeout: float) -> None:
+        self._choose = choose
+        self._handshakes = handshakes
+        self._head = bytearray()
+        # Of its own, since a loop may hold the room of a read while others are read.
+        self._room = bytearray(STRANGER_READ_BYTES)
+        self._transport: asyncio.Transport | None = None
+        self._dropped = False
+        self._late = asyncio.get_running_loop().call_later(timeout, self.drop)
+        handshakes.begin(self)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to read, unless it was dropped while TLS was negotiated."""
+        self._transport = cast("asyncio.Transport", transport)
+        if self._dropped:
+            self._transport.abort()
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        """Room for the next read."""
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Hand the connection over if this is the end of its head."""
+        head = self._head
+        before = len(head)
+        head += memoryview(self._room)[:nbytes]
+        end = _END.search(head, max(before - 2, 0))
+        if (len(head) if end is None else end.end()) > MAX_HEAD_BYTES:
+            self._refuse()
+        elif end is not None:
+            self._hand_over(end.end())
+
+    def eof_received(self) -> bool:
+        """Let the connection close: without the end of its head there is nothing to answer."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        self._release()
+
+    def drop(self) -> None:
+        """Drop the connection: it is late, or the oldest of too many."""
+        self._dropped = True
+        self._release()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _hand_over(self, end: int) -> None:
+        transport = self._transport
+        assert transport is not None, "it has been read"
+        self._release()
+        head = self._head
+        upgrade = head.endswith(_CRLF_END, 0, end) and _UPGRADE.search(head, 0, end) is not None
+        protocol = self._choose(upgrade)
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        _feed(protocol, transport, bytes(head))
+
+    def _refuse(self) -> None:
+        """Say that the head is too large; the deadline stands until the answer has been read."""
+        transport = self._transport
+        assert transport is not None, "it has been read"
+        if not transport.is_closing():
+            said = f"the head of a request may have at most {MAX_HEAD_BYTES} bytes".encode()
+            transport.write(TOO_LARGE % (len(said), said))
+            transport.close()
+
+    def _release(self) -> None:
+        self._late.cancel()
+        self._handshakes.end(self)
+
+
+def _feed(protocol: Any, transport: asyncio.Transport, data: bytes) -> None:
+    """Have a protocol take what was read before it had the connection."""
+    if not isinstance(protocol, asyncio.BufferedProtocol):
+        protocol.data_received(data)
+        return
+    left = memoryview(data)
+    while left and not transport.is_closing():
+        room = memoryview(protocol.get_buffer(len(left)))
+        count = min(len(room), len(left))
+        room[:count] = left[:count]
+        protocol.buffer_updated(count)
+        left = left[count:]
+
+
+CONNECTIONS_TO_A_HANDSHAKE: Final = 4
+"""For so many connections that a gateway takes, one more may be in its handshake, which takes
+milliseconds where no peer means ill."""
+
+
+def max_handshakes(limits: GatewayLimits) -> int:
+    """The number of connections that may be in their handshake at once."""
+    return max(limits.max_connections // CONNECTIONS_TO_A_HANDSHAKE, 1)
+
+
+class HandshakeLimiter:
+    """Bounds connections whose first request is not read yet; one too many drops the oldest.
+
+    The oldest, and not the newest: those who only hold a place wait longer than those who want in.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._begun: dict[FirstRequest, None] = {}  # in the order in which they began
+
+    def __len__(self) -> int:
+        return len(self._begun)
+
+    def begin(self, request: FirstRequest) -> None:
+        """Count a connection in, and drop the oldest if these are too many."""
+        self._begun[request] = None
+        if len(self._begun) > self._limit:
+            next(iter(self._begun)).drop()
+
+    def end(self, request: FirstRequest) -> None:
+        """Count a connection out: its first request has been read, or it has ended."""
+        self._begun.pop(request, None)
+
+    def drop_all(self) -> None:
+        """Drop every connection whose first request is not read yet."""
+        for request in tuple(self._begun):
+            request.drop()

@@ -1,0 +1,165 @@
+"""The HTTP API under uvicorn: on the gateway's own loop, without signal handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import socket
+import ssl
+from collections.abc import Callable
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Any, Final
+
+import h11
+import uvicorn
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from meup_agent.gateway.edge.http.api import http_app
+from meup_agent.gateway.runtime import GatewayRuntime
+
+_UPGRADE: Final = {"Upgrade": "websocket", "Connection": "Upgrade"}
+
+
+class HttpEdge:
+    """The HTTP API of a gateway, for connections that are handed to it or that it listens for.
+
+    Args:
+        runtime: The gateway.
+        refusal: The answer to a WebSocket upgrade that comes here.
+        tls: The TLS of the sockets that it listens at itself.
+    """
+
+    def __init__(
+        self,
+        runtime: GatewayRuntime,
+        refusal: Callable[[], PlainTextResponse] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        limits = runtime.limits
+        app = http_app(lambda: runtime)
+        config = uvicorn.Config(
+            _dated(_http_only(app, refusal or _not_the_first)),
+            http=_protocol(limits.handshake_timeout),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            # Below, uvicorn writes whole addresses, with whatever a stranger put there.
+            log_level=logging.WARNING,
+            access_log=False,
+            # A caller is limited by the address; no caller is to give another than its own.
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            limit_concurrency=limits.max_connections,
+            timeout_graceful_shutdown=math.ceil(limits.stop_timeout),
+            ssl_context_factory=None if tls is None else lambda _config, _default: tls,
+        )
+        self._server = uvicorn.Server(config)
+
+    async def start(self, *sockets: socket.socket) -> None:
+        """Begin to serve, and to listen at these sockets."""
+        server = self._server
+        server.config.load()
+        server.lifespan = server.config.lifespan_class(server.config)
+        # Without its own endless loop: that only watches for signals and writes the date.
+        await server.startup(sockets=[*sockets])
+
+    def protocol(self) -> asyncio.BaseProtocol:
+        """The protocol of one connection that is handed over."""
+        server = self._server
+        make: Callable[..., asyncio.BaseProtocol] = server.config.http_protocol_class
+        return make(
+            config=server.config, server_state=server.server_state, app_state=server.lifespan.state
+        )
+
+    async def stop(self) -> None:
+        """Answer what has been asked, and close; takes ``stop_timeout`` at most."""
+        state = self._server.server_state
+        # Uvicorn waits a moment for what is not there either.
+        if state.connections or state.tasks:
+            await self._server.shutdown()
+        self.abort()
+
+    def abort(self) -> None:
+        """Stop listening, and drop every connection."""
+        for server in self._server.servers:
+            server.close()
+        for connection in tuple(self._server.server_state.connections):
+            connection.transport.abort()
+
+
+def _not_the_first() -> PlainTextResponse:
+    """The answer to an upgrade on a connection that HTTP has taken."""
+    said = "a WebSocket begins with the first request of a connection; dial a new one"
+    return PlainTextResponse(said, HTTPStatus.UPGRADE_REQUIRED, _UPGRADE)
+
+
+def _dated(app: ASGIApp) -> ASGIApp:
+    """The application, with the date in its answers (RFC 9110 section 6.6.1)."""
+
+    async def dated(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_dated(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    (b"date", formatdate(usegmt=True).encode()),
+                ]
+            await send(message)
+
+        await app(scope, receive, send_dated)
+
+    return dated
+
+
+def _http_only(app: ASGIApp, refusal: Callable[[], PlainTextResponse]) -> ASGIApp:
+    """The application, with an answer to WebSocket upgrades, which it does not take."""
+
+    async def http_only(scope: Scope, receive: Receive, send: Send) -> None:
+        if Headers(scope=scope).get("upgrade", "").lower() == "websocket":
+            await refusal()(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    return http_only
+
+
+def _protocol(seconds: float) -> type[H11Protocol]:
+    """HTTP, for callers who say what they want within a time, header by header."""
+
+    class Patient(H11Protocol):
+        _late: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._late = self.loop.call_later(seconds, self._drop)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.conn.their_state is not h11.IDLE:
+                self._done_waiting()
+            elif self._late is None and self.conn.trailing_data[0]:
+                self._late = self.loop.call_later(seconds, self._drop)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._done_waiting()
+            super().connection_lost(exc)
+
+        def _unsupported_upgrade_warning(self) -> None:
+            # Uvicorn would say in the log to install what takes WebSocket; see _http_only.
+            pass
+
+        def _done_waiting(self) -> None:
+            if self._late is not None:
+                self._late.cancel()
+                self._late = None
+
+        def _drop(self) -> None:
+            self._late = None
+            self.transport.abort()
+
+    return Patient

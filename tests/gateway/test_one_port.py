@@ -1,0 +1,315 @@
+"""WebSocket and HTTP at one port: the head of the first request decides, however it comes."""
+
+import asyncio
+import contextlib
+import json
+import ssl
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import anyio
+import anyio.lowlevel
+import httpx
+import pytest
+
+from meup_agent.gateway.config import TlsConfig
+from meup_agent.gateway.edge.first_request import MAX_HEAD_BYTES, max_handshakes
+from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway.limits import GatewayLimits
+from meup_agent.gateway.presets import one_space_config
+from tests.gateway.own_loop import HOSTILE, running
+from tests.gateway.own_loop import anyio_backend as anyio_backend
+from tests.gateway.raw_client import Streams, frames, masked, raw
+from tests.gateway.test_hostile import dial, ended, head, undisturbed
+from tests.no_tls import NO_TLS
+from tests.transport.peers import CERTIFICATE
+
+pytestmark = pytest.mark.anyio
+
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+BODY = b'{"kind": "chat", "payload": {"message": "hello"}}'
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    """Status and body of the next HTTP answer."""
+    with anyio.fail_after(20):
+        said = (await reader.readuntil(b"\r\n\r\n")).lower()
+        size = int(said.partition(b"content-length:")[2].split()[0])
+        return int(said.split()[1]), await reader.readexactly(size)
+
+
+async def greeted(reader: asyncio.StreamReader) -> None:
+    """Read the answer to an upgrade, and the welcome."""
+    with anyio.fail_after(20):
+        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+        async for _, payload in frames(reader):
+            assert json.loads(payload)["kind"] == "system.welcome"
+            break
+
+
+def post(gateway: Gateway) -> bytes:
+    return (
+        b"POST /participants/bob/messages HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"Authorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s"
+        % (gateway.token("bob").encode(), len(BODY), BODY)
+    )
+
+
+@asynccontextmanager
+async def secured(**limits: float) -> AsyncGenerator[Gateway]:
+    config = one_space_config("demo", HOSTILE, GatewayLimits(**limits))  # type: ignore[arg-type]
+    async with Gateway(config=replace(config, tls=TlsConfig(CERTIFICATE, CERTIFICATE))) as gateway:
+        yield gateway
+
+
+@asynccontextmanager
+async def over_tls(gateway: Gateway) -> AsyncGenerator[Streams]:
+    trust = ssl.create_default_context(cafile=str(CERTIFICATE))
+    name = "localhost"
+    streams = await asyncio.open_connection(
+        "127.0.0.1", gateway.port, ssl=trust, server_hostname=name
+    )
+    try:
+        yield streams
+    finally:
+        streams[1].close()
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            await streams[1].wait_closed()
+
+
+# --- both at one port --------------------------------------------------------------------------
+
+
+async def test_http_and_websocket_have_one_address() -> None:
+    async with running() as gateway:
+        assert gateway.http_url == gateway.url.replace("ws://", "http://")
+        async with dial(gateway, "bob") as bob, raw(gateway) as (reader, writer):
+            writer.write(HEALTH)
+            assert await answer(reader) == (200, b'{"status": "ok"}')
+            await undisturbed(bob)
+
+
+async def test_tls_is_for_both() -> None:
+    async with secured() as gateway:
+        assert gateway.http_url == gateway.url.replace("wss://", "https://")
+        async with over_tls(gateway) as (reader, writer):
+            for _ in range(2):
+                writer.write(HEALTH)
+                assert await answer(reader) == (200, b'{"status": "ok"}')
+        async with over_tls(gateway) as (reader, writer):
+            writer.write(head(gateway, "bob"))
+            await greeted(reader)
+
+
+def split(data: bytes, sizes: Sequence[int]) -> list[bytes]:
+    """The data in pieces, of which the last one is the rest."""
+    pieces, begin = [], 0
+    for size in sizes:
+        pieces.append(data[begin : begin + size])
+        begin += size
+    return [*pieces, data[begin:]]
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param([1] * 200, id="byte by byte"),
+        pytest.param([30], id="upgrade in the second packet"),
+        pytest.param([20, 1, 100], id="three packets"),
+        pytest.param([], id="at once"),
+    ],
+)
+async def test_head_comes_as_it_likes(sizes: list[int], secure: bool) -> None:
+    opened = secured() if secure else running()
+    async with opened as gateway:
+        connection = over_tls if secure else raw
+        for said in (head(gateway, "bob"), post(gateway)):
+            async with connection(gateway) as (reader, writer):
+                for piece in split(said, sizes):
+                    writer.write(piece)
+                    await writer.drain()
+                    await anyio.lowlevel.checkpoint()
+                if said.startswith(b"POST"):
+                    assert (await answer(reader))[0] == 200
+                else:
+                    await greeted(reader)
+
+
+@pytest.mark.parametrize("filler", [0, 3_000, 15_000])
+async def test_what_stands_behind_an_upgrade_is_not_lost(filler: int) -> None:
+    async with running() as gateway, raw(gateway) as (reader, writer):
+        pings = b"".join(masked(0x89, b"%d" % number) for number in range(100))
+        writer.write(head(gateway, "mallory", f"X-Filler: {'x' * filler}") + pings)
+        with anyio.fail_after(20):
+            assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+            heard: list[bytes] = []
+            async for opcode, payload in frames(reader):
+                heard += [payload] if opcode == 0xA else []
+                if len(heard) == 100:
+                    break
+        assert heard == [b"%d" % number for number in range(100)]
+
+
+async def test_requests_behind_the_first_one_are_answered() -> None:
+    async with running() as gateway, raw(gateway) as (reader, writer):
+        writer.write(post(gateway) + HEALTH + post(gateway))
+        assert [(await answer(reader))[0] for _ in range(3)] == [200, 200, 200]
+
+
+async def test_large_body_goes_on_behind_the_first_read() -> None:
+    async with running() as gateway:
+        text = {"kind": "chat", "payload": {"message": "x" * 500_000}}
+        async with httpx.AsyncClient(verify=NO_TLS, trust_env=False, timeout=20) as client:
+            done = await client.post(
+                f"{gateway.http_url}/participants/bob/messages",
+                json=text,
+                headers={"Authorization": f"Bearer {gateway.token('bob')}"},
+            )
+        assert done.status_code == 200
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["later", "in one packet"])
+async def test_upgrade_as_a_second_request_gets_426(together: bool) -> None:
+    async with running() as gateway, raw(gateway) as (reader, writer):
+        writer.write(HEALTH)
+        if not together:
+            assert (await answer(reader))[0] == 200
+        writer.write(head(gateway, "bob"))
+        if together:
+            assert (await answer(reader))[0] == 200
+        status, said = await answer(reader)
+        assert (status, b"first request" in said) == (426, True)
+        writer.write(HEALTH)
+        assert (await answer(reader))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [("Upgrade: h2c", 404), ("X-Upgrade: websocket", 404), ("UPGRADE:WebSocket", 400)],
+)
+async def test_only_an_upgrade_to_websocket_is_one(more: str, status: int) -> None:
+    async with running() as gateway, raw(gateway) as (reader, writer):
+        writer.write(f"GET /ws HTTP/1.1\r\nHost: x\r\n{more}\r\nConnection: close\r\n\r\n".encode())
+        with anyio.fail_after(20):
+            assert int((await reader.readline()).split()[1]) == status
+
+
+async def test_upgrade_that_only_http_reads_to_its_end_is_none() -> None:
+    async with running() as gateway, raw(gateway) as (reader, writer):
+        writer.write(head(gateway, "bob").replace(b"\r\n", b"\n"))
+        assert (await answer(reader))[0] == 426
+
+
+# --- strangers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("said", [b"", b"G", b"GET /healthz HTTP/1.1\r\nHost: x\r\n"])
+async def test_head_that_never_ends_is_dropped(said: bytes) -> None:
+    async with running(handshake_timeout=0.2) as gateway, raw(gateway) as (reader, writer):
+        writer.write(said)
+        assert await ended(reader) == b""
+
+
+async def test_line_that_dribbles_gets_no_longer() -> None:
+    async with running(handshake_timeout=0.2) as gateway, raw(gateway) as (reader, writer):
+        async with anyio.create_task_group() as tasks:
+
+            async def dribble() -> None:
+                with contextlib.suppress(ConnectionError):
+                    while True:
+                        writer.write(b"x")
+                        await writer.drain()
+                        await anyio.lowlevel.checkpoint()
+
+            tasks.start_soon(dribble)
+            # Dropped, or refused for its size where the loop is fast.
+            assert (await ended(reader))[:12] in (b"", b"HTTP/1.1 431")
+            tasks.cancel_scope.cancel()
+
+
+async def test_tls_has_the_same_deadline() -> None:
+    async with secured(handshake_timeout=1.0) as gateway:
+        async with over_tls(gateway) as (reader, _), raw(gateway) as (half, writer):
+            writer.write(b"\x16\x03\x01")
+            assert await ended(reader) == await ended(half) == b""
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\n\r\n"], ids=["without an end", "with an end"])
+@pytest.mark.parametrize("upgrade", [b"", b"Upgrade: websocket\r\n"], ids=["HTTP", "WebSocket"])
+async def test_head_that_is_too_large_is_told(end: bytes, upgrade: bytes) -> None:
+    async with running() as gateway, raw(gateway) as (reader, writer):
+        begun = b"GET / HTTP/1.1\r\n" + upgrade + b"X-Filler: "
+        writer.write(begun + b"x" * (MAX_HEAD_BYTES + 1 - len(begun) - len(end)) + end)
+        assert (await ended(reader)).startswith(b"HTTP/1.1 431 ")
+        async with dial(gateway, "bob") as bob:
+            await undisturbed(bob)
+
+
+async def test_head_of_the_largest_size_is_read() -> None:
+    async with running() as gateway, raw(gateway) as (reader, writer):
+        begun = HEALTH[:-2] + b"X-Filler: "
+        writer.write(begun + b"x" * (MAX_HEAD_BYTES - len(begun) - 4) + b"\r\n\r\n")
+        assert (await answer(reader))[0] == 200
+
+
+async def test_plain_words_at_a_tls_port_are_no_request() -> None:
+    async with secured() as gateway, raw(gateway) as (reader, writer):
+        writer.write(HEALTH)
+        assert b"HTTP" not in await ended(reader)
+        async with over_tls(gateway) as (reader, writer):
+            writer.write(HEALTH)
+            assert (await answer(reader))[0] == 200
+
+
+async def test_tls_at_a_plain_port_is_no_request() -> None:
+    async with running(handshake_timeout=0.2) as gateway:
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            async with over_tls(gateway):
+                pass
+        async with dial(gateway, "bob") as bob:
+            await undisturbed(bob)
+
+
+async def test_half_open_connections_keep_no_one_out() -> None:
+    limits = {"max_connections": 400, "handshake_timeout": 3_600.0}
+    held = max_handshakes(GatewayLimits(max_connections=400))
+    async with running(**limits) as gateway, contextlib.AsyncExitStack() as stack:
+        begun = []
+        for number in range(3 * held):
+            begun.append(await stack.enter_async_context(raw(gateway)))
+            begun[-1][1].write(HEALTH[: number % len(HEALTH)])
+        async with dial(gateway, "bob") as bob, raw(gateway) as (reader, writer):
+            await undisturbed(bob)
+            writer.write(HEALTH)
+            assert (await answer(reader))[0] == 200
+            for oldest, _ in begun[: 2 * held]:
+                assert await ended(oldest) == b""
+
+
+async def test_as_many_callers_by_http_as_connections() -> None:
+    async with running(max_connections=4) as gateway, contextlib.AsyncExitStack() as stack:
+        statuses = []
+        for _ in range(5):
+            reader, writer = await stack.enter_async_context(raw(gateway))
+            writer.write(HEALTH)
+            statuses.append(int((await reader.readuntil(b"\r\n\r\n")).split()[1]))
+        assert statuses == [200, 200, 200, 503, 503]
+        async with dial(gateway, "bob") as bob:
+            await undisturbed(bob)
+
+
+# --- the end -----------------------------------------------------------------------------------
+
+
+async def test_gateway_that_stops_waits_for_no_head() -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        async with running(handshake_timeout=3_600.0, stop_timeout=60.0) as gateway:
+            begun = [await stack.enter_async_context(raw(gateway)) for _ in range(3)]
+            for _, writer in begun:
+                writer.write(HEALTH[:10])
+            async with dial(gateway, "bob") as bob:
+                await undisturbed(bob)
+        for reader, _ in begun:
+            assert await ended(reader) == b""
