@@ -138,5 +138,16 @@ def running(
                 stream.close()
 
 
+def is_there(number: int) -> bool:
+    """True if a process runs."""
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    # A zombie has ended, whoever is to reap it.
+    status = Path(f"/proc/{number}/stat")
+    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
 INTERRUPT = signal.SIGINT
 TERMINATE = signal.SIGTERM

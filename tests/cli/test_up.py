@@ -1,13 +1,13 @@
 """`meup up` with a file: real programs beside a real gateway, and none left after it."""
 
-import os
 import re
 import signal
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -16,7 +16,7 @@ import yaml
 from meup_agent import Agent
 from meup_agent.cli import exit_codes
 from meup_agent.cli.up_state import token_path
-from tests.cli.processes import INTERRUPT, TERMINATE, Running, meup, running
+from tests.cli.processes import INTERRUPT, TERMINATE, Running, is_there, meup, running
 
 READY = "print('ready', os.getpid(), flush=True)"
 WAITS = f"import os, time; {READY}; time.sleep(600)"
@@ -37,19 +37,17 @@ def state(tmp_path: Path) -> dict[str, str]:
     return {"MEUP_STATE_DIR": str(tmp_path / "state")}
 
 
-def write(folder: Path, **participants: object) -> Path:
+def write(folder: Path, **participants: dict[str, Any]) -> Path:
     """A file with one space, each of whose participants may chat."""
     path = folder / "space.yaml"
-    entries = {
-        name: {"capabilities": [{"kind": "chat"}], **(entry if isinstance(entry, dict) else {})}
-        for name, entry in participants.items()
-    }
+    may = {"capabilities": [{"kind": "chat"}]}
+    entries = {name: {**may, **entry} for name, entry in participants.items()}
     path.write_text(yaml.safe_dump({"space": {"id": "harbour"}, "participants": entries}))
     return path
 
 
 @contextmanager
-def up(folder: Path, state: dict[str, str], *arguments: str) -> Iterator[Running]:
+def up(folder: Path, state: dict[str, str], *arguments: str) -> Generator[Running]:
     """`meup up` in a folder, for the length of a block."""
     with running("up", "--port", "0", *arguments, cwd=folder, variables=state) as process:
         yield process
@@ -60,16 +58,6 @@ def process_of(name: str, process: Running) -> int:
     said = f"{name} | ready "
     process.until("\n", after=said)
     return int(process.out.partition(said)[2].split()[0])
-
-
-def is_there(number: int) -> bool:
-    try:
-        os.kill(number, 0)
-    except ProcessLookupError:
-        return False
-    # A zombie has ended, whoever is to reap it.
-    status = Path(f"/proc/{number}/stat")
-    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def address(process: Running) -> str:
@@ -297,6 +285,7 @@ def test_participants_without_a_token_get_one_that_only_the_user_reads(
 ) -> None:
     write(tmp_path, you={}, ann={"tokens": ["ann-token"]})
     path = token_path(tmp_path, "you")
+    said = ""
     for _ in range(2):
         with up(tmp_path, state) as process:
             url = address(process)
@@ -308,9 +297,10 @@ def test_participants_without_a_token_get_one_that_only_the_user_reads(
 
             anyio.run(join)
             assert process.end(INTERRUPT) == exit_codes.OK
+            said += process.out + process.err
     assert [each.name for each in tmp_path.glob("*.token")] == ["you.token"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert path.read_text().strip() not in process.out + process.err
+    assert path.read_text().strip() not in said
 
     path.chmod(0o644)
     with up(tmp_path, state) as process:

@@ -12,7 +12,7 @@ import pytest
 from meup_agent import Agent, Fulfillment
 from meup_agent.cli import exit_codes
 from meup_agent.errors import Refused
-from tests.cli.processes import INTERRUPT, PATIENCE, meup, running
+from tests.cli.processes import INTERRUPT, PATIENCE, is_there, meup, running
 
 SERVER = """
 from mcp.server.mcpserver import MCPServer
@@ -153,3 +153,19 @@ def test_a_file_names_servers_of_a_configuration(tmp_path: Path, state: dict[str
         process.until("is 'second' in the space 'harbour'", stream="err")
         assert process.end(INTERRUPT) == exit_codes.OK
     assert "participants.third: mcp.json has no server of this name" in process.err
+
+
+def test_ctrl_c_ends_a_server_that_never_answers(tmp_path: Path, state: dict[str, str]) -> None:
+    code = (
+        "import os, signal, sys, time;"
+        "[signal.signal(each, signal.SIG_IGN) for each in (signal.SIGINT, signal.SIGTERM)];"
+        "print('silent as', os.getpid(), file=sys.stderr, flush=True); time.sleep(600)"
+    )
+    silent = {"command": sys.executable, "args": ["-IS", "-c", code]}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"silent": silent}}))
+    arguments = ("up", "--servers", "mcp.json", "--port", "0")
+    with running(*arguments, cwd=tmp_path, variables=state) as process:
+        process.until("\n", after="silent as ", stream="err")
+        number = int(process.err.partition("silent as ")[2].split()[0])
+        assert process.end(INTERRUPT) == exit_codes.OK
+    assert not is_there(number)

@@ -43,7 +43,7 @@ BRIDGE_SECONDS: Final = 3 * GRACE
 
 DEFAULT_FILE: Final = Path("space.yaml")
 
-PLACEHOLDERS: Final = ("PORT", "SPACE", "TOKEN")
+PLACEHOLDERS: Final[tuple[str, ...]] = ("PORT", "SPACE", "TOKEN")
 """Names that the reference's file may use, as ``${PORT}``, in a command line."""
 
 log = logging.getLogger("meup_agent.up")
@@ -286,9 +286,8 @@ def _programs(plan: Plan, running: RunningGateway) -> Iterator[ChildProgram]:
         entry = launch.entry
         if entry.command is None:
             continue
-        known = dict(
-            zip(PLACEHOLDERS, (str(running.port), launch.space, launch.token), strict=True)
-        )
+        values = (str(running.port), launch.space, launch.token)
+        known: dict[str, str] = dict(zip(PLACEHOLDERS, values, strict=True))
         words = _words(entry.command, entry.args)
         if any("${TOKEN}" in word for word in words):
             _warn(
