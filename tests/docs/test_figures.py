@@ -70,6 +70,7 @@ NO_LIMITS = {
         "server_events.MAX_FIELD_BYTES",
         "pending_calls.MAX_LOGGED_CHARS",
         "numbers.DOUBLE_DIGITS",
+        "reconnector.MAX_DOUBLED",
     ),
     # No numbers, but flags for type checkers.
     *("__init__.TYPE_CHECKING", "uncaught.TYPE_CHECKING"),
