@@ -75,8 +75,7 @@ NO_LIMITS = {
     # No numbers, but flags for type checkers.
     *("__init__.TYPE_CHECKING", "uncaught.TYPE_CHECKING"),
     # Bytes that are copied at once, a code of MCP, the form of a file, the length of a hash.
-    *("stderr_tail.CHUNK", "stdio_guard.CHUNK", "space_server.RESOURCE_NOT_FOUND"),
-    *("pin.VERSION", "naming.SUFFIX_CHARS"),
+    *("stderr_tail.CHUNK", "stdio_guard.CHUNK", "pin.VERSION", "naming.SUFFIX_CHARS"),
     # Prices and not budgets.
     *("work.CALL_WORK", "work.NODE_WORK", "work.WORK_PER_BYTE"),
 }
