@@ -260,6 +260,11 @@ class PrincipalPool:
             return None
         raise error
 
+    def knows(self, token: str) -> bool:
+        """True if the participant of a token is in the space here."""
+        principal = self._principals.get(hashlib.sha256(token.encode()).hexdigest())
+        return principal is not None and principal.ready.is_set() and principal.error is None
+
     async def _is_own(self, token: str) -> bool:
         own = self._own() if callable(self._own) else self._own
         own = await own if inspect.isawaitable(own) else own

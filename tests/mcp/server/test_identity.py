@@ -143,8 +143,13 @@ async def test_a_gateway_that_is_away_is_no_wrong_token() -> None:
 
 
 async def test_an_address_may_be_wrong_so_many_times() -> None:
-    async with staged(alice=ANYTHING) as stage, served(stage, own="alice") as server:
+    async with (
+        staged(alice=ANYTHING, bob=ANYTHING) as stage,
+        served(stage, own="alice") as server,
+    ):
         async with server.http() as http:
+            known = {**BOTH, "authorization": f"Bearer {stage.token('bob')}"}
+            assert (await http.post(server.url, json=HELLO, headers=known)).status_code == 200
             statuses = [
                 (
                     await http.post(
@@ -158,5 +163,6 @@ async def test_an_address_may_be_wrong_so_many_times() -> None:
             right = {**BOTH, "authorization": f"Bearer {stage.token('alice')}"}
             answer = await http.post(server.url, json=HELLO, headers=right)
             assert (await http.post(server.url, json=HELLO, headers=BOTH)).status_code == 200
+            assert (await http.post(server.url, json=HELLO, headers=known)).status_code == 200
     assert statuses == [401] * MAX_WRONG_TOKENS + [429]
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "60")
