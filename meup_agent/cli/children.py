@@ -82,6 +82,7 @@ class Children:
 
     Attributes:
         show: Takes each line of a program's output, safe to print, with the participant's name.
+        tasks: The group in which all of them run.
         restart: Pauses before something is started again.
         leaving: Set when everything is to end.
         hurry: Set when the user does not want to wait for that.
@@ -89,10 +90,10 @@ class Children:
 
     show: Callable[[str, str], None]
     hurry: Event
+    tasks: TaskGroup
     restart: Backoff = RESTART
     leaving: Event = field(default_factory=Event)
     _told_by: signal.Signals = field(default=signal.SIGTERM, init=False)
-    _tasks: TaskGroup = field(init=False)
 
     def start(self, program: ChildProgram) -> None:
         """Start a program, and again whenever it fails."""
@@ -113,7 +114,7 @@ class Children:
 
         It ends by itself soon after :attr:`leaving`.
         """
-        self._tasks.start_soon(self._keep, name, run_once, name=f"meup child {name}")
+        self.tasks.start_soon(self._keep, name, run_once, name=f"meup child {name}")
 
     async def _keep(self, name: str, run_once: Callable[[], Awaitable[str | None]]) -> None:
         failures = 0
@@ -205,9 +206,8 @@ async def run_children(
         hurry: Set when the user does not want to wait for their end.
         restart: Pauses before one is started again.
     """
-    children = Children(show=show, hurry=hurry, restart=restart)
     async with create_task_group() as tasks:
-        children._tasks = tasks
+        children = Children(show=show, hurry=hurry, tasks=tasks, restart=restart)
         try:
             yield children
         finally:

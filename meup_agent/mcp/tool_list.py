@@ -165,13 +165,13 @@ def _problem(tool: Any, result: JsonObject, version: str, budget: _Budget) -> st
     """Why a tool cannot be used; ``None`` if it can."""
     if not isinstance(tool, dict):
         return "it is no object"
-    if _depth(tool, MAX_TOOL_DEPTH) > MAX_TOOL_DEPTH:
+    fields = cast("JsonObject", tool)
+    if _depth(fields, MAX_TOOL_DEPTH) > MAX_TOOL_DEPTH:
         return f"it nests deeper than {MAX_TOOL_DEPTH} levels"
     try:
-        encode_json(tool)
+        encode_json(fields)
     except NotExpressible as error:
         return printable(str(error))[:200]
-    fields = cast("JsonObject", tool)
     try:
         validate_server_result("tools/list", version, {**result, "tools": [fields]})
     except ValidationError as error:

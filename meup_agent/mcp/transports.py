@@ -146,9 +146,8 @@ class _Compressed(httpx2.AsyncByteStream):
     def __init__(self, inner: httpx2.AsyncByteStream) -> None:
         self._inner = inner
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    def __aiter__(self) -> AsyncIterator[bytes]:
         raise httpx2.StreamError("the answer is compressed")
-        yield b""
 
     async def aclose(self) -> None:
         await self._inner.aclose()

@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import h11
 import uvicorn
@@ -72,7 +72,7 @@ class HttpEdge:
     def protocol(self) -> asyncio.BaseProtocol:
         """The protocol of one connection that is handed over."""
         server = self._server
-        make: Callable[..., asyncio.BaseProtocol] = server.config.http_protocol_class
+        make = cast("Callable[..., asyncio.BaseProtocol]", server.config.http_protocol_class)
         return make(
             config=server.config, server_state=server.server_state, app_state=server.lifespan.state
         )
