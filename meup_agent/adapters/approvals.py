@@ -38,10 +38,10 @@ _handlers = Decorators()
 class SpaceApprovals:
     """Approvals of a space for a pydantic-ai agent's own tools (``requires_approval=True``).
 
-    Each call that waits for approval becomes a proposal of ours to ourselves: whoever may, fulfills
-    it by requesting the call from us, perhaps with other arguments, and the run goes on with these;
-    a rejection denies it with its words. Include it in the agent that joins, and give its
-    ``handler`` to the pydantic-ai agent::
+    Each call that waits for approval becomes a proposal of ours to ourselves: a participant that
+    may, fulfills it by requesting the call from us, perhaps with other arguments, and the run goes
+    on with these; a rejection denies it with its words. Include it in the agent that joins, and
+    give its ``handler`` to the pydantic-ai agent::
 
         approvals = SpaceApprovals()
         participant.include(approvals)

@@ -302,7 +302,7 @@ class Bridge:
             raise RequestError(
                 payloads.EXCHANGE_ERROR,
                 f"the tool {str(name)[:64]!r} is not the one that was approved in"
-                f" {self._pin.path.name}; whoever runs the bridge can confirm it with --confirm",
+                f" {self._pin.path.name}; the operator of the bridge can take it with --confirm",
                 {"reason": "policy"},
             )
 

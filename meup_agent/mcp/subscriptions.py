@@ -1,6 +1,6 @@
 """Subscriptions of participants to resources of a server, in every revision of MCP.
 
-Older servers are told of each resource once, whoever wants it; newer ones by the one stream of
+Older servers are told of each resource once for all who want it; newer ones by the one stream of
 notifications that the bridge listens to, which is opened anew when the resources change.
 """
 

@@ -336,7 +336,7 @@ async def _read_whole(response: httpx.Response, max_bytes: int) -> httpx.Respons
     finally:
         if len(body) > max_bytes:
             raise httpx.ReadError(f"the answer has more than {max_bytes} bytes")
-    # Not decompressed: nobody asked for that, and it has no bound.
+    # Not decompressed: it was not asked for, and has no bound.
     headers = [pair for pair in response.headers.multi_items() if pair[0] != "content-encoding"]
     return httpx.Response(
         response.status_code, headers=headers, content=bytes(body), request=response.request
