@@ -1,11 +1,17 @@
 """What every test shares: the loops it runs on."""
 
+import signal
 import sys
 from typing import Any
 
 import pytest
 
 from tests.effort import register_profiles
+
+# A shell starts what it puts into the background with Ctrl-C ignored, and every program inherits
+# that: those of the tests, which are ended by it, would run on.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 register_profiles()
 
