@@ -42,9 +42,13 @@ CLEAN = {
 WORKERS = 2 * (os.cpu_count() or 1)
 """Many tests wait for other processes, so two of them share a core well."""
 
-THE_SAME_EVERYWHERE = ("bench", "docs", "fuzz", "install", "properties", "test_layers.py")
-"""What measures, what reads pages and sources, and what looks for mistakes of thought in the
-protocol's rules: it finds the same whatever is installed, and takes its time."""
+THE_SAME_EVERYWHERE = (
+    *("bench", "docs", "fuzz", "install", "properties", "test_layers.py"),
+    "mcp/bridge/test_real_servers.py",
+)
+"""What measures, what reads pages and sources, what looks for mistakes of thought in the protocol's
+rules, and the servers of others, in environments of their own: it finds the same whatever is
+installed, and takes its time."""
 
 AT_THE_EDGE = (
     *("agent", "cli", "client", "conformance", "examples", "gateway", "interaction"),
