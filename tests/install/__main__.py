@@ -51,7 +51,7 @@ rules, and the servers of others, in environments of their own: it finds the sam
 installed, and takes its time."""
 
 AT_THE_EDGE = (
-    *("agent", "cli", "client", "conformance", "examples", "gateway", "interaction"),
+    *("agent", "cli", "client", "examples", "interaction"),
     *("test_exports.py", "transport"),
 )
 """What uses the package through a library, a socket, a process or its public names."""
