@@ -68,7 +68,7 @@ _heads: Final = msgspec.json.Decoder(_Head)
 _cancels: Final = msgspec.json.Decoder(_Cancel)
 
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What a body raises that is no such message."""
+"""Exceptions raised for a body that is no such message."""
 
 
 class OpenStream:

@@ -19,7 +19,7 @@ SUBSCRIBE_SECONDS: Final = 10.0
 """Wait for a participant that is asked to say when a resource changes."""
 
 MAX_RESOURCES: Final = 10_000
-"""That one participant's clients are subscribed to."""
+"""Resources that one participant's clients are subscribed to."""
 
 
 class SubscribedResources:
