@@ -58,19 +58,21 @@ class SpaceApprovals:
         self.space: Space | None = None
         self._ttl = ttl
         self._to = tuple([to] if isinstance(to, str) else to)
-        self._waiting: dict[str, dict[str, Any] | None] = {}
+        # Proposal → sender of a request for it → its arguments; the outcome tells whose counts.
+        self._waiting: dict[str, dict[str, dict[str, Any]]] = {}
 
     @_handlers.on_request("tools/call")
     async def approve(self, request: Request) -> dict[str, Any]:
         """Take a fulfilling request as the approval of the proposal that it names, once."""
-        proposal, ours = request.proposal, self.space is not None
+        proposal = request.proposal
+        ours = self.space is not None and request.proposer == self.space.me
         if not ours or proposal is None or proposal not in self._waiting:
             raise RequestError(
                 payloads.INVALID_REQUEST,
                 "this participant runs nothing by request; fulfill one of its open proposals",
             )
-        if self._waiting[proposal] is None:
-            self._waiting[proposal] = payloads.as_object(request.params.get("arguments"))
+        given = payloads.as_object(request.params.get("arguments"))
+        self._waiting[proposal].setdefault(request.sender, given)
         return {"content": [{"type": "text", "text": APPROVED}]}
 
     async def handler(
@@ -99,13 +101,13 @@ class SpaceApprovals:
         async with self.space.propose(
             self.space.me, call.tool_name, call.args_as_dict(), to=self._to, ttl=self._ttl
         ) as proposal:
-            self._waiting[proposal.id] = None
+            self._waiting[proposal.id] = {}
             try:
                 outcome = await proposal.outcome()
                 approved = self._waiting[proposal.id]
             finally:
                 del self._waiting[proposal.id]
-        if isinstance(outcome, Fulfillment) and approved is not None and not outcome.is_error:
-            return ToolApproved(override_args=approved)
+        if isinstance(outcome, Fulfillment) and outcome.by in approved and not outcome.is_error:
+            return ToolApproved(override_args=approved[outcome.by])
         answer = await tools.answer(call.tool_name, outcome)
         return ToolDenied(answer.text)
