@@ -12,6 +12,8 @@ from types import ModuleType
 import pytest
 
 import meup_agent
+import meup_agent.gateway
+import meup_agent.mcp
 from meup_agent import Context, Proposal, ProposalHandle, ProposalRecord, Space, errors, events
 
 PUBLIC: list[str] = vars(meup_agent)["__all__"]
@@ -78,18 +80,21 @@ def test_listed_names_are_the_reachable_ones() -> None:
     assert set(PUBLIC) == reachable
 
 
-def test_type_checkers_see_the_names_that_are_loaded() -> None:
-    source = Path(meup_agent.__file__).read_text(encoding="utf-8")
-    block = next(node for node in ast.parse(source).body if isinstance(node, ast.If))
-    seen = {
-        alias.name: node.module
-        for node in block.body
+@pytest.mark.parametrize("package", [meup_agent, meup_agent.gateway, meup_agent.mcp])
+def test_stub_lists_each_name_where_it_is(package: ModuleType) -> None:
+    """One line each, sorted, with ``as``: without it a name is no public one for type checkers."""
+    stub = Path(f"{package.__file__}i").read_text(encoding="utf-8")
+    listed = [
+        (node.module, alias.name)
+        for node in ast.parse(stub).body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
-        if alias.name == alias.asname  # or it is no public name for them
-    }
-    loaded = {name: f"meup_agent.{module}" for name, module in vars(meup_agent)["_MODULES"].items()}
-    assert seen == loaded
+        if alias.name == alias.asname
+    ]
+    assert sorted(name for _, name in listed) == vars(package)["__all__"]
+    assert len(listed) == len(stub.splitlines())
+    for module, name in listed:
+        assert getattr(package, name) is getattr(sys.modules[str(module)], name)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +119,7 @@ def test_importing_the_package_alone_loads_nothing_of_it() -> None:
     done = subprocess.run(
         [sys.executable, "-c", loaded], capture_output=True, text=True, check=True
     )
-    assert done.stdout.split() == ["meup_agent", "meup_agent.errors"]
+    assert done.stdout.split() == ["meup_agent", "meup_agent.errors", "meup_agent.lazy_names"]
 
 
 def test_unknown_name_is_an_error() -> None:

@@ -13,6 +13,7 @@ ROOT = Path(meup_agent.__file__).parent
 
 LAYERS = {
     "errors": 0,
+    "lazy_names": 0,
     "reasons": 0,
     "events": 1,
     "uncaught": 1,

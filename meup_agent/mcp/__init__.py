@@ -20,41 +20,13 @@ Importing this package needs nothing beyond the standard dependencies; its modul
 
 from __future__ import annotations
 
-import importlib
-import typing
+from meup_agent import lazy_names
 
-if typing.TYPE_CHECKING:  # the names of _PUBLIC, for type checkers
-    from meup_agent.mcp.bridge import Bridge as Bridge
-    from meup_agent.mcp.http import McpApp as McpApp
-    from meup_agent.mcp.http import mcp_app as mcp_app
-    from meup_agent.mcp.pin import ToolLock as ToolLock
-    from meup_agent.mcp.server_asks import Ask as Ask
-    from meup_agent.mcp.servers import HttpServer as HttpServer
-    from meup_agent.mcp.servers import StdioServer as StdioServer
-    from meup_agent.mcp.servers import read_servers as read_servers
-    from meup_agent.mcp.task_client import TasksClientExtension as TasksClientExtension
-    from meup_agent.mcp.tasks import TasksExtension as TasksExtension
-    from meup_agent.mcp.tasks import TaskSupport as TaskSupport
-    from meup_agent.mcp.tasks import install_extension as install_extension
-else:  # or every name would pass for one of ours
-    _PUBLIC = {
-        "http": "McpApp mcp_app",
-        "bridge": "Bridge",
-        "pin": "ToolLock",
-        "server_asks": "Ask",
-        "servers": "HttpServer StdioServer read_servers",
-        "task_client": "TasksClientExtension",
-        "tasks": "TaskSupport TasksExtension install_extension",
-    }
-    """Module of this package → the public names in it."""
+_NAMES = lazy_names.read_names(__spec__)
 
-    _MODULES = {name: module for module, names in _PUBLIC.items() for name in names.split()}
+__all__ = sorted(_NAMES)  # pyright: ignore[reportUnsupportedDunderAll] - the stub has it
 
-    __all__ = sorted(_MODULES)
 
-    def __getattr__(name: str) -> object:
-        """A public name, loaded when it is first used: the package is there without the SDK."""
-        module = _MODULES.get(name)
-        if module is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+def __getattr__(name: str) -> object:
+    """A public name, loaded when it is first used: the package is there without the SDK."""
+    return lazy_names.load_name(__name__, _NAMES, name)

@@ -73,7 +73,7 @@ NO_LIMITS = {
         "reconnector.MAX_DOUBLED",
     ),
     # No numbers, but flags for type checkers.
-    *("__init__.TYPE_CHECKING", "uncaught.TYPE_CHECKING"),
+    *("lazy_names.TYPE_CHECKING", "uncaught.TYPE_CHECKING"),
     # Bytes that are copied at once, a code of MCP, the form of a file, the length of a hash.
     *("stderr_tail.CHUNK", "stdio_guard.CHUNK", "pin.VERSION", "naming.SUFFIX_CHARS"),
     # Prices and not budgets.
