@@ -1,8 +1,6 @@
 """Tools: how they are described, and which arguments they take."""
 
-import dataclasses
 import datetime
-import enum
 import functools
 import sys
 import typing
@@ -13,62 +11,27 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import mcp_types
 import pytest
-import typing_extensions
-from pydantic import AfterValidator, AliasChoices, BaseModel, Field
+from pydantic import AliasChoices, Field
 
-from meup_agent.agent import arguments as limits
 from meup_agent.agent.tool import ToolHints
 from meup_agent.errors import HandlerDefinitionError, InvalidArguments
 from tests.agent.stand_ins import Context, tool_of
+from tests.agent.tool_types import (
+    NAMES,
+    Color,
+    Endless,
+    Item,
+    Nested,
+    New,
+    Old,
+    Opaque,
+    Point,
+    Tree,
+    one,
+)
 
 jsonschema: Any = import_module("jsonschema")  # comes with mcp, and without types
-
-
-class Color(enum.StrEnum):
-    RED = "red"
-    BLUE = "blue"
-
-
-class Item(BaseModel):
-    name: str
-    count: int = 1
-
-
-class Tree(BaseModel):
-    children: "list[Tree]" = []
-
-
-@dataclasses.dataclass
-class Point:
-    x: int
-    y: int = 0
-
-
-class Old(typing.TypedDict):
-    name: str
-    size: typing.NotRequired[int]
-
-
-class New(typing_extensions.TypedDict):
-    name: str
-
-
-class Nested(typing.TypedDict, total=False):
-    inner: list[Old]
-    must: typing.Required[Annotated[int, Field(gt=0)]]
-
-
-class Endless(typing.TypedDict):
-    again: "Endless | None"
-
-
-class Opaque:
-    pass
-
-
-NAMES = typing_extensions.TypeAliasType("NAMES", list[str])
 
 
 # --- the description ------------------------------------------------------------------------
@@ -184,17 +147,6 @@ def test_description_is_the_callers_to_change() -> None:
 
 
 # --- schemas of arguments -------------------------------------------------------------------
-
-
-def one(annotation: Any, *default: Any) -> Callable[..., Any]:
-    """A function with one parameter, `value`, of that annotation."""
-
-    async def fn(value):  # type: ignore[no-untyped-def]
-        pass
-
-    fn.__annotations__ = {"value": annotation}
-    fn.__defaults__ = default
-    return fn
 
 
 ARGUMENTS = [
@@ -434,263 +386,3 @@ def test_two_arguments_of_one_name_fail() -> None:
 
     with pytest.raises(HandlerDefinitionError, match="the same alias"):
         tool_of(fn)
-
-
-# --- wrong arguments ------------------------------------------------------------------------
-
-
-async def search(
-    query: str, limit: Annotated[int, Field(ge=1)], items: list[Item], ctx: Context
-) -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("arguments", "problems"),
-    [
-        pytest.param(
-            {},
-            {"query": "is required", "limit": "is required", "items": "is required"},
-            id="missing",
-        ),
-        pytest.param(None, {"query": "is required"}, id="none"),
-        pytest.param(
-            {"query": "q", "limit": "five", "items": []},
-            {"limit": "should be a valid integer"},
-            id="no-number",
-        ),
-        pytest.param(
-            {"query": 5, "limit": 1, "items": []},
-            {"query": "should be a valid string"},
-            id="number-for-text",
-        ),
-        pytest.param(
-            {"query": "q", "limit": 0, "items": []},
-            {"limit": "should be greater than or equal to 1"},
-            id="constraint",
-        ),
-        pytest.param(
-            {"query": "q", "limit": 1, "items": [{"name": "a"}, {"count": 1}]},
-            {"items[1].name": "is required"},
-            id="inside",
-        ),
-        pytest.param(
-            {"query": "q", "limit": 1, "items": [], "ctx": {}, "more": 1},
-            {"ctx": "is not an argument", "more": "is not an argument"},
-            id="unknown",
-        ),
-        pytest.param(
-            {"query": "q", "limit": 1, "items": '["a"]'},
-            {"items": "should be a valid list"},
-            id="json-in-a-string",
-        ),
-        pytest.param(
-            {"query": None, "limit": 1, "items": None},
-            {"query": "should be a valid string", "items": "should be a valid list"},
-            id="null",
-        ),
-    ],
-)
-def test_wrong_argument_is_named(arguments: Any, problems: dict[str, str]) -> None:
-    with pytest.raises(InvalidArguments) as caught:
-        tool_of(search).bind(arguments)
-    found = {each["argument"]: each["problem"] for each in caught.value.problems}
-    for name, expectation in problems.items():
-        assert found[name].startswith(expectation)
-        assert f"{name!r} {expectation}" in str(caught.value)
-    assert "'search'" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        pytest.param([1], "an array", id="array"),
-        pytest.param("{}", "a string", id="string"),
-        pytest.param(5, "a number", id="number"),
-        pytest.param(True, "a boolean", id="boolean"),
-    ],
-)
-def test_arguments_must_be_an_object(arguments: object, said: str) -> None:
-    with pytest.raises(InvalidArguments, match=f"not as {said}"):
-        tool_of(search).bind(arguments)
-
-
-def _picky(value: str) -> str:
-    raise ValueError(f"{value} is not to my taste")
-
-
-def test_validators_words_are_passed_on() -> None:
-    tool = tool_of(one(Annotated[str, AfterValidator(_picky)]))
-    with pytest.raises(InvalidArguments, match="'value' soup is not to my taste"):
-        tool.bind({"value": "soup"})
-
-
-def test_huge_values_and_names_are_not_echoed() -> None:
-    tool = tool_of(one(Annotated[str, AfterValidator(_picky)]))
-    huge = "x" * 1_000_000
-    arguments = {"value": huge, **{f"{index}{huge}": 1 for index in range(30)}}
-    with pytest.raises(InvalidArguments) as caught:
-        tool.bind(arguments)
-    assert len(caught.value.problems) == limits.MAX_PROBLEMS
-    assert str(caught.value).endswith("; and 23 more")
-    one_problem = limits.MAX_NAME_CHARS + limits.MAX_PROBLEM_CHARS + 10
-    assert len(str(caught.value)) < 100 + limits.MAX_PROBLEMS * one_problem
-
-
-def test_name_that_utf8_cannot_carry_does_no_harm() -> None:
-    with pytest.raises(InvalidArguments) as caught:
-        tool_of(one(int)).bind({"value": 1, "\ud800": 1})
-    assert "should be a valid string" in str(caught.value)
-    assert str(caught.value).encode()
-
-
-def test_validators_own_crash_is_not_the_callers_fault() -> None:
-    def crash(value: str) -> str:
-        raise KeyError(value)
-
-    tool = tool_of(one(Annotated[str, AfterValidator(crash)]))
-    with pytest.raises(KeyError):
-        tool.bind({"value": "x"})
-
-
-# --- schemas of results ---------------------------------------------------------------------
-
-
-def returning(annotation: Any) -> Callable[..., Any]:
-    """A function with that return annotation."""
-
-    async def fn():  # type: ignore[no-untyped-def]
-        pass
-
-    fn.__annotations__ = {"return": annotation}
-    return fn
-
-
-@pytest.mark.parametrize(
-    "annotation",
-    [
-        pytest.param(None, id="none"),
-        pytest.param(Any, id="any"),
-        pytest.param(object, id="object"),
-        pytest.param(typing.Never, id="never"),
-        pytest.param(mcp_types.TextContent, id="text"),
-        pytest.param(mcp_types.ContentBlock, id="any-content"),
-        pytest.param(list[mcp_types.ImageContent], id="contents"),
-        pytest.param(str | mcp_types.ImageContent, id="text-or-image"),
-        pytest.param(list[str | mcp_types.ResourceLink] | None, id="deep"),
-        pytest.param(Annotated[mcp_types.TextContent, "said"], id="annotated"),
-        pytest.param(mcp_types.CallToolResult, id="result"),
-    ],
-)
-def test_some_annotations_promise_no_structure(annotation: Any) -> None:
-    assert tool_of(returning(annotation)).output_schema is None
-
-
-def test_no_annotation_promises_no_structure() -> None:
-    assert tool_of(lambda: 1, name="one").output_schema is None
-
-
-def under_result(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": {"result": schema}, "required": ["result"]}
-
-
-ITEM_SCHEMA = {
-    "type": "object",
-    "title": "Item",
-    "properties": {"name": {"type": "string"}, "count": {"type": "integer", "default": 1}},
-    "required": ["name"],
-}
-INTEGER = {"type": "integer"}
-
-RETURNS = [
-    pytest.param(str, under_result({"type": "string"}), id="str"),
-    pytest.param(int, under_result(INTEGER), id="int"),
-    pytest.param(bool, under_result({"type": "boolean"}), id="bool"),
-    pytest.param(list[int], under_result({"type": "array", "items": INTEGER}), id="list"),
-    pytest.param(int | None, under_result({"anyOf": [INTEGER, {"type": "null"}]}), id="optional"),
-    pytest.param(Path, under_result({"type": "string", "format": "path"}), id="path"),
-    pytest.param(
-        Annotated[int, Field(description="n")],
-        under_result({"type": "integer", "description": "n"}),
-        id="annotated",
-    ),
-    pytest.param(dict, {"type": "object", "additionalProperties": True}, id="dict"),
-    pytest.param(
-        dict[str, int], {"type": "object", "additionalProperties": INTEGER}, id="dict-of-int"
-    ),
-    pytest.param(Item, ITEM_SCHEMA, id="model"),
-    pytest.param(
-        Point,
-        {
-            "type": "object",
-            "title": "Point",
-            "properties": {"x": INTEGER, "y": {"type": "integer", "default": 0}},
-            "required": ["x"],
-        },
-        id="dataclass",
-    ),
-    pytest.param(
-        Old,
-        {
-            "type": "object",
-            "title": "Old",
-            "properties": {"name": {"type": "string"}, "size": INTEGER},
-            "required": ["name"],
-        },
-        id="stdlib-typeddict",
-    ),
-    pytest.param(
-        list[Item],
-        {
-            **under_result({"type": "array", "items": {"$ref": "#/$defs/Item"}}),
-            "$defs": {"Item": ITEM_SCHEMA},
-        },
-        id="models",
-    ),
-    pytest.param(
-        Tree,
-        {
-            "type": "object",
-            "title": "Tree",
-            "properties": {
-                "children": {"type": "array", "items": {"$ref": "#/$defs/Tree"}, "default": []}
-            },
-            "$defs": {
-                "Tree": {
-                    "type": "object",
-                    "title": "Tree",
-                    "properties": {
-                        "children": {
-                            "type": "array",
-                            "items": {"$ref": "#/$defs/Tree"},
-                            "default": [],
-                        }
-                    },
-                }
-            },
-        },
-        id="recursive",
-    ),
-]
-
-
-@pytest.mark.parametrize(("annotation", "schema"), RETURNS)
-def test_result_is_described(annotation: Any, schema: dict[str, Any]) -> None:
-    described = tool_of(returning(annotation)).describe()
-    assert described["outputSchema"] == schema
-    jsonschema.Draft202012Validator.check_schema(described["outputSchema"])
-    tool = mcp_types.Tool.model_validate(described)
-    assert tool.output_schema == schema
-
-
-@pytest.mark.parametrize(
-    ("annotation", "said"),
-    [
-        pytest.param(bytes, "it returns bytes, and a result has no bytes in it", id="bytes"),
-        pytest.param(Opaque, "it returns Opaque, which cannot be a tool's result", id="class"),
-        pytest.param(list[Opaque], "which cannot be a tool's result", id="inside"),
-    ],
-)
-def test_result_without_a_json_form_fails(annotation: Any, said: str) -> None:
-    with pytest.raises(HandlerDefinitionError, match=said) as caught:
-        tool_of(returning(annotation))
-    assert "\n" not in str(caught.value)

@@ -21,8 +21,8 @@ from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.logs import LINES_BURST, RefusalLog
 from meup_agent.gateway.presets import one_space_config
 from tests.gateway.conftest import PARTICIPANTS, Clock
+from tests.gateway.dialing import close_code, dial, join_frame, read
 from tests.gateway.raw_client import frames, raw
-from tests.gateway.test_edge import close_code, dial, join_frame, read
 from tests.no_tls import NO_TLS
 
 SECOND = 1_000_000

@@ -15,9 +15,7 @@ from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.presets import one_space_config
 from tests.gateway.conftest import PARTICIPANTS, envelope
-from tests.gateway.own_loop import anyio_backend as anyio_backend
-from tests.gateway.raw_client import raw
-from tests.gateway.test_edge import (
+from tests.gateway.dialing import (
     close_code,
     dial,
     join_frame,
@@ -25,6 +23,8 @@ from tests.gateway.test_edge import (
     read,
     undisturbed,
 )
+from tests.gateway.own_loop import anyio_backend as anyio_backend
+from tests.gateway.raw_client import raw
 from tests.transport.peers import CERTIFICATE
 
 pytestmark = pytest.mark.anyio

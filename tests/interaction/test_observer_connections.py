@@ -1,8 +1,8 @@
 """Connections that observe: beside the running agent of the same participant, without a part."""
 
 import json
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -20,22 +20,19 @@ from meup_agent import (
     Rejection,
     Space,
 )
-from meup_agent.errors import HandshakeRefused, Kicked, ObservingOnly, TransportClosed, UsageError
-from meup_agent.gateway.limits import GatewayLimits
+from meup_agent.errors import HandshakeRefused, Kicked, ObservingOnly, UsageError
 from meup_agent.protocol import kinds
-from meup_agent.protocol.dialects import decode
 from meup_agent.transport.base import (
     LAST_SEEN_HEADER,
-    OBSERVE_HEADER,
     RESUME_HEADER,
 )
+from tests.interaction.observed import MAX_OBSERVERS, by, is_, observed, reviewer, tool_owner
 from tests.interaction.people import (
     PATIENCE,
     QUICK,
     Latch,
     Meeting,
     Notes,
-    OverSockets,
     Raw,
     gathered,
     is_idle,
@@ -48,49 +45,6 @@ from tests.interaction.people import (
 )
 
 pytestmark = pytest.mark.anyio
-
-MAX_OBSERVERS = GatewayLimits().max_observers
-
-
-def tool_owner() -> Agent:
-    tools = Agent("tools")
-
-    @tools.tool
-    async def write(text: str) -> str:
-        return text
-
-    return tools
-
-
-def reviewer(notes: Notes) -> Agent:
-    agent = Agent("reviewer")
-
-    @agent.on_proposal
-    async def decide(proposal: Proposal) -> None:
-        notes(("decides", proposal.id))
-        await proposal.fulfill()
-
-    return agent
-
-
-def by(kind: str, sender: str) -> Callable[[Envelope], bool]:
-    return lambda envelope: (envelope.kind, envelope.sender) == (kind, sender)
-
-
-def is_(id: str) -> Callable[[Envelope], bool]:
-    return lambda envelope: envelope.id == id
-
-
-@asynccontextmanager
-async def observed(meeting: Meeting, name: str, **headers: str) -> AsyncGenerator[Raw]:
-    """Look on by hand."""
-    sent = {"Authorization": f"Bearer {meeting.token(name)}", OBSERVE_HEADER: "1", **headers}
-    async with meeting.connector(name)(sent) as transport:
-        assert transport.response_headers[OBSERVE_HEADER.lower()] == "1"
-        welcome = decode(await anext(transport))
-        assert welcome.kind == kinds.SYSTEM_WELCOME
-        assert welcome.payload_object["observing"] is True
-        yield Raw(transport, name)
 
 
 @pytest.mark.rule("3.observe.takes_no_part")
@@ -326,72 +280,6 @@ async def joins_at_last(stack: AsyncExitStack, meeting: Meeting) -> Raw:
             await anyio.sleep(0.001)
 
 
-@pytest.mark.rule("3.observe.says_nothing")
-async def test_whatever_an_observer_sends_is_refused_to_it_alone(
-    meeting: Meeting, notes: Notes
-) -> None:
-    """Decisions, withdrawals and nonsense under its participant's name change nothing."""
-    async with (
-        join(meeting, tool_owner()),
-        join(meeting, "reviewer") as running,
-        join(meeting, "proposer") as proposer,
-        observed(meeting, "reviewer") as hostile,
-        observed(meeting, "reviewer") as other,
-        taped(proposer) as tape,
-        taped(running) as at_home,
-    ):
-        with anyio.fail_after(PATIENCE):
-            async with proposer.propose("tools", "write", {"text": "x"}) as proposal:
-                await hostile.hear(by(kinds.MCP_PROPOSAL, "proposer"))
-                about = (proposal.id,)
-                request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {}}
-                await hostile.say(kinds.MCP_REJECT, {}, id="x-1", correlation=about)
-                await hostile.say(kinds.MCP_WITHDRAW, {}, id="x-2", correlation=about)
-                await hostile.say(kinds.MCP_REQUEST, request, id="x-3", correlation=about)
-                await hostile.say(kinds.CHAT, {"message": "hi"}, id="x-4")
-                await hostile.say("system/presence", {}, id="x-5")
-                await hostile.say("capability/grant", {}, id="x-6")
-                await hostile.say("space/invite", {"participant_id": "m"}, id="x-7")
-                await hostile.say("system/heartbeat", {}, id="x-8")
-                for number in range(1, 9):
-                    error = await hostile.hear(lambda each: each.kind == kinds.SYSTEM_ERROR)
-                    assert error.correlation == (f"x-{number}",)
-                    assert error.payload_object["error"] == "observing"
-                await hostile.transport.send(b"\xff nonsense")
-                await hostile.transport.send(b"[" * 10_000)
-                for _ in range(2):
-                    error = await hostile.hear(lambda each: each.kind == kinds.SYSTEM_ERROR)
-                    assert error.payload_object["error"] == "observing"
-                assert state_of(proposer, proposal.id) == "pending"
-            await tape.all_said(proposer, running)
-            await at_home.all_said(proposer, running)
-            said = await proposer.chat("last")
-            heard = [await other.hear(lambda each: True)]
-            while heard[-1].id != said:
-                heard.append(await other.hear(lambda each: True))
-    for envelopes in (tape.envelopes, at_home.envelopes, heard):
-        assert not [each for each in envelopes if each.kind == kinds.SYSTEM_ERROR]
-        assert not [each for each in envelopes if each.id.startswith("x-")]
-    assert running.me == "reviewer"
-
-
-@pytest.mark.rule("3.observe.says_nothing")
-async def test_too_large_a_message_is_refused_to_the_observer_alone(meeting: Meeting) -> None:
-    async with (
-        join(meeting, "reviewer") as running,
-        taped(running) as at_home,
-        observed(meeting, "reviewer") as hostile,
-    ):
-        with anyio.fail_after(PATIENCE):
-            with suppress(TransportClosed):
-                await hostile.transport.send(b"x" * (5 * 2**20))
-            with pytest.raises(AssertionError, match="the connection has ended"):
-                await hostile.hear(lambda each: False)
-            assert hostile.transport.closed is not None
-            await at_home.all_said(running)
-    assert not at_home.of(kinds.SYSTEM_ERROR)
-
-
 @pytest.mark.rule("3.observe.private")
 async def test_what_is_for_others_alone_is_not_heard(meeting: Meeting) -> None:
     """Not even by an observer with the same token: an invitation's token, errors, welcomes."""
@@ -476,76 +364,3 @@ async def test_an_observer_by_hand_goes_on_from_a_number(meeting: Meeting) -> No
             async with observed(meeting, "second", **headers) as again:
                 heard = await again.hear(lambda each: True)
                 assert heard.payload_object == {"message": "two"}
-
-
-@pytest.mark.rule("3.observe.header")
-@pytest.mark.parametrize("value", ["0", "true", "", "1, 1", "11", "1;q=1"])
-async def test_an_odd_header_takes_nobody_over(meeting: Meeting, value: str) -> None:
-    """Taken for a member, it would throw the running agent out."""
-    async with join(meeting, "reviewer") as running:
-        with anyio.fail_after(PATIENCE):
-            with pytest.raises(HandshakeRefused) as refused:
-                async with observed(meeting, "reviewer", **{OBSERVE_HEADER: value}):
-                    pass
-            assert refused.value.status == 400
-            assert "MEUP-Observe must be 1" in refused.value.body
-            await running.chat("still here")
-
-
-@pytest.mark.rule("3.observe.header")
-async def test_a_member_stays_one_whatever_it_claims_later(meeting: Meeting) -> None:
-    headers = {"Authorization": f"Bearer {meeting.token('mallory')}"}
-    async with (
-        join(meeting, "proposer") as proposer,
-        taped(proposer) as tape,
-        meeting.connector("mallory")(headers) as transport,
-    ):
-        with anyio.fail_after(PATIENCE):
-            frame = {"type": "join", "participantId": "mallory", "space": "demo", "observe": True}
-            await transport.send(json.dumps({**frame, "MEUP-Observe": "1"}).encode())
-            await Raw(transport, "mallory").say(kinds.CHAT, {"message": "hi"}, id="m-1")
-            await tape.until(lambda each: each.id == "m-1")
-            assert OBSERVE_HEADER.lower() not in transport.response_headers
-
-
-@pytest.mark.rule("3.observe.header")
-async def test_a_join_frame_repeats_what_the_handshake_said(meeting: Meeting) -> None:
-    """As of a member: a client that names its participant sends one in any case."""
-    async with (
-        join(meeting, "proposer") as proposer,
-        join(meeting, "l", "reviewer", observe=True, participant="reviewer") as observer,
-        taped(observer) as tape,
-    ):
-        with anyio.fail_after(PATIENCE):
-            said = await proposer.chat("hello")
-            await tape.until(lambda each: each.id == said)
-        assert observer.observing
-    assert not tape.of(kinds.SYSTEM_ERROR)
-
-
-@pytest.mark.rule("3.observe.says_nothing")
-async def test_a_flood_of_an_observer_slows_down_itself_alone(meeting: Meeting) -> None:
-    """It has a pace of its own: the agent with the same token speaks as before."""
-    if not isinstance(meeting, OverSockets):
-        return  # in memory a sender waits in `send`, and there is nothing to flood
-    async with (
-        observed(meeting, "reviewer") as hostile,
-        join(meeting, "reviewer") as running,
-        taped(running) as tape,
-    ):
-
-        async def flood() -> None:
-            try:
-                while True:
-                    await hostile.say(kinds.CHAT, {"message": "x" * 10_000}, id="x")
-            except TransportClosed:
-                pass
-
-        with anyio.fail_after(PATIENCE):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(flood)
-                for _ in range(100):
-                    said = await running.chat("hello")
-                    await tape.until(is_(said))
-                tasks.cancel_scope.cancel()
-    assert not tape.of(kinds.SYSTEM_ERROR)

@@ -1,122 +1,30 @@
 """Tool lists: kept until they change, asked for once, and calls checked by them."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 import pytest
 
-from meup_agent import Agent, Context, Envelope, Limits, Proposal, Settings, Space
-from meup_agent.client import tool_lists
+from meup_agent import Agent, Context, Limits, Settings, Space
 from meup_agent.errors import InvalidArguments, RequestError, RequestTimeout, UsageError
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.dialects import decode
 from tests.interaction.people import (
     PATIENCE,
     QUICK,
     Latch,
     Meeting,
     Notes,
-    Raw,
-    Tape,
     call_of,
     gathered,
     is_idle,
     join,
-    raw,
     session_of,
     taped,
     until,
 )
+from tests.interaction.tool_lists import LIST, READ, WRITE, ask, lister, names, writer
 
 pytestmark = pytest.mark.anyio
-
-LIST = "tools/list"
-WRITE = {
-    "name": "write",
-    "inputSchema": {
-        "type": "object",
-        "properties": {"path": {"type": "string"}, "size": {"type": "integer"}},
-        "required": ["path"],
-        "additionalProperties": False,
-    },
-}
-READ = {"name": "read", "inputSchema": {"type": "object"}}
-
-
-def writer(notes: Notes) -> Agent:
-    agent = Agent("tools")
-
-    @agent.tool
-    async def write(path: str, size: int = 0) -> str:
-        notes(("write", path, size))
-        return path
-
-    @agent.tool
-    async def read() -> str:
-        return "text"
-
-    return agent
-
-
-def names(tools: list[dict[str, Any]]) -> list[str]:
-    return [tool["name"] for tool in tools]
-
-
-class Lister:
-    """A participant that gives its list of tools when it is told to, and counts who asked."""
-
-    def __init__(self, by_hand: Raw) -> None:
-        self.raw = by_hand
-        self.tape = Tape()
-
-    async def hear(self) -> None:
-        async for frame in self.raw.transport:
-            self.tape.put(decode(frame))
-
-    async def asked(self, count: int) -> Envelope:
-        """Wait until the list was asked for so many times; the latest request."""
-
-        def asks(envelope: Envelope) -> bool:
-            return envelope.kind == kinds.MCP_REQUEST and call_of(envelope).method == LIST
-
-        return await self.tape.until(asks, count)
-
-    async def give(self, request: Envelope, *tools: dict[str, Any], **more: Any) -> None:
-        payload = payloads.result(request.id, {"tools": tools} | more)
-        await self.raw.say(
-            kinds.MCP_RESPONSE,
-            payload,
-            id=f"list for {request.id}",
-            to=(request.sender,),
-            correlation=(request.id,),
-        )
-
-    async def say_changed(self, id: str) -> None:
-        method = "notifications/tools/list_changed"
-        await self.raw.say(kinds.MCP_REQUEST, payloads.notification(method, {}), id=id)
-
-    async def cancelled(self) -> Envelope:
-        def cancels(envelope: Envelope) -> bool:
-            return (
-                envelope.kind == kinds.MCP_REQUEST and call_of(envelope).method == kinds.CANCELLED
-            )
-
-        return await self.tape.until(cancels)
-
-
-@asynccontextmanager
-async def lister(meeting: Meeting) -> AsyncGenerator[Lister]:
-    async with raw(meeting) as by_hand, anyio.create_task_group() as tasks:
-        lists = Lister(by_hand)
-        tasks.start_soon(lists.hear)
-        yield lists
-        tasks.cancel_scope.cancel()
-
-
-async def ask(space: Space, into: list[Any], **options: Any) -> None:
-    into.append(await space.tools("mallory", **options))
 
 
 # --- kept, until it changes ---
@@ -429,124 +337,3 @@ async def test_leaving_the_space_ends_the_wait(meeting: Meeting) -> None:
             assert failures == ["OutcomeUnknown"]
             with pytest.raises(Exception, match="was not"):
                 await space.tools("mallory")
-
-
-# --- calls are checked by it ---
-
-WRONG: list[tuple[dict[str, Any], str]] = [
-    ({}, "'path' is required"),
-    ({"path": 3}, "'path' should be string, not number"),
-    ({"path": "a", "size": "big"}, "'size' should be integer, not string"),
-    ({"path": "a", "mode": 1}, "'mode' is not known; there is 'path', 'size'"),
-]
-
-
-async def nothing_is_sent(
-    tape: Tape, space: Space, verb: Callable[[], Awaitable[object]], match: str
-) -> InvalidArguments:
-    """The verb refuses, and says nothing."""
-    await tape.all_said(space)  # the list that was asked for, too
-    before = len(tape.envelopes)
-    with pytest.raises(InvalidArguments, match=match) as caught:
-        await verb()
-    await tape.all_said(space)
-    assert [envelope.kind for envelope in tape.envelopes[before:]] == [kinds.CHAT]
-    return caught.value
-
-
-@pytest.mark.parametrize(("arguments", "problem"), WRONG)
-async def test_wrong_arguments_are_not_sent(
-    meeting: Meeting, notes: Notes, arguments: dict[str, Any], problem: str
-) -> None:
-    async with (
-        gathered(meeting, writer(notes)) as (tools,),
-        taped(tools) as tape,
-        join(meeting, "second") as space,
-    ):
-        await space.tools("tools")
-
-        async def call() -> None:
-            await space.call("tools", "write", arguments)
-
-        async def propose() -> None:
-            async with space.propose("tools", "write", arguments):
-                pass
-
-        said = f"tool 'write' of 'tools' does not take these arguments: {problem}"
-        error = await nothing_is_sent(tape, space, call, said)
-        assert f"{error.problems[0]['argument']!r} {error.problems[0]['problem']}" == problem
-        await nothing_is_sent(tape, space, propose, said)
-        await nothing_is_sent(
-            tape, space, lambda: space.call("tools", "erase"), "it has 'write', 'read'"
-        )
-        # The tool takes both, so both are sent.
-        for size in (3, "3"):
-            assert await space.call("tools", "write", {"path": "a", "size": size}) == "a"
-    assert notes.all == [("write", "a", 3), ("write", "a", 3)]
-
-
-async def test_an_old_list_refuses_nothing_before_it_was_asked_for_again(
-    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not everybody says when theirs changes."""
-    monkeypatch.setattr(tool_lists, "SURE_SECONDS", 0.0)
-    lists: list[Any] = []
-
-    async def propose(space: Space, tool: str) -> None:
-        async with space.propose("mallory", tool, {"path": "a"}):
-            pass
-
-    with anyio.fail_after(PATIENCE):
-        async with lister(meeting) as mallory, join(meeting, "second") as space:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ask, space, lists)
-                await mallory.give(await mallory.asked(1), WRITE)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(propose, space, "read")
-                await mallory.give(await mallory.asked(2), WRITE, READ)
-            async with anyio.create_task_group() as tasks:
-
-                async def refused() -> None:
-                    with pytest.raises(InvalidArguments, match="it has 'write', 'read'"):
-                        await propose(space, "erase")
-
-                tasks.start_soon(refused)
-                await mallory.give(await mallory.asked(3), WRITE, READ)
-            await propose(space, "write")
-            await propose(space, "read")
-            # Who does not answer has the last word on the call itself.
-            monkeypatch.setattr(tool_lists, "ASKING_SECONDS", 0.0)
-            await propose(space, "erase")
-
-
-async def test_what_is_not_known_is_sent_and_the_tool_has_its_own_word(
-    meeting: Meeting, notes: Notes
-) -> None:
-    async with gathered(meeting, writer(notes), "second") as (_, space):
-        with pytest.raises(RequestError, match="'path'") as caught:
-            await space.call("tools", "write")
-        assert caught.value.code == payloads.INVALID_PARAMS
-        await space.tools("tools")
-        meeting.drop("second")
-        await until(lambda: session_of(space).connections == 2)
-        with pytest.raises(RequestError, match="'path'"):
-            await space.call("tools", "write")
-
-
-async def test_edited_arguments_of_a_fulfillment_are_checked(
-    meeting: Meeting, notes: Notes
-) -> None:
-    reviewer = Agent("reviewer")
-
-    @reviewer.on_proposal
-    async def review(proposal: Proposal, space: Space) -> None:
-        await space.tools("tools")
-        with pytest.raises(InvalidArguments, match="'size' should be integer"):
-            await proposal.fulfill({"path": "b", "size": "big"})
-        assert proposal.state == "pending"
-        await proposal.fulfill({"path": "b"})
-
-    async with gathered(meeting, writer(notes), reviewer, "proposer") as (_, _, space):
-        async with space.propose("tools", "write", {"path": "a"}) as proposal:
-            assert await proposal.result(accept_edits=True) == "b"
-    assert notes.all == [("write", "b", 0)]

@@ -12,7 +12,8 @@ from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.journal import MemoryJournal, ignore
 from meup_agent.protocol.space.server import SpaceServer
-from tests.properties.hosted import File, LateJournal, Seat
+from tests.properties.hosted import Seat
+from tests.properties.late_journal import File, LateJournal
 
 
 class Listener:

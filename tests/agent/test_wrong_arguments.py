@@ -1,0 +1,124 @@
+"""Wrong arguments of tools: what their callers are told."""
+
+from typing import Annotated, Any
+
+import pytest
+from pydantic import AfterValidator, Field
+
+from meup_agent.agent import arguments as limits
+from meup_agent.errors import InvalidArguments
+from tests.agent.stand_ins import Context, tool_of
+from tests.agent.tool_types import Item, one
+
+
+async def search(
+    query: str, limit: Annotated[int, Field(ge=1)], items: list[Item], ctx: Context
+) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problems"),
+    [
+        pytest.param(
+            {},
+            {"query": "is required", "limit": "is required", "items": "is required"},
+            id="missing",
+        ),
+        pytest.param(None, {"query": "is required"}, id="none"),
+        pytest.param(
+            {"query": "q", "limit": "five", "items": []},
+            {"limit": "should be a valid integer"},
+            id="no-number",
+        ),
+        pytest.param(
+            {"query": 5, "limit": 1, "items": []},
+            {"query": "should be a valid string"},
+            id="number-for-text",
+        ),
+        pytest.param(
+            {"query": "q", "limit": 0, "items": []},
+            {"limit": "should be greater than or equal to 1"},
+            id="constraint",
+        ),
+        pytest.param(
+            {"query": "q", "limit": 1, "items": [{"name": "a"}, {"count": 1}]},
+            {"items[1].name": "is required"},
+            id="inside",
+        ),
+        pytest.param(
+            {"query": "q", "limit": 1, "items": [], "ctx": {}, "more": 1},
+            {"ctx": "is not an argument", "more": "is not an argument"},
+            id="unknown",
+        ),
+        pytest.param(
+            {"query": "q", "limit": 1, "items": '["a"]'},
+            {"items": "should be a valid list"},
+            id="json-in-a-string",
+        ),
+        pytest.param(
+            {"query": None, "limit": 1, "items": None},
+            {"query": "should be a valid string", "items": "should be a valid list"},
+            id="null",
+        ),
+    ],
+)
+def test_wrong_argument_is_named(arguments: Any, problems: dict[str, str]) -> None:
+    with pytest.raises(InvalidArguments) as caught:
+        tool_of(search).bind(arguments)
+    found = {each["argument"]: each["problem"] for each in caught.value.problems}
+    for name, expectation in problems.items():
+        assert found[name].startswith(expectation)
+        assert f"{name!r} {expectation}" in str(caught.value)
+    assert "'search'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param([1], "an array", id="array"),
+        pytest.param("{}", "a string", id="string"),
+        pytest.param(5, "a number", id="number"),
+        pytest.param(True, "a boolean", id="boolean"),
+    ],
+)
+def test_arguments_must_be_an_object(arguments: object, said: str) -> None:
+    with pytest.raises(InvalidArguments, match=f"not as {said}"):
+        tool_of(search).bind(arguments)
+
+
+def _picky(value: str) -> str:
+    raise ValueError(f"{value} is not to my taste")
+
+
+def test_validators_words_are_passed_on() -> None:
+    tool = tool_of(one(Annotated[str, AfterValidator(_picky)]))
+    with pytest.raises(InvalidArguments, match="'value' soup is not to my taste"):
+        tool.bind({"value": "soup"})
+
+
+def test_huge_values_and_names_are_not_echoed() -> None:
+    tool = tool_of(one(Annotated[str, AfterValidator(_picky)]))
+    huge = "x" * 1_000_000
+    arguments = {"value": huge, **{f"{index}{huge}": 1 for index in range(30)}}
+    with pytest.raises(InvalidArguments) as caught:
+        tool.bind(arguments)
+    assert len(caught.value.problems) == limits.MAX_PROBLEMS
+    assert str(caught.value).endswith("; and 23 more")
+    one_problem = limits.MAX_NAME_CHARS + limits.MAX_PROBLEM_CHARS + 10
+    assert len(str(caught.value)) < 100 + limits.MAX_PROBLEMS * one_problem
+
+
+def test_name_that_utf8_cannot_carry_does_no_harm() -> None:
+    with pytest.raises(InvalidArguments) as caught:
+        tool_of(one(int)).bind({"value": 1, "\ud800": 1})
+    assert "should be a valid string" in str(caught.value)
+    assert str(caught.value).encode()
+
+
+def test_validators_own_crash_is_not_the_callers_fault() -> None:
+    def crash(value: str) -> str:
+        raise KeyError(value)
+
+    tool = tool_of(one(Annotated[str, AfterValidator(crash)]))
+    with pytest.raises(KeyError):
+        tool.bind({"value": "x"})

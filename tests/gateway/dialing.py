@@ -1,0 +1,74 @@
+"""Clients of the message port that the tests of the edge dial with."""
+
+import contextlib
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway.limits import GatewayLimits
+from tests.gateway.conftest import PARTICIPANTS, envelope
+from tests.gateway.own_loop import anyio_backend as anyio_backend
+
+
+@pytest.fixture
+async def gateway() -> AsyncGenerator[Gateway]:
+    async with Gateway(
+        participants=PARTICIPANTS, limits=GatewayLimits(max_message_bytes=50_000)
+    ) as it:
+        yield it
+
+
+@asynccontextmanager
+async def dial(
+    gateway: Gateway, who: str = "", path: str = "/ws?space=demo", **options: Any
+) -> Any:
+    headers = {"Authorization": f"Bearer {gateway.token(who)}"} if who else {}
+    options.setdefault("compression", None)
+    # A client that does not read all it gets must still see the answer to its close frame.
+    options.setdefault("max_queue", None)
+    headers |= options.pop("headers", {})
+    async with connect(gateway.url + path, additional_headers=headers, **options) as client:
+        yield client
+
+
+@asynccontextmanager
+async def pair(gateway: Gateway) -> AsyncGenerator[tuple[ClientConnection, ClientConnection]]:
+    """Alice and Bob, who have read each other's arrival."""
+    async with dial(gateway, "alice") as alice, dial(gateway, "bob") as bob:
+        await read(alice, 3)
+        await read(bob, 2)
+        yield alice, bob
+
+
+async def read(client: ClientConnection, number: int = 1) -> list[dict[str, Any]]:
+    with anyio.fail_after(10):
+        return [json.loads(await client.recv()) for _ in range(number)]
+
+
+async def close_code(client: ClientConnection) -> int | None:
+    with anyio.fail_after(10):
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                await client.recv()
+        await client.wait_closed()
+    return client.close_code
+
+
+async def undisturbed(member: ClientConnection, name: str = "bob") -> None:
+    """Another member still speaks and hears."""
+    await member.send(envelope(name, id="still-here"))
+    with anyio.fail_after(10):
+        while json.loads(await member.recv())["id"] != "still-here":
+            pass
+
+
+def join_frame(gateway: Gateway, who: str = "alice", /, **changes: object) -> str:
+    fields = {"type": "join", "participantId": who, "space": "demo", "token": gateway.token(who)}
+    return json.dumps({k: v for k, v in {**fields, **changes}.items() if v is not None})

@@ -1,0 +1,219 @@
+"""Joining at the message port: the join frame, the address, and what is no handshake."""
+
+import json
+from dataclasses import replace
+
+import anyio
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from meup_agent.errors import UsageError
+from meup_agent.gateway.config import HttpConfig
+from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway.limits import GatewayLimits
+from meup_agent.gateway.presets import one_space_config
+from tests.gateway.conftest import DIALECT, PARTICIPANTS, envelope
+from tests.gateway.dialing import close_code, dial, join_frame, pair, read, undisturbed
+from tests.gateway.dialing import gateway as gateway
+from tests.gateway.own_loop import anyio_backend as anyio_backend
+from tests.gateway.raw_client import raw
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("path", ["/ws?space=demo", "/?space=demo", "/any/where?x=1&space=demo"])
+async def test_any_path_is_taken(gateway: Gateway, path: str) -> None:
+    async with dial(gateway, "alice", path) as alice:
+        assert (await read(alice))[0]["kind"] == "system.welcome"
+
+
+@pytest.mark.parametrize("path", ["/", "/ws?space=demo"])
+@pytest.mark.parametrize("changes", [{}, {"participantId": None}, {"protocol": DIALECT}])
+async def test_join_frame(gateway: Gateway, path: str, changes: dict[str, object]) -> None:
+    async with dial(gateway, path=path) as alice:
+        await alice.send(join_frame(gateway, **changes))
+        assert (await read(alice))[0]["payload"]["you"]["id"] == "alice"
+
+
+async def test_join_frame_may_leave_to_the_address_which_space(gateway: Gateway) -> None:
+    async with dial(gateway) as alice:
+        await alice.send(join_frame(gateway, space=None))
+        assert (await read(alice))[0]["kind"] == "system.welcome"
+
+
+async def test_join_frame_may_leave_to_the_header_who_one_is(gateway: Gateway) -> None:
+    async with dial(gateway, "alice", "/ws") as alice:
+        await alice.send(json.dumps({"type": "join", "space": "demo"}))
+        assert (await read(alice))[0]["payload"]["you"]["id"] == "alice"
+
+
+async def test_join_frame_as_a_binary_message(gateway: Gateway) -> None:
+    async with dial(gateway, path="/") as alice:
+        await alice.send(join_frame(gateway).encode())
+        assert (await read(alice))[0]["kind"] == "system.welcome"
+
+
+async def test_nothing_comes_before_the_join_frame(gateway: Gateway) -> None:
+    async with dial(gateway, path="/") as stranger, pair(gateway):
+        await stranger.send(join_frame(gateway, "carol"))
+        assert (await read(stranger))[0]["kind"] == "system.welcome"
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"token": "wrong"}, 4401),
+        ({"token": None}, 4401),
+        ({"participantId": "bob"}, 4401),
+        ({"space": "nowhere"}, 4404),
+        ({"space": 5}, 4400),
+        ({"token": 5}, 4400),
+        ({"protocol": "meup/v9"}, 4400),
+        ({"type": "hello"}, 4400),
+        ({"type": None}, 4400),
+    ],
+)
+async def test_join_frame_is_refused(
+    gateway: Gateway, changes: dict[str, object], code: int
+) -> None:
+    async with pair(gateway) as (_, bob), dial(gateway, path="/ws") as stranger:
+        await stranger.send(join_frame(gateway, **changes))
+        assert await close_code(stranger) == code
+        assert gateway.counters.not_admitted == {code: 1}
+        await undisturbed(bob)
+
+
+@pytest.mark.parametrize(
+    "first", ["", "{", "[]", "5", envelope("alice").decode(), "x" * 9_000, b"\xff", "[" * 9_000]
+)
+async def test_something_else_than_a_join_frame_is_refused(
+    gateway: Gateway, first: str | bytes
+) -> None:
+    async with dial(gateway, path="/ws") as stranger:
+        await stranger.send(first)
+        assert await close_code(stranger) == 4400
+
+
+async def test_stranger_gets_no_room_for_more_than_a_join_frame(gateway: Gateway) -> None:
+    async with dial(gateway, path="/ws") as stranger:
+        await stranger.send("x" * 40_000)
+        assert await close_code(stranger) == 1009
+
+
+async def test_join_frame_for_another_space_than_the_tokens(gateway: Gateway) -> None:
+    async with dial(gateway, "alice", "/ws") as alice:
+        await alice.send(json.dumps({"type": "join", "space": "nowhere"}))
+        assert await close_code(alice) == 4404
+
+
+async def test_join_frame_with_anothers_token_than_the_header(gateway: Gateway) -> None:
+    async with dial(gateway, "alice", "/ws") as alice:
+        await alice.send(join_frame(gateway, "bob"))
+        assert await close_code(alice) == 4401
+
+
+async def test_who_says_nothing_is_closed() -> None:
+    async with Gateway(
+        participants=PARTICIPANTS, limits=GatewayLimits(join_timeout=0.01)
+    ) as gateway:
+        async with dial(gateway, path="/ws") as stranger:
+            assert await close_code(stranger) == 4400
+            assert (stranger.close_reason or "").endswith("seconds (join_timeout)")
+
+
+async def test_join_frame_after_a_header_is_ignored(gateway: Gateway) -> None:
+    async with dial(gateway, "alice") as alice:
+        await read(alice, 2)
+        await alice.send(join_frame(gateway))
+        await alice.send(envelope("alice"))
+        assert (await read(alice))[0]["kind"] == "chat"
+
+
+@pytest.mark.parametrize("changes", [{"participantId": "bob"}, {"space": "nowhere"}])
+async def test_join_frame_of_another_identity_is_not(
+    gateway: Gateway, changes: dict[str, object]
+) -> None:
+    async with dial(gateway, "alice") as alice:
+        await read(alice, 2)
+        await alice.send(join_frame(gateway, **changes))
+        assert (await read(alice))[0]["payload"]["error"] == "invalid_envelope"
+
+
+@pytest.mark.parametrize(
+    "path", ["//[x]", "//[::1", "/..%2f../%00", "/\x01?\x7f", "*", "/" * 8_000]
+)
+async def test_any_path_at_all_is_taken(gateway: Gateway, path: str) -> None:
+    request = (
+        f"GET {path}?space=demo HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\n"
+        "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        f"Authorization: Bearer {gateway.token('alice')}\r\n\r\n"
+    )
+    async with raw(gateway) as (reader, writer):
+        writer.write(request.encode())
+        assert (await reader.readline()).split()[1] == b"101"
+
+
+async def test_address_with_too_many_fields_is_refused(gateway: Gateway) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        async with dial(gateway, "alice", "/?" + "a=1&" * 65):
+            pass
+    assert refused.value.response.status_code == 400
+
+
+async def test_too_many_connections() -> None:
+    limits = GatewayLimits(max_connections=1)
+    async with Gateway(participants=PARTICIPANTS, limits=limits) as gateway:
+        async with dial(gateway, "alice"):
+            with pytest.raises(InvalidStatus) as refused:
+                async with dial(gateway, "bob"):
+                    pass
+            assert refused.value.response.status_code == 503
+            assert refused.value.response.headers["Retry-After"] == "5"
+            assert b"(max_connections)" in refused.value.response.body
+        assert gateway.counters.not_admitted == {503: 1}
+
+
+async def test_browsers_way_to_ask_for_an_upgrade(gateway: Gateway) -> None:
+    request = (
+        "GET /ws?space=demo HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\n"
+        "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        f"Authorization: Bearer {gateway.token('alice')}\r\n\r\n"
+    )
+    async with raw(gateway) as (reader, writer):
+        writer.write(request.encode())
+        assert (await reader.readline()).split()[1] == b"101"
+
+
+NO_HANDSHAKES = [
+    pytest.param("GET / HTTP/1.1\r\nHost: x", b"404", id="GET"),
+    pytest.param("POST / HTTP/1.1\r\nHost: x", b"404", id="POST"),
+    pytest.param("x", b"400", id="x"),
+]
+
+
+@pytest.mark.parametrize(("head", "status"), NO_HANDSHAKES)
+async def test_no_handshake_is_http(gateway: Gateway, head: str, status: bytes) -> None:
+    async with raw(gateway) as (reader, writer):
+        writer.write(head.encode() + b"\r\nConnection: close\r\n\r\n")
+        with anyio.fail_after(10):
+            assert (await reader.readline()).split()[1] == status
+            await reader.read()
+
+
+@pytest.mark.parametrize(("head", "status"), NO_HANDSHAKES)
+async def test_no_handshake_gets_400_where_no_http_is_served(head: str, status: bytes) -> None:
+    config = replace(one_space_config("demo", {}), http=HttpConfig(enabled=False))
+    async with Gateway(config=config) as gateway, raw(gateway) as (reader, writer):
+        writer.write(head.encode() + b"\r\n\r\n")
+        with anyio.fail_after(10):
+            assert (await reader.readline()).split()[1] == b"400"
+            await reader.read()
+        with pytest.raises(UsageError, match="serves no HTTP"):
+            gateway.http_url  # noqa: B018 - reading it is what raises
+
+
+async def test_compression_is_never_agreed_on(gateway: Gateway) -> None:
+    async with dial(gateway, "alice", compression="deflate") as alice:
+        assert "Sec-WebSocket-Extensions" not in alice.response.headers

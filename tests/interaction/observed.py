@@ -1,0 +1,64 @@
+"""Connections that observe, and the agents beside them."""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+from meup_agent import (
+    Agent,
+    Envelope,
+    Proposal,
+)
+from meup_agent.gateway.limits import GatewayLimits
+from meup_agent.protocol import kinds
+from meup_agent.protocol.dialects import decode
+from meup_agent.transport.base import (
+    OBSERVE_HEADER,
+)
+from tests.interaction.people import (
+    Meeting,
+    Notes,
+    Raw,
+)
+
+MAX_OBSERVERS = GatewayLimits().max_observers
+
+
+def tool_owner() -> Agent:
+    tools = Agent("tools")
+
+    @tools.tool
+    async def write(text: str) -> str:
+        return text
+
+    return tools
+
+
+def reviewer(notes: Notes) -> Agent:
+    agent = Agent("reviewer")
+
+    @agent.on_proposal
+    async def decide(proposal: Proposal) -> None:
+        notes(("decides", proposal.id))
+        await proposal.fulfill()
+
+    return agent
+
+
+def by(kind: str, sender: str) -> Callable[[Envelope], bool]:
+    return lambda envelope: (envelope.kind, envelope.sender) == (kind, sender)
+
+
+def is_(id: str) -> Callable[[Envelope], bool]:
+    return lambda envelope: envelope.id == id
+
+
+@asynccontextmanager
+async def observed(meeting: Meeting, name: str, **headers: str) -> AsyncGenerator[Raw]:
+    """Look on by hand."""
+    sent = {"Authorization": f"Bearer {meeting.token(name)}", OBSERVE_HEADER: "1", **headers}
+    async with meeting.connector(name)(sent) as transport:
+        assert transport.response_headers[OBSERVE_HEADER.lower()] == "1"
+        welcome = decode(await anext(transport))
+        assert welcome.kind == kinds.SYSTEM_WELCOME
+        assert welcome.payload_object["observing"] is True
+        yield Raw(transport, name)
