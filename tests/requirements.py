@@ -101,6 +101,11 @@ IDS: Final = {
     "3.ids.proposer_key": "a proposal must not say whose it is; a fulfilling request may",
 }
 
+SPACES: Final = {
+    "3.space_yaml": "a space.yaml of the reference is understood, and what is not is named once",
+    "3.space_yaml.tokens": "its tokens come from .mew/tokens and MEW_TOKEN_<ID>, which wins",
+}
+
 WHO_MAY: Final = {
     "5.who.withdraw": "the proposer, while the proposal is pending",
     "5.who.fulfill": "whoever requests what was proposed: its method, and its tool",
@@ -366,6 +371,7 @@ AUDIT: Final = {
 REQUIREMENTS: Final = (
     LIFECYCLE
     | IDS
+    | SPACES
     | GATEWAY
     | OBSERVING
     | MANAGING

@@ -64,8 +64,15 @@ def _check_token(token: str) -> str:
 
 
 def _read_token_file(name: str, info: ValidationInfo) -> str:
-    """The token that a file holds, alone, with or without a line end."""
-    path = Path(info.context or "", name)
+    return read_token(Path(info.context or "", name))
+
+
+def read_token(path: Path) -> str:
+    """The token that a file holds, alone, with or without a line end; warns if others can read it.
+
+    Raises:
+        ConfigurationError: It cannot be read, or holds something else.
+    """
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode

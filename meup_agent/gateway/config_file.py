@@ -16,23 +16,20 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import asdict, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from meup_agent.errors import ConfigurationError
+from meup_agent.gateway import space_yaml
 from meup_agent.gateway.config import FORMS, SECTIONS, Config, OurFile, ReferenceFile, Sections
 from meup_agent.gateway.limits import LIMIT_ROWS, GatewayLimits
 from meup_agent.gateway.logs import log
 
 S = TypeVar("S", bound="Sections")
 
-IGNORED_OF_A_SPACE: Final = {"description", "default_participant", "ui_theme"}
-IGNORED_OF_A_PARTICIPANT: Final = {"auto_connect", "bridge_config", "fifo", "output_log", "type"}
-"""Keys of the reference's file about its own ways to start participants. They are taken with a
-warning; any other unknown key is an error, since it may be a typing mistake."""
-
+MakeTokens = Literal["never", "existing", "always"]
 
 # --- the environment ---
 
@@ -82,11 +79,15 @@ def _with_environment(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 # --- the file ---
 
 
-def load_config(path: str | Path, *, needs_tokens: bool = True) -> Config:
+def load_config(
+    path: str | Path, *, needs_tokens: bool = True, make_tokens: MakeTokens = "never"
+) -> Config:
     """Read a configuration file, and what the environment says over it.
 
     Paths in the file begin at the file's own folder, those in the environment where the program
-    runs. With ``needs_tokens`` the log warns of participants that have none.
+    runs. With ``needs_tokens`` the log warns of participants that have none. ``make_tokens`` says
+    when those of the reference's file get one in ``.mew/tokens``: ``existing`` is where there is
+    such a folder ``.mew``.
 
     Raises:
         ConfigurationError: The file cannot be read, or something in it or in the environment is
@@ -95,13 +96,23 @@ def load_config(path: str | Path, *, needs_tokens: bool = True) -> Config:
     path = Path(path)
     raw = _read(path)
     form: type[OurFile | ReferenceFile] = OurFile if "spaces" in raw else ReferenceFile
-    if form is ReferenceFile:
-        _drop_ignored(raw, path)
+    existing = False
     try:
         if {"space", "spaces"} <= raw.keys():
             raise ConfigurationError("expected one of the keys 'space' and 'spaces', not both")
-        file = _check(form, raw, path.parent)
-        config = _lay_over(Config(file.read()), file)
+        if make_tokens == "always" and form is OurFile:
+            raise ConfigurationError("tokens are made for a file with 'space' alone; list them")
+        if form is ReferenceFile:
+            existing = space_yaml.is_existing(path)
+            raw = space_yaml.understood(raw, path)
+            if existing:
+                raw["gateway"] = {"port": space_yaml.REFERENCE_PORT, **_object(raw.get("gateway"))}
+        file = _check(form, raw, space_yaml.base_of(path))
+        config = Config(file.read())
+        if form is ReferenceFile:
+            make = make_tokens == "always" or (existing and make_tokens == "existing")
+            config = space_yaml.with_tokens(config, path, make=make)
+        config = _lay_over(config, file)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
     for space in config.spaces if needs_tokens else ():
@@ -173,19 +184,6 @@ def _read(path: Path) -> dict[str, Any]:
 def _object(value: object) -> dict[str, Any]:
     """The value if it is an object; anything else is reported when it is checked."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def _drop_ignored(raw: Mapping[str, Any], path: Path) -> None:
-    """Take out what the reference's file says and this gateway does not use."""
-    places = {"space": (raw.get("space"), IGNORED_OF_A_SPACE)}
-    for name, entry in _object(raw.get("participants")).items():
-        places[f"participants.{name}"] = (entry, IGNORED_OF_A_PARTICIPANT)
-    for place, (entry, ignored) in places.items():
-        keys = _object(entry)
-        found = {key: keys.pop(key) for key in sorted(ignored & keys.keys())}
-        if found:
-            what = ", ".join(found)
-            log.warning("%s: %s: ignored %s, which this gateway has no use for", path, place, what)
 
 
 class StrictLoader(yaml.SafeLoader):

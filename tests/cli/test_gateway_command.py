@@ -20,6 +20,7 @@ from meup_agent.gateway.presets import one_space_config
 from meup_agent.gateway.server import serve
 from meup_agent.transport.base import CloseInfo
 from tests.cli.processes import INTERRUPT, PATIENCE, TERMINATE, Running, meup, running
+from tests.existing.space_files import MEW_V04
 
 SPACE_YAML = """
 space: {id: harbour}
@@ -33,6 +34,29 @@ def variables_of(name: str, *more: str) -> dict[str, str]:
     done = meup("env", name, *more)
     assert (done.returncode, done.stderr) == (exit_codes.OK, "")
     return dict(re.findall(r"^export (MEUP_\w+)=(\S+)$", done.stdout, re.MULTILINE))
+
+
+@pytest.mark.parametrize("place", [".mew", "."])
+def test_it_serves_the_space_of_its_folder(tmp_path: Path, place: str) -> None:
+    (tmp_path / place).mkdir(exist_ok=True)
+    (tmp_path / place / "space.yaml").write_text(MEW_V04)
+    checked = meup("gateway", "--check", "--make-tokens", cwd=tmp_path)
+    assert checked.stdout.startswith(
+        f"listens at ws://127.0.0.1:{8080 if place == '.mew' else 8420} and "
+    )
+    assert not (tmp_path / ".mew" / "tokens").exists()
+    with running("gateway", "--port", "0", "--make-tokens", cwd=tmp_path) as gateway:
+        gateway.until("listening at ws://127.0.0.1:", stream="err")
+        assert gateway.end(TERMINATE) == exit_codes.OK
+    assert (tmp_path / ".mew" / "tokens" / "human.token").is_file()
+
+
+def test_tokens_are_made_for_a_file_alone(tmp_path: Path) -> None:
+    done = meup("gateway", "--dev", "--make-tokens", cwd=tmp_path)
+    assert done.stderr.startswith("meup: --make-tokens is for a file")
+    (tmp_path / "ours.yaml").write_text("spaces: {a: {participants: {}}}")
+    done = meup("gateway", "--config", "ours.yaml", "--make-tokens", cwd=tmp_path)
+    assert "tokens are made for a file with 'space' alone" in done.stderr
 
 
 @pytest.mark.parametrize("number", [INTERRUPT, TERMINATE])

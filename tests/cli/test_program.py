@@ -59,7 +59,7 @@ def test_a_narrow_terminal_shows_options_in_full(
         (("token",), "meup: Missing command; see meup token --help"),
         (("run",), "meup: Missing argument 'MODULE:AGENT'; see meup run --help"),
         (("gateway", "--port", "70000"), "meup: Invalid value for '--port'"),
-        (("gateway",), "meup: a gateway needs either --config FILE or --dev"),
+        (("gateway",), "meup: a gateway needs --config FILE or --dev: there is no space.yaml"),
         (
             ("tail",),
             "meup: the url, the space and the token are missing; set MEUP_URL, MEUP_SPACE and"

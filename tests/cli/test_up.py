@@ -133,6 +133,38 @@ def test_the_reference_s_form_is_started_where_it_says_so(
     assert process.err.count(" is started (process ") == 1
 
 
+def test_a_space_that_exists_goes_on_in_its_folder(tmp_path: Path, state: dict[str, str]) -> None:
+    """Its file and its tokens are in `.mew`; its programs find what they found before."""
+    code = (
+        "import os, pathlib, time;"
+        "own = pathlib.Path('.mew/tokens/crane-1.token').read_text().strip();"
+        "print(own == os.environ['TOKEN'] == os.environ['MEW_TOKEN_CRANE_1'], os.environ['SPACE'],"
+        " os.environ['KEY'], os.environ['HARD'], 'MEW_TOKEN_OTHER' in os.environ, flush=True);"
+        "time.sleep(600)"
+    )
+    (tmp_path / ".mew").mkdir()
+    path = write(
+        tmp_path,
+        **{
+            "crane-1": {
+                "type": "local",
+                "command": sys.executable,
+                "args": ["-c", code],
+                "auto_start": True,
+                "env": {"KEY": "${THERE_IS_NO_SUCH_VARIABLE}", "HARD": True},
+            },
+            "human": {},
+        },
+    )
+    path.rename(tmp_path / ".mew" / "space.yaml")
+    with up(tmp_path, {**state, "MEW_TOKEN_OTHER": "secret"}) as process:
+        process.until("crane-1 | True harbour ${THERE_IS_NO_SUCH_VARIABLE} true False\n")
+        assert process.end(TERMINATE) == exit_codes.OK
+    assert "so it is left as it is written" in process.err
+    held = tmp_path / ".mew" / "tokens" / "human.token"
+    assert stat.S_IMODE(held.stat().st_mode) == 0o600
+
+
 # --- what goes wrong with one of them ---
 
 

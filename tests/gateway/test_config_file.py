@@ -246,8 +246,8 @@ def test_what_starts_participants_elsewhere_is_ignored_with_a_warning(
     load(tmp_path, text)
     warnings = [line.getMessage() for line in caplog.records if line.levelno == logging.WARNING]
     assert [line.split(": ", 1)[1] for line in warnings] == [
-        "space: ignored description, which this gateway has no use for",
-        "participants.bob: ignored fifo, type, which this gateway has no use for",
+        "ignored, since this gateway has no use for it: participants.*.fifo (bob),"
+        " participants.*.type (bob), space.description"
     ]
 
 

@@ -28,6 +28,7 @@ from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import Config, TlsConfig
+    from meup_agent.gateway.config_file import MakeTokens
     from meup_agent.gateway.server import RunningGateway
 
 ROLES: Final = {
@@ -107,7 +108,11 @@ class ListenOptions(OptionGroup):
 def gateway(
     config: Annotated[
         Path | None,
-        typer.Option("--config", metavar="FILE", help="The spaces and participants, as YAML."),
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="The spaces and participants, as YAML; else `.mew/space.yaml` or `space.yaml`.",
+        ),
     ] = None,
     dev: Annotated[
         bool,
@@ -120,6 +125,14 @@ def gateway(
     new_tokens: Annotated[
         bool,
         typer.Option("--new-tokens", help="With `--dev`: make new tokens; the old ones are void."),
+    ] = False,
+    make_tokens: Annotated[
+        bool,
+        typer.Option(
+            "--make-tokens",
+            help="Make a token in `.mew/tokens` for each participant of a `space.yaml` that has"
+            " none.",
+        ),
     ] = False,
     *,
     listen: ListenOptions,
@@ -135,15 +148,22 @@ def gateway(
     Example: `meup gateway --config space.yaml --check`
     """
     require_extra("a gateway")
-    if (config is None) is not dev:
-        raise ConfigurationError("a gateway needs either --config FILE or --dev")
+    if dev and config is not None:
+        raise ConfigurationError("give either --config FILE or --dev")
+    if make_tokens and dev:
+        raise ConfigurationError("--make-tokens is for a file; --dev has its own tokens")
     if new_tokens and not dev:
         raise ConfigurationError("--new-tokens is for --dev; a file has its own tokens")
     log_gateway(check=listen.check)
     from meup_agent.gateway.config_file import environment_over, load_config
     from meup_agent.gateway.presets import PARTICIPANTS, dev_config
 
-    settings = environment_over(dev_config()) if config is None else load_config(config)
+    if dev:
+        settings = environment_over(dev_config())
+    else:
+        # A check makes nothing.
+        make: MakeTokens = "always" if make_tokens and not listen.check else "never"
+        settings = load_config(config or _file_here(), make_tokens=make)
     settings = listen.over(settings)
     if dev:
         own = None if settings.http is None else settings.http.own_address
@@ -166,6 +186,18 @@ def gateway(
             yield
 
     run_gateway(settings, shown, STOPPING)
+
+
+def _file_here() -> Path:
+    """The file of the space in this folder."""
+    from meup_agent.gateway.space_yaml import find_space_file
+
+    found = find_space_file()
+    if found is None:
+        raise ConfigurationError(
+            "a gateway needs --config FILE or --dev: there is no space.yaml in this folder"
+        )
+    return found
 
 
 def log_gateway(*, check: bool = False) -> None:

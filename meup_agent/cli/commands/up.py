@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from meup_agent.cli.children import ChildProgram, Children
     from meup_agent.cli.up_state import UpLock
     from meup_agent.gateway.config import Config, ParticipantConfig
+    from meup_agent.gateway.config_file import MakeTokens
     from meup_agent.gateway.server import RunningGateway
     from meup_agent.mcp.servers import Server
 
@@ -75,7 +76,8 @@ def up(
         Path | None,
         typer.Argument(
             metavar="[FILE]",
-            help="The space and what belongs to it, as YAML; else `space.yaml`.",
+            help="The space and what belongs to it, as YAML; else `.mew/space.yaml` or"
+            " `space.yaml`.",
             show_default=False,
         ),
     ] = None,
@@ -114,20 +116,20 @@ def up(
         raise ConfigurationError("give either a space's file or --servers")
     if servers is not None:
         require_extra("MCP")
-    elif listen.check:
-        _check(file or DEFAULT_FILE, listen)
-        return
+    else:
+        from meup_agent.gateway.space_yaml import find_space_file
+
+        file = file or find_space_file() or DEFAULT_FILE
+        if listen.check:
+            _check(file, listen)
+            return
     from meup_agent.cli.up_state import up_lock
 
     if servers is not None and listen.check:
         sys.stdout.write(describe_checked(_read_servers(servers, listen).settings))
         return
     with up_lock(servers or file or DEFAULT_FILE) as lock:
-        plan = (
-            _read(file or DEFAULT_FILE, listen)
-            if servers is None
-            else _read_servers(servers, listen)
-        )
+        plan = _read_servers(servers, listen) if servers else _read(file or DEFAULT_FILE, listen)
         _require_bridges(plan)
         _run(plan, lock)
 
@@ -142,14 +144,14 @@ def _check(file: Path, listen: ListenOptions) -> None:
                 sys.stdout.write(f"starts {visible(name)} in space {space.id}\n")
 
 
-def _load(file: Path, listen: ListenOptions) -> Config:
+def _load(file: Path, listen: ListenOptions, make_tokens: MakeTokens = "never") -> Config:
     from meup_agent.gateway.config_file import load_config
 
     if not file.exists():
         raise ConfigurationError(
             f"there is no file {file}; write one with `meup init`, or give its path"
         )
-    return listen.over(load_config(file, needs_tokens=False))
+    return listen.over(load_config(file, needs_tokens=False, make_tokens=make_tokens))
 
 
 # --- the plan ---
@@ -158,9 +160,10 @@ def _load(file: Path, listen: ListenOptions) -> Config:
 def _read(file: Path, listen: ListenOptions) -> Plan:
     """The plan of a file; what is wrong with one participant is said, and the others stay."""
     from meup_agent.cli.servers_space import has_people
+    from meup_agent.gateway.space_yaml import base_of
 
-    settings = _load(file, listen)
-    folder = file.resolve().parent
+    settings = _load(file, listen, "existing")
+    folder = base_of(file.resolve())
     launches: list[Launch] = []
     spaces = list(settings.spaces)
     for at, space in enumerate(spaces):
@@ -278,9 +281,22 @@ def _fill_env(env: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str
     return {key: fill_variables(value, f"env.{key}", variables) for key, value in env.items()}
 
 
+def _fill_known(
+    name: str, env: Mapping[str, str], known: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """As the reference fills a file's variables: what is not set stays as it is written."""
+    for key, value in env.items():
+        try:
+            yield from _fill_env({key: value}, known).items()
+        except ConfigurationError as error:
+            _warn(f"participants.{name}: {error}, so it is left as it is written")
+            yield key, value
+
+
 def _programs(plan: Plan, running: RunningGateway) -> Iterator[ChildProgram]:
     """The programs of a plan, for a gateway that listens."""
     from meup_agent.cli.children import ChildProgram
+    from meup_agent.gateway.space_yaml import token_variable
 
     for launch in plan.launches:
         entry = launch.entry
@@ -295,7 +311,12 @@ def _programs(plan: Plan, running: RunningGateway) -> Iterator[ChildProgram]:
                 " let it read MEUP_TOKEN in place of ${TOKEN}"
             )
         try:
-            env = {**_environment(plan, launch, running), **_fill_env(entry.env, known)}
+            env = _environment(plan, launch, running)
+            if isinstance(entry.command, str):
+                env |= {**known, token_variable(launch.name): launch.token}
+                env |= _fill_known(launch.name, entry.env, known)
+            else:
+                env |= _fill_env(entry.env, known)
         except ConfigurationError as error:
             _warn(f"participants.{launch.name} is not started: {error}")
             continue
@@ -309,7 +330,10 @@ def _programs(plan: Plan, running: RunningGateway) -> Iterator[ChildProgram]:
 
 def _environment(plan: Plan, launch: Launch, running: RunningGateway) -> dict[str, str]:
     """Our environment without the secrets in it that are ours, and the participant's own."""
-    ours = {key: value for key, value in os.environ.items() if not key.startswith("MEUP_TOKEN")}
+    from meup_agent.gateway.space_yaml import TOKEN_VARIABLE
+
+    secret = ("MEUP_TOKEN", TOKEN_VARIABLE)
+    ours = {key: value for key, value in os.environ.items() if not key.startswith(secret)}
     own = {
         "MEUP_URL": running.url,
         **({} if running.http_url is None else {"MEUP_HTTP": running.http_url}),

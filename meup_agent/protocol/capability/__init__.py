@@ -11,6 +11,7 @@ from meup_agent.protocol.capability.capabilities import (
     Capabilities,
     compile_announced,
     compile_capabilities,
+    is_reserved_kind,
     refuse_reserved,
 )
 from meup_agent.protocol.capability.patterns import Pattern, compile_pattern
@@ -23,5 +24,6 @@ __all__ = [
     "compile_capabilities",
     "compile_kind",
     "compile_pattern",
+    "is_reserved_kind",
     "refuse_reserved",
 ]

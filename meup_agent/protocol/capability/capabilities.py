@@ -122,8 +122,13 @@ def refuse_reserved(patterns: Sequence[object], *, place: str = "capabilities") 
                 _refuse_reserved_kind(each, f"{place}[{index}].kind[{number}]")
 
 
+def is_reserved_kind(kind: str) -> bool:
+    """True for a pattern that names the gateway's kinds themselves."""
+    return kind == _SYSTEM or kind.startswith(_NEVER)
+
+
 def _refuse_reserved_kind(kind: str, place: str) -> None:
-    if kind == _SYSTEM or kind.startswith(_NEVER):
+    if is_reserved_kind(kind):
         raise InvalidPattern(
             f"{kind!r} comes only from the gateway and is never granted; take it out", place=place
         )

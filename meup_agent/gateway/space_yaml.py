@@ -1,0 +1,303 @@
+"""The reference's ``space.yaml``: its place, the keys that mean nothing here, and its tokens.
+
+A file of the reference is read leniently, since its spaces go on here as they are: what this
+gateway has no use for is named in one warning. A key that looks like one of ours misspelt stays an
+error, since a lost ``capabilities`` would grant something else. Tokens stand in the file, in
+``.mew/tokens``, or in the environment as ``MEW_TOKEN_<ID>``.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, cast
+from urllib.parse import quote
+
+from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.auth import new_token
+from meup_agent.gateway.config import (
+    Config,
+    Defaults,
+    ParticipantConfig,
+    ReferenceFile,
+    ReferenceSpaceForm,
+    read_token,
+)
+from meup_agent.gateway.logs import log
+from meup_agent.protocol.capability import is_reserved_kind
+
+REFERENCE_PORT: Final = 8080
+"""The port of the reference's gateway, which programs of a space that exists dial."""
+
+MEW_FOLDER: Final = ".mew"
+
+SPACE_FILE: Final = Path("space.yaml")
+
+TOKEN_VARIABLE: Final = "MEW_TOKEN_"
+"""The beginning of the environment variables that hold the tokens of a space's participants."""
+
+TOKEN_SUFFIX: Final = ".token"
+
+MAX_NAME_CHARS: Final = 200
+"""Characters of a token file's name before its ending; file systems take 255."""
+
+_FOLDER_MODE: Final = 0o700
+_FILE_MODE: Final = 0o600
+_IGNORE_ALL: Final = "*\n!.gitignore\n"
+
+_LIKE_OURS: Final = 0.75
+"""Likeness from which an unknown key is taken for one of ours that is misspelt."""
+
+
+# --- its place ---
+
+
+def find_space_file(folder: Path = Path()) -> Path | None:
+    """The file of the space in a folder, where the reference looks for it, if there is one."""
+    for path in (folder / MEW_FOLDER / SPACE_FILE, folder / SPACE_FILE):
+        if path.is_file():
+            return path
+    return None
+
+
+def base_of(path: Path) -> Path:
+    """The folder at which a file's paths begin: above ``.mew``, if the file is in there."""
+    parent = path.parent
+    return parent.parent if parent.resolve().name == MEW_FOLDER else parent
+
+
+def is_existing(path: Path) -> bool:
+    """True if a file's space was made by the reference, which keeps its state in ``.mew``."""
+    return (base_of(path) / MEW_FOLDER).is_dir()
+
+
+# --- its keys ---
+
+
+def understood(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """A file as our form has it, without what means nothing here; that is named in a warning."""
+    return _Reading(path).read(raw)
+
+
+class _Reading:
+    """Collects what is ignored of one file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._ignored: dict[str, list[str]] = {}
+        self._reserved: list[str] = []
+
+    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        file = dict(raw)
+        if "space" not in file and isinstance(file.get("participants"), list):
+            # The oldest form: the space's name at the top, and participants in a list.
+            names = {key: file.pop(key) for key in ("id", "name", "description") if key in file}
+            file["space"] = {"id": names.get("id", names.get("name")), **names}
+        self._drop_unknown("", file, ReferenceFile)
+        space = file.get("space")
+        if isinstance(space, dict):
+            named = _named(cast("dict[str, Any]", space))
+            file["space"] = self._drop_unknown("space", named, ReferenceSpaceForm)
+        if "participants" in file:
+            file["participants"] = self._participants(file["participants"])
+        if isinstance(file.get("defaults"), dict):
+            defaults = self._drop_unknown("defaults", _named(file["defaults"]), Defaults)
+            file["defaults"] = self._without_reserved("defaults", defaults)
+        elif file.get("defaults", self) is None:
+            del file["defaults"]
+        self._warn()
+        return file
+
+    def _participants(self, listed: object) -> object:
+        if isinstance(listed, list) and all(isinstance(each, dict) for each in listed):
+            entries = cast("list[dict[str, Any]]", listed)
+            if all(isinstance(each.get("id"), str) for each in entries):
+                names = [each["id"] for each in entries]
+                twice = next((name for name in names if names.count(name) > 1), None)
+                if twice is not None:
+                    raise ConfigurationError(f"participants: {twice!r} stands twice")
+                listed = {
+                    each["id"]: {key: value for key, value in each.items() if key != "id"}
+                    for each in entries
+                }
+        if not isinstance(listed, dict):
+            return listed
+        return {
+            name: self._participant(name, {} if entry is None else entry)
+            for name, entry in cast("dict[str, Any]", listed).items()
+        }
+
+    def _participant(self, name: str, entry: object) -> object:
+        if not isinstance(entry, dict):
+            return entry
+        keys = _named(cast("dict[str, Any]", entry))
+        if keys.get("restart_policy") == "on-failure":
+            del keys["restart_policy"]  # as every program is started again here
+        for program in (keys, keys.get("mcp_server")):
+            if isinstance(program, dict) and isinstance(program.get("env"), dict):
+                program["env"] = {
+                    key: str(value).lower() if isinstance(value, bool) else value
+                    for key, value in program["env"].items()
+                    if value is not None
+                }
+        self._drop_unknown(f"participants.{name}", keys, ParticipantConfig, shown=name)
+        return self._without_reserved(f"participants.{name}", keys)
+
+    def _drop_unknown(
+        self, place: str, keys: dict[str, Any], form: type[Any], *, shown: str = ""
+    ) -> dict[str, Any]:
+        known = [each.name for each in fields(form)]
+        for key in [each for each in keys if each not in known]:
+            misspelt = get_close_matches(str(key), known, 1, _LIKE_OURS)
+            if misspelt:
+                continue  # the form refuses it, and says which is meant
+            del keys[key]
+            what = f"participants.*.{key}" if shown else f"{place}.{key}" if place else str(key)
+            self._ignored.setdefault(what, []).extend([shown] if shown else [])
+        return keys
+
+    def _without_reserved(self, place: str, keys: dict[str, Any]) -> dict[str, Any]:
+        """The keys, with the capabilities that only the gateway has taken out."""
+        listed = keys.get("capabilities")
+        if not isinstance(listed, list):
+            return keys
+        kept = [_without_reserved_kinds(each) for each in cast("list[object]", listed)]
+        if kept != listed:
+            self._reserved.append(place)
+        return {**keys, "capabilities": [each for each in kept if each is not None]}
+
+    def _warn(self) -> None:
+        path = self._path
+        if self._ignored:
+            said = ", ".join(
+                f"{key} ({', '.join(names)})" if names else key
+                for key, names in sorted(self._ignored.items())
+            )
+            log.warning("%s: ignored, since this gateway has no use for it: %s", path, said)
+        if self._reserved:
+            where = ", ".join(self._reserved)
+            said = "%s: system/* comes only from the gateway, and is granted to none of: %s"
+            log.warning(said, path, where)
+
+
+def _named(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that have a value."""
+    return {key: value for key, value in keys.items() if value is not None}
+
+
+def _without_reserved_kinds(capability: object) -> object:
+    """A capability without the kinds of the gateway; ``None`` if none is left."""
+    if not isinstance(capability, dict):
+        return capability
+    kind: object = cast("dict[str, object]", capability).get("kind")
+    if isinstance(kind, str):
+        return None if is_reserved_kind(kind) else cast("object", capability)
+    if isinstance(kind, list):
+        kinds = cast("list[object]", kind)
+        kept = [each for each in kinds if not (isinstance(each, str) and is_reserved_kind(each))]
+        if kinds and not kept:
+            return None
+        return capability if kept == kinds else {**capability, "kind": kept}
+    return cast("object", capability)
+
+
+# --- its tokens ---
+
+
+def token_variable(participant: str) -> str:
+    """The environment variable that may hold a participant's token."""
+    return TOKEN_VARIABLE + participant.upper().replace("-", "_")
+
+
+def token_file(base: Path, participant: str) -> Path:
+    """The file that the reference keeps a participant's token in."""
+    name = quote(participant, safe=" ")
+    if name.startswith(".") or len(name) > MAX_NAME_CHARS:
+        raise ConfigurationError(
+            f"participants.{participant[:MAX_NAME_CHARS]}: no file can have this name; list its"
+            " token under 'tokens'"
+        )
+    return base / MEW_FOLDER / "tokens" / f"{name}{TOKEN_SUFFIX}"
+
+
+def with_tokens(config: Config, path: Path, *, make: bool) -> Config:
+    """A configuration with the tokens of the environment and of ``.mew/tokens``.
+
+    With ``make`` a participant without any token gets one there, in a file that only its user
+    reads. As with the reference the environment wins over the file.
+    """
+    (space,) = config.spaces
+    base = base_of(path)
+    participants = {
+        name: _with_token(name, entry, base, make=make)
+        for name, entry in space.participants.items()
+    }
+    return replace(config, spaces=(replace(space, participants=participants),))
+
+
+def _with_token(
+    name: str, entry: ParticipantConfig, base: Path, *, make: bool
+) -> ParticipantConfig:
+    found: str | None = None
+    try:
+        file = token_file(base, name)
+    except ConfigurationError:
+        if make and not _has_token(entry):
+            raise
+        return entry
+    if file.is_file():
+        found = read_token(file)
+    variable = token_variable(name)
+    given = os.environ.get(variable, "").strip()
+    if given:
+        if found is not None and found != given:
+            log.warning(
+                "%s and %s hold different tokens of %s; that of the environment counts, and the"
+                " one in the file is refused",
+                variable,
+                file,
+                name,
+            )
+        found = given
+    if found is None and make and not _has_token(entry):
+        found = make_token(file)
+        log.info("made a token for %s in %s", name, file)
+    if found is None or found in (*entry.tokens, *entry.token_files):
+        return entry
+    return replace(entry, tokens=(*entry.tokens, found))
+
+
+def _has_token(entry: ParticipantConfig) -> bool:
+    return bool(entry.tokens or entry.token_hashes or entry.token_files)
+
+
+def make_token(file: Path) -> str:
+    """A new token, in a file for this user alone.
+
+    Raises:
+        ConfigurationError: The file cannot be written.
+    """
+    folder = file.parent
+    try:
+        folder.parent.mkdir(exist_ok=True)
+        with suppress(FileExistsError):
+            folder.mkdir(mode=_FOLDER_MODE)
+            (folder / ".gitignore").write_text(_IGNORE_ALL, encoding="utf-8")
+        if stat.S_IMODE(folder.stat().st_mode) & 0o022:
+            raise ConfigurationError(
+                f"{folder} can be changed by other users, and tokens are kept there; run: chmod 700"
+                f" {folder}"
+            )
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+        with os.fdopen(os.open(file, flags, _FILE_MODE), "w", encoding="ascii") as held:
+            token = new_token()
+            held.write(f"{token}\n")
+    except OSError as error:
+        why = (error.strerror or "unknown reason").lower()
+        raise ConfigurationError(f"{file} cannot be written ({why})") from None
+    return token
