@@ -12,7 +12,8 @@ Whose fault it was decides the branch::
     │   ├── ObservingOnly             a verb in a space that is only observed
     │   ├── AlreadyInProgress         another fulfillment is on its way
     │   ├── AlreadyDecided            the proposal is no longer pending
-    │   └── AmbiguousProposal         several proposals have the id
+    │   ├── AmbiguousProposal         several proposals have the id
+    │   └── VoteRefused               a vote that does not count
     ├── PeerError                 another participant's mistake, or its answer
     │   ├── InvalidEnvelope           a frame that is no valid envelope
     │   ├── InvalidArguments          arguments that a tool does not take
@@ -169,6 +170,10 @@ class AmbiguousProposal(UsageError, LookupError):
         )
         self.proposal_id = proposal_id
         self.proposers = tuple(proposers)
+
+
+class VoteRefused(UsageError):
+    """A vote that does not count; the votes are as they were before it (PROTOCOL 5)."""
 
 
 # --- another participant's mistake, or its answer ------------------------------------------

@@ -63,12 +63,7 @@ class Decider:
         self._checkers: OrderedDict[tuple[str, str], tuple[Any, Checker | None]] = OrderedDict()
 
     def install(self, agent: Agent) -> None:
-        """Register it as the agent's handler of proposals of every method.
-
-        Raises:
-            ConfigurationError: A rule of the policy counts votes.
-        """
-        refuse_quorum(self._policy())
+        """Register it as the agent's handler of proposals of every method."""
         agent.on_proposal(method="**")(self.handle)
 
     async def handle(self, proposal: Proposal, space: Space) -> None:
@@ -91,8 +86,10 @@ class Decider:
             # It is decided elsewhere, or stays pending: people can still decide it.
             log.warning("proposal %s: %s", proposal.id, printable(str(error)))
 
-    async def decide(self, proposal: Proposal, space: Space) -> PolicyDecision:
-        """Decide one proposal, and count it."""
+    async def decide(
+        self, proposal: Proposal, space: Space, *, again: bool = False
+    ) -> PolicyDecision:
+        """Decide one proposal, and count it; ``again``: without its limits, which it has passed."""
         shown = await self._show(read_proposal(proposal.envelope.payload), space)
         # From here on nothing waits: what is decided is counted before the next one is.
         policy, at = self._policy(), anyio.current_time()
@@ -105,11 +102,20 @@ class Decider:
                 explain=shown.problem,
                 policy=policy.digest,
             )
-        history = self._histories.setdefault(space, History())
+        history = History() if again else self._histories.setdefault(space, History())
         decision = policy.decide(shown.call, proposal.proposer, history, at)
         history.record(decision, at)
         if decision.verdict is Verdict.ALLOW and shown.doubt:
             return msgspec.structs.replace(decision, verdict=Verdict.ASK, why=shown.doubt)
+        if decision.verdict is Verdict.QUORUM and shown.call.target is None:
+            why = "it does not say who should carry it out, and votes are about one executor"
+            return msgspec.structs.replace(
+                decision,
+                verdict=Verdict.DENY,
+                reason=str(Reason.INVALID),
+                why=why,
+                explain=f"The rule {decision.rule} cannot let it pass: {why}.",
+            )
         return decision
 
     async def _show(self, call: Call, space: Space) -> Shown:
@@ -166,7 +172,7 @@ def refuse_quorum(policy: Policy) -> None:
         if isinstance(rule, QuorumRule):
             raise ConfigurationError(
                 f"{name}: it is a quorum, and no votes are counted here, so no call of it could be"
-                " carried out; write ask instead"
+                " carried out; run meup reviewer, or write ask instead"
             )
 
 

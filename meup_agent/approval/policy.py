@@ -25,6 +25,7 @@ from meup_agent.approval.rules import (
     Verdict,
     written,
 )
+from meup_agent.approval.voting import is_out_of_reach
 from meup_agent.errors import ConfigurationError, InvalidPattern
 from meup_agent.protocol.capability.patterns import Compiler, Match
 from meup_agent.protocol.capability.work import Exhausted, WorkBudget
@@ -71,6 +72,8 @@ class PolicyDecision(msgspec.Struct, frozen=True):
         among: Participants that may vote.
         counted: Counts in which the call is one more.
         policy: Digest of the policy.
+        number: Place of the rule in the policy, from 0; ``None`` where none decided.
+        text: The rule on one line, as JSON.
     """
 
     verdict: Verdict
@@ -84,6 +87,8 @@ class PolicyDecision(msgspec.Struct, frozen=True):
     among: tuple[str, ...] = ()
     counted: tuple[LimitCount, ...] = ()
     policy: str = ""
+    number: int | None = None
+    text: str = ""
 
     @property
     def told(self) -> dict[str, Any]:
@@ -173,7 +178,7 @@ class Policy:
         ids = [written(rule) for rule in self.rules]
         self.digest = hashlib.sha256("\n".join(ids).encode()).hexdigest()[:16]
         self._compiled = tuple(
-            _compile(rule, names[index], ids[index], self.digest, f"rules[{index}]")
+            _compile(rule, names[index], ids[index], self.digest, index)
             for index, rule in enumerate(self.rules)
         )
         check_reachable(self.rules, names)
@@ -213,6 +218,10 @@ class Policy:
                         counted += (limit,)
                         continue
                 found = candidate.decision
+                if found.verdict is Verdict.QUORUM and is_out_of_reach(
+                    found.of, found.among, proposer
+                ):
+                    return _without_voters(found)
                 # What a limit stops or a deny rejects takes no place in the limits before it.
                 return replace_counts(found, counted) if counted else found
         except Exhausted:
@@ -252,10 +261,15 @@ class Policy:
         return PolicyDecision(Verdict.ASK, name, why=why, policy=self.digest)
 
     def install(self, agent: Agent) -> None:
-        """Let an agent decide by it; ``agent.use(policy)`` calls this."""
-        # Loaded when it is used: deciding alone needs no agent.
-        from meup_agent.approval.decider import Decider
+        """Let an agent decide by it; ``agent.use(policy)`` calls this.
 
+        Raises:
+            ConfigurationError: A rule counts votes, for which the agent has no tools.
+        """
+        # Loaded when it is used: deciding alone needs no agent.
+        from meup_agent.approval.decider import Decider, refuse_quorum
+
+        refuse_quorum(self)
         Decider(lambda: self).install(agent)
 
 
@@ -274,7 +288,19 @@ def replace_counts(decision: PolicyDecision, counted: tuple[LimitCount, ...]) ->
     return msgspec.structs.replace(decision, counted=counted)
 
 
-def _compile(rule: PolicyRule, name: str, id: str, digest: str, place: str) -> _Compiled:
+def _without_voters(decision: PolicyDecision) -> PolicyDecision:
+    """The decision about a call whose proposer leaves too few to vote."""
+    why = f"it takes {decision.of} votes of others than its proposer, and fewer may vote"
+    return msgspec.structs.replace(
+        decision,
+        verdict=Verdict.DENY,
+        reason=str(Reason.POLICY),
+        why=why,
+        explain=f"The rule {decision.rule} cannot let it pass: {why}.",
+    )
+
+
+def _compile(rule: PolicyRule, name: str, id: str, digest: str, index: int) -> _Compiled:
     pattern = rule.pattern
     compiler = Compiler()
     try:
@@ -282,13 +308,17 @@ def _compile(rule: PolicyRule, name: str, id: str, digest: str, place: str) -> _
         tool = compiler.compile(pattern.pop("tool"), "tool") if "tool" in pattern else None
         rest = compiler.compile(pattern, "") if pattern else None
     except InvalidPattern as error:
-        raise ConfigurationError(f"{place}.{error}") from None
-    return _Compiled(rule, name, id, method, tool, rest, _decision(rule, name, digest))
-
-
-def _decision(rule: PolicyRule, name: str, digest: str) -> PolicyDecision:
+        raise ConfigurationError(f"rules[{index}].{error}") from None
     verdict = Verdict(rule.then if isinstance(rule, LimitRule) else rule.verdict)
-    made = PolicyDecision(verdict, name, why=f"it matches {name}", policy=digest)
+    made = PolicyDecision(
+        verdict, name, why=f"it matches {name}", policy=digest, number=index, text=id
+    )
+    return _Compiled(rule, name, id, method, tool, rest, _decision(rule, name, verdict, made))
+
+
+def _decision(
+    rule: PolicyRule, name: str, verdict: Verdict, made: PolicyDecision
+) -> PolicyDecision:
     match rule:
         case AskRule():
             return msgspec.structs.replace(made, ttl=rule.ttl, remind=rule.remind)
@@ -297,7 +327,9 @@ def _decision(rule: PolicyRule, name: str, digest: str) -> PolicyDecision:
                 made, reason=str(rule.reason), explain=rule.explain or ""
             )
         case QuorumRule():
-            return msgspec.structs.replace(made, of=rule.of, among=tuple(rule.among))
+            return msgspec.structs.replace(
+                made, of=rule.of, among=tuple(rule.among), ttl=rule.ttl, remind=rule.remind
+            )
         case LimitRule():
             said = f"more than {rule.count} calls in {rule.every:g} s"
             reason = str(Reason.RESOURCE_LIMIT) if verdict is Verdict.DENY else ""

@@ -1,29 +1,44 @@
-"""Reviewer: an agent that decides by a policy file, and reminds people of what is left to them."""
+"""Reviewer: an agent that decides by a policy file, counts votes, and reminds people."""
 
 from __future__ import annotations
 
 import logging
-import time
-from collections import OrderedDict
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
+import msgspec
 
-from meup_agent.agent.agent import Agent
-from meup_agent.approval.decider import Decider, refuse_quorum
-from meup_agent.approval.policy import Policy, PolicyDecision, meta_of
-from meup_agent.approval.policy_file import parse_yaml, read_file, read_policy
-from meup_agent.errors import ConfigurationError, MeupError, printable
-from meup_agent.protocol import kinds
-from meup_agent.protocol.payloads import META
+from meup_agent.agent.agent import GRACE, Agent
+from meup_agent.agent.context import Context
+from meup_agent.approval.decider import Decider
+from meup_agent.approval.held_proposals import HeldProposal, HeldProposals
+from meup_agent.approval.policy import PolicyDecision
+from meup_agent.approval.rules import QuorumRule, Verdict
+from meup_agent.approval.vote_file import VoteFile, vote_key
+from meup_agent.approval.vote_tools import (
+    VOTE,
+    WAITING,
+    VoteResult,
+    WaitingProposals,
+    describe_all,
+    explain_rejection,
+    result_of_vote,
+)
+from meup_agent.approval.voting import Vote, VoteCount, VoteOutcome
+from meup_agent.approval.watched_policy import WatchedPolicy
+from meup_agent.client.running_handler import handler_is
+from meup_agent.errors import ConfigurationError, MeupError, RequestError, VoteRefused, printable
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.reasons import Reason
-from meup_agent.transport.loops import background_tasks
+from meup_agent.transport.loops import Condition, background_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+
+    from anyio.abc import TaskGroup
 
     from meup_agent.client.proposal import Proposal
     from meup_agent.client.space import Space
@@ -33,166 +48,292 @@ log = logging.getLogger("meup_agent.approval")
 POLL_SECONDS: Final = 0.5
 """Interval at which reminders are looked at, and the file, of which each decision looks anew."""
 
-FRESH_SECONDS: Final = 2.0
-"""Age of a file below which another write may leave its time as it is; it is read to be sure."""
-
-MAX_HELD: Final = 1_000
-"""Proposals of which people are reminded; of more, the oldest are forgotten."""
-
 SAY_SECONDS: Final = 5.0
 """Wait for the gateway to take one rejection or reminder."""
-
-MAX_NAME: Final = 64  # characters of a tool or participant in a reminder
-
-_Stamp = tuple[int, int, int]
-
-
-class WatchedPolicy:
-    """A policy file that is read again when it changes, or refused whole while the old one stays.
-
-    Raises:
-        ConfigurationError: It does not load at the start.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._refused = ""
-        self._stamp = self._look()
-        self._raw = read_file(path)
-        self._settled = self._is_settled()
-        self._policy = self._read()
-
-    def current(self) -> Policy:
-        """The policy as the file has it now, or had it when it was good."""
-        try:
-            stamp = self._look()
-            if stamp == self._stamp and self._settled:
-                return self._policy
-            # Looked at before it is read: a write in between is seen the next time.
-            self._stamp, self._settled = stamp, False
-            raw = read_file(self._path)
-            self._settled = self._is_settled()
-            if raw != self._raw:
-                self._raw = raw
-                self._policy = self._read()
-                log.info("%s is read again: %r", self._path, self._policy)
-        except ConfigurationError as error:
-            self._refuse(str(error))
-        return self._policy
-
-    def _refuse(self, why: str) -> None:
-        said = f"{self._path} is refused, and the policy before it stays: {why}"
-        if said != self._refused:
-            log.error("%s", printable(said))
-        self._refused = said
-
-    def _look(self) -> _Stamp:
-        try:
-            found = self._path.stat()
-        except OSError as error:
-            why = (error.strerror or "unknown reason").lower()
-            # The same text in a new file is taken as new.
-            self._raw, self._settled = b"", False
-            raise ConfigurationError(f"cannot be read ({why})") from None
-        return found.st_mtime_ns, found.st_size, found.st_ino
-
-    def _is_settled(self) -> bool:
-        return time.time_ns() - self._stamp[0] > FRESH_SECONDS * 1e9
-
-    def _read(self) -> Policy:
-        policy = read_policy(parse_yaml(self._raw))
-        refuse_quorum(policy)
-        self._refused = ""
-        return policy
-
-
-@dataclass(slots=True)
-class HeldProposal:
-    """A proposal that people decide."""
-
-    proposal: Proposal
-    space: Space
-    decision: PolicyDecision
-    since: float
-    reminded: float
 
 
 class Reviewer:
     """Decides by a policy file; what is asked it leaves to people, and reminds them by chat.
 
+    Of a quorum it counts the votes, which people give by its MCP tool ``vote``. The tool
+    ``waiting`` lists what waits for people, with the rule that asks and the votes so far.
+
     Args:
         path: The policy file.
+        votes: The file of votes; by default the policy's path with ``.votes`` behind it.
 
     Raises:
         ConfigurationError: The file does not load.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, votes: Path | None = None) -> None:
         try:
             self.policy = WatchedPolicy(path)
         except ConfigurationError as error:
             raise ConfigurationError(f"{path}: {error}") from None
-        self._held: OrderedDict[tuple[str, str], HeldProposal] = OrderedDict()
+        self._votes_path = path.with_name(f"{path.name}.votes") if votes is None else votes
+        self._votes: VoteFile | None = None
+        self._held = HeldProposals()
+        self._space_name = ""
+        self._tasks: TaskGroup | None = None
+        self._counted = 0  # proposals whose votes have decided, and that are being carried out
+        self._ended = Condition()  # one of them has ended
         self.agent = Agent("reviewer")
-        Decider(self.policy.current, held=self.hold).install(self.agent)
+        self._decider = Decider(self.policy.current, held=self.hold)
+        self._decider.install(self.agent)
+        self.agent.tool(name=VOTE)(self.vote)
+        self.agent.tool(name=WAITING, read_only=True)(self.waiting)
 
     @asynccontextmanager
     async def join(self, *where: Any, **options: Any) -> AsyncGenerator[Space]:
-        """Be in a space, as :meth:`Agent.join`, with its reminders."""
-        async with (
-            self.agent.join(*where, **options) as space,
-            background_tasks() as tasks,
-        ):
-            tasks.start_soon(self._remind)
-            yield space
-            tasks.cancel_scope.cancel()
+        """Be in a space, as :meth:`Agent.join`, with its reminders and votes.
+
+        Raises:
+            ConfigurationError: The policy counts votes, and their file cannot be opened.
+        """
+        self._space_name = str(options.get("space") or "")
+        if any(isinstance(rule, QuorumRule) for rule in self.policy.current().rules):
+            self._open_votes()
+        try:
+            async with (
+                self.agent.join(*where, **options) as space,
+                background_tasks() as tasks,
+            ):
+                self._tasks = tasks
+                tasks.start_soon(self._remind)
+                yield space
+                self._tasks = None
+                await self._finish(options.get("grace", GRACE), options.get("hurry"))
+                tasks.cancel_scope.cancel()
+        finally:
+            self._tasks = None
+            if self._votes is not None:
+                self._votes.close()
+                self._votes = None
 
     def hold(self, proposal: Proposal, space: Space, decision: PolicyDecision) -> None:
         """Remember a proposal that people decide, while it is pending."""
         now = anyio.current_time()
-        key = (proposal.proposer, proposal.id)
-        self._held[key] = HeldProposal(proposal, space, decision, now, now)
-        if len(self._held) > MAX_HELD:
-            self._held.popitem(last=False)
+        held = HeldProposal(proposal, space, decision, now, now)
+        if decision.verdict is Verdict.QUORUM:
+            count = VoteCount(proposal.proposer, decision.of, decision.among)
+            held.key = vote_key(self._space_name, space.me, proposal.envelope, count)
+            try:
+                held.count = self._open_votes().restore(held.key, count)
+            except ConfigurationError as error:
+                log.error("no vote can be counted: %s", printable(str(error)))
+                held.count = count
+        self._held.add(held)
+
+    # --- the tools ---
+
+    async def vote(
+        self,
+        proposal: str,
+        proposer: str,
+        vote: Literal["approve", "reject"],
+        context: Context,
+        explanation: str | None = None,
+        digest: str | None = None,
+    ) -> VoteResult:
+        """Vote about a proposal that takes several votes; the vote may be changed until it counts.
+
+        The digest, if it is given, is that of the call which was looked at: the vote counts for
+        no other.
+        """
+        try:
+            return self._vote(context, proposal, proposer, Vote(vote), explanation or "", digest)
+        except VoteRefused as error:
+            log.info("a vote of %r does not count: %s", context.sender, error)
+            raise RequestError(payloads.INVALID_PARAMS, str(error)) from None
+
+    async def waiting(self) -> WaitingProposals:
+        """List the proposals that wait for people, with the rule that asks and the votes."""
+        waiting = [held for held in self._held if held.is_pending]
+        return describe_all(waiting, anyio.current_time())
+
+    def _vote(
+        self,
+        context: Context,
+        proposal: str,
+        proposer: str,
+        vote: Vote,
+        explanation: str,
+        digest: str | None,
+    ) -> VoteResult:
+        """Count a vote; no other one comes between the count and its file, since nothing waits."""
+        voter = context.sender
+        self._check_voter(context)
+        held = self._votable(proposal, proposer, digest)
+        assert held.count is not None
+        said = explanation.strip()
+        count = held.count.cast(voter, vote, said)
+        decides = count.outcome is not VoteOutcome.OPEN
+        self._open_votes().record(held.key, voter, vote, said, ends=decides)
+        held.count = count
+        log.info("proposal %s of %r: %r votes %s; %s", *held_words(held), voter, vote, count)
+        if decides:
+            assert self._tasks is not None
+            held.is_counted = True
+            self._counted += 1
+            # It is no part of this handler, which ends with the answer to the voter.
+            with handler_is(None):
+                self._tasks.start_soon(self._carry_out, held)
+        return result_of_vote(held, count)
+
+    def _check_voter(self, context: Context) -> None:
+        """Refuse votes whose voter is not certain, or not the one that decided to vote."""
+        if not context.space.guarantees.identity_checked:
+            raise VoteRefused(
+                "no vote counts here: the gateway does not check who speaks, so that each may come"
+                " from another participant"
+            )
+        call = payloads.read_call(context.envelope.payload)
+        if context.envelope.correlation or payloads.PROPOSER in call.meta:
+            raise VoteRefused(
+                "it was proposed by another participant; vote by a request of your own"
+            )
+        if self._tasks is None:
+            raise VoteRefused("the reviewer is stopping; vote again when it is back")
+
+    def _votable(self, proposal: str, proposer: str, digest: str | None) -> HeldProposal:
+        """The held proposal that a vote is about."""
+        held = self._held.get(proposer, proposal)
+        named = f"proposal {printable(proposal)!r} of {printable(proposer)!r}"
+        if held is None:
+            raise VoteRefused(f"no {named} waits here")
+        state = held.proposal.state
+        if state is None or not state.is_pending:
+            raise VoteRefused(f"{named} is {state or 'long forgotten'}; no vote counts any more")
+        if held.count is None:
+            raise VoteRefused(
+                f"{named} takes no votes: the rule {held.decision.rule!r} leaves it to one person,"
+                " who fulfills or rejects it"
+            )
+        if held.is_counted or state is ProposalState.IN_PROGRESS:
+            raise VoteRefused(f"{named} is being carried out; no vote counts any more")
+        if digest is None and held.is_ambiguous:
+            raise VoteRefused(
+                f"{named} is one of several under its id; name the digest of its call"
+            )
+        if digest is not None and digest != held.digest:
+            raise VoteRefused(f"{named} is another call than the one of that digest")
+        return held
+
+    def _open_votes(self) -> VoteFile:
+        if self._votes is None:
+            self._votes = VoteFile(self._votes_path)
+        return self._votes
+
+    # --- what votes have decided ---
+
+    async def _carry_out(self, held: HeldProposal) -> None:
+        count = held.count
+        assert count is not None
+        try:
+            if count.outcome is VoteOutcome.REJECTED:
+                # Whatever comes of it, these votes are not asked for again.
+                self._drop(held)
+                await held.proposal.reject(
+                    Reason.DISAGREE, explain=explain_rejection(count), rule=held.told
+                )
+                return
+            again = await self._decider.decide(held.proposal, held.space, again=True)
+            if again.verdict is Verdict.DENY:
+                self._drop(held)
+                await held.proposal.reject(again.reason, explain=again.explain, rule=again.told)
+            elif not _asks_the_same(held.decision, again):
+                await self._begin_anew(held, again)
+            else:
+                await held.proposal.fulfill(rule=held.told)
+        except MeupError as error:
+            log.warning("proposal %s: %s", held.proposal.id, printable(str(error)))
+        finally:
+            self._counted -= 1
+            self._end(held)
+            self._ended.notify_all()
+
+    async def _begin_anew(self, held: HeldProposal, decision: PolicyDecision) -> None:
+        """Hold it under the rule that a changed policy has for it; the votes are spent."""
+        log.warning("proposal %s of %r: its rule has changed, so no vote counts", *held_words(held))
+        self._held.drop(held)
+        if decision.verdict is Verdict.ALLOW:
+            why = "people were asked before the policy allowed it"
+            decision = msgspec.structs.replace(decision, verdict=Verdict.ASK, why=why)
+        self.hold(held.proposal, held.space, decision)
+        words = "The policy has changed: no vote about it counts any more."
+        await self._say(held, words)
+
+    def _end(self, held: HeldProposal) -> None:
+        """Forget it, or let people vote anew where it could not be carried out."""
+        held.is_counted = False
+        if not held.is_pending:
+            self._drop(held)
+        elif held.count is not None:
+            held.count = held.count.anew()
+
+    def _drop(self, held: HeldProposal) -> None:
+        self._held.drop(held)
+        if self._votes is not None and held.key:
+            self._votes.forget(held.key)
+
+    async def _finish(self, grace: float, hurry: anyio.Event | None) -> None:
+        """Give what the votes have decided a grace."""
+        with anyio.move_on_after(grace):
+            async with anyio.create_task_group() as tasks:
+
+                async def until_hurry() -> None:
+                    await (hurry or anyio.Event()).wait()
+                    tasks.cancel_scope.cancel()
+
+                tasks.start_soon(until_hurry)
+                while self._counted:
+                    await self._ended.wait()
+                tasks.cancel_scope.cancel()
+
+    # --- reminders ---
 
     async def _remind(self) -> None:
         while True:
             await anyio.sleep(POLL_SECONDS)
             self.policy.current()  # so that a file which is refused is told at once
-            for key, held in list(self._held.items()):
-                state = held.proposal.state
-                if state is None or not state.is_pending:
-                    self._held.pop(key, None)
-                    continue
-                try:
-                    # It is on its way by then; others wait no longer for one that is not taken.
-                    with anyio.move_on_after(SAY_SECONDS):
-                        await self._see_to(key, held)
-                except MeupError as error:
-                    log.warning("proposal %s: %s", held.proposal.id, printable(str(error)))
+            for held in self._held:
+                if not held.is_pending:
+                    self._drop(held)
+                elif not held.is_counted:
+                    await self._see_to(held)
 
-    async def _see_to(self, key: tuple[str, str], held: HeldProposal) -> None:
+    async def _see_to(self, held: HeldProposal) -> None:
         decision, now = held.decision, anyio.current_time()
-        if decision.ttl is not None and now - held.since >= decision.ttl:
-            # Once: what cannot be rejected is still decided by people, or expires.
-            self._held.pop(key, None)
-            await held.proposal.reject(
-                Reason.TIMEOUT,
-                explain=f"No participant decided within {decision.ttl:g} s. That is neither a"
-                " refusal nor a permission.",
-                rule=decision.told,
-            )
-        elif decision.remind is not None and now - held.reminded >= decision.remind:
-            held.reminded = now
-            payload = {"message": _reminder(held, now), META: dict(meta_of(decision))}
-            await held.space.send(kinds.CHAT, payload, correlation=held.proposal.id)
+        try:
+            # It is on its way by then; others wait no longer for one that is not taken.
+            with anyio.move_on_after(SAY_SECONDS):
+                if decision.ttl is not None and now - held.since >= decision.ttl:
+                    # Once: what cannot be rejected is still decided by people, or expires.
+                    self._drop(held)
+                    await held.proposal.reject(
+                        Reason.TIMEOUT,
+                        explain=f"No participant decided within {decision.ttl:g} s. That is neither"
+                        " a refusal nor a permission.",
+                        rule=held.told,
+                    )
+                elif decision.remind is not None and now - held.reminded >= decision.remind:
+                    held.reminded = now
+                    await self._say(held, held.reminder(now))
+        except MeupError as error:
+            log.warning("proposal %s: %s", held.proposal.id, printable(str(error)))
+
+    async def _say(self, held: HeldProposal, words: str) -> None:
+        payload = {"message": words, payloads.META: {payloads.RULE: held.told}}
+        await held.space.send(kinds.CHAT, payload, correlation=held.proposal.id)
 
 
-def _reminder(held: HeldProposal, now: float) -> str:
-    proposal, ttl = held.proposal, held.decision.ttl
-    left = "" if ttl is None else f", {ttl - (now - held.since):.0f} s left"
-    tool = printable((proposal.tool or proposal.method)[:MAX_NAME])
-    return (
-        f"Proposal {proposal.id} of {printable(proposal.proposer[:MAX_NAME])!r} waits for a"
-        f" decision: {tool!r}, asked by the rule {held.decision.rule!r}{left}."
-    )
+def held_words(held: HeldProposal) -> tuple[str, str]:
+    """The id and the proposer of a held proposal, for the log."""
+    return printable(held.proposal.id), held.proposal.proposer
+
+
+def _asks_the_same(before: PolicyDecision, now: PolicyDecision) -> bool:
+    """True if a decision of now counts the votes that one of before has asked for."""
+    same = (before.verdict, before.of, sorted(before.among))
+    return same == (now.verdict, now.of, sorted(now.among))

@@ -24,6 +24,9 @@ MAX_SECONDS: Final = 366 * 86_400.0
 MAX_COUNT: Final = 10_000
 """Calls that one limit counts: their moments are kept for each proposer."""
 
+MAX_VOTERS: Final = 100
+"""Participants that may vote about one call: their votes are told with each decision."""
+
 MAX_WORDS: Final = 2_000
 """Characters of a rule's name or explanation, which is said with each decision."""
 
@@ -117,10 +120,7 @@ class AskRule(PolicyRule):
     def __post_init__(self) -> None:
         """As any rule, with its times."""
         PolicyRule.__post_init__(self)
-        check_seconds(self.ttl, "ttl")
-        check_seconds(self.remind, "remind")
-        if self.ttl is not None and self.remind is not None and self.remind >= self.ttl:
-            raise ConfigurationError("remind: a reminder would come after the ttl; make it shorter")
+        _check_times(self.ttl, self.remind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +157,8 @@ class QuorumRule(PolicyRule):
         of: Votes that carry the call out.
         among: The participants that may vote; the proposer of a call never counts.
         never: Always ``proposer``.
+        ttl: Seconds for the votes; then ``meup reviewer`` rejects the call as ``timeout``.
+        remind: Seconds between two reminders in the space's chat.
     """
 
     verdict: ClassVar[str] = Verdict.QUORUM
@@ -164,16 +166,21 @@ class QuorumRule(PolicyRule):
     of: int = field(default=0, kw_only=True)
     among: Sequence[str] = field(default=(), kw_only=True)
     never: Literal["proposer"] = field(default="proposer", kw_only=True)
+    ttl: float | None = field(default=None, kw_only=True)
+    remind: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         """As any rule; there must be voters enough."""
         PolicyRule.__post_init__(self)
+        _check_times(self.ttl, self.remind)
         among = cast("object", self.among)
         if isinstance(among, str) or not isinstance(among, Sequence) or not among:
             raise ConfigurationError("among: expected the names of those who may vote")
         for each in cast("Sequence[object]", among):
             if not isinstance(each, str) or not each.strip():
                 raise ConfigurationError(f"among: expected names, not {each!r}")
+        if len(self.among) > MAX_VOTERS:
+            raise ConfigurationError(f"among: {len(self.among)} may not vote; {MAX_VOTERS} may")
         if len(set(self.among)) != len(self.among):
             raise ConfigurationError("among: a name stands there twice; a person votes once")
         if isinstance(cast("object", self.of), bool) or not isinstance(
@@ -247,6 +254,14 @@ def check_seconds(given: object, key: str) -> None:
     number = given if isinstance(given, int | float) and not isinstance(given, bool) else 0
     if not 0 < number <= MAX_SECONDS:  # which no infinity is, nor what is no number
         raise ConfigurationError(f"{key}: expected a span of time, more than nothing, up to a year")
+
+
+def _check_times(ttl: object, remind: object) -> None:
+    """The times of what people decide."""
+    check_seconds(ttl, "ttl")
+    check_seconds(remind, "remind")
+    if isinstance(ttl, int | float) and isinstance(remind, int | float) and remind >= ttl:
+        raise ConfigurationError("remind: a reminder would come after the ttl; make it shorter")
 
 
 def _check_texts(given: object, key: str) -> None:

@@ -11,7 +11,8 @@ import pytest
 from trio.testing import MockClock
 
 from meup_agent import Agent, Rejection, Space
-from meup_agent.approval.reviewer import Reviewer, WatchedPolicy
+from meup_agent.approval.reviewer import Reviewer
+from meup_agent.approval.watched_policy import WatchedPolicy
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol import kinds, payloads
 from tests.interaction.people import InMemory, Notes, Tape, join, session_of
@@ -61,7 +62,7 @@ def test_a_file_that_has_not_changed_for_long_is_not_read(
 ) -> None:
     os.utime(path, (1_000, 1_000))
     watched = WatchedPolicy(path)
-    monkeypatch.setattr("meup_agent.approval.reviewer.read_file", None)
+    monkeypatch.setattr("meup_agent.approval.watched_policy.read_file", None)
     assert verdict(watched) == "ask"
 
 
@@ -70,7 +71,7 @@ def test_a_file_that_has_not_changed_for_long_is_not_read(
     [
         ("rules: [{alow: {tool: add}}]", "unknown key"),
         ("rules: [{ask: {tool: add}}, {allow: {tool: add}}]", "can never match"),
-        ("rules: [{quorum: {tool: add, of: 1, among: [lead]}}]", "no votes are counted here"),
+        ("rules: [{quorum: {tool: add, of: 2, among: [lead]}}]", "2 votes cannot come of 1"),
         ("", "expected the key 'rules'"),
     ],
 )
@@ -102,8 +103,8 @@ def test_a_file_that_disappears_leaves_its_policy(
 
 
 def test_without_a_good_file_there_is_no_reviewer(path: Path) -> None:
-    path.write_text("rules: [{quorum: {tool: deploy, of: 2, among: [lead, security]}}]")
-    with pytest.raises(ConfigurationError, match=r"policy.yaml: rules\[0\]: it is a quorum"):
+    path.write_text("rules: [{quorum: {tool: deploy, of: 2, among: [lead]}}]")
+    with pytest.raises(ConfigurationError, match=r"policy.yaml: rules\[0\]\.quorum\.of: 2 votes"):
         Reviewer(path)
     path.unlink()
     with pytest.raises(ConfigurationError, match="cannot be read"):

@@ -40,7 +40,7 @@ def test_it_decides_by_the_file_of_the_moment(stage: Stage, tmp_path: Path) -> N
 
 def test_a_file_that_is_not_good_starts_nothing(stage: Stage, tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
-    path.write_text("rules: [{quorum: {tool: deploy, of: 1, among: [lead]}}]")
+    path.write_text("rules: [{quorum: {tool: deploy, of: 2, among: [lead]}}]")
     done = meup("reviewer", "--policy", str(path), variables=stage.variables())
     assert done.returncode == exit_codes.USAGE
-    assert "no votes are counted here" in done.stderr
+    assert "2 votes cannot come of 1" in done.stderr

@@ -18,14 +18,22 @@ def reviewer(
         typer.Option("--policy", metavar="FILE", help="The policy, in YAML.", show_default=False),
     ],
     *,
+    votes: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Where votes are kept; by default the policy's path with .votes behind it.",
+        ),
+    ] = None,
     at: SpaceOptions,
     log_level: Annotated[LogLevel, typer.Option(help="What is logged.")] = LogLevel.INFO,
 ) -> None:
     """Decide proposals by a policy until Ctrl-C or SIGTERM.
 
     What the policy allows is fulfilled, what it denies rejected, and the rest left to people, who
-    are reminded by chat where a rule says so. A file that changes is read again at once, or refused
-    whole with the reason, and the policy before it stays.
+    are reminded by chat where a rule says so. Of a quorum it counts the votes, which people give by
+    its MCP tool `vote`; the tool `waiting` lists what waits. A file that changes is read again at
+    once, or refused whole with the reason, and the policy before it stays.
 
     Example: `MEUP_TOKEN=… meup reviewer --policy policy.yaml --space demo`
     """
@@ -36,7 +44,7 @@ def reviewer(
     from meup_agent.cli.render.console import log_to_stderr
     from meup_agent.session import Settings
 
-    deciding = Reviewer(policy)
+    deciding = Reviewer(policy, votes)
     where = at.address()
     log_to_stderr(log_level.value)
     with failing_script():

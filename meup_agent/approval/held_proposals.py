@@ -1,0 +1,135 @@
+"""Held proposals: those that a policy has left to people, while they are pending."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from meup_agent.approval.voting import VoteCount
+from meup_agent.errors import UsageError, printable
+from meup_agent.protocol.payloads import digest, read_proposal
+
+if TYPE_CHECKING:
+    from meup_agent.approval.policy import PolicyDecision
+    from meup_agent.client.proposal import Proposal
+    from meup_agent.client.space import Space
+
+MAX_HELD: Final = 1_000
+"""Proposals that are held; of more, the proposer with most of them loses its oldest."""
+
+MAX_NAME: Final = 64  # characters of a tool or participant in a reminder
+
+Key = tuple[str, str]
+
+
+@dataclass(eq=False)
+class HeldProposal:
+    """A proposal that people decide.
+
+    Attributes:
+        proposal: The proposal.
+        space: The space in which it was made.
+        decision: The decision that leaves it to people.
+        since: The moment of that, by the loop's clock.
+        reminded: The moment of the last reminder.
+        count: The votes, where the rule counts some.
+        key: The name of the count in a file of votes.
+        is_counted: Its votes have decided, and that is being carried out.
+    """
+
+    proposal: Proposal
+    space: Space
+    decision: PolicyDecision
+    since: float
+    reminded: float
+    count: VoteCount | None = None
+    key: str = ""
+    is_counted: bool = False
+
+    @property
+    def name(self) -> Key:
+        """Its proposer and id, by which it is known."""
+        return self.proposal.proposer, self.proposal.id
+
+    @cached_property
+    def digest(self) -> str | None:
+        """The digest of its call, as it is, whatever it says of itself."""
+        call = read_proposal(self.proposal.envelope.payload)
+        return digest(call.method, call.params, call.target)
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """True if its proposer has made several proposals under its id."""
+        try:
+            self.space.proposal(self.proposal.id, proposer=self.proposal.proposer)
+        except UsageError:
+            return True
+        return False
+
+    @property
+    def is_pending(self) -> bool:
+        """True if it can still be decided."""
+        state = self.proposal.state
+        return state is not None and state.is_pending
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """The rule with the votes, as it stands in what is sent (PROTOCOL 6)."""
+        return self.decision.told if self.count is None else self.decision.told | self.count.told
+
+    def deadline(self, now: float) -> datetime | None:
+        """The moment at which it ends without a decision; ``now`` by the loop's clock."""
+        ends = [] if self.proposal.expires_at is None else [self.proposal.expires_at]
+        if self.decision.ttl is not None:
+            left = self.since + self.decision.ttl - now
+            ends.append(datetime.now(UTC) + timedelta(seconds=left))
+        return min(ends, default=None)
+
+    def reminder(self, now: float) -> str:
+        """Words for people about it."""
+        proposal, ttl = self.proposal, self.decision.ttl
+        left = "" if ttl is None else f", {ttl - (now - self.since):.0f} s left"
+        tool = printable((proposal.tool or proposal.method)[:MAX_NAME])
+        rule = f"the rule {self.decision.rule!r}{left}."
+        waits = f"Proposal {printable(proposal.id[:MAX_NAME])} of"
+        waits += f" {printable(proposal.proposer[:MAX_NAME])!r} waits for"
+        if self.count is None:
+            return f"{waits} a decision: {tool!r}, asked by {rule}"
+        missing = ", ".join(printable(each) for each in self.count.missing)
+        may = f" Not yet voted: {missing}; call the tool vote of {self.space.me!r}."
+        return f"{waits} votes: {tool!r}, {self.count}, by {rule}{may if missing else ''}"
+
+
+class HeldProposals:
+    """The held proposals, oldest first."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[Key, HeldProposal] = OrderedDict()
+
+    def __iter__(self) -> Iterator[HeldProposal]:
+        """All of them, as they are at this moment."""
+        return iter(list(self._held.values()))
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def get(self, proposer: str, proposal: str) -> HeldProposal | None:
+        """The one with a name."""
+        return self._held.get((proposer, proposal))
+
+    def add(self, held: HeldProposal) -> None:
+        """Hold one more; a later one under its name takes its place."""
+        self._held[held.name] = held
+        self._held.move_to_end(held.name)
+        if len(self._held) > MAX_HELD:
+            [(most, _)] = Counter(proposer for proposer, _ in self._held).most_common(1)
+            del self._held[next(name for name in self._held if name[0] == most)]
+
+    def drop(self, held: HeldProposal) -> None:
+        """Hold it no longer."""
+        if self._held.get(held.name) is held:
+            del self._held[held.name]

@@ -1,0 +1,330 @@
+"""Votes at a reviewer: who may, what they decide, and what becomes of them afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from meup_agent import Agent, Rejection, Space
+from meup_agent.approval.reviewer import Reviewer
+from meup_agent.client.proposal_handle import ProposalHandle
+from meup_agent.errors import RequestError
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.lifecycle import ProposalState
+from tests.interaction.people import PATIENCE, Meeting, Notes, has_state, join, raw, taped, until
+
+pytestmark = pytest.mark.anyio
+
+POLICY = """
+rules:
+  - quorum: {tool: deploy, of: 2, among: [second, deep, mallory, proposer], name: four eyes}
+  - ask: {tool: add}
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write(tmp_path / "policy.yaml", POLICY)
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def tools(notes: Notes) -> Agent:
+    agent = Agent("tools")
+
+    @agent.tool
+    async def deploy(version: int) -> int:
+        notes(("deploy", version))
+        return version
+
+    @agent.tool
+    async def add(a: int) -> int:
+        notes("add")
+        return a
+
+    return agent
+
+
+class Office:
+    """A reviewer that counts, and those who vote."""
+
+    def __init__(self, meeting: Meeting, path: Path) -> None:
+        self.meeting, self.path = meeting, path
+        self.spaces: dict[str, Space] = {}
+
+    @asynccontextmanager
+    async def reviewer(self) -> AsyncGenerator[Space]:
+        connector, token = self.meeting.connector("reviewer"), self.meeting.token("reviewer")
+        async with Reviewer(self.path).join(connector, token=token) as space:
+            yield space
+
+    @asynccontextmanager
+    async def proposed(
+        self, version: int = 7, *, by: str = "proposer", **more: Any
+    ) -> AsyncGenerator[ProposalHandle]:
+        """A proposal of a deployment that the reviewer holds."""
+        more.setdefault("ttl", None)
+        async with self.spaces[by].propose(
+            "tools", "deploy", {"version": version}, to="reviewer", **more
+        ) as proposal:
+            await self.held(proposal.id)
+            yield proposal
+
+    async def held(self, proposal: str) -> dict[str, Any]:
+        with anyio.fail_after(PATIENCE):
+            while True:
+                found = await self.waiting()
+                if proposal in found:
+                    return found[proposal]
+
+    async def waiting(self) -> dict[str, dict[str, Any]]:
+        listed = await self.spaces["second"].call("reviewer", "waiting")
+        return {each["proposal"]: each for each in listed["proposals"]}
+
+    async def vote(self, who: str, proposal: str, /, vote: str = "approve", **more: Any) -> Any:
+        about = {"proposal": proposal, "proposer": "proposer", "vote": vote} | more
+        return await self.spaces[who].call("reviewer", "vote", about)
+
+
+@pytest.mark.rule("5.votes.count")
+@asynccontextmanager
+async def office(
+    meeting: Meeting, path: Path, notes: Notes, *, without: str = ""
+) -> AsyncGenerator[Office]:
+    """Everybody but the reviewer."""
+    made = Office(meeting, path)
+    with anyio.fail_after(PATIENCE):
+        async with AsyncExitStack() as stack:
+            for each in (tools(notes), "second", "deep", "mallory", "proposer"):
+                if each != without:
+                    space = await stack.enter_async_context(join(meeting, each))
+                    made.spaces[space.me] = space
+            yield made
+
+
+@pytest.mark.rule("5.votes.count")
+async def test_votes_carry_a_call_out(meeting: Meeting, path: Path, notes: Notes) -> None:
+    async with office(meeting, path, notes) as o, o.reviewer(), taped(o.spaces["second"]) as tape:
+        async with o.proposed() as p:
+            first = await o.vote("second", p.id)
+            assert (first["outcome"], first["of"]) == ("open", 2)
+            assert first["votes"] == {"second": "approve"}
+            assert notes.all == []
+            last = await o.vote("deep", p.id, explanation="fine")
+            assert last["outcome"] == "approved"
+            assert await p.result() == 7
+        request = await tape.until(lambda e: e.kind == kinds.MCP_REQUEST and bool(e.correlation))
+    assert notes.all == [("deploy", 7)]
+    told = payloads.read_call(request.payload).meta[payloads.RULE]
+    assert (told["verdict"], told["rule"], told["of"]) == ("quorum", "four eyes", 2)
+    assert told["votes"] == {"second": "approve", "deep": "approve"}
+    assert request.sender == "reviewer"
+
+
+async def test_votes_reject_what_cannot_be_reached(
+    meeting: Meeting, path: Path, notes: Notes
+) -> None:
+    async with office(meeting, path, notes) as o, o.reviewer():
+        async with o.proposed() as p:
+            await o.vote("second", p.id, "reject", explanation="not on a Friday")
+            assert (await o.vote("deep", p.id, "reject"))["outcome"] == "rejected"
+            outcome = await p.outcome()
+            assert isinstance(outcome, Rejection)
+            assert outcome.reason == "disagree"
+            said = await outcome.explanation(5)
+    assert "0 of 2 approvals; second, deep rejected" in said
+    assert "second: not on a Friday" in said
+    assert notes.all == []
+
+
+async def test_the_waiting_are_listed_with_rule_and_votes(
+    meeting: Meeting, path: Path, notes: Notes
+) -> None:
+    async with office(meeting, path, notes) as o, o.reviewer():
+        async with o.proposed(ttl=60) as p:
+            await o.vote("second", p.id)
+            item = await o.held(p.id)
+            async with o.spaces["proposer"].propose("tools", "add", {"a": 1}, ttl=None) as q:
+                asked = await o.held(q.id)
+    assert item["kind"] == "quorum"
+    assert item["rule"]["name"] == "four eyes"
+    assert item["rule"]["number"] == 0
+    assert '"deploy"' in item["rule"]["text"]
+    assert item["among"] == ["second", "deep", "mallory"]
+    assert item["votes"] == {"second": "approve"}
+    assert item["deadline"].startswith("20")
+    assert (asked["kind"], asked["of"], asked["votes"], asked["deadline"]) == ("ask", 0, {}, None)
+    assert asked["rule"]["name"] == "rules[1]"
+
+
+@pytest.mark.rule("5.votes.voter")
+@pytest.mark.parametrize(
+    ("who", "change", "said"),
+    [
+        ("mallory", {}, "a proposer's vote never counts"),
+        ("tools", {}, "tools may not vote about it; these may: second, deep, proposer"),
+        ("second", {"proposal": "nothing"}, "waits here"),
+        ("second", {"proposer": "deep"}, "waits here"),
+        ("second", {"digest": "0" * 64}, "another call"),
+    ],
+    ids=["proposer", "not among", "unknown", "other proposer", "other digest"],
+)
+async def test_votes_that_do_not_count(
+    meeting: Meeting, path: Path, notes: Notes, who: str, change: dict[str, Any], said: str
+) -> None:
+    async with office(meeting, path, notes) as o, o.reviewer(), o.proposed(by="mallory") as p:
+        with pytest.raises(RequestError, match=said):
+            await o.vote(who, p.id, **{"proposer": "mallory", **change})
+        assert (await o.held(p.id))["votes"] == {}
+        assert (await o.vote("deep", p.id, proposer="mallory"))["outcome"] == "open"
+    assert notes.all == []
+
+
+async def test_what_is_asked_takes_no_votes(meeting: Meeting, path: Path, notes: Notes) -> None:
+    async with office(meeting, path, notes) as o, o.reviewer():
+        async with o.spaces["proposer"].propose("tools", "add", {"a": 1}, ttl=None) as p:
+            await o.held(p.id)
+            with pytest.raises(RequestError, match="takes no votes"):
+                await o.vote("second", p.id)
+    assert notes.all == []
+
+
+async def test_a_vote_about_what_is_decided(meeting: Meeting, path: Path, notes: Notes) -> None:
+    async with office(meeting, path, notes) as o, o.reviewer() as reviewer:
+        async with o.proposed() as p:
+            await o.vote("second", p.id)
+            await o.vote("deep", p.id)
+            assert await p.result() == 7
+            with pytest.raises(RequestError, match=r"no vote counts any more|waits here"):
+                await o.vote("mallory", p.id, "reject")
+        async with o.proposed() as q:
+            await o.vote("second", q.id)
+        await until(lambda: has_state(reviewer, q.id, ProposalState.WITHDRAWN))
+        with pytest.raises(RequestError, match=r"is withdrawn; no vote counts|waits here"):
+            await o.vote("deep", q.id)
+    assert notes.all == [("deploy", 7)]
+
+
+@pytest.mark.rule("5.votes.voter")
+async def test_what_another_carries_out_takes_no_votes(
+    meeting: Meeting, path: Path, notes: Notes
+) -> None:
+    async with office(meeting, path, notes) as o, o.reviewer():
+        async with o.proposed() as p:
+            await o.spaces["deep"].proposal(p.id).fulfill()
+            with pytest.raises(RequestError, match=r"no vote counts any more|waits here"):
+                await o.vote("second", p.id)
+    assert notes.all == [("deploy", 7)]
+
+
+@pytest.mark.rule("5.votes.call")
+async def test_a_vote_that_was_proposed_by_another_does_not_count(
+    meeting: Meeting, path: Path, notes: Notes
+) -> None:
+    """Who fulfills anything would otherwise vote as the proposer pleases."""
+    async with office(meeting, path, notes) as o, o.reviewer(), o.proposed() as p:
+        about = {"proposal": p.id, "proposer": "proposer", "vote": "approve"}
+        async with o.spaces["proposer"].propose("reviewer", "vote", about, ttl=None) as vote:
+            await until(lambda: has_state(o.spaces["deep"], vote.id, ProposalState.PENDING))
+            done = await o.spaces["deep"].proposal(vote.id).fulfill()
+            assert "vote by a request of your own" in str(done.error)
+        assert (await o.held(p.id))["votes"] == {}
+
+
+@pytest.mark.rule("5.votes.call")
+async def test_a_vote_counts_for_the_call_that_was_looked_at(
+    meeting: Meeting, path: Path, notes: Notes
+) -> None:
+    """A proposer that uses its id again gets no vote for another call."""
+    async with (
+        office(meeting, path, notes, without="mallory") as o,
+        o.reviewer(),
+        raw(meeting, "mallory") as peer,
+    ):
+
+        async def say(version: int) -> None:
+            meta = {payloads.TARGET: "tools"}
+            params = {"name": "deploy", "arguments": {"version": version}, "_meta": meta}
+            payload = payloads.proposal("tools/call", params)
+            await peer.say(kinds.MCP_PROPOSAL, payload, id="p1", to=("reviewer",))
+
+        await say(1)
+        seen = (await o.held("p1"))["digest"]
+        await o.vote("second", "p1", proposer="mallory", digest=seen)
+        await peer.say(kinds.MCP_WITHDRAW, {"reason": "other"}, id="w1", correlation=("p1",))
+        await say(666)
+        while (await o.held("p1"))["digest"] == seen:
+            pass
+        for more in ({"digest": seen}, {}):
+            with pytest.raises(RequestError, match=r"another call|one of several"):
+                await o.vote("deep", "p1", proposer="mallory", **more)
+        assert (await o.held("p1"))["votes"] == {}
+    assert notes.all == []
+
+
+async def test_a_changed_policy_takes_the_votes_back(
+    meeting: Meeting, path: Path, notes: Notes
+) -> None:
+    async with office(meeting, path, notes) as o, o.reviewer():
+        async with o.proposed() as p:
+            await o.vote("second", p.id)
+            write(path, POLICY.replace("second, ", ""))
+            await o.vote("deep", p.id)
+            while (item := await o.held(p.id))["votes"] or len(item["among"]) != 2:
+                pass
+            with pytest.raises(RequestError, match="may not vote"):
+                await o.vote("second", p.id)
+            write(path, "rules: [{allow: {tool: deploy}}]")
+            await o.vote("deep", p.id)
+            await o.vote("mallory", p.id)
+            while (await o.held(p.id))["kind"] != "ask":
+                pass
+            assert notes.all == []
+            write(path, "rules: [{quorum: {tool: deploy, of: 1, among: [deep]}}]")
+            async with o.proposed() as q:
+                write(path, "rules: [{deny: {tool: deploy}}]")
+                await o.vote("deep", q.id)
+                outcome = await q.outcome()
+                assert isinstance(outcome, Rejection)
+                assert outcome.reason == "policy"
+    assert notes.all == []
+
+
+@pytest.mark.rule("5.votes.once")
+@pytest.mark.rule("5.votes.call")
+async def test_votes_outlive_the_reviewer(meeting: Meeting, path: Path, notes: Notes) -> None:
+    async with office(meeting, path, notes) as o:
+        async with AsyncExitStack() as stack:
+            async with o.reviewer():
+                p = await stack.enter_async_context(o.proposed())
+                await o.vote("mallory", p.id)
+                await o.vote("mallory", p.id, "reject")
+                await o.vote("second", p.id)
+            async with o.reviewer():
+                assert (await o.held(p.id))["votes"] == {"second": "approve", "mallory": "reject"}
+                assert notes.all == []
+                await o.vote("deep", p.id)
+                assert await p.result() == 7
+    assert notes.all == [("deploy", 7)]
+
+
+async def test_another_rule_finds_no_votes_of_before(
+    meeting: Meeting, path: Path, notes: Notes
+) -> None:
+    async with office(meeting, path, notes) as o:
+        async with AsyncExitStack() as stack:
+            async with o.reviewer():
+                p = await stack.enter_async_context(o.proposed())
+                await o.vote("second", p.id)
+            write(path, POLICY.replace("second, ", ""))
+            async with o.reviewer():
+                assert (await o.held(p.id))["votes"] == {}
+    assert notes.all == []

@@ -1,0 +1,117 @@
+"""The count of votes: for every order of votes, and nothing but votes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meup_agent.approval.voting import Vote, VoteCount, VoteOutcome, is_out_of_reach
+from meup_agent.errors import VoteRefused
+
+NAMES = ("lead", "security", "oncall", "bob")
+AMONG = ("lead", "security", "oncall")
+
+
+def count(of: int = 2, proposer: str = "bob", among: tuple[str, ...] = AMONG) -> VoteCount:
+    return VoteCount(proposer, of, among)
+
+
+def test_votes_are_counted() -> None:
+    one = count().cast("lead", Vote.APPROVE)
+    assert one.outcome is VoteOutcome.OPEN
+    assert one.missing == ("security", "oncall")
+    assert str(one) == "1 of 2 approvals (lead)"
+    assert one.cast("oncall", Vote.APPROVE).outcome is VoteOutcome.APPROVED
+
+
+def test_a_participant_votes_once() -> None:
+    again = count().cast("lead", Vote.APPROVE).cast("lead", Vote.APPROVE)
+    assert again.outcome is VoteOutcome.OPEN
+    assert again.votes == {"lead": Vote.APPROVE}
+
+
+def test_a_vote_may_be_changed_until_the_votes_decide() -> None:
+    changed = count().cast("lead", Vote.APPROVE, "fine").cast("lead", Vote.REJECT)
+    assert changed.explanations == {}
+    assert changed.cast("oncall", Vote.APPROVE).outcome is VoteOutcome.OPEN
+    decided = changed.cast("oncall", Vote.REJECT)
+    assert decided.outcome is VoteOutcome.REJECTED
+    with pytest.raises(VoteRefused, match="decided: it is rejected"):
+        decided.cast("lead", Vote.APPROVE)
+
+
+def test_a_quorum_is_lost_as_soon_as_it_cannot_be_reached() -> None:
+    lost = count(of=3).cast("lead", Vote.REJECT)
+    assert lost.outcome is VoteOutcome.REJECTED
+    assert str(lost) == "0 of 3 approvals; lead rejected"
+
+
+@pytest.mark.parametrize(
+    ("voter", "said"),
+    [
+        ("bob", "never counts"),
+        ("mallory", "may not vote"),
+        ("Lead", "may not vote"),
+        ("leаd", "may not vote"),
+        ("lead ", "may not vote"),
+    ],
+    ids=["proposer", "stranger", "case", "look-alike", "space"],
+)
+def test_a_vote_of_others_is_refused(voter: str, said: str) -> None:
+    with pytest.raises(VoteRefused, match=said):
+        count(among=(*AMONG, "bob")).cast(voter, Vote.APPROVE)
+
+
+def test_a_proposer_among_the_voters_leaves_fewer() -> None:
+    assert not is_out_of_reach(2, AMONG, "lead")
+    assert is_out_of_reach(3, AMONG, "lead")
+    assert count(of=2, proposer="lead").cast("oncall", Vote.REJECT).outcome is VoteOutcome.REJECTED
+
+
+def test_a_vote_that_was_put_into_a_count_by_hand_counts_only_from_a_voter() -> None:
+    forged = VoteCount("bob", 2, AMONG, dict.fromkeys(("bob", "mallory", "x"), Vote.APPROVE))
+    assert forged.outcome is VoteOutcome.OPEN
+    assert VoteCount("bob", 0, AMONG).outcome is VoteOutcome.REJECTED
+
+
+@given(
+    of=st.integers(1, 4),
+    among=st.lists(st.sampled_from(NAMES), min_size=1, unique=True),
+    votes=st.lists(st.tuples(st.sampled_from((*NAMES, "mallory")), st.sampled_from(Vote))),
+)
+def test_only_so_many_voters_approve(
+    of: int, among: list[str], votes: list[tuple[str, Vote]]
+) -> None:
+    """Against a count by hand: the last vote of each who may, up to the one that decides."""
+    made = VoteCount("bob", of, tuple(among))
+    last: dict[str, Vote] = {}
+    voters = set(among) - {"bob"}
+    for voter, vote in votes:
+        before = made
+        try:
+            made = made.cast(voter, vote)
+        except VoteRefused:
+            assert voter not in voters or before.outcome is not VoteOutcome.OPEN
+            assert made is before
+            continue
+        last[voter] = vote
+        tally = Counter(last.values())
+        assert set(last) <= voters
+        assert (made.outcome is VoteOutcome.APPROVED) == (tally[Vote.APPROVE] >= of)
+        assert (made.outcome is VoteOutcome.REJECTED) == (len(voters) - tally[Vote.REJECT] < of)
+
+
+def test_every_outcome_of_three_voters() -> None:
+    for of, choices in product((1, 2, 3), product((None, *Vote), repeat=3)):
+        votes = {who: vote for who, vote in zip(AMONG, choices, strict=True) if vote}
+        tally = Counter(votes.values())
+        if tally[Vote.APPROVE] >= of and 3 - tally[Vote.REJECT] < of:
+            raise AssertionError("both at once")
+        found = VoteCount("bob", of, AMONG, votes).outcome
+        approved, lost = tally[Vote.APPROVE] >= of, 3 - tally[Vote.REJECT] < of
+        expected = VoteOutcome.APPROVED if approved else VoteOutcome.REJECTED if lost else "open"
+        assert found == expected
