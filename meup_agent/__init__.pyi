@@ -7,6 +7,7 @@ from meup_agent.agent.middleware import OutboundMessage as OutboundMessage
 from meup_agent.agent.observers import Counters as Counters
 from meup_agent.agent.observers import log_events as log_events
 from meup_agent.client.call_scope import CallScope as CallScope
+from meup_agent.client.explanations import DecisionReceipt as DecisionReceipt
 from meup_agent.client.management import Invitation as Invitation
 from meup_agent.client.messages import Chat as Chat
 from meup_agent.client.messages import Progress as Progress
@@ -27,6 +28,7 @@ from meup_agent.protocol.lifecycle import ProposalState as ProposalState
 from meup_agent.protocol.management_payloads import Grant as Grant
 from meup_agent.protocol.management_payloads import Revocation as Revocation
 from meup_agent.protocol.outcomes import Expiry as Expiry
+from meup_agent.protocol.outcomes import Explanation as Explanation
 from meup_agent.protocol.outcomes import Fulfillment as Fulfillment
 from meup_agent.protocol.outcomes import Gone as Gone
 from meup_agent.protocol.outcomes import Outcome as Outcome

@@ -24,6 +24,8 @@ LIFECYCLE: Final = {
     "4.2.refusal_completes_nothing": "what an executor refuses was not carried out",
     "4.2.cancel_crosses_response": "a result that crossed its request's cancel still fulfills",
     "4.3.explained": "the chat that explains a reject can be waited for; only its sender explains",
+    "4.3.explained_later": "a reject or withdraw is explained later, once, by its sender alone",
+    "4.3.may_explain": "words that no capability allows are refused before anything is sent",
     "4.3.may_reject": "a reject that is not allowed raises, and one refused is an error in the log",
     "4.3.unknown_survive": "unknown reasons survive unchanged",
     "4.4.handlers_see": "handlers see a proposal that is broadcast or addressed to them",

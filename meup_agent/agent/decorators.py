@@ -35,7 +35,7 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange import Conflict, Gap, Participant, Role
 from meup_agent.protocol.exchange.roster import read_participant
 from meup_agent.protocol.management_payloads import Grant, Revocation
-from meup_agent.protocol.outcomes import Rejection, Withdrawal
+from meup_agent.protocol.outcomes import Explanation, Rejection, Withdrawal
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -263,6 +263,13 @@ class Decorators:
     """Learn that a proposal which we handled was withdrawn; its handler has ended by then.
 
     Gets a :class:`Withdrawal`.
+    """
+
+    on_explanation = HandlerRow(Role.EXPLANATION, {Explanation: _subject})
+    """Learn why a participant rejected a proposal of ours, or withdrew one of its own.
+
+    The words come after the decision, at once or an hour later, and only from the participant that
+    decided; each decision is explained once. Gets an :class:`Explanation`.
     """
 
     on_conflict = HandlerRow(Role.CONFLICT, {Conflict: _subject})

@@ -30,6 +30,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from meup_agent.agent.signature import resolve_hint
 from meup_agent.agent.source import Source, read_source
+from meup_agent.client.explanations import allowed_words
 from meup_agent.client.running_handler import RunningHandler, handler_is
 from meup_agent.errors import (
     AlreadyDecided,
@@ -315,4 +316,5 @@ async def _refuse(message: InboundMessage, rejection: RejectMessage) -> None:
         raise RequestRefused(rejection)
     if (proposal := message.proposal) is not None:
         with suppress(AlreadyDecided, AlreadyInProgress):
-            await proposal.reject(rejection.reason, explain=rejection.explain)
+            words = allowed_words(message.space, rejection.explain)
+            await proposal.reject(rejection.reason, explain=words)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from meup_agent.agent.middleware import InboundMessage, OutboundMessage, Verb, wrap
+from meup_agent.client.explanations import send_explanation
 from meup_agent.client.proposal import Proposal
 from meup_agent.client.proposal_handle import PendingProposal
 from meup_agent.client.running_handler import awaited, handler_is
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskStatus
 
     from meup_agent.agent.middleware import Layer
+    from meup_agent.client.explanations import DecisionReceipt, Explainer
     from meup_agent.client.proposal import ProposalRecord
     from meup_agent.client.proposal_handle import ProposalHandle
     from meup_agent.protocol.envelope import Envelope
@@ -61,6 +63,26 @@ async def pass_outbound(
         return await send(given)
 
     return await wrap(layers, innermost)(message)
+
+
+def explainer_within(session: Session, space: Space, layers: Sequence[Layer]) -> Explainer:
+    """Sends explanations through the layers, as the chats that they are."""
+
+    async def explain(decision: Envelope, text: str) -> str:
+        async def send(given: OutboundMessage) -> str:
+            return await send_explanation(session, given.payload, to=given.to, about=decision.id)
+
+        message = OutboundMessage(
+            verb="send",
+            space=space,
+            kind=kinds.CHAT,
+            payload={"message": text},
+            to=decision.to,
+            correlation=(decision.id,),
+        )
+        return str(await pass_outbound(layers, message, send))
+
+    return explain
 
 
 class MiddlewareSpace(Space):
@@ -208,6 +230,7 @@ class MiddlewareSpace(Space):
                 async with self._bare.propose(
                     given.participant, given.tool, given.arguments, to=given.to, **options
                 ) as proposal:
+                    proposal.explain_by(explainer_within(self._session, self._bare, self._layers))
                     passage.open(proposal)
                     yield proposal
             except Exception as error:
@@ -321,7 +344,7 @@ class _MiddlewareProposal(Proposal):
     @awaited
     async def reject(
         self, reason: str, *, explain: str | None = None, rule: dict[str, Any] | None = None
-    ) -> None:
+    ) -> DecisionReceipt:
         """See :meth:`Proposal.reject`."""
         message = OutboundMessage(
             verb="reject",
@@ -333,7 +356,17 @@ class _MiddlewareProposal(Proposal):
             proposal=self._bare,
         )
 
-        async def send(given: OutboundMessage) -> None:
-            await self._bare.reject(given.reason, explain=given.explain, rule=rule)
+        receipts: list[DecisionReceipt] = []
+
+        async def send(given: OutboundMessage) -> DecisionReceipt:
+            receipt = await self._bare.reject(given.reason, explain=given.explain, rule=rule)
+            receipts.append(receipt)
+            return receipt
 
         await pass_outbound(self._layers, message, send)
+        if not receipts:
+            raise UsageError(
+                "a middleware returned without call_next, so nothing was rejected; "
+                "raise an exception to refuse a rejection"
+            )
+        return receipts[-1].explained_by(explainer_within(self._session, self._space, self._layers))

@@ -13,6 +13,7 @@ import msgspec
 
 from meup_agent.approval.policy import History, Policy, PolicyDecision
 from meup_agent.approval.rules import TOOL_CALL, QuorumRule, Verdict
+from meup_agent.client.explanations import allowed_words
 from meup_agent.client.proposal import Proposal
 from meup_agent.client.schema_check import Checker, checker_for
 from meup_agent.client.space import Space
@@ -79,7 +80,8 @@ class Decider:
                 await proposal.fulfill(rule=decision.told)
             elif decision.verdict is Verdict.DENY:
                 explain = decision.explain or f"The rule {decision.rule} denies this call."
-                await proposal.reject(decision.reason, explain=explain, rule=decision.told)
+                words = allowed_words(space, explain)
+                await proposal.reject(decision.reason, explain=words, rule=decision.told)
             elif self._held is not None:
                 self._held(proposal, space, decision)
         except MeupError as error:

@@ -28,6 +28,7 @@ from meup_agent.approval.vote_tools import (
 )
 from meup_agent.approval.voting import Vote, VoteCount, VoteOutcome
 from meup_agent.approval.watched_policy import WatchedPolicy
+from meup_agent.client.explanations import allowed_words
 from meup_agent.client.running_handler import handler_is
 from meup_agent.errors import ConfigurationError, MeupError, RequestError, VoteRefused, printable
 from meup_agent.protocol import kinds, payloads
@@ -235,13 +236,16 @@ class Reviewer:
                 # Whatever comes of it, these votes are not asked for again.
                 self._drop(held)
                 await held.proposal.reject(
-                    Reason.DISAGREE, explain=explain_rejection(count), rule=held.told
+                    Reason.DISAGREE,
+                    explain=allowed_words(held.space, explain_rejection(count)),
+                    rule=held.told,
                 )
                 return
             again = await self._decider.decide(held.proposal, held.space, again=True)
             if again.verdict is Verdict.DENY:
                 self._drop(held)
-                await held.proposal.reject(again.reason, explain=again.explain, rule=again.told)
+                words = allowed_words(held.space, again.explain)
+                await held.proposal.reject(again.reason, explain=words, rule=again.told)
             elif not _asks_the_same(held.decision, again):
                 await self._begin_anew(held, again)
             else:
@@ -311,11 +315,12 @@ class Reviewer:
                 if decision.ttl is not None and now - held.since >= decision.ttl:
                     # Once: what cannot be rejected is still decided by people, or expires.
                     self._drop(held)
+                    words = (
+                        f"No participant decided within {decision.ttl:g} s. That is neither a"
+                        " refusal nor a permission."
+                    )
                     await held.proposal.reject(
-                        Reason.TIMEOUT,
-                        explain=f"No participant decided within {decision.ttl:g} s. That is neither"
-                        " a refusal nor a permission.",
-                        rule=held.told,
+                        Reason.TIMEOUT, explain=allowed_words(held.space, words), rule=held.told
                     )
                 elif decision.remind is not None and now - held.reminded >= decision.remind:
                     held.reminded = now

@@ -5,9 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
+from meup_agent.client.explanations import (
+    DecisionReceipt,
+    check_may_explain,
+    check_may_send,
+    explainer_of,
+)
 from meup_agent.client.requests import request
 from meup_agent.client.running_handler import awaited
-from meup_agent.errors import AlreadyDecided, AlreadyInProgress, Refused, UsageError
+from meup_agent.errors import AlreadyDecided, AlreadyInProgress, UsageError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.protocol.exchange.proposal_store import fingerprint_of
@@ -166,7 +172,7 @@ class Proposal:
     @awaited
     async def reject(
         self, reason: str, *, explain: str | None = None, rule: dict[str, Any] | None = None
-    ) -> None:
+    ) -> DecisionReceipt:
         """Reject the proposal. The explanation follows as a chat, without delaying the rejection.
 
         Returns when the gateway has taken it, where the gateway shows that. Without a connection
@@ -174,16 +180,19 @@ class Proposal:
 
         Args:
             reason: A reason code, for example ``Reason.UNSAFE``.
-            explain: Longer words for the proposer.
+            explain: Longer words for the proposer; the receipt takes them later, too.
             rule: The rule that decided it, told to every reader of the rejection (PROTOCOL 6).
+
+        Returns:
+            The receipt, with the id of the reject.
 
         Raises:
             AlreadyDecided: It is not pending any more.
             AlreadyInProgress: Its fulfillment is on its way.
-            Refused: Our capabilities do not allow it. What the gateway refuses later is logged.
+            Refused: Our capabilities do not allow it, or not the explanation, and nothing was sent;
+                or the gateway did not let one of them through.
             NotExpressible: JSON, or the gateway's dialect, has no words for it.
             NotSent: There is no connection any more, and there will be none.
-            Refused: The gateway did not let it through.
             UsageError: The explanation is larger than anybody takes. Then nothing was sent.
         """
         record = self._record
@@ -191,30 +200,22 @@ class Proposal:
             raise AlreadyDecided(self.id, record.state)
         if record is not None and record.in_progress_by is not None:
             raise AlreadyInProgress(self.id, record.in_progress_by)
-        to, body = (self.proposer,), {"message": explain}
+        session, to = self._session, (self.proposer,)
         payload = build_rejection(str(reason), rule)
-        self._session.sayable(kinds.MCP_REJECT, payload, to=to, correlation=(self.id,))
-        self._check_may_reject(payload)
+        session.sayable(kinds.MCP_REJECT, payload, to=to, correlation=(self.id,))
+        what = f"proposal {self.id} was not rejected"
+        check_may_send(session, kinds.MCP_REJECT, payload, what)
         if explain:
-            self._session.sayable(
-                kinds.CHAT, body, to=to, correlation=(self._session.table.new_id(),)
-            )
-        rejection = self._session.reject(self._key, str(reason), rule)
+            check_may_explain(session, {"message": explain}, to=to, what=what)
+        rejection = session.reject(self._key, str(reason), rule)
+        said = [rejection.id]
         if explain:
-            self._session.say(kinds.CHAT, body, to=to, correlation=(rejection.id,))
-        await self._session.taken((rejection.id,))
-
-    def _check_may_reject(self, payload: dict[str, Any]) -> None:
-        roster = self._session.table.roster
-        # Some gateways announce nothing to those whom they have forgotten (PROTOCOL 2).
-        known = bool(roster.my_capabilities) or roster.guarantees.identity_checked
-        if known and not roster.is_allowed(roster.me, kinds.MCP_REJECT, payload):
-            raise Refused(
-                "capability_violation",
-                f"proposal {self.id} was not rejected: none of the capabilities of {roster.me!r} "
-                f"allows mcp/reject with the reason {payload['reason']!r}; ask a participant that "
-                'manages the space to grant {"kind": "mcp/reject"}',
-            )
+            body = {"message": explain}
+            said.append(session.say(kinds.CHAT, body, to=to, correlation=(rejection.id,)).id)
+        await session.taken(said)
+        return DecisionReceipt(
+            rejection, (self.id,), explainer_of(session), explained=bool(explain)
+        )
 
 
 def _ignore(_: Progress) -> None:

@@ -10,6 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
+from meup_agent.client.explanations import (
+    DecisionReceipt,
+    check_may_explain,
+    check_may_send,
+    explainer_of,
+)
 from meup_agent.client.messages import relay
 from meup_agent.client.running_handler import awaited, cause_of_leaving, parent_in
 from meup_agent.client.waits import explanation_so_far, with_explanation
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
+    from meup_agent.client.explanations import Explainer
     from meup_agent.client.messages import OnProgress
     from meup_agent.protocol.exchange import Key
     from meup_agent.protocol.outcomes import Ending, Outcome
@@ -56,6 +63,7 @@ class ProposalHandle:
         self._session = session
         self._key = key
         self._left: Ending | None = None
+        self._explainer = explainer_of(session)
         self.id = key.id
 
     @property
@@ -151,7 +159,9 @@ class ProposalHandle:
         return explanation_so_far(self._session, outcome)
 
     @awaited
-    async def withdraw(self, reason: str = Reason.NO_LONGER_NEEDED) -> None:
+    async def withdraw(
+        self, reason: str = Reason.NO_LONGER_NEEDED, *, explain: str | None = None
+    ) -> DecisionReceipt:
         """Withdraw it; a handler at work on it is cancelled. No effect on a decided proposal.
 
         Returns when the gateway has taken it, where the gateway shows that. Without a connection
@@ -159,14 +169,35 @@ class ProposalHandle:
 
         Args:
             reason: The reason code that the others see.
+            explain: Longer words for them, said as a chat that follows; the receipt takes them
+                later, too. Left out where nothing had to be withdrawn.
+
+        Returns:
+            The receipt, with the id of the withdraw.
 
         Raises:
-            Refused: The gateway did not let it through.
+            Refused: Our capabilities do not allow it, or not the explanation, and nothing was sent;
+                or the gateway did not let one of them through.
+            UsageError: The explanation is larger than anybody takes. Then nothing was sent.
         """
-        said = self._session.pending_calls.give_up(
-            self._key, Cause(str(reason), self._session.me, at=self._session.now())
+        session, what = self._session, f"proposal {self.id} was not withdrawn"
+        if session.table.is_sent(self._key):
+            check_may_send(session, kinds.MCP_WITHDRAW, {"reason": str(reason)}, what)
+            if explain:
+                check_may_explain(session, {"message": explain}, to=(), what=what)
+        said = session.pending_calls.give_up(
+            self._key, Cause(str(reason), session.me, at=session.now())
         )
-        await self._session.taken(said)
+        await session.taken([each.id for each in said])
+        withdraw = next((each for each in said if self.id in each.correlation), None)
+        receipt = DecisionReceipt(withdraw, (self.id,), self._explainer)
+        if explain and withdraw is not None:
+            await receipt.explain(explain)
+        return receipt
+
+    def explain_by(self, explainer: Explainer) -> None:
+        """Have this function send the words that explain its withdrawal."""
+        self._explainer = explainer
 
     def leave(self) -> None:
         """Its block is left: withdraw it if it is undecided."""

@@ -149,6 +149,24 @@ class Withdrawal(msgspec.Struct, frozen=True):
         return self.cause.code
 
 
+class Explanation(msgspec.Struct, frozen=True):
+    """Words that explain a rejection of a proposal of ours, or a withdrawal of another's.
+
+    Attributes:
+        proposal_ids: The proposals; one, except where several were withdrawn together.
+        by: The participant that rejected or withdrew, and explains.
+        about: The id of its reject or withdraw.
+        text: Its words, at most 4,000 characters, as a stranger wrote them.
+        of_withdrawal: It explains a withdrawal; otherwise a rejection.
+    """
+
+    proposal_ids: tuple[str, ...]
+    by: str
+    about: str
+    text: str
+    of_withdrawal: bool
+
+
 class Expiry(msgspec.Struct, frozen=True):
     """A deadline that passed; what was sent was withdrawn or cancelled.
 

@@ -132,12 +132,12 @@ class PendingCalls:
         wait = self._waits.get(key)
         return None if wait is None else wait.ending
 
-    def give_up(self, key: Key, cause: Cause) -> list[str]:
-        """Withdraw or cancel one if it is still open; the ids of what is said for that."""
+    def give_up(self, key: Key, cause: Cause) -> list[Envelope]:
+        """Withdraw or cancel one if it is still open; what is said for that."""
         effects = list(self.table.give_up(key, cause, self.now()))
         self.apply(effects)
         return [
-            effect.draft.id
+            effect.draft
             for effect in effects
             if isinstance(effect, Send) and effect.priority is Priority.END
         ]

@@ -27,6 +27,7 @@ async def observe(ctx: Context) -> None: ...
 PLAIN = [
     (Role.REJECT, "on_reject"),
     (Role.WITHDRAW, "on_withdraw"),
+    (Role.EXPLANATION, "on_explanation"),
     (Role.CONFLICT, "on_conflict"),
     (Role.CHAT, "on_chat"),
     (Role.JOIN, "on_join"),

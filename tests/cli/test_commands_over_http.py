@@ -96,7 +96,7 @@ class Proposed:
 
 def test_withdraw_ends_the_wait_of_the_agent_beside(stage: Stage, beside: Beside) -> None:
     proposed = Proposed(stage, "nothing", {}, to="alice")
-    done = beside("withdraw", proposed.id, "policy", participant="paula")
+    done = beside("withdraw", proposed.id, "policy", "--explain", "why", participant="paula")
     assert done == (0, "", f"meup: proposal {proposed.id} is withdrawn\n")
     outcome = proposed.outcome()
     assert isinstance(outcome, Withdrawal)

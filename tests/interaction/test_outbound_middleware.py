@@ -97,7 +97,7 @@ async def test_what_handlers_send_passes(meeting: Meeting, notes: Notes) -> None
             assert await proposer.call("tools", "add", {"a": 1, "b": 2}, to="reviewer") == 3
             with pytest.raises(ProposalRejected, match="unsafe"):
                 await proposer.call("tools", "add", {"a": 2, "b": 2}, to="reviewer")
-            await notes.until(("reject", "NoneType"))
+            await notes.until(("reject", "DecisionReceipt"))
     assert [each for each in notes.all if len(each) == 3] == [
         ("send", None, "chat"),
         ("call", "tools", "add"),

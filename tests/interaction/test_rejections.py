@@ -10,7 +10,7 @@ import pytest
 from meup_agent import Agent, Envelope, Proposal, Reason, Rejection
 from meup_agent.errors import ProposalRejected, Refused
 from meup_agent.protocol import kinds
-from meup_agent.protocol.exchange.response_reader import EXPLANATION_CHARS
+from meup_agent.protocol.exchange.explanations import EXPLANATION_CHARS
 from tests.interaction.people import (
     PATIENCE,
     Meeting,

@@ -170,6 +170,10 @@ def withdraw(
             metavar="[REASON]", help=f"Why: {_REASONS}.", autocompletion=complete_reason
         ),
     ] = Reason.NO_LONGER_NEEDED,
+    explain: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Longer words for those who saw it, said as a chat."),
+    ] = None,
     *,
     where: HttpOptions,
     result: ResultOptions,
@@ -187,14 +191,14 @@ def withdraw(
             session.api, proposal, proposer=session.space.me, in_progress=True
         )
         whole = str(record["id"])
+        to = tuple(map(str, record.get("to") or ()))
         send = partial(
-            session.space.send,
-            kinds.MCP_WITHDRAW,
-            {"reason": reason},
-            to=tuple(map(str, record.get("to") or ())),
-            correlation=whole,
+            session.space.send, kinds.MCP_WITHDRAW, {"reason": reason}, to=to, correlation=whole
         )
         withdrawal, _ = await send_confirmed(session.space, "the withdrawal", send)
+        if explain:
+            chat = partial(session.space.chat, explain, to=to, about=withdrawal)
+            await send_confirmed(session.space, "the explanation", chat)
         [now] = [
             each
             for each in await session.api.proposals(whole)

@@ -76,8 +76,8 @@ are the roles:
 * ``request``: not cancelled before it came, not a copy; as a fulfillment, of one known or claimed
   proposal that is pending, another's, and neither begun nor rejected here.
 * ``proposal``: pending, in time, broadcast or addressed to us, and the first under its id.
-* ``reject``, ``withdraw``, ``conflict``, ``chat``, ``join``, ``leave``, ``gap``, ``grant``,
-  ``revoke``, ``kind``: notices, which owe no answer and carry nothing out.
+* ``reject``, ``withdraw``, ``explanation``, ``conflict``, ``chat``, ``join``, ``leave``, ``gap``,
+  ``grant``, ``revoke``, ``kind``: notices, which owe no answer and carry nothing out.
 
 In the modes *outgoing only* and *observing* none of them starts anything, and nothing is answered.
 

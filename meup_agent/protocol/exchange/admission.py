@@ -270,6 +270,7 @@ PATHS: Final[Mapping[Role, Callable[[Admission, InboundExchange, float], Denial 
     Role.PROPOSAL: Admission.of_proposal,
     Role.REJECT: Admission.of_notice,
     Role.WITHDRAW: Admission.of_notice,
+    Role.EXPLANATION: Admission.of_notice,
     Role.CONFLICT: Admission.of_notice,
     Role.CHAT: Admission.of_notice,
     Role.JOIN: Admission.of_notice,

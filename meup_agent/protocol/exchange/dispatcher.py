@@ -129,7 +129,8 @@ class InboundDispatcher(TablePart):
             self._context.drop("duplicate", envelope, expected=True)
         elif envelope.kind == kinds.CHAT and envelope.concerns(self._context.me):
             if envelope.correlation:
-                self.reader.explanations.read(envelope, now)
+                for explanation in self.reader.explanations.read(envelope, now):
+                    self._scheduler.notify(Role.EXPLANATION, envelope, now, explanation)
             self._scheduler.notify(Role.CHAT, envelope, now)
         elif envelope.kind in (GRANT, REVOKE):
             self._grant_or_revoke(envelope, now)

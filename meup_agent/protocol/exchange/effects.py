@@ -10,7 +10,13 @@ import msgspec
 
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.management_payloads import Grant, Revocation
-from meup_agent.protocol.outcomes import Ending, Fulfillment, Rejection, Withdrawal
+from meup_agent.protocol.outcomes import (
+    Ending,
+    Explanation,
+    Fulfillment,
+    Rejection,
+    Withdrawal,
+)
 from meup_agent.protocol.payloads import Call
 from meup_agent.reasons import Cause
 
@@ -44,6 +50,7 @@ class Role(StrEnum):
     PROPOSAL = "proposal"
     REJECT = "reject"
     WITHDRAW = "withdraw"
+    EXPLANATION = "explanation"
     CONFLICT = "conflict"
     CHAT = "chat"
     JOIN = "join"
@@ -89,7 +96,7 @@ class Gap(msgspec.Struct, frozen=True):
     seq: int
 
 
-Subject = Rejection | Withdrawal | Conflict | Gap | Grant | Revocation | None
+Subject = Rejection | Withdrawal | Explanation | Conflict | Gap | Grant | Revocation | None
 
 
 class Work(msgspec.Struct, frozen=True):

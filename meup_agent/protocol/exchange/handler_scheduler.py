@@ -27,7 +27,7 @@ from meup_agent.protocol.payloads import Call
 from meup_agent.reasons import Cause, Reason
 
 _DROPPABLE: Final = frozenset(
-    {Role.CHAT, Role.JOIN, Role.LEAVE, Role.KIND, Role.GRANT, Role.REVOKE}
+    {Role.CHAT, Role.EXPLANATION, Role.JOIN, Role.LEAVE, Role.KIND, Role.GRANT, Role.REVOKE}
 )
 
 

@@ -306,6 +306,7 @@ class InboundProposals(TablePart):
         payload = envelope.payload_object
         reason = read_reason(payload.get("reason"))
         proposer = context.on_behalf_of(envelope, payload)
+        ended: list[str] = []
         for proposal_id in envelope.correlation:
             key = ProposalKey(proposer, proposal_id)
             record = store.get(key, now)
@@ -317,11 +318,14 @@ class InboundProposals(TablePart):
                     context.drop("withdraw_by_another", envelope)
                 # Two proposers may use one id, and this one's proposal may be still to come.
                 context.tombstones.put("withdrawn", *key, reason, now)
-            store.withdrawn(key, reason, now)
+            if store.withdrawn(key, reason, now):
+                ended.append(proposal_id)
             cause = cause_of_end(envelope.sender, proposal_id, reason, "", now)
             self._end(key, record, cause, now)
             if proposer != envelope.sender:
                 self._outbound.end_by_gateway(proposer, proposal_id, reason, now)
+        if ended and proposer == envelope.sender != context.me:
+            self._reader.explanations.expect_of_withdraw(proposer, envelope.id, tuple(ended), now)
 
     def _end(
         self, proposal: ProposalKey, record: ProposalEntry | None, cause: Cause, now: float

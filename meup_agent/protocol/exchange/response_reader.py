@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final, cast
+from typing import cast
 
 from meup_agent.errors import NotExpressible
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.exchange.effects import Conflict, Priority, Progressed, Role
+from meup_agent.protocol.exchange.explanations import ExplanationStore
 from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, TablePart
 from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange, cause_of
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
@@ -19,47 +20,10 @@ from meup_agent.protocol.exchange.proposal_store import (
 )
 from meup_agent.protocol.exchange.resolution import find_answered, resolve
 from meup_agent.protocol.exchange.table_context import TableContext
-from meup_agent.protocol.exchange.ttl_map import TTLMap
 from meup_agent.protocol.lifecycle import OutboundEvent, OutboundState, ProposalEvent
 from meup_agent.protocol.outcomes import Ending, Fulfillment, LostRace, Rejection, Responded
 from meup_agent.protocol.payloads import read_response
 from meup_agent.reasons import Cause, Reason
-
-EXPLANATION_CHARS: Final = 4_000
-"""Characters of an explanation that are kept: some pages, and a stranger may have written them."""
-
-EXPLANATION_COUNT: Final = 1_000
-EXPLANATION_SECONDS: Final = 600.0
-"""Rejections whose explanations are kept, and the time for which they are."""
-
-
-class RejectExplanations:
-    """The words with which senders explain their rejects of our proposals, in a chat (4.3)."""
-
-    def __init__(self) -> None:
-        self._words: TTLMap[tuple[str, str], str] = TTLMap(
-            count=EXPLANATION_COUNT,
-            seconds=EXPLANATION_SECONDS,
-            size=EXPLANATION_COUNT * EXPLANATION_CHARS,
-        )
-
-    def expect(self, by: str, rejection_id: str, now: float) -> None:
-        """Expect an explanation of a reject."""
-        self._words.put((by, rejection_id), "", now)
-
-    def read(self, chat: Envelope, now: float) -> None:
-        """Keep a chat for the rejects of its sender that it names, if it is the first."""
-        for name in chat.correlation:
-            if self._words.get((chat.sender, name), now) == "":
-                payload = chat.payload_object
-                text = payload.get("message", payload.get("text"))
-                if isinstance(text, str) and text:
-                    words = text[:EXPLANATION_CHARS]
-                    self._words.put((chat.sender, name), words, now, size=4 * len(words))
-
-    def get(self, by: str, rejection_id: str, now: float) -> str:
-        """The words that explain a reject; empty where none have come."""
-        return self._words.get((by, rejection_id), now) or ""
 
 
 class ResponseReader(TablePart):
@@ -70,7 +34,7 @@ class ResponseReader(TablePart):
     ) -> None:
         super().__init__(context, outbound, scheduler)
         self._relays = Relays(context)
-        self.explanations = RejectExplanations()
+        self.explanations = ExplanationStore()
 
     # --- responses ---
 
@@ -193,7 +157,7 @@ class ResponseReader(TablePart):
         self, record: ProposalEntry, rejection: Rejection, envelope: Envelope, now: float
     ) -> None:
         """Apply a rejection of our proposal, and tell handlers while a caller waits for it."""
-        self.explanations.expect(rejection.by, rejection.id, now)
+        self.explanations.expect_of_reject(rejection.by, rejection.id, record.key.id, now)
         exchange = self._outbound.find_own_proposal(record, now)
         if exchange is None or not exchange.is_open:
             return

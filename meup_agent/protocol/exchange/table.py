@@ -21,6 +21,7 @@ from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange, Wai
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.proposal_store import ProposalKey, ProposalStore
 from meup_agent.protocol.exchange.table_context import FindHandler, Mode, TableContext
+from meup_agent.protocol.lifecycle import OutboundState
 from meup_agent.reasons import Cause
 
 UNSENT = "the answer could not be sent"
@@ -64,7 +65,7 @@ class ExchangeTable:
         self._dispatcher = InboundDispatcher(self._context, self._outbound, self._scheduler)
         self.roster: Final = self._context.roster
         self.proposal_store: Final = self._context.proposal_store
-        # The words that explain rejects of our proposals.
+        # The words that explain rejects of our proposals, and withdraws of others'.
         self.explanations: Final = self._dispatcher.reader.explanations
         self.new_id: Final = new_id
         # Gives an envelope of ours the time of day, which it keeps when it is sent again.
@@ -117,6 +118,11 @@ class ExchangeTable:
         if key.side == "out":
             return self._outbound.find_open(key.id) is not None
         return self._scheduler.find(key) is not None
+
+    def is_sent(self, key: Key) -> bool:
+        """True if an exchange of ours is open and has left, so that its end has to be said."""
+        exchange = self._outbound.find_open(key.id)
+        return exchange is not None and exchange.state is OutboundState.WAITING
 
     def next_deadline(self) -> float | None:
         """The time at which :meth:`tick` has something to do; an earlier one does no harm."""

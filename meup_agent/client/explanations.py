@@ -1,0 +1,135 @@
+"""The explanations of our own rejects and withdraws: said later, as a chat (PROTOCOL 4.3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from meup_agent.client.running_handler import awaited
+from meup_agent.errors import NotSent, Refused, UsageError
+from meup_agent.protocol import kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from meup_agent.client.space import Space
+    from meup_agent.protocol.envelope import Envelope
+    from meup_agent.session import Session
+
+    Explainer = Callable[[Envelope, str], Awaitable[str]]
+    """Sends the words that explain a reject or withdraw of ours; the id of the chat."""
+
+
+class DecisionReceipt:
+    """A reject or withdraw of ours that was sent, which can be explained later.
+
+    Attributes:
+        id: The id of its envelope; empty where there was nothing to send: the proposal was decided
+            already, or had not been sent itself.
+        proposal_ids: The proposals that it ends.
+    """
+
+    def __init__(
+        self,
+        sent: Envelope | None,
+        proposal_ids: tuple[str, ...],
+        explain: Explainer,
+        *,
+        explained: bool = False,
+    ) -> None:
+        self._sent = sent
+        self._explain = explain
+        self._explained = explained
+        self.id = "" if sent is None else sent.id
+        self.proposal_ids = proposal_ids
+
+    def __repr__(self) -> str:
+        return f"<DecisionReceipt {self.id or 'of nothing sent'} of {len(self.proposal_ids)}>"
+
+    def explained_by(self, explain: Explainer) -> DecisionReceipt:
+        """The same receipt, whose words are sent by this function."""
+        return DecisionReceipt(self._sent, self.proposal_ids, explain, explained=self._explained)
+
+    @awaited
+    async def explain(self, text: str) -> str:
+        """Say why, to those who heard of the decision; once, since readers keep the first words.
+
+        Args:
+            text: The words. Readers keep 4,000 characters.
+
+        Returns:
+            The id of the chat.
+
+        Raises:
+            UsageError: There are no words, or it was explained before.
+            NotSent: Nothing was rejected or withdrawn that could be explained, or there will be no
+                connection any more.
+            Refused: Our capabilities do not allow a chat, or the gateway did not let it through.
+        """
+        if self._sent is None:
+            raise NotSent(
+                "the explanation was not sent: neither was a withdrawal, since the proposal was "
+                "decided before, or had not been sent"
+            )
+        if not text:
+            raise UsageError(f"an explanation of {self.id} needs words")
+        if self._explained:
+            raise UsageError(
+                f"{self.id} was explained already, and its readers keep the first explanation"
+            )
+        self._explained = True
+        try:
+            return await self._explain(self._sent, text)
+        except BaseException:
+            self._explained = False
+            raise
+
+
+def explainer_of(session: Session) -> Explainer:
+    """Sends explanations over a session."""
+
+    async def explain(decision: Envelope, text: str) -> str:
+        return await send_explanation(session, {"message": text}, to=decision.to, about=decision.id)
+
+    return explain
+
+
+async def send_explanation(
+    session: Session, payload: Any, *, to: tuple[str, ...], about: str
+) -> str:
+    """Send a chat about a reject or withdraw, and wait until the gateway has taken it; its id."""
+    check_may_explain(session, payload, to=to)
+    chat = session.say(kinds.CHAT, payload, to=to, correlation=(about,))
+    await session.taken((chat.id,))
+    return chat.id
+
+
+def allowed_words(space: Space, text: str | None) -> str | None:
+    """The words, if a chat of them is allowed: a program's rejection is sent without them, too."""
+    allowed = not space.capabilities or space.may(kinds.CHAT, {"message": text})
+    return text if allowed else None
+
+
+def check_may_explain(
+    session: Session,
+    payload: Any,
+    *,
+    to: tuple[str, ...],
+    what: str = "the explanation was not sent",
+) -> None:
+    """Raise Refused where no capability of ours allows the words, UsageError where none fit."""
+    session.sayable(kinds.CHAT, payload, to=to, correlation=(session.table.new_id(),))
+    check_may_send(session, kinds.CHAT, payload, what)
+
+
+def check_may_send(session: Session, kind: str, payload: Any, what: str) -> None:
+    """Raise Refused for what our announced capabilities do not allow."""
+    roster = session.table.roster
+    # Some gateways announce nothing to those whom they have forgotten (PROTOCOL 2).
+    known = bool(roster.my_capabilities) or roster.guarantees.identity_checked
+    if known and not roster.is_allowed(roster.me, kind, payload):
+        said = f" with the reason {payload['reason']!r}" if "reason" in payload else ""
+        raise Refused(
+            "capability_violation",
+            f"{what}: none of the capabilities of {roster.me!r} allows {kind}{said}; ask a "
+            f'participant that manages the space to grant {{"kind": "{kind}"}}',
+        )

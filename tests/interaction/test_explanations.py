@@ -1,0 +1,233 @@
+"""Explanations of rejects and withdraws: said later, by their sender alone (PROTOCOL 4.3)."""
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from meup_agent import Agent, Envelope, Explanation, Proposal, Reason, Rejection
+from meup_agent.errors import NotSent, Refused, UsageError
+from meup_agent.gateway.embedded import Gateway
+from meup_agent.protocol import kinds
+from meup_agent.protocol.exchange.explanations import EXPLANATION_CHARS
+from meup_agent.testing.memory import MemorySpace
+from tests.interaction.people import (
+    PARTICIPANTS,
+    PATIENCE,
+    InMemory,
+    Meeting,
+    Notes,
+    OverSockets,
+    gathered,
+    join,
+    raw,
+    session_of,
+    taped,
+)
+
+pytestmark = pytest.mark.anyio
+
+MUTE = {
+    **PARTICIPANTS,
+    "reviewer": [{"kind": "mcp/reject"}],
+    "proposer": [{"kind": "mcp/proposal"}],
+}
+
+
+def is_proposal(envelope: Envelope) -> bool:
+    return envelope.kind == kinds.MCP_PROPOSAL
+
+
+def undecided(name: str = "reviewer") -> Agent:
+    agent = Agent(name)
+
+    @agent.on_proposal
+    async def look(proposal: Proposal) -> None: ...
+
+    return agent
+
+
+def listening(name: str, notes: Notes) -> Agent:
+    agent = Agent(name)
+
+    @agent.on_explanation
+    async def hear(explanation: Explanation) -> None:
+        notes(explanation)
+
+    return agent
+
+
+@pytest.mark.rule("4.3.explained_later")
+async def test_rejection_is_explained_after_the_wait_for_it_has_ended(
+    meeting: Meeting, notes: Notes
+) -> None:
+    async with gathered(meeting, undecided(), listening("proposer", notes)) as (reviewer, space):
+        async with taped(reviewer) as tape, space.propose("tools", "x", to="reviewer") as proposal:
+            await tape.until(is_proposal)
+            receipt = await reviewer.proposal(proposal.id).reject(Reason.UNSAFE)
+            outcome = await proposal.outcome()
+            assert isinstance(outcome, Rejection)
+            assert (outcome.id, receipt.proposal_ids) == (receipt.id, (proposal.id,))
+            assert await outcome.explanation(timeout=0.0) == ""
+        await receipt.explain("it smokes")
+        await notes.until(
+            Explanation((proposal.id,), "reviewer", receipt.id, "it smokes", of_withdrawal=False)
+        )
+        assert await outcome.explanation() == "it smokes"
+        with pytest.raises(UsageError, match="was explained already"):
+            await receipt.explain("it burns")
+        with pytest.raises(UsageError, match="needs words"):
+            await receipt.explain("")
+
+
+@pytest.mark.rule("4.3.explained_later")
+async def test_withdrawal_is_explained_to_those_who_saw_it(meeting: Meeting, notes: Notes) -> None:
+    async with gathered(meeting, listening("reviewer", notes), "proposer") as (reviewer, space):
+        async with taped(reviewer) as tape:
+            async with space.propose("tools", "x") as first:
+                await tape.until(is_proposal)
+                receipt = await first.withdraw(Reason.DUPLICATE)
+            async with space.propose("tools", "x") as second:
+                await tape.until(is_proposal, 2)
+                at_once = await second.withdraw(explain="the other one is enough")
+            await tape.until(lambda envelope: envelope.kind == kinds.MCP_WITHDRAW, 2)
+            withdraws = [each.id for each in tape.of(kinds.MCP_WITHDRAW)]
+            assert withdraws == [receipt.id, at_once.id]
+            await notes.until(
+                Explanation((second.id,), "proposer", at_once.id, "the other one is enough", True)
+            )
+            await receipt.explain("made twice")
+            await notes.until(Explanation((first.id,), "proposer", receipt.id, "made twice", True))
+            with pytest.raises(UsageError, match="already"):
+                await at_once.explain("once more")
+
+
+async def test_withdrawal_of_what_is_decided_has_nothing_to_explain(meeting: Meeting) -> None:
+    async with gathered(meeting, undecided(), "proposer") as (reviewer, space):
+        async with taped(reviewer) as tape, space.propose("tools", "x", to="reviewer") as proposal:
+            await tape.until(is_proposal)
+            await reviewer.proposal(proposal.id).reject("busy")
+            await proposal.outcome()
+            receipt = await proposal.withdraw(explain="never said")
+        assert receipt.id == ""
+        with pytest.raises(NotSent, match="decided before"):
+            await receipt.explain("why")
+        assert [each for each in tape.of(kinds.CHAT) if each.correlation] == []
+
+
+@pytest.mark.rule("4.3.explained_later")
+async def test_only_the_first_words_of_the_sender_count_however_many_come(
+    meeting: Meeting, notes: Notes
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with (
+            raw(meeting) as mallory,
+            raw(meeting, "reviewer") as reviewer,
+            join(meeting, listening("proposer", notes)) as space,
+            taped(space) as tape,
+            space.propose("tools", "x", to="reviewer") as proposal,
+        ):
+            found = await reviewer.hear(is_proposal)
+            for each, id in ((mallory, "m1"), (reviewer, "r1")):
+                await each.say(
+                    kinds.MCP_REJECT,
+                    {"reason": "unsafe"},
+                    id=id,
+                    to=("proposer",),
+                    correlation=(found.id,),
+                )
+            outcome = await proposal.outcome()
+            about = {"to": ("proposer",), "correlation": ("r1",)}
+            # By another, of what it did reject, of nothing, of a number, and to others.
+            await mallory.say(kinds.CHAT, {"message": "forged"}, id="c1", **about)
+            await reviewer.say(
+                kinds.CHAT, {"message": "not mine"}, id="c2", to=("proposer",), correlation=("m1",)
+            )
+            await reviewer.say(kinds.CHAT, {"message": 5}, id="c3", **about)
+            await reviewer.say(
+                kinds.CHAT, {"message": "aside"}, id="c4", to=("tools",), correlation=("r1",)
+            )
+            await reviewer.say(kinds.CHAT, {"message": "x" * 9000}, id="c5", **about)
+            for number in range(300):
+                await reviewer.say(kinds.CHAT, {"message": "again"}, id=f"d{number}", **about)
+            await tape.until(lambda envelope: envelope.id == "d299")
+            assert isinstance(outcome, Rejection)
+            assert await outcome.explanation() == "x" * EXPLANATION_CHARS
+            await notes.until(
+                Explanation((proposal.id,), "reviewer", "r1", "x" * EXPLANATION_CHARS, False)
+            )
+        assert len(notes.all) == 1
+
+
+@pytest.mark.rule("4.3.may_explain")
+async def test_words_that_no_capability_allows_raise_and_nothing_is_sent() -> None:
+    meeting = InMemory()
+    meeting.space = MemorySpace(participants=MUTE)
+    meeting.token, meeting.connector = meeting.space.token, meeting.space.connector
+    await _mute(meeting)
+
+
+@pytest.mark.rule("4.3.may_explain")
+async def test_words_that_no_capability_allows_raise_over_sockets() -> None:
+    with Gateway(participants=MUTE).in_thread() as gateway:
+        await _mute(OverSockets(gateway))
+
+
+async def _mute(meeting: Meeting) -> None:
+    async with gathered(meeting, "tools", undecided(), "proposer") as (tools, reviewer, space):
+        async with (
+            taped(tools) as tape,
+            taped(reviewer) as shown,
+            space.propose("tools", "x", to="reviewer") as proposal,
+        ):
+            await shown.until(is_proposal)
+            with pytest.raises(Refused, match=r"was not rejected: .*'reviewer' allows chat"):
+                await reviewer.proposal(proposal.id).reject("busy", explain="why")
+            with pytest.raises(Refused, match=r"was not withdrawn: .*'proposer' allows chat"):
+                await proposal.withdraw(explain="why")
+            receipt = await reviewer.proposal(proposal.id).reject("busy")
+            await tape.until(lambda envelope: envelope.kind == kinds.MCP_REJECT)
+            with pytest.raises(Refused, match="allows chat"):
+                await receipt.explain("why")
+        assert not tape.of(kinds.CHAT)
+
+
+@pytest.mark.rule("4.3.may_explain")
+async def test_refusal_of_the_words_by_the_gateway_is_raised(
+    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gathered(meeting, "observer", "proposer") as (observer, space):
+        async with taped(observer) as tape, space.propose("tools", "x") as proposal:
+            await tape.until(is_proposal)
+            # As where a capability was revoked, and the word of that is still on its way.
+            roster = session_of(observer).table.roster
+            roster.my_capabilities = ({"kind": "*"},)
+            roster._compiled.clear()
+            with pytest.raises(Refused, match="capability_violation"):
+                await observer.proposal(proposal.id).reject("busy", explain="why")
+
+
+async def test_explanation_passes_the_middleware_as_a_chat(meeting: Meeting, notes: Notes) -> None:
+    from meup_agent import CallNext, OutboundMessage
+
+    reviewer = Agent("reviewer")
+
+    @reviewer.middleware
+    async def redact(message: OutboundMessage, call_next: CallNext) -> object:
+        if message.kind == kinds.CHAT and message.correlation:
+            message = message.replace(payload={"message": "redacted"})
+        return await call_next(message)
+
+    @reviewer.on_proposal
+    async def decide(proposal: Proposal) -> None:
+        receipt = await proposal.reject("unsafe")
+        await receipt.explain("the key is 1234")
+
+    async with gathered(meeting, reviewer, listening("proposer", notes)) as (speaker, space):
+        async with space.propose("tools", "x", to="reviewer") as proposal:
+            assert await proposal.explanation() == "redacted"
+        async with taped(speaker) as tape, speaker.propose("tools", "x") as own:
+            await tape.until(lambda envelope: envelope.id == own.id)
+            await own.withdraw(explain="the key is 1234")
+        while len(notes.all) < 2:
+            await anyio.lowlevel.checkpoint()
+        assert [each.text for each in notes.all] == ["redacted", "redacted"]
