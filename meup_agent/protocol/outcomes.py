@@ -21,6 +21,7 @@ from meup_agent.errors import (
     RequestTimeout,
     ToolError,
 )
+from meup_agent.protocol.callers import MissingCaller
 from meup_agent.protocol.payloads import WRAPPED, Change, JsonObject, as_object, objects_in
 from meup_agent.reasons import Cause
 
@@ -188,10 +189,19 @@ class Gone(msgspec.Struct, frozen=True):
         proposal_id: The proposal or request.
         participants: The absent ones; empty: a broadcast proposal, and none present that may
             fulfill it.
+        missing: In that case: which capability is missing, and which participants could fulfill it
+            with that.
     """
 
     proposal_id: str
     participants: tuple[str, ...] = ()
+    missing: MissingCaller | None = None
+
+    def __str__(self) -> str:
+        """The reason in words."""
+        if self.participants:
+            return f"{', '.join(self.participants)} left the space"
+        return str(self.missing or "no participant that may is present")
 
 
 class Responded(msgspec.Struct, frozen=True):
@@ -290,9 +300,7 @@ def raise_for(ending: Ending, *, what: str = "the request", explanation: str = "
         case Expiry():
             raise ProposalExpired(ending.proposal_id, sent=ending.sent, begun_by=ending.begun_by)
         case Gone():
-            absent = ", ".join(ending.participants)
-            why = f"{absent} left the space" if absent else "no participant that may is present"
-            raise ParticipantGone(f"{what} cannot be answered: {why}")
+            raise ParticipantGone(f"{what} cannot be answered: {ending}")
         case GatewayRefused():
             raise Refused(ending.error, ending.message, ending.details)
         case Unsent():

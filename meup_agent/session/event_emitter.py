@@ -212,7 +212,7 @@ def _said(ending: Ending) -> _Said:
         case Expiry():
             return _Said("expired" if ending.sent else "not_sent", reason=Reason.TIMEOUT)
         case Gone():
-            return _Said("gone", reason=", ".join(ending.participants))
+            return _Said("gone", reason=", ".join(ending.participants) or str(ending))
         case GatewayRefused():
             return _Said("refused", reason=ending.error)
         case LostRace():

@@ -3,11 +3,13 @@
 import json
 from typing import Any
 
+import anyio
 import pytest
 
-from meup_agent import Space
+from meup_agent import Agent, Space
 from meup_agent.cli import exit_codes
 from meup_agent.cli.render.formatting import format_capability
+from meup_agent.gateway.embedded import Gateway
 from tests.cli.conftest import Here
 from tests.cli.processes import meup
 from tests.cli.stage import ESCAPED, HOSTILE, Stage
@@ -92,3 +94,53 @@ def test_a_wrong_token_is_no_way_in(here: Here) -> None:
 )
 def test_a_capability_is_a_few_words(capability: Any, words: str) -> None:
     assert format_capability(capability) == words
+
+
+def test_those_that_may_call_a_tool_are_asked_for(here: Here) -> None:
+    done = here("who", "--can", "files.read_file", participant="paula")
+    assert (done.code, done.err) == (0, "")
+    assert [line.split()[0] for line in done.out.splitlines()] == ["paula", "reviewer"]
+    document = json.loads(here("who", "--can", "read_file", "--json").out)
+    people = {each["id"]: each["arguments"] for each in document["participants"]}
+    assert people["reviewer"] == "any"
+    assert document["can"] == {
+        "participant": None,
+        "tool": "read_file",
+        "could": None,
+        "capability": None,
+    }
+
+
+def test_a_tool_that_none_may_call_says_who_could(here: Here) -> None:
+    done = here("who", "--can", "", participant="paula")
+    assert done.code == exit_codes.USAGE
+    assert "--can names no tool" in done.err
+
+
+def test_what_is_to_be_granted_is_said_where_none_may_call_it() -> None:
+    people: dict[str, list[dict[str, Any]]] = {
+        "paula": [{"kind": "mcp/proposal"}],
+        "reviewer": [{"kind": "mcp/reject"}],
+    }
+    with Gateway("demo", people).in_thread() as gateway:
+        variables = {"MEUP_URL": gateway.url, "MEUP_SPACE": "demo"}
+        variables["MEUP_TOKEN"] = gateway.token("paula")
+
+        async def look(space: Space) -> None:
+            done = await anyio.to_thread.run_sync(
+                lambda: meup("who", "--can", "files.write", "--json", variables=variables)
+            )
+            document = json.loads(done.stdout)
+            assert (done.returncode, document["participants"]) == (exit_codes.ABSENT, [])
+            assert document["can"]["tool"] == "files.write"
+            assert document["can"]["could"] == ["reviewer"]
+            assert "nobody here may call files.write; reviewer could, if granted {" in done.stderr
+
+        async def join() -> None:
+            agent = Agent("reviewer")
+            async with agent.join(
+                gateway.url, space="demo", token=gateway.token("reviewer")
+            ) as space:
+                await look(space)
+
+        anyio.run(join)

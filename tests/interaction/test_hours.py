@@ -1,5 +1,6 @@
 """What takes seconds or hours, on a clock that jumps: in memory, on trio, without threads."""
 
+import re
 from typing import Any
 
 import anyio
@@ -25,7 +26,9 @@ from meup_agent.errors import (
     RequestTimeout,
     UsageError,
 )
+from meup_agent.testing.memory import MemorySpace
 from tests.interaction.people import (
+    PROPOSALS,
     InMemory,
     Latch,
     Notes,
@@ -391,3 +394,17 @@ async def test_initialize_is_not_said_to_be_cancelled(meeting: InMemory) -> None
     async with raw(meeting), join(meeting, "second") as caller:
         with pytest.raises(RequestTimeout, match="it is never cancelled, so it may still"):
             await caller.request("mallory", "initialize")
+
+
+@pytest.mark.rule("4.6.missing")
+async def test_proposal_that_nobody_here_may_carry_out_says_who_could(meeting: InMemory) -> None:
+    people = {"proposer": PROPOSALS, "reviewer": [{"kind": "mcp/reject"}]}
+    meeting.space = MemorySpace(participants=people)
+    meeting.token, meeting.connector = meeting.space.token, meeting.space.connector
+    async with join(meeting, "reviewer"), join(meeting, "proposer") as space:
+        words = (
+            'nobody here may call files.write; reviewer could, if granted {"kind": "mcp/request"'
+        )
+        with pytest.raises(ParticipantGone, match=re.escape(words)):
+            await space.call("files", "write", {"path": "a"})
+        assert elapsed() == pytest.approx(30)

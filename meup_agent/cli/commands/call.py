@@ -127,7 +127,8 @@ def propose(
         Wait,
         typer.Option(
             help="Which rejection ends the wait: one by a participant of --to (without --to, those"
-            " of all that could fulfill it), any, or none before the time is up."
+            " of all that could fulfill it), the first of any, those of all, or none before the"
+            " time is up."
         ),
     ] = Wait.ADDRESSED,
     ttl: Annotated[float, seconds_option(_TIMEOUT, "--ttl", "--timeout")] = TTL,

@@ -3,23 +3,45 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import typer
 from rich.cells import cell_len
 from rich.text import Text
 
+from meup_agent.cli import exit_codes
 from meup_agent.cli.address import SpaceOptions
 from meup_agent.cli.command_session import CommandSession
+from meup_agent.cli.failures import Failure, Misuse
 from meup_agent.cli.options import ResultOptions, TakeOver, Timeout, seconds
 from meup_agent.cli.render.escape import as_json_line, visible
 from meup_agent.cli.render.formatting import MAX_NAME, format_capability
+from meup_agent.protocol import payloads
+from meup_agent.protocol.callers import (
+    Allowed,
+    MissingCaller,
+    allowed_arguments,
+    find_missing,
+)
 from meup_agent.protocol.exchange import Mode
 
+if TYPE_CHECKING:
+    from meup_agent.client.space import Space
+
+MAX_SENTENCE: Final = 1_000
 NARROWEST: Final = 24  # columns that the capabilities get, however narrow the terminal is
 
 
 def who(
     *,
+    can: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOOL",
+            help="Only those that may call this tool: its name, or participant.name.",
+            show_default=False,
+        ),
+    ] = None,
     where: SpaceOptions,
     timeout: Timeout = 10.0,
     take_over: TakeOver = False,
@@ -29,6 +51,9 @@ def who(
 
     What needs no capability is not listed; at this package's gateway: to answer requests, to tell
     their progress, and to cancel one's own.
+
+    With `--can` only those that may call a tool, some of them with certain arguments only. Where
+    none may, the exit code is 7, and a sentence says which participant could, and what to grant.
 
     It only looks on: any participant's token will do, and an agent that runs with it is not
     disturbed.
@@ -42,29 +67,76 @@ def who(
         mode=Mode.OBSERVING,
         take_over=take_over,
     )
-    session.run(_print_json if result.as_json else _show)
+    if can is not None and not can.strip():
+        raise Misuse("--can names no tool; see meup who --help")
+    show = _print_json if result.as_json else _show
+
+    async def act(session: CommandSession) -> None:
+        asked = None if can is None else _Asked(session.space, can)
+        await show(session, asked)
+        if asked is not None and not asked.allowed:
+            raise Failure(visible(str(asked.missing()), MAX_SENTENCE), exit_codes.ABSENT)
+
+    session.run(act)
 
 
-async def _print_json(session: CommandSession) -> None:
+class _Asked:
+    """A tool, and who may call it: those present, and the participant that looks on."""
+
+    def __init__(self, space: Space, said: str) -> None:
+        self._space = space
+        self._listed = {each.id: each.capabilities for each in space.participants}
+        owner, _, rest = said.partition(".")
+        is_owned = bool(rest) and owner in self._listed
+        self.owner, self.tool = (owner, rest) if is_owned else (None, said)
+        found = {
+            name: allowed_arguments(each, self.tool)
+            for name, each in {space.me: space.capabilities, **self._listed}.items()
+        }
+        self.allowed = {name: each for name, each in found.items() if each is not Allowed.NONE}
+
+    def missing(self) -> MissingCaller:
+        """Describe what is missing, where none may call it."""
+        meta = {} if self.owner is None else {payloads.TARGET: self.owner}
+        call = payloads.Call("tools/call", {"name": self.tool, payloads.META: meta})
+        return find_missing(call, self._listed.items(), me=self._space.me)
+
+
+async def _print_json(session: CommandSession, asked: _Asked | None) -> None:
     space = session.space
-    participants = [
+    participants: list[dict[str, Any]] = [
         {"id": each.id, "me": each.id == space.me, "capabilities": list(each.capabilities)}
         for each in space.participants
+        if asked is None or each.id in asked.allowed
     ]
-    document = {
+    document: dict[str, Any] = {
         "space": session.space_name,
         "me": space.me,
         "capabilities": list(space.capabilities),
         "participants": participants,
     }
+    if asked is not None:
+        for each in participants:
+            each["arguments"] = str(asked.allowed[each["id"]])
+        missing = None if asked.allowed else asked.missing()
+        document["can"] = {
+            "participant": asked.owner,
+            "tool": asked.tool,
+            "could": None if missing is None else list(missing.could),
+            "capability": None if missing is None else missing.capability,
+        }
     await session.output.write(as_json_line(document))
 
 
-async def _show(session: CommandSession) -> None:
+async def _show(session: CommandSession, asked: _Asked | None) -> None:
     space, console = session.space, session.output.console
     capabilities = {each.id: each.capabilities for each in space.participants}
     present = set(capabilities)
     capabilities.setdefault(space.me, space.capabilities)
+    if asked is not None:
+        capabilities = {name: capabilities[name] for name in asked.allowed}
+        if not capabilities:
+            return
     names = {name: visible(name, MAX_NAME) for name in capabilities}
     width = max(map(cell_len, names.values()))
     room = console.width - width - 7 if session.output.is_terminal else None

@@ -283,7 +283,7 @@ def outcome_in_words(outcome: Outcome) -> str:
         case Withdrawal():
             return f"withdrawn: {outcome.reason}"
         case Gone():
-            return f"gone: {', '.join(outcome.participants)}"
+            return f"gone: {outcome}"
         case _:
             return "expired"
 

@@ -33,6 +33,10 @@ class Wait(StrEnum):
     """One from a participant that it was addressed to; of a broadcast one, all who could."""
     FIRST = "first"
     """The first one, of any participant."""
+    ALL = "all"
+    """Those of all participants that it was addressed to; of a broadcast one, of all who could.
+
+    One that is away for half a minute, and has not rejected it, is not waited for."""
     DEADLINE = "deadline"
     """None: only the deadline does."""
 
@@ -128,14 +132,31 @@ def deciding_rejection(
     if record.state is not ProposalState.PENDING or exchange.wait is Wait.DEADLINE:
         return None
     counted = list(record.rejections.values())
-    if exchange.wait is Wait.ADDRESSED and exchange.draft.to:
+    if exchange.wait is not Wait.FIRST and exchange.draft.to:
         counted = [rejection for rejection in counted if rejection.by in exchange.draft.to]
-    elif exchange.wait is Wait.ADDRESSED:
+        if exchange.wait is Wait.ALL and undecided_addressees(exchange, record):
+            return None
+    elif exchange.wait is not Wait.FIRST:
         able = able_to_fulfill(record, roster)
         counted = [rejection for rejection in counted if rejection.by in able]
         if len(counted) < len(able):
             return None
     return replace(counted[-1], counts=True) if counted else None
+
+
+def undecided_addressees(exchange: OutboundExchange, record: ProposalEntry) -> tuple[str, ...]:
+    """The participants that a proposal was addressed to, and that have not rejected it."""
+    return tuple(name for name in exchange.draft.to if name not in record.rejections)
+
+
+def rejection_without_the_absent(
+    exchange: OutboundExchange, record: ProposalEntry | None
+) -> Rejection | None:
+    """The rejection that ends a wait for all, when those that have not rejected are gone."""
+    if record is None or exchange.wait is not Wait.ALL or not record.state.is_pending:
+        return None
+    by = [name for name in record.rejections if name in exchange.draft.to]
+    return replace(record.rejections[by[-1]], counts=True) if by else None
 
 
 def cause_of(ending: Ending | None) -> Cause:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, AmbiguousProposal, ParticipantGone
+from meup_agent.protocol.callers import find_missing
 from meup_agent.protocol.exchange.effects import Key, Priority, Unsend, Wake
 from meup_agent.protocol.exchange.outbound_exchange import (
     OutboundExchange,
@@ -11,7 +12,9 @@ from meup_agent.protocol.exchange.outbound_exchange import (
     cause_of,
     deciding_rejection,
     record_end,
+    rejection_without_the_absent,
     send_end,
+    undecided_addressees,
 )
 from meup_agent.protocol.exchange.proposal_store import (
     MAX_PROPOSALS,
@@ -226,11 +229,22 @@ class OutboundTracker:
             return
         gone_at = self._gone_at(exchange, now)
         if gone_at is not None and now >= gone_at:
-            ending = Gone(key.id, self._awaited(exchange))
-            self.apply(exchange, OutboundEvent.GONE, now, ending)
+            rejection = rejection_without_the_absent(exchange, exchange.proposal)
+            if rejection is not None and exchange.proposal.in_progress_by is None:
+                self.apply(exchange, OutboundEvent.REJECTION, now, rejection)
+                return
+            self.apply(exchange, OutboundEvent.GONE, now, self._gone(exchange))
         else:
             self._context.look_again(gone_at, key)
             self._context.look_again(exchange.deadline, key)  # progress may have moved it
+
+    def _gone(self, exchange: OutboundExchange) -> Gone:
+        """The ending for want of a participant that could answer; of a broadcast, with the lack."""
+        awaited, record, roster = self._awaited(exchange), exchange.proposal, self._context.roster
+        if awaited or record is None:
+            return Gone(exchange.key.id, awaited)
+        present = ((each.id, each.capabilities) for each in roster.participants())
+        return Gone(exchange.key.id, (), find_missing(record.call, present, me=roster.me))
 
     def watch_absence(self, exchange: OutboundExchange, now: float) -> None:
         """Look again when the wait would end for want of a participant that could answer."""
@@ -264,6 +278,8 @@ class OutboundTracker:
         record = exchange.proposal
         if record is not None and record.in_progress_by is not None:
             return tuple(dict.fromkeys(item.by for item in record.fulfillments if item.live))
+        if record is not None and exchange.wait is Wait.ALL:
+            return undecided_addressees(exchange, record)
         return exchange.draft.to
 
     # --- ended by others ---

@@ -163,6 +163,8 @@ class ResponseReader(TablePart):
             return
         self._outbound.note_left(exchange, now)
         counts = self._outbound.reconsider(exchange, record, now)
+        if not counts:  # of all that were asked, fewer are left
+            self._outbound.watch_absence(exchange, now)
         self._scheduler.notify(Role.REJECT, envelope, now, replace(rejection, counts=counts))
 
     # --- fulfillments ---

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange import Key, Role, Start, Wait
 from meup_agent.protocol.outcomes import (
     Expiry,
     Fulfillment,
+    Gone,
     Rejection,
 )
 from tests.protocol.exchange.peer import (
@@ -131,6 +133,80 @@ def test_the_caller_can_choose_the_deadline(me: Peer, to: tuple[str, ...]) -> No
     assert me.is_waiting(key)
     me.passes(60)
     assert me.ending(key) == Expiry(key.id)
+
+
+@pytest.mark.rule("4.5.all")
+def test_the_caller_can_wait_for_all_that_it_was_addressed_to(me: Peer) -> None:
+    key = me.begins_proposal(to=("alice", "bob"), wait=Wait.ALL)
+    me.reject("alice", key.id, "unsafe")
+    me.reject("alice", key.id, "policy")
+    me.reject("tool", key.id)
+    assert me.is_waiting(key)
+    effects = me.reject("bob", key.id, "busy")
+    ending = me.ending(key)
+    assert isinstance(ending, Rejection)
+    assert (ending.by, ending.reason, ending.counts) == ("bob", "busy", True)
+    assert len(said(effects, kinds.MCP_WITHDRAW)) == 1
+
+
+@pytest.mark.rule("4.5.all")
+def test_of_all_an_addressee_that_is_gone_is_not_waited_for(me: Peer) -> None:
+    key = me.begins_proposal(to=("alice", "bob"), wait=Wait.ALL)
+    me.left("bob")
+    me.passes(5)
+    me.reject("alice", key.id, "unsafe")
+    me.passes(24)
+    assert me.is_waiting(key)
+    me.passes(1)
+    ending = me.ending(key)
+    assert isinstance(ending, Rejection)
+    assert (ending.by, ending.counts) == ("alice", True)
+
+
+@pytest.mark.rule("4.5.all")
+def test_of_all_an_addressee_that_is_back_in_time_decides(me: Peer) -> None:
+    key = me.begins_proposal(to=("alice", "bob"), wait=Wait.ALL, deadline=300.0)
+    me.reject("alice", key.id, "unsafe")
+    me.left("bob")
+    me.passes(29)
+    me.joined("bob")
+    me.passes(100)
+    assert me.is_waiting(key)
+    me.request("bob", "b1", to=("tool",), fulfills=key.id)
+    me.response("tool", "b1", to=("bob",))
+    assert isinstance(me.ending(key), Fulfillment)
+
+
+@pytest.mark.rule("4.5.all")
+def test_of_all_without_a_rejection_it_is_gone_when_they_are(me: Peer) -> None:
+    key = me.begins_proposal(to=("alice", "bob"), wait=Wait.ALL, deadline=300.0)
+    me.left("alice")
+    me.left("bob")
+    me.passes(30)
+    assert me.ending(key) == Gone(key.id, ("alice", "bob"))
+
+
+@pytest.mark.rule("4.5.all")
+def test_of_all_what_one_carries_out_is_not_ended_by_the_others(me: Peer) -> None:
+    key = me.begins_proposal(to=("alice", "bob"), wait=Wait.ALL, deadline=300.0)
+    me.request("bob", "b1", to=("tool",), fulfills=key.id)
+    me.reject("alice", key.id, "unsafe")
+    me.passes(60)
+    assert me.is_waiting(key)
+    me.cancel("bob", "b1", to=("tool",))
+    me.left("bob")
+    me.passes(30)
+    assert isinstance(me.ending(key), Rejection)
+
+
+@pytest.mark.rule("4.5.all")
+def test_of_all_a_broadcast_is_as_by_default(me: Peer) -> None:
+    key = me.begins_proposal(wait=Wait.ALL)
+    for name in ("alice", "bob"):
+        me.reject(name, key.id)
+        assert me.is_waiting(key)
+    me.reject("tool", key.id)
+    assert isinstance(me.ending(key), Rejection)
 
 
 @pytest.mark.rule("4.5.withdraw_follows")
