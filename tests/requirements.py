@@ -315,6 +315,8 @@ CONNECTION: Final = {
 
 GATEWAY: Final = {
     "3.join.token": "the token decides who one is, and in which space",
+    "3.join.header_alone": "where there is one space, a token in the header joins it by itself",
+    "3.join.envelope": "an envelope of kind system/join is a join frame",
     "3.join.frame": "a join frame says the same, by the same rule; any path is taken",
     "3.delivery": "everything accepted goes to every member, its sender included, as it came",
     "3.delivery.order": "in one order, the same for all",

@@ -106,7 +106,7 @@ class MemberConnection(ABC):
         member = self._member
         if member is None:
             self._join_by(message)
-        elif not (first and repeats_join(message, member.participant, self._space.name)):
+        elif not (first and self._repeats_join(message, member.participant)):
             wait = self._space.receive(member, message)
             if wait and self._ended_by is None:
                 self._read_later(wait)
@@ -210,6 +210,14 @@ class MemberConnection(ABC):
         if self._timer is not None:
             self._timer.cancel()
         self._join(identity, dialect)
+
+    def _repeats_join(self, message: bytes, participant: str) -> bool:
+        """True for a first message of a joined connection that has nothing more to do."""
+        try:
+            return repeats_join(message, participant, self._space.name)
+        except NotAdmitted as refused:
+            self._end(refused.close_code, str(refused))
+            return True
 
     def _join(self, identity: Identity, dialect: str) -> None:
         self._identity = identity

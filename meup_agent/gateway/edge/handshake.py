@@ -89,6 +89,8 @@ def read_handshake(
     identity = None
     if authorization is not None:
         identity = runtime.identify(bearer(authorization), address)
+    if identity is not None and space is None:
+        space = _only_space(runtime)
     if identity is not None and space is not None:
         check_space(identity, space, runtime.spaces)
         runtime.check_members(identity, observes=observes)
@@ -154,18 +156,45 @@ def _space(target: bytes) -> str | None:
 # --- the join frame ---
 
 
-class JoinFrame(msgspec.Struct, frozen=True):
-    """The first frame of a connection whose handshake did not say everything (PROTOCOL 3)."""
+class JoinFields(msgspec.Struct, frozen=True):
+    """The fields of a join, at the top of its frame or in the payload of its envelope."""
 
-    type: str
     participant: str | None = msgspec.field(name="participantId", default=None)
+    participant_too: str | None = msgspec.field(name="participant", default=None)
     space: str | None = None
     token: str | None = None
+
+
+class JoinFrame(JoinFields, frozen=True):
+    """The first frame of a connection whose handshake did not say everything (PROTOCOL 3).
+
+    It is ``{"type": "join"}``, or an envelope of the kind ``system/join``.
+    """
+
+    sender: str | None = msgspec.field(name="from", default=None)
     protocol: str | None = None
+    payload: JoinFields = JoinFields()
+
+
+class Join(NamedTuple):
+    """The claims of a join frame; ``names`` are all that it gives its participant."""
+
+    names: frozenset[str]
+    space: str | None
+    token: str | None
+    protocol: str | None
+
+    def is_by(self, participant: str | None) -> bool:
+        """True if it names that participant alone, or none."""
+        return self.names <= {participant}
 
 
 class _OnlyType(msgspec.Struct):
     type: object = None
+    kind: object = None
+
+
+_JOIN_KINDS: Final = ("system/join", "system.join")
 
 
 _decode_type = msgspec.json.Decoder(_OnlyType).decode
@@ -182,9 +211,10 @@ def read_join_frame(
     identity = held = handshake.identity
     if frame.token is not None or identity is None:
         identity = runtime.identify(frame.token or "", address)
-    if held not in (None, identity) or frame.participant not in (None, identity.participant):
+    if held not in (None, identity) or not frame.is_by(identity.participant):
         raise NotAdmitted(UNAUTHORIZED, "the token is another participant's")
     space = frame.space if frame.space is not None else handshake.space
+    space = _only_space(runtime) if space is None else space
     if space is None:
         raise NotAdmitted(BAD_REQUEST, "the join frame names no space")
     check_space(identity, space, runtime.spaces)
@@ -196,30 +226,59 @@ def read_join_frame(
 
 
 def repeats_join(message: bytes, participant: str | None, space: str) -> bool:
-    """True if a joined connection's first message is a join frame of the same identity."""
+    """True if a joined connection's first message is a join frame of the same identity.
+
+    One of another identity is refused: its client believes to be somewhere else.
+    """
     try:
         frame = _parse_join(message)
     except NotAdmitted:
         return False
-    return (
-        frame is not None
-        and frame.participant in (None, participant)
-        and frame.space in (None, space)
-    )
+    if frame is None:
+        return False
+    if not frame.is_by(participant):
+        raise NotAdmitted(UNAUTHORIZED, "the token of the handshake is another participant's")
+    if frame.space not in (None, space):
+        raise NotAdmitted(UNAUTHORIZED, "the token of the handshake is for another space")
+    return True
 
 
-def _parse_join(frame: bytes) -> JoinFrame | None:
-    """The join frame that a message is; ``None`` if it is something else.
+def _only_space(runtime: GatewayRuntime) -> str | None:
+    """The space of a gateway that has one: a join need not name it."""
+    return next(iter(runtime.spaces)) if len(runtime.spaces) == 1 else None
 
-    One that is meant as a join frame and has a field of the wrong type is refused.
+
+def _parse_join(message: bytes) -> Join | None:
+    """The claims of the join frame that a message is; ``None`` if it is something else.
+
+    One that is meant as a join frame and has a field of the wrong type is refused, and so is one
+    that says two things.
     """
     try:
-        check_frame(frame, max_bytes=MAX_JOIN_BYTES)
-        if _decode_type(frame).type != "join":
+        check_frame(message, max_bytes=MAX_JOIN_BYTES)
+        only = _decode_type(message)
+        if only.type != "join" and only.kind not in _JOIN_KINDS:
             return None
     except (InvalidEnvelope, msgspec.DecodeError, UnicodeDecodeError):
         return None
     try:
-        return _decode_join(frame)
+        frame = _decode_join(message)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotAdmitted(BAD_REQUEST, f"the join frame is not valid: {error}") from None
+    inner = frame.payload
+    names = (frame.sender, frame.participant, frame.participant_too)
+    names += (inner.participant, inner.participant_too)
+    return Join(
+        frozenset(name for name in names if name is not None),
+        _one("space", frame.space, inner.space),
+        _one("token", frame.token, inner.token),
+        frame.protocol,
+    )
+
+
+def _one(name: str, *given: str | None) -> str | None:
+    """The one value that a field has in all places where it stands."""
+    values = {value for value in given if value is not None}
+    if len(values) > 1:
+        raise NotAdmitted(BAD_REQUEST, f"the join frame has two values of {name!r}")
+    return values.pop() if values else None
