@@ -106,6 +106,7 @@ IDS: Final = {
 }
 
 SPACES: Final = {
+    "3.filled_in": "what an envelope leaves out is filled in, and what it says wrongly is refused",
     "3.space_yaml": "a space.yaml of the reference is understood, and what is not is named once",
     "3.space_yaml.tokens": "its tokens come from .mew/tokens and MEW_TOKEN_<ID>, which wins",
 }

@@ -49,15 +49,16 @@ A: Final = (
         "MUST",
         "3, 6.1",
         "`protocol` is exactly the version; versions must match",
-        note="what names another, or none, is refused with `invalid_envelope`",
+        note="what names another is refused with `invalid_envelope`; what names none gets it filled"
+        " in",
     ),
     Line(
         "A.G3",
         "rule",
         "3",
         "`id`, `ts`, `from`, `kind` and `payload` are there",
-        differs="`ts` may be missing: the protocol's older dialects have none. Without any of the"
-        " others an envelope is refused; the gateway's own have all of them",
+        note="all but `kind` are filled in where a sender leaves them out, and never believed where"
+        " they are wrong",
     ),
     Line(
         "A.G4",
@@ -71,8 +72,7 @@ A: Final = (
         "rule",
         "3",
         "`correlation_id` is always a list",
-        note="it is wherever the gateway writes one. A member's single id is understood, and passes"
-        " as it came within its dialect",
+        note="a member's single id is understood, and leaves as a list",
     ),
     Line(
         "A.G6",

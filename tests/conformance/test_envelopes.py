@@ -16,7 +16,7 @@ def test_whatever_the_gateway_says_is_one_whole_envelope(site: Site) -> None:
     with site.member("alice") as alice, site.member("bob") as bob:
         alice.hear("system/welcome")
         bob.hear("system/welcome")
-        for frame in ("{nope", '"chat"', "[]", b"\xff", '{"id":"x","kind":"chat"}'):
+        for frame in ("{nope", '"chat"', "[]", b"\xff", '{"id":"x","kind":5}'):
             alice.write(frame)
         alice.send("mcp/request", {"method": "tools/list"})
         alice.send("chat", {"text": "done"}, id="done")
@@ -42,7 +42,7 @@ def test_whatever_the_gateway_says_is_one_whole_envelope(site: Site) -> None:
 def test_the_protocol_must_be_the_one_that_is_spoken(site: Site) -> None:
     with site.join("alice", "bob") as (alice, bob):
         other = V04 if site.dialect == V02 else V02
-        for said in (other, V01, site.dialect.upper(), "", LEFT_OUT, None, 4):
+        for said in (other, V01, site.dialect.upper(), 4):
             alice.send("chat", {"text": "hi"}, protocol=said)
             assert alice.refused()["error"] == "invalid_envelope", said
         sent = alice.send("chat", {"text": "hi"})
@@ -61,16 +61,14 @@ def test_the_older_version_is_read_and_written_as_the_newer(site: Site) -> None:
 @pytest.mark.parametrize(
     ("field", "odd"),
     [
-        ("id", [LEFT_OUT, "", None, 5, "x" * 300, "a\nb"]),
-        ("from", [LEFT_OUT, "", None, ["alice"]]),
+        ("id", [5, "x" * 300, "a\nb"]),
+        ("from", [["alice"], 5]),
         ("kind", [LEFT_OUT, "", None, 1, "x" * 300]),
-        ("payload", [LEFT_OUT, None, "hi", [], 5]),
+        ("payload", ["hi", "", [], 5]),
         ("ts", [5, {}]),
     ],
 )
-def test_a_field_that_is_missing_or_wrong_is_refused(
-    site: Site, field: str, odd: list[Any]
-) -> None:
+def test_a_field_that_is_wrong_is_refused(site: Site, field: str, odd: list[Any]) -> None:
     with site.join("alice", "bob") as (alice, bob):
         for value in odd:
             alice.send("chat", {"text": "hi"}, **{field: value})
@@ -79,11 +77,38 @@ def test_a_field_that_is_missing_or_wrong_is_refused(
         bob.hear("chat")
 
 
-@pytest.mark.rule("A.G3")
-def test_the_time_may_be_left_out(site: Site) -> None:
+@pytest.mark.rule("3.filled_in", "A.G2", "A.G3")
+@pytest.mark.parametrize("field", ["protocol", "id", "from", "ts", "payload"])
+@pytest.mark.parametrize("nothing", [LEFT_OUT, None, ""])
+def test_what_is_left_out_is_filled_in(site: Site, field: str, nothing: Any) -> None:
+    if field == "payload" and nothing == "":
+        nothing = None  # an empty text is a wrong payload
     with site.join("alice", "bob") as (alice, bob):
-        alice.send("chat", {"text": "hi"}, ts=LEFT_OUT)
-        assert "ts" not in bob.hear("chat")
+        alice.send("chat", {"text": "hi"}, **{field: nothing}, odd=[1.0])
+        said = bob.hear("chat")
+        assert alice.hear("chat") == said
+        assert (said["protocol"], said["from"]) == (site.dialect, "alice")
+        assert said["payload"] == ({} if field == "payload" else {"text": "hi"})
+        assert said["odd"] == [1.0]
+        assert isinstance(said["id"], str)
+        assert said["id"]
+        assert (said["ts"] != "2025-01-01T00:00:00.000Z") is (field == "ts")
+
+
+@pytest.mark.rule("3.filled_in", "A.G3")
+def test_a_kind_alone_is_an_envelope(site: Site) -> None:
+    with site.join("alice", "bob") as (alice, bob):
+        alice.write('{"kind":"chat"}')
+        first = bob.hear("chat")
+        alice.write(' {"kind" : "chat", "payload": {"text": "\\u00e9"} } ')
+        second = bob.hear("chat")
+        assert first["id"] != second["id"]
+        assert (first["payload"], second["payload"]) == ({}, {"text": "é"})
+        # What is filled in is never more than what was left out.
+        alice.write('{"kind":"system/presence"}')
+        alice.until("system/error")
+        alice.write('{"kind":"mcp/request"}')
+        assert alice.refused()["error"] == "capability_violation"
 
 
 @pytest.mark.rule("A.G4", "A.G17", "C.W2")
@@ -115,9 +140,12 @@ def test_a_correlation_is_a_list_wherever_the_gateway_writes_it(site: Site) -> N
         assert root.until("mcp.request")["id"] == request
         root.send("mcp.response", {"result": {}}, correlationId=request)
         assert bob.until("mcp/response")["correlation_id"] == [request]
-        # What a member writes otherwise is understood, and passes as it came.
-        alice.send("mcp/withdraw", {}, correlation_id="p1")
-        assert bob.hear("mcp/withdraw")["correlation_id"] == "p1"
+        # What a member writes otherwise is understood, and leaves as a list.
+        raw = '"odd": 1.00, "correlation_id": "p1"'
+        frame = json.dumps({"protocol": site.dialect, "id": "w", "from": "alice"})[:-1]
+        alice.write(f'{frame}, "kind": "mcp/withdraw", "payload": {{}}, {raw}}}')
+        heard = bob.hear("mcp/withdraw")
+        assert (heard["correlation_id"], heard["odd"]) == (["p1"], 1.0)
         assert root.until("mcp.withdraw")["correlationId"] == "p1"
 
 

@@ -133,7 +133,7 @@ def test_what_was_said_is_read_whole_and_without_the_private_words_of_others(
         token = bob.until("space/invite-ack")["payload"]["token"]
         alice.write(
             f'{{"kind":"chat","protocol":"{site.dialect}", "id":"m","from":"alice",'
-            '"payload":{"text":"\\u00e9"},"odd":[1.0]}'
+            '"ts":"2025","payload":{"text":"\\u00e9"},"odd":[1.0]}'
         )
         bob.until("chat")
         page = Caller(place, "root").read()
@@ -151,6 +151,7 @@ def test_what_was_said_is_read_whole_and_without_the_private_words_of_others(
             "protocol": site.dialect,
             "id": "m",
             "from": "alice",
+            "ts": "2025",
             "payload": {"text": "é"},
             "odd": [1.0],
         }

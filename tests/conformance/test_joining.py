@@ -80,7 +80,6 @@ def test_the_name_may_be_called_otherwise_and_the_protocol_is_that_of_the_envelo
         (None, {"payload": {"participantId": "alice"}}),
         (HEADER, {"payload": {**OWN, "participantId": "bob"}}),
         (HEADER, {"payload": {"participantId": "bob"}}),
-        (HEADER, {"payload": {"space": "other"}}),
         (HEADER, {"payload": {**OWN, "token": "bob-token", "participantId": "bob"}}),
     ],
 )
@@ -90,9 +89,33 @@ def test_a_join_as_somebody_else_is_refused(
     with site.dial(headers, "/") as socket:
         wire = Wire(socket, "alice", site.dialect)
         wire.write({"kind": "system/join", **said})
-        if headers:
-            wire.until("system/presence")
         assert wire.end() == 4401
+
+
+@pytest.mark.rule("3.join.header_alone", "3.join.envelope")
+@pytest.mark.parametrize("claim", [{"participantId": "bob"}, {"space": "other"}])
+def test_a_join_frame_behind_a_whole_handshake_must_fit_it(site: Site, claim: Json) -> None:
+    with site.join("bob") as (bob,), site.member("alice") as alice:
+        alice.write({"type": "join", **claim})
+        alice.until("system/presence")
+        assert alice.end() == 4401
+        bob.until("system/presence")
+
+
+@pytest.mark.rule("3.join.header_alone")
+def test_what_is_said_first_joins_by_the_header(site: Site) -> None:
+    """No second passes: only a join frame, which says more, is waited for."""
+    with site.dial(HEADER, "/") as socket:
+        alice = Wire(socket, "alice", site.dialect)
+        sent = alice.send("chat", {"text": "hi"})
+        alice.hear("system/welcome")
+        alice.hear("system/presence")
+        assert alice.hear("chat")["id"] == sent
+    with site.dial(HEADER, "/") as socket:
+        other = V02 if site.dialect == V04 else V04
+        alice = Wire(socket, "alice", other)
+        alice.write({"type": "join", "protocol": other, **OWN})
+        assert alice.hear("system/welcome")["protocol"] == other
 
 
 @pytest.mark.parametrize(

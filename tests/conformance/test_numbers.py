@@ -31,7 +31,7 @@ def test_nobody_numbers_what_others_get(forged: str, dialect: str) -> None:
         ):
             for member in (bob, carol):
                 member.hear_any()
-            header = {"protocol": dialect, "id": "a", "from": "alice", "kind": "chat"}
+            header = {"protocol": dialect, "id": "a", "from": "alice", "kind": "chat", "ts": "2025"}
             fields = json.dumps({**header, "payload": {"text": "hi", "message": "hi"}})[1:-1]
             frame = forged.format(more=f",{fields}")
             alice.write(frame)

@@ -9,11 +9,21 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from meup_agent.gateway.admission import BAD_REQUEST, NotAdmitted
 from meup_agent.gateway.edge.flow import ReadGate, ReadTransport
-from meup_agent.gateway.edge.handshake import Handshake, read_join_frame, repeats_join
+from meup_agent.gateway.edge.handshake import (
+    HEADER_SECONDS,
+    Handshake,
+    is_join_frame,
+    join_by_header,
+    may_join_by_header,
+    read_join_frame,
+    repeats_join,
+)
 from meup_agent.gateway.logs import log, quote
 from meup_agent.gateway.member import GatewayMember
 from meup_agent.protocol.space.fanout import FrameFormat
@@ -90,6 +100,9 @@ class MemberConnection(ABC):
         identity, dialect = self._handshake.identity, self._handshake.dialect
         if identity is not None and dialect is not None and self._handshake.complete:
             self._join(identity, dialect)
+        elif may_join_by_header(self._handshake, self._runtime):
+            soon = min(HEADER_SECONDS, self._limits.join_timeout)
+            self._timer = self._loop.call_later(soon, self._join_by_header)
         else:
             self._timer = self._loop.call_later(self._limits.join_timeout, self._too_late)
 
@@ -104,8 +117,16 @@ class MemberConnection(ABC):
         """Take a whole message: the join frame, or an envelope."""
         first, self._first_message = self._first_message, False
         member = self._member
+        if (
+            member is None
+            and may_join_by_header(self._handshake, self._runtime)
+            and not is_join_frame(message)
+        ):
+            self._join_by_header()
+            member = self._member
         if member is None:
-            self._join_by(message)
+            if self._ended_by is None:
+                self._join_by(message)
         elif not (first and self._repeats_join(message, member.participant)):
             wait = self._space.receive(member, message)
             if wait and self._ended_by is None:
@@ -198,12 +219,19 @@ class MemberConnection(ABC):
 
     # --- joining ----------------------------------------------------------------------------
 
+    def _join_by_header(self) -> None:
+        """Join as the handshake says, which named no space."""
+        self._join_as(partial(join_by_header, self._handshake, self._runtime, self._address))
+
     def _join_by(self, message: bytes) -> None:
         """Join as a join frame says."""
+        self._join_as(
+            partial(read_join_frame, message, self._handshake, self._runtime, self._address)
+        )
+
+    def _join_as(self, admit: Callable[[], tuple[Identity, str]]) -> None:
         try:
-            identity, dialect = read_join_frame(
-                message, self._handshake, self._runtime, self._address
-            )
+            identity, dialect = admit()
         except NotAdmitted as refused:
             self._not_admitted(refused)
             return

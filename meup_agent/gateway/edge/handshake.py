@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 MAX_SEQ_DIGITS: Final = 18
 """Digits of a number that an envelope can have: what a database takes for one."""
 
+HEADER_SECONDS: Final = 1.0
+"""Seconds for a join frame after a header that says who joins: that of a TypeScript client says
+its dialect, and comes at once. Without one the header joins by itself."""
+
 MAX_JOIN_BYTES: Final = 16 * 1024
 """Bytes of a join frame: what the headers of a handshake may have, for the same content."""
 
@@ -89,8 +93,6 @@ def read_handshake(
     identity = None
     if authorization is not None:
         identity = runtime.identify(bearer(authorization), address)
-    if identity is not None and space is None:
-        space = _only_space(runtime)
     if identity is not None and space is not None:
         check_space(identity, space, runtime.spaces)
         runtime.check_members(identity, observes=observes)
@@ -189,6 +191,9 @@ class Join(NamedTuple):
         return self.names <= {participant}
 
 
+_NOTHING_MORE: Final = Join(frozenset(), None, None, None)
+
+
 class _OnlyType(msgspec.Struct):
     type: object = None
     kind: object = None
@@ -208,6 +213,32 @@ def read_join_frame(
     frame = _parse_join(message)
     if frame is None:
         raise NotAdmitted(BAD_REQUEST, "the first message must be a join frame")
+    return _admit_join(frame, handshake, runtime, address)
+
+
+def join_by_header(
+    handshake: Handshake, runtime: GatewayRuntime, address: str
+) -> tuple[Identity, str]:
+    """The participant of a handshake that names no space, and its dialect."""
+    return _admit_join(_NOTHING_MORE, handshake, runtime, address)
+
+
+def may_join_by_header(handshake: Handshake, runtime: GatewayRuntime) -> bool:
+    """True if a handshake says who joins, and there is one space to join."""
+    return handshake.identity is not None and _only_space(runtime) is not None
+
+
+def is_join_frame(message: bytes) -> bool:
+    """True if a message is meant as a join frame."""
+    try:
+        return _parse_join(message) is not None
+    except NotAdmitted:
+        return True
+
+
+def _admit_join(
+    frame: Join, handshake: Handshake, runtime: GatewayRuntime, address: str
+) -> tuple[Identity, str]:
     identity = held = handshake.identity
     if frame.token is not None or identity is None:
         identity = runtime.identify(frame.token or "", address)

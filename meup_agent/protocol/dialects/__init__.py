@@ -22,13 +22,25 @@ from meup_agent.protocol.dialects.base import (
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.limits import check_frame
 
-__all__ = ["DEFAULT_DIALECT", "DIALECTS", "Dialect", "decode", "decode_known", "encode", "spoken"]
+__all__ = [
+    "DEFAULT_DIALECT",
+    "DIALECTS",
+    "PUBLISHED",
+    "Dialect",
+    "decode",
+    "decode_known",
+    "encode",
+    "spoken",
+]
 
 DIALECTS: Final[dict[str, Dialect]] = {
     dialect.name: dialect
     for dialect in (mcpx_v01.DIALECT, plain.MEUP_V01, plain.MEUP_V02, plain.MEW_V04)
 }
 """Every dialect that can be read and written, by its name on the wire."""
+
+PUBLISHED: Final = frozenset({plain.MEUP_V02.name, plain.MEW_V04.name})
+"""The two published versions, which existing gateways and TypeScript participants speak."""
 
 ALSO_READ: Final = {"mew/v0.3": "mew/v0.4"}
 """Names on the wire that are read as another dialect's."""

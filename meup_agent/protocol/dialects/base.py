@@ -64,6 +64,9 @@ UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors of :func:`decode_header`: text that is cut or wrong may lead to each of them."""
 
 
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
 class _OnlyId(msgspec.Struct):
     id: str | None = None
 
@@ -105,6 +108,9 @@ def read_plain(header: Header, frame: bytes) -> Envelope:
         correlation = tuple(dict.fromkeys(_ids(camel) + _ids(snake)))
     else:
         correlation = _ids(camel or snake)
+    if isinstance(snake, str) and correlation:
+        # Readers of the dialects that have this field find a list, whoever wrote it.
+        frame = _with_list(frame, correlation)
     return Envelope(
         id=id or "",
         sender=sender or kinds.GATEWAY,
@@ -168,6 +174,11 @@ def one_and_all(correlation: tuple[str, ...]) -> tuple[str | None, tuple[str, ..
     if len(correlation) > 1:
         return correlation[0], correlation
     return (correlation[0] if correlation else None), ()
+
+
+def _with_list(frame: bytes, correlation: tuple[str, ...]) -> bytes:
+    fields = _decode_fields(frame)
+    return encode_leniently({**fields, "correlation_id": correlation})
 
 
 def _ids(value: Ids) -> tuple[str, ...]:

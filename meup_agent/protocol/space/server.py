@@ -96,6 +96,7 @@ class SpaceServer:
             announce_withdrawals=announce_withdrawals,
             new_token=None if invites is None else invites.new_token,
             address=str if invites is None else invites.address,
+            new_id=new_id,
         )
         self.grants = self._state.grants
         self._limiter = self._state.limiter

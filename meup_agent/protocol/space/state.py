@@ -15,11 +15,13 @@ import msgspec
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import Capabilities
+from meup_agent.protocol.dialects import PUBLISHED
 from meup_agent.protocol.dialects.rpc_ids import BY_RPC_ID, RpcIds
 from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.guarantees import OBSERVING, OURS, said_by
 from meup_agent.protocol.limits import MAX_DEPTH, check_depth
 from meup_agent.protocol.management_payloads import READERS
+from meup_agent.protocol.space.completion import complete
 from meup_agent.protocol.space.decisions import (
     Acceptance,
     Broadcast,
@@ -49,6 +51,7 @@ from meup_agent.protocol.space.presence import (
 )
 from meup_agent.protocol.space.rate_limits import Allowance, RateLimiter
 from meup_agent.protocol.space.rules import Rules
+from meup_agent.protocol.timestamps import rfc3339
 from meup_agent.reasons import read_reason
 
 DROPPED_KINDS: Final = frozenset({"system/heartbeat", "system/register"})
@@ -71,7 +74,9 @@ class SpaceState:
         announce_withdrawals: bool = False,
         new_token: Callable[[], str] | None = None,
         address: Callable[[], str] = str,
+        new_id: Callable[[], str] = str,
     ) -> None:
+        self._new_id = new_id
         self.open = InFlight()
         self._allowance = allowance or Allowance()
         self.limiter = RateLimiter(self._allowance)
@@ -233,7 +238,7 @@ class SpaceState:
     ) -> InboundFrame | Refusal | Discard:
         """Check that a frame can be from its sender; changes nothing that others could notice."""
         try:
-            inbound = decode_inbound(frame, dialect, at)
+            inbound = self._decode(participant, frame, dialect, at)
             if self._shallower:
                 named = usable_id(inbound.envelope.id)
                 check_depth(frame, self._allowance.max_depth, envelope_id=named)
@@ -253,6 +258,32 @@ class SpaceState:
             envelope = self._rpc_ids.heard(inbound.envelope, inbound.payload)
             inbound = msgspec.structs.replace(inbound, envelope=envelope)
         return self._rules.check_sender(participant, inbound) or inbound
+
+    def _decode(self, participant: str, frame: bytes, dialect: str, at: int) -> InboundFrame:
+        """Decode a frame, and fill in what it leaves out; that alone takes a second look."""
+        try:
+            inbound = decode_inbound(frame, dialect, at)
+        except InvalidEnvelope as invalid:
+            if invalid.problem != "invalid_envelope":
+                raise
+            completed = complete(frame, self._defaults(participant, dialect, at))
+            if completed is None:
+                raise
+            return decode_inbound(completed, dialect, at)
+        if inbound.envelope.ts is None and dialect in PUBLISHED:
+            completed = complete(frame, {"ts": rfc3339(at)})
+            return inbound if completed is None else decode_inbound(completed, dialect, at)
+        return inbound
+
+    def _defaults(self, participant: str, dialect: str, at: int) -> dict[str, object]:
+        """What stands where a sender says nothing."""
+        return {
+            "protocol": dialect,
+            "id": self._new_id(),
+            **({"ts": rfc3339(at)} if dialect in PUBLISHED else {}),
+            "from": participant,
+            "payload": {},
+        }
 
     def _check_new(self, inbound: InboundFrame) -> Refusal | None:
         """Check that a frame that does not come again may be accepted."""

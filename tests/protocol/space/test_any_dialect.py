@@ -41,6 +41,7 @@ envelopes = st.builds(
     to=st.lists(names, max_size=2).map(tuple),
     correlation=st.lists(names, max_size=3, unique=True).map(tuple),
     context=st.none() | names,
+    ts=st.just("2025-01-01T00:00:00.000Z"),
 )
 
 

@@ -35,6 +35,7 @@ from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 from meup_agent.protocol.dialects import encode
 from meup_agent.protocol.limits import MAX_DEPTH, check_frame
 from meup_agent.protocol.resume import numbered
+from meup_agent.protocol.space.completion import complete_fields
 from meup_agent.protocol.space.decisions import Discard, Refusal, shown_limit
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.server import SpaceServer
@@ -72,8 +73,14 @@ async def post_message(runtime: GatewayRuntime, request: Request) -> Response:
     dialect = named or runtime.dialect(identity)
     now = rfc3339(wall_clock())
     envelope_id = _text(given, "id") or secrets.token_hex(16)
-    defaults = {"protocol": dialect, "id": envelope_id, "ts": now, "from": identity.participant}
-    frame = _completed(body, given, defaults)
+    defaults: dict[str, object] = {
+        "protocol": dialect,
+        "id": envelope_id,
+        "ts": now,
+        "from": identity.participant,
+        "payload": {},
+    }
+    frame = complete_fields(body, given, defaults) or body
     pace = host.check_rate(identity.participant, len(frame))
     if pace is not None:
         slow = pace.limit == "slow_reader_seconds"
@@ -235,19 +242,3 @@ def _text(given: dict[str, msgspec.Raw], name: str) -> str | None:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return value if isinstance(value, str) and value else None
-
-
-def _completed(body: bytes, given: dict[str, msgspec.Raw], defaults: dict[str, str]) -> bytes:
-    """The frame: the body as it came, and before it what its header lacks."""
-    lacking = {
-        name: value
-        for name, value in defaults.items()
-        if name not in given or bytes(given[name]).strip() in (b"null", b'""')
-    }
-    if not lacking:
-        return body
-    kept = {name: value for name, value in given.items() if name not in lacking}
-    if len(kept) == len(given) and given:
-        # Unchanged, byte for byte, as it would be by WebSocket.
-        return msgspec.json.encode(lacking)[:-1] + b"," + body.lstrip()[1:]
-    return msgspec.json.encode({**lacking, **kept})
