@@ -107,6 +107,11 @@ IDS: Final = {
 
 SPACES: Final = {
     "3.filled_in": "what an envelope leaves out is filled in, and what it says wrongly is refused",
+    "3.existing_paths": "/health and /participants answer as those of existing gateways",
+    "3.invited_over_http": "an invitation over HTTP is answered with its token",
+    "3.already_exists": "in the published dialects an acknowledgement says that one is there",
+    "3.invited_names": "a name that could lead elsewhere is not invited",
+    "7.to": "addressees in a capability limit it; what is not understood is not granted",
     "3.space_yaml": "a space.yaml of the reference is understood, and what is not is named once",
     "3.space_yaml.tokens": "its tokens come from .mew/tokens and MEW_TOKEN_<ID>, which wins",
 }

@@ -104,7 +104,8 @@ class SpaceTools:
         found: dict[str, list[SpaceTool]] = {}
         async with anyio.create_task_group() as tasks:
             for owner in owners:
-                if self.space.may(kinds.MCP_REQUEST, payloads.request("tools/list", {}, "")):
+                asking = payloads.request("tools/list", {}, "")
+                if self.space.may(kinds.MCP_REQUEST, asking, to=(owner,)):
                     tasks.start_soon(self._read_from, owner, found)
         return [tool for owner in sorted(found) for tool in found[owner]]
 
@@ -124,7 +125,8 @@ class SpaceTools:
         """
         params = {"name": tool.name, "arguments": arguments}
         try:
-            if self.space.may(kinds.MCP_REQUEST, payloads.request("tools/call", params, "")):
+            made = payloads.request("tools/call", params, "")
+            if self.space.may(kinds.MCP_REQUEST, made, to=(tool.participant,)):
                 return ToolAnswer(
                     _readable(
                         await self.space.call(

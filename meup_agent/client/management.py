@@ -9,7 +9,7 @@ from anyio.lowlevel import checkpoint
 
 from meup_agent.client.requests import TIMEOUT
 from meup_agent.client.running_handler import awaited, parent_in
-from meup_agent.errors import OutcomeUnknown, UsageError
+from meup_agent.errors import OutcomeUnknown, Refused, UsageError
 from meup_agent.protocol import kinds, management_payloads
 from meup_agent.protocol.management_payloads import Grant
 from meup_agent.session.deadlines import checked_timeout
@@ -187,6 +187,9 @@ class SpaceManagement:
             answered=management_payloads.INVITE_ACK,
         )
         ack = said.payload_object
+        if ack.get("status") == management_payloads.ALREADY_EXISTS:
+            message = f"the space/invite was refused: {participant!r} is a participant already"
+            raise Refused(management_payloads.ALREADY_EXISTS, message, ack)
         token, url = ack.get("token"), ack.get("connection_url")
         return Invitation(
             participant,

@@ -22,7 +22,7 @@ from meup_agent.protocol.exchange import Participant, Wait
 from meup_agent.protocol.outcomes import result_of, value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
     from meup_agent.client.messages import OnProgress
@@ -81,9 +81,9 @@ class Space(SpaceManagement, ResourceVerbs):
         """Our capabilities, as the gateway announced them; not to be changed."""
         return self._session.table.roster.my_capabilities
 
-    def may(self, kind: str, payload: Any) -> bool:
-        """True if our announced capabilities allow an envelope."""
-        return self._session.table.roster.is_allowed(self.me, kind, payload)
+    def may(self, kind: str, payload: Any, *, to: Sequence[str] = ()) -> bool:
+        """True if our announced capabilities allow an envelope; some allow it to some alone."""
+        return self._session.table.roster.is_allowed(self.me, kind, payload, to)
 
     @awaited
     async def present(self, participant: str, *, timeout: float | None = TIMEOUT) -> Participant:
@@ -208,7 +208,8 @@ class Space(SpaceManagement, ResourceVerbs):
             ConnectionFailed: It was not sent, or its outcome is not known.
         """
         params = {"name": tool, "arguments": arguments or {}}
-        if self.may(kinds.MCP_REQUEST, payloads.request("tools/call", params, "")):
+        made = payloads.request("tools/call", params, "")
+        if self.may(kinds.MCP_REQUEST, made, to=(participant,)):
             await self._tools.check(participant, tool, arguments or {}, timeout)
             response = await request(
                 self._session,

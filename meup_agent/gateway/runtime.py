@@ -87,6 +87,9 @@ class GatewayRuntime:
         self.join_throttle = JoinThrottle(limits, now)
         self.refusals = RefusalLog(now)
         self.accepting = True
+        self.began = time.monotonic()
+        # Only this machine reaches the HTTP API, as far as its address says.
+        self.local_http = False
         self.failed = anyio.Event()
         self.failure = ""
         self._auth_throttle = AuthThrottle(self.tokens, limits, now)

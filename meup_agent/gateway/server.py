@@ -22,6 +22,7 @@ from meup_agent.gateway.logs import log
 from meup_agent.gateway.network import (
     check_encrypted,
     host_and_port,
+    is_loopback,
     listen_error,
     local_host,
     server_context,
@@ -139,6 +140,7 @@ class RunningGateway:
         self.runtime.url = self.url
         said = self.listens_at
         if shared:
+            self.runtime.local_http = is_loopback(host)
             self._http_url = _http_address(self.url)
             said += f" and {_http_address(self.listens_at)}"
         log.info("listening at %s", said)
@@ -153,6 +155,7 @@ class RunningGateway:
 
             http = HttpPort(self.runtime, *address, config.tls)
             await http.listen()
+            self.runtime.local_http = is_loopback(address[0])
             self._http, self._http_url = http, http.url
             log.info("listening at %s for HTTP", http.listens_at)
 

@@ -137,7 +137,8 @@ async def _carry_out(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call.relay)
             try:
-                if space.may(kinds.MCP_REQUEST, payloads.request(CALL, sent, "")):
+                made = payloads.request(CALL, sent, "")
+                if space.may(kinds.MCP_REQUEST, made, to=(offer.participant,)):
                     result = await _request(space, offer, sent, call)
                 else:
                     result = await _propose(space, offer, sent, call, settings)

@@ -268,7 +268,8 @@ class Catalog:
 
     async def _ask(self, participant: str, method: str) -> list[JsonObject]:
         """All pages of a list; none where we may not ask."""
-        if not self._space.may(kinds.MCP_REQUEST, payloads.request(method, {}, "")):
+        asking = payloads.request(method, {}, "")
+        if not self._space.may(kinds.MCP_REQUEST, asking, to=(participant,)):
             return []
         items: list[JsonObject] = []
         cursor: object = None

@@ -31,6 +31,10 @@ MAX_REASON_CHARS: Final = 1_000
 """Characters of a reason or an address: they are kept as long as what they are about."""
 
 _MAX_NAME_CHARS: Final = 256
+_NO_NAME: Final = ("/", "\\", "..")
+
+ALREADY_EXISTS: Final = "already_exists"
+"""The status of an invitation of a participant that the space has, in the published dialects."""
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -121,7 +125,7 @@ def read_invite(envelope: Envelope, payload: JsonObject) -> Invite:
     read = _PayloadReader(envelope, payload)
     return Invite(
         envelope.sender,
-        read.name("participant_id"),
+        read.new_name("participant_id"),
         read.capabilities("initial_capabilities"),
         read.text("email"),
         read.text("reason"),
@@ -162,6 +166,18 @@ class _PayloadReader:
         if isinstance(value, str) and 0 < len(value) <= _MAX_NAME_CHARS and value.isprintable():
             return value
         raise self.problem(f"its {field!r} must be a name of 1 to {_MAX_NAME_CHARS} characters")
+
+    def new_name(self, field: str) -> str:
+        """A name that others may make files and addresses of."""
+        value = self._payload.get(field)
+        if isinstance(value, str) and (
+            not value.isprintable() or any(part in value for part in _NO_NAME)
+        ):
+            raise self.problem(
+                f"its {field!r} has invalid characters: a name has no '/', no backslash, no '..'"
+                " and no control characters"
+            )
+        return self.name(field)
 
     def text(self, field: str) -> str:
         value = self._payload.get(field)

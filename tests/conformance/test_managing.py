@@ -225,7 +225,7 @@ def test_who_is_invited_joins_with_what_they_were_given(managed: Site) -> None:
                 assert you == {"id": "dave", "capabilities": [WITHDRAW, LIST]}
                 assert tries(dave)
         manager.send("space/invite", {"participant_id": "bob"})
-        assert manager.until("system/error")["payload"]["error"] == "participant_exists"
+        assert manager.until("space/invite-ack")["payload"]["status"] == "already_exists"
         manager.send(
             "space/invite", {"participant_id": "eve", "initial_capabilities": [{"kind": "*"}]}
         )

@@ -179,7 +179,7 @@ class _ToolCall:
         arguments = await self._arguments(session)
         params = {"name": self.options.tool, "arguments": arguments}
         try:
-            if not self.as_proposal and _may(session.space, "tools/call", params):
+            if not self.as_proposal and _may(session.space, self.owner, "tools/call", params):
                 answer: Fulfillment | Responded = await self._request(session, params)
             else:
                 answer = await self._propose(session, arguments, params)
@@ -212,7 +212,7 @@ class _ToolCall:
 
     async def _tools(self, space: Space) -> list[dict[str, Any]] | None:
         """The owner's tools; ``None`` where we may not ask, or get no answer."""
-        if not _may(space, "tools/list", {}):
+        if not _may(space, self.owner, "tools/list", {}):
             return None
         try:
             return await space.tools(self.owner, timeout=LIST_SECONDS)
@@ -300,8 +300,8 @@ class _ToolCall:
         session.stderr.note(sentence)
 
 
-def _may(space: Space, method: str, params: dict[str, Any]) -> bool:
-    return space.may(kinds.MCP_REQUEST, payloads.request(method, params, ""))
+def _may(space: Space, owner: str, method: str, params: dict[str, Any]) -> bool:
+    return space.may(kinds.MCP_REQUEST, payloads.request(method, params, ""), to=(owner,))
 
 
 def _no_other_may(space: Space, params: dict[str, Any]) -> bool:

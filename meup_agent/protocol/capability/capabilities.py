@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, cast
 
@@ -32,7 +33,7 @@ _NEVER: Final = (f"{_SYSTEM}/", f"{_SYSTEM}.")
 
 # `id` is what existing gateways put beside a capability. Any other field would be a restriction
 # that is not understood, and leaving it out would allow more than was meant.
-_FIELDS: Final = {"kind", "payload", "id"}
+_FIELDS: Final = {"kind", "payload", "to", "id"}
 
 
 class Rule(NamedTuple):
@@ -41,6 +42,8 @@ class Rule(NamedTuple):
     fits: StringMatch
     restricted: bool  # it says something of the payload
     payload: object  # the pattern of the payload, if it does
+    to: str = ""  # what limits the addressees, as JSON; empty: nothing does
+    fits_to: StringMatch | None = None
 
 
 class Capabilities:
@@ -50,13 +53,26 @@ class Capabilities:
         self, patterns: tuple[Any, ...], rules: Sequence[Rule], compiler: Compiler
     ) -> None:
         self.patterns = patterns
-        self._rules = rules
+        self._rules = [rule for rule in rules if rule.fits_to is None]
+        self._addressed = _by_addressees(rules, compiler)
         self._compiler = compiler
         self._by_kind: dict[str, bool | Match] = {}
         self._by_rules: dict[tuple[int, ...], Match] = {}
 
-    def allow(self, kind: str, payload: object | Callable[[], object]) -> bool:
-        """True if they allow an envelope, in time; a function decodes its payload if needed."""
+    def allow(
+        self, kind: str, payload: object | Callable[[], object], to: Sequence[str] = ()
+    ) -> bool:
+        """True if they allow an envelope, in time; a function decodes its payload if needed.
+
+        One without addressees never fits a capability that limits them.
+        """
+        if self._fit(kind, payload):
+            return True
+        return bool(to) and any(
+            _fit_all(fits, to) and limited.allow(kind, payload) for fits, limited in self._addressed
+        )
+
+    def _fit(self, kind: str, payload: object | Callable[[], object]) -> bool:
         try:
             rule = self._by_kind.get(kind)
             if rule is None:
@@ -91,6 +107,28 @@ class Capabilities:
             if len(self._by_rules) < MAX_KINDS_REMEMBERED:
                 self._by_rules[matching] = found
         return found
+
+
+def _by_addressees(
+    rules: Sequence[Rule], compiler: Compiler
+) -> tuple[tuple[StringMatch, Capabilities], ...]:
+    """The rules that limit addressees, together with those of the same limit."""
+    groups: dict[str, list[Rule]] = {}
+    for rule in rules:
+        if rule.fits_to is not None:
+            groups.setdefault(rule.to, []).append(rule)
+    return tuple(
+        (fits, Capabilities((), [rule._replace(fits_to=None) for rule in group], compiler))
+        for group in groups.values()
+        if (fits := group[0].fits_to) is not None
+    )
+
+
+def _fit_all(fits: StringMatch, names: Sequence[str]) -> bool:
+    try:
+        return all(fits(name, WorkBudget(name)) for name in names)
+    except Exhausted:
+        return False
 
 
 def compile_capabilities(
@@ -159,20 +197,40 @@ def _capability(item: object, compiler: Compiler, place: str) -> Rule:
     unknown = [str(name) for name in fields if name not in _FIELDS]
     if unknown:
         raise InvalidPattern(
-            f"a capability has no field {unknown[0]!r}, only kind and payload", place=place
+            f"a capability has no field {unknown[0]!r}, only kind, payload and to", place=place
         )
     if "kind" not in fields:
         raise InvalidPattern("the capability has no kind", place=place)
     fits = _kind(fields["kind"], compiler, f"{place}.kind")
+    to, fits_to = _addressees(fields, compiler, f"{place}.to")
     if "payload" not in fields:
-        return Rule(fits, restricted=False, payload=None)
+        return Rule(fits, restricted=False, payload=None, to=to, fits_to=fits_to)
     payload: object = fields["payload"]
     if not isinstance(payload, dict | list):
         raise InvalidPattern("the pattern of a payload is an object", place=f"{place}.payload")
     compiler.compile(cast("object", payload), f"{place}.payload")
     # Rules of one kind are compiled together when it first comes; the caller may change
     # its object after that.
-    return Rule(fits, restricted=True, payload=copy.deepcopy(cast("object", payload)))
+    pattern = copy.deepcopy(cast("object", payload))
+    return Rule(fits, restricted=True, payload=pattern, to=to, fits_to=fits_to)
+
+
+def _addressees(
+    fields: dict[object, object], compiler: Compiler, place: str
+) -> tuple[str, StringMatch | None]:
+    """The limit of the addressees, as JSON and compiled: a name or pattern, or a list of them."""
+    if "to" not in fields:
+        return "", None
+    to = fields["to"]
+    listed = cast("list[object]", to) if isinstance(to, list) else [to]
+    if not listed or not all(isinstance(each, str) and each for each in listed):
+        raise InvalidPattern("the addressees are a name, or a list of names", place=place)
+    names = cast("list[str]", listed)
+    matches: list[StringMatch] = []
+    for index, name in enumerate(names):
+        compiler.count(place)
+        matches.append(compiler.strings.text(name, f"{place}[{index}]"))
+    return json.dumps(names), lambda name, work: any(fits(name, work) for fits in matches)
 
 
 def _kind(pattern: object, compiler: Compiler, place: str) -> StringMatch:

@@ -7,7 +7,8 @@ what is said to be covered is covered, and what is not said to be may still be. 
 - what is written alike, keys in any order;
 - a value that the pattern matches: ``read_file`` by ``read_*``, ``!delete`` or ``/^read/``;
 - a narrower glob: ``read_f*`` by ``read_*``, ``mcp/re*`` by ``mcp/*``, ``a/*/b`` by ``**``;
-- an object that asks for more keys, and each of a list if one of the other list covers it.
+- an object that asks for more keys, and each of a list if one of the other list covers it;
+- fewer addressees: each that ``to`` names, or any, where the other has none.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ MAX_COMPARISONS: Final = 20_000
 """Pairs of parts that are compared to find one capability covered: more than people write, and some
 milliseconds. What takes more is taken for not covered."""
 
+_LIMITS: Final = ("payload", "to")
+"""Fields of a capability that narrow it."""
+
 _REMEMBERED: Final = 1_024
 _REMEMBERED_PAIRS: Final = 16_384
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_:/-]*")
@@ -35,7 +39,7 @@ def kinds_of(capability: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A capability taken apart by its kinds: they may be covered by different ones."""
     kind: str | list[str] = capability["kind"]
     each = [kind] if isinstance(kind, str) else kind
-    rest = {"payload": capability["payload"]} if "payload" in capability else {}
+    rest = {name: capability[name] for name in ("payload", "to") if name in capability}
     return [{"kind": one, **rest} for one in each]
 
 
@@ -47,12 +51,11 @@ def covers(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
             return False
     elif not any(_covers_kind(each, other) for each in kind):
         return False
-    if "payload" not in held:
-        return True
-    if "payload" not in wanted:
+    if any(name in held and name not in wanted for name in _LIMITS):
         return False
     try:
-        return _Comparison().covers(held["payload"], wanted["payload"])
+        compared = _Comparison()
+        return all(compared.covers(held[name], wanted[name]) for name in _LIMITS if name in held)
     except _TooMuch:
         return False
 
@@ -142,9 +145,8 @@ def _kind(pattern: str) -> Callable[[str], bool]:
 
 
 def stripped(capabilities: Sequence[object]) -> list[dict[str, Any]]:
-    """Capabilities without what others put beside them (``id``)."""
-    fields = ("kind", "payload")
+    """Capabilities without the ``id`` that others put beside them; any other field limits them."""
     return [
-        {name: each[name] for name in fields if name in each}
+        {name: value for name, value in each.items() if name != "id"}
         for each in cast("Sequence[dict[str, Any]]", capabilities)
     ]

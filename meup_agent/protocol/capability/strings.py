@@ -68,6 +68,12 @@ class Strings:
         match = self._kind(body, place)
         return (lambda kind, work: not match(kind, work)) if negated else match
 
+    def text(self, pattern: str, place: str) -> StringMatch:
+        """The test for any text, with or without ``!``."""
+        body, negated = split_negation(pattern, place)
+        match = self.compile(body, place)
+        return (lambda text, work: not match(text, work)) if negated else match
+
     def _kind(self, body: str, place: str) -> StringMatch:
         if body == "*":
             return lambda kind, work: True

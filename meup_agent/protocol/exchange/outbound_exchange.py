@@ -118,10 +118,11 @@ class OutboundExchange(msgspec.Struct):
 def able_to_fulfill(record: ProposalEntry, roster: Roster) -> set[str]:
     """The present participants whose announced capabilities allow the fulfilling request."""
     request = payloads.request(record.call.method, record.call.params, "")
+    to = (record.call.target,) if record.call.target else ()
     return {
         each.id
         for each in roster.participants()
-        if each.id != roster.me and roster.is_allowed(each.id, kinds.MCP_REQUEST, request)
+        if each.id != roster.me and roster.is_allowed(each.id, kinds.MCP_REQUEST, request, to)
     }
 
 

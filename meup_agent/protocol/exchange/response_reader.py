@@ -271,7 +271,9 @@ class Relays:
         if not isinstance(token, int | str) or payloads.rpc_name(token) is None:
             return
         report = payloads.progress(token, done, total, message or None)
-        if not self._context.roster.is_allowed(self._context.me, kinds.MCP_REQUEST, report):
+        if not self._context.roster.is_allowed(
+            self._context.me, kinds.MCP_REQUEST, report, (proposal.proposer,)
+        ):
             return
         self._context.envelope_sender.send(
             kinds.MCP_REQUEST,
@@ -303,7 +305,8 @@ class Relays:
             return record
         call = record.call
         request = payloads.request(call.method, call.params, "")
-        able = self._context.roster.is_allowed(envelope.sender, kinds.MCP_REQUEST, request)
+        to = (call.target,) if call.target else ()
+        able = self._context.roster.is_allowed(envelope.sender, kinds.MCP_REQUEST, request, to)
         return record if able else None
 
     def _unseen_by_proposer(self, exchange: OutboundExchange) -> ProposalKey | None:

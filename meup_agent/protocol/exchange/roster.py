@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, cast
 
@@ -164,7 +165,9 @@ class Roster:
         """The time at which a participant left; ``None``: it is present, or was never seen here."""
         return None if participant_id in self._present else self._left.get(participant_id, now)
 
-    def is_allowed(self, participant_id: str, kind: str, payload: Any) -> bool:
+    def is_allowed(
+        self, participant_id: str, kind: str, payload: Any, to: Sequence[str] = ()
+    ) -> bool:
         """True if a participant's announced capabilities allow an envelope."""
         if participant_id == self.me:
             capabilities = self.my_capabilities  # an observer is not among those present
@@ -175,7 +178,7 @@ class Roster:
         compiled = self._compiled.get(participant_id)
         if compiled is None:
             compiled = self._compiled[participant_id] = compile_announced(capabilities)
-        return compiled.allow(kind, payload)
+        return compiled.allow(kind, payload, to)
 
 
 def read_participant(value: object) -> Participant | None:

@@ -340,7 +340,9 @@ REVOKED = str(Reason.REVOKED)
 
 
 def end_revoked(
-    exchanges: InFlight, participant: str, may: Callable[[str, JsonObject], bool]
+    exchanges: InFlight,
+    participant: str,
+    may: Callable[[str, JsonObject, tuple[str, ...]], bool],
 ) -> Iterator[Consequence]:
     """End what a participant has open and may not do any more; what the gateway says of it.
 
@@ -352,7 +354,7 @@ def end_revoked(
         payload = envelope.payload_object
         if item.is_proposal:
             payload = payloads.unwrapped(payload)
-        if item.whole and may(envelope.kind, payload):
+        if item.whole and may(envelope.kind, payload, envelope.to):
             continue
         exchanges.end(item, withdrawn=item.is_proposal)
         what = "proposal" if item.is_proposal else "request"

@@ -11,8 +11,10 @@ from typing import Any, Final, NamedTuple, Protocol
 from meup_agent.errors import InvalidEnvelope, InvalidPattern
 from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import compile_capabilities, refuse_reserved
+from meup_agent.protocol.dialects import PUBLISHED, spoken
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.management_payloads import (
+    ALREADY_EXISTS,
     INVITE_ACK,
     READERS,
     Grant,
@@ -118,8 +120,14 @@ class SpaceManager:
                 self._granted.remember(key.removeprefix(GRANT_FACT), by, to)
         return lost
 
-    def check(self, envelope: Envelope, payload: JsonObject) -> Refusal | None:
-        """Check that an envelope, whose sender may send it, can be carried out; changes nothing."""
+    def check(
+        self, envelope: Envelope, payload: JsonObject, *, answers: bool = False
+    ) -> Refusal | None:
+        """Check that an envelope, whose sender may send it, can be carried out; changes nothing.
+
+        Where the gateway ``answers`` the sender alone, as over HTTP, it need not be present to be
+        told a token.
+        """
         try:
             match READERS[envelope.kind](envelope, payload):
                 case Grant() as grant:
@@ -127,7 +135,7 @@ class SpaceManager:
                 case Revocation() as revocation:
                     return self._check_revocation(envelope, revocation)
                 case Invite() as invite:
-                    return self._check_invite(envelope, invite)
+                    return self._check_invite(envelope, invite, answers=answers)
                 case Kick() as kick:
                     return self._check_known(envelope, kick.participant)
         except InvalidEnvelope as invalid:
@@ -253,25 +261,23 @@ class SpaceManager:
             f"{participant!r} is no participant of this space; invite them, or correct the name",
         )
 
-    def _check_invite(self, envelope: Envelope, invite: Invite) -> Refusal | None:
+    def _check_invite(self, envelope: Envelope, invite: Invite, *, answers: bool) -> Refusal | None:
         name = invite.participant
         if name in kinds.GATEWAY_NAMES:
             return refuse(envelope, PARTICIPANT_EXISTS, f"{name!r} is the gateway's name")
         if name in self._grants and name not in self._kicked:
-            return refuse(
-                envelope, PARTICIPANT_EXISTS, f"{name!r} is a participant of this space already"
-            )
+            return _exists(envelope, name)
         if name not in self._grants or name in self._invited:
-            refused = self._check_token(envelope)
+            refused = self._check_token(envelope, answers=answers)
             if refused is not None:
                 return refused
         return self._check_given(envelope, name, invite.capabilities, "initial_capabilities")
 
-    def _check_token(self, envelope: Envelope) -> Refusal | None:
+    def _check_token(self, envelope: Envelope, *, answers: bool) -> Refusal | None:
         """Check that a token can be made, and told to the sender alone."""
         if self._new_token is None:
             return refuse(envelope, NO_INVITATIONS, "this space takes no invitations")
-        if envelope.sender not in self._present:
+        if envelope.sender not in self._present and not answers:
             return refuse(
                 envelope,
                 NO_INVITATIONS,
@@ -339,6 +345,17 @@ class SpaceManager:
             kick.participant,
             (Disconnect(kick.participant, KICKED_CODE, why),),
         )
+
+
+def _exists(invitation: Envelope, name: str) -> Refusal:
+    """The refusal of an invitation; in the published dialects an acknowledgement says it."""
+    said = f"{name!r} is a participant of this space already"
+    if spoken(invitation.protocol) not in PUBLISHED:
+        return refuse(invitation, PARTICIPANT_EXISTS, said)
+    ack = {"status": ALREADY_EXISTS, "participant_id": name, "message": said}
+    sender = invitation.sender
+    draft = gateway_draft(INVITE_ACK, ack, to=sender, about=invitation.id)
+    return Refusal(ALREADY_EXISTS, draft)
 
 
 def _shown(capability: JsonObject) -> str:

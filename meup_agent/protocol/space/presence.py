@@ -106,8 +106,8 @@ MAX_REPLAY_BYTES: Final = 256 * 1024
 MAX_CONSIDERED: Final = 1_000
 """Open proposals that are considered for a newcomer."""
 
-May = Callable[[str, JsonObject], bool]
-"""True for a kind and a payload that a participant may send."""
+May = Callable[[str, JsonObject, tuple[str, ...]], bool]
+"""True for a kind, a payload and addressees that a participant may send."""
 
 
 class ReplayedEnvelope(NamedTuple):
@@ -126,7 +126,7 @@ def select_replayed(
     expired, and what was too large to keep, is left out; so are the newcomer's own, which others
     decide.
     """
-    rejects = may(kinds.MCP_REJECT, {"reason": str(Reason.DISAGREE)})
+    rejects = may(kinds.MCP_REJECT, {"reason": str(Reason.DISAGREE)}, ())
     found: list[list[OpenItem]] = []
     count = size = 0
     for proposal in islice(exchanges.round_robin(), MAX_CONSIDERED):
@@ -159,5 +159,8 @@ def _is_kept(item: OpenItem) -> bool:
 
 
 def _may_fulfill(proposal: OpenItem, may: May) -> bool:
-    call = payloads.read_proposal(proposal.envelope.payload_object)
-    return may(kinds.MCP_REQUEST, payloads.request(call.method, call.params, ""))
+    payload = proposal.envelope.payload_object
+    call = payloads.read_proposal(payload)
+    target = payloads.meta_of(payloads.unwrapped(payload)).get(payloads.TARGET)
+    to = (target,) if isinstance(target, str) else proposal.envelope.to
+    return may(kinds.MCP_REQUEST, payloads.request(call.method, call.params, ""), to)

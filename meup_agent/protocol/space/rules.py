@@ -111,7 +111,7 @@ class Rules:
         envelope, payload = arrival.envelope, arrival.payload
         if envelope.kind == kinds.MCP_PROPOSAL:
             payload = payloads.unwrapped(payload)
-        if self._grants[participant].allow(envelope.kind, payload):
+        if self._grants[participant].allow(envelope.kind, payload, envelope.to):
             return True
         if envelope.kind == kinds.MCP_REQUEST:
             return payloads.called(payload)[0] in ALWAYS_ALLOWED_METHODS

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.management_payloads import INVITE_ACK
 from meup_agent.protocol.space.counters import SpaceCounters, log_cancel
 from meup_agent.protocol.space.decisions import (
     Acceptance,
@@ -261,11 +262,21 @@ class SpaceServer:
         then: DecisionCallback,
         *,
         repeats: bool = True,
+        private: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        """Decide about a frame of a participant that may be away; ``then`` takes the decision."""
+        """Decide about a frame of a participant that may be away; ``then`` takes the decision.
+
+        ``private`` takes the acknowledgement of an invitation, before that; without it a sender
+        that is away cannot invite.
+        """
         self.counters.frames_in += 1
-        decision = self._state.decide(participant, frame, dialect, repeats=repeats, waits=False)
+        decision = self._state.decide(
+            participant, frame, dialect, repeats=repeats, waits=False, answers=private is not None
+        )
         if isinstance(decision, Acceptance):
+            for each in decision.then:
+                if private and isinstance(each, Notice) and each.draft.kind == INVITE_ACK:
+                    private(each.draft.payload_object)
             self._carry_out(decision, then)
         elif isinstance(decision, Repetition):
             self._echo(decision, then)

@@ -207,12 +207,14 @@ class SpaceState:
         at: int | None = None,
         repeats: bool = False,
         waits: bool = True,
+        answers: bool = False,
     ) -> Decision:
         """Decide about a frame; an accepted one has taken effect here.
 
         A sender that ``repeats`` may send it again, and is told its first number then. Clients that
         do not resume count their ids anew when they start, and mean what they send twice. One that
         ``waits``, on a connection, is read later if it exceeds a rate; elsewhere it is refused.
+        Where it ``answers`` the sender alone, a token can be told that is away.
         """
         at = self._now() if at is None else at
         inbound = self._check_form(participant, frame, dialect, at)
@@ -225,7 +227,7 @@ class SpaceState:
                 # Not asked whether it could be accepted now: a grant cannot be made twice, and what
                 # was allowed may have been revoked since.
                 return Repetition(envelope, receipt)
-        refused = self._check_new(inbound)
+        refused = self._check_new(inbound, answers=answers)
         if refused is None and not waits:
             refused = self._check_pace(inbound)
         if refused is not None:
@@ -276,7 +278,7 @@ class SpaceState:
         return inbound
 
     def _defaults(self, participant: str, dialect: str, at: int) -> dict[str, object]:
-        """What stands where a sender says nothing."""
+        """Values of the fields that a sender may leave out."""
         return {
             "protocol": dialect,
             "id": self._new_id(),
@@ -285,11 +287,11 @@ class SpaceState:
             "payload": {},
         }
 
-    def _check_new(self, inbound: InboundFrame) -> Refusal | None:
+    def _check_new(self, inbound: InboundFrame, *, answers: bool) -> Refusal | None:
         """Check that a frame that does not come again may be accepted."""
         refused = self._rules.check_capability(inbound)
         if refused is None and inbound.envelope.kind in READERS:
-            return self.management.check(inbound.envelope, inbound.payload)
+            return self.management.check(inbound.envelope, inbound.payload, answers=answers)
         return refused
 
     def _check_pace(self, inbound: InboundFrame) -> Refusal | None:
@@ -379,8 +381,10 @@ class SpaceState:
             )
         ]
 
-    def _may_still(self, participant: str, kind: str, payload: dict[str, Any]) -> bool:
+    def _may_still(
+        self, participant: str, kind: str, payload: dict[str, Any], to: tuple[str, ...]
+    ) -> bool:
         """True if a participant may go on with what it began."""
         if participant not in self.grants or self.management.is_kicked(participant):
             return False
-        return self.grants[participant].allow(kind, payload)
+        return self.grants[participant].allow(kind, payload, to)

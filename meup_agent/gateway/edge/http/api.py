@@ -26,6 +26,7 @@ from meup_agent.gateway.edge.http.context import (
     on_problem,
 )
 from meup_agent.gateway.edge.http.events import get_events
+from meup_agent.gateway.edge.http.existing_paths import get_health, list_participants
 from meup_agent.gateway.edge.http.messages import MAX_PAGE, PAGE, get_messages, post_message
 from meup_agent.gateway.edge.http.metrics import get_alive, get_metrics, get_ready
 from meup_agent.gateway.edge.http.openapi import Endpoint, Operation, Parameter, Schema, document
@@ -163,6 +164,27 @@ OPERATIONS: Final = (
             ),
             _DIALECT,
         ),
+    ),
+    Operation(
+        "GET",
+        "/participants",
+        "listParticipants",
+        "Who is in the space of the token, as existing gateways say it. A caller on this machine"
+        " needs no token where no other machine reaches the gateway.",
+        list_participants,
+        openapi.Participants,
+        (401, 403),
+        (Parameter("space", "query", "The space; else the only one.", {"type": "string"}),),
+        open=True,
+    ),
+    Operation(
+        "GET",
+        "/health",
+        "getHealth",
+        "The process answers, as existing gateways say it.",
+        get_health,
+        openapi.Health,
+        open=True,
     ),
     Operation(
         "GET", "/healthz", "getAlive", "The process answers.", get_alive, openapi.Health, open=True

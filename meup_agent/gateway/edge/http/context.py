@@ -6,12 +6,12 @@ An error's body is ``{"error": code, "message": sentence}``.
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, TypeVar, cast
 
+import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
@@ -130,6 +130,8 @@ _OF_A_REFUSAL: Final = {
     "several_proposals": BAD_REQUEST,
     "reserved_key": BAD_REQUEST,
     "id_in_use": CONFLICT,
+    "participant_exists": CONFLICT,
+    "already_exists": CONFLICT,
     "not_pending": CONFLICT,
 }
 """The status by a refusal's code; whatever else is refused is not allowed to this sender."""
@@ -155,7 +157,8 @@ class Json(Response):
     def __init__(
         self, body: object, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> None:
-        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        # Compact, as scripts of existing spaces search for it.
+        content = body if isinstance(body, bytes) else msgspec.json.encode(body)
         super().__init__(content, status, {"Cache-Control": "no-store", **(headers or {})})
 
 
@@ -170,6 +173,7 @@ class Problem(Exception):
         status: int,
         code: str,
         message: str,
+        /,
         *,
         headers: Mapping[str, str] | None = None,
         **details: Any,

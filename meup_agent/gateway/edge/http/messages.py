@@ -92,15 +92,18 @@ async def post_message(runtime: GatewayRuntime, request: Request) -> Response:
             seconds=math.ceil(pace.seconds),
         )
 
+    told: dict[str, Any] = {}
+
     def ask(tell: Callable[[Entry | Refusal | Discard], None]) -> None:
-        host.receive_as(identity.participant, frame, dialect, tell)
+        host.receive_as(identity.participant, frame, dialect, tell, private=told.update)
 
     answer = await await_callback(ask)
     if isinstance(answer, Refusal):
         raise refused(answer)
     seq = answer.seq if isinstance(answer, Entry) else None
     became = "dropped" if seq is None else "accepted"
-    return Json({"id": envelope_id, "status": became, "seq": seq, "timestamp": now})
+    # The token of an invitation is told to the inviter alone, by its connection and here.
+    return Json({"id": envelope_id, "status": became, "seq": seq, "timestamp": now, **told})
 
 
 async def get_messages(runtime: GatewayRuntime, request: Request) -> Response:

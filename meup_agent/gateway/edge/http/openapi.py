@@ -61,8 +61,9 @@ class Accepted(_ExtensibleBody):
     """An envelope was taken."""
 
     id: str
-    status: Literal["accepted", "dropped"] = Field(
+    status: Literal["accepted", "dropped", "created", "restored"] = Field(
         description="Accepted: kept, and sent to every member. Dropped: no member reads this kind."
+        " Created and restored: an invitation, with the token that was made for it."
     )
     seq: int | None = Field(description="Its number in the journal; none if it was dropped.")
     timestamp: str
