@@ -14,6 +14,8 @@ Whose fault it was decides the branch::
     │   ├── AlreadyDecided            the proposal is no longer pending
     │   ├── AmbiguousProposal         several proposals have the id
     │   └── VoteRefused               a vote that does not count
+    │   ├── NotOffered                a decision that an inbox does not offer
+    │   └── AmbiguousProposal         several proposals have the id
     ├── PeerError                 another participant's mistake, or its answer
     │   ├── InvalidEnvelope           a frame that is no valid envelope
     │   ├── InvalidArguments          arguments that a tool does not take
@@ -152,6 +154,10 @@ class AlreadyDecided(UsageError):
         super().__init__(f"proposal {proposal_id} is {state}; there is nothing left to decide")
         self.proposal_id = proposal_id
         self.state = state
+
+
+class NotOffered(UsageError):
+    """The inbox does not offer this decision of this proposal, so it was not sent."""
 
 
 class AmbiguousProposal(UsageError, LookupError):

@@ -30,6 +30,7 @@ LIFECYCLE: Final = {
     "4.3.unknown_survive": "unknown reasons survive unchanged",
     "4.4.handlers_see": "handlers see a proposal that is broadcast or addressed to them",
     "4.4.incapable": "one addressed to us that no handler matches is rejected as incapable",
+    "4.4.inbox": "unless a person decides from an inbox: then it waits, and nothing is said",
     "4.4.already_in_progress": "fulfill raises after somebody's request, or a decision",
     "4.4.recorded_in_progress": "while a request is out, rejections are only recorded",
     "4.4.follow": "the proposer follows proposal, request, response, and learns what changed",

@@ -1,16 +1,32 @@
 """Approval: rules that decide proposals, and leave to people what they should decide.
 
-Owns policies: what they say, how they are read from a file, and how an agent decides by one. A
-proposal comes in; a fulfillment or a rejection with the name of its rule goes out, or nothing,
-where people decide. A policy itself is a pure function, without clock, tasks or connection. It
-never decides on arguments that do not fit the tool's schema, and never allows a call that an
-earlier rule denies or asks about.
+Owns policies: what they say, how they are read from a file, and how an agent decides by one; and
+inboxes: what waits for a person. A proposal comes in; a fulfillment or a rejection with the name of
+its rule goes out, or nothing, where people decide, until one does. A policy itself is a pure
+function, without clock, tasks or connection. It never decides on arguments that do not fit the
+tool's schema, and never allows a call that an earlier rule denies or asks about. An inbox never
+decides anything by itself, and silence is none of its decisions.
 """
 
 from __future__ import annotations
 
+from meup_agent.approval.inbox import Decided, Inbox
+from meup_agent.approval.inbox_changes import InboxChanges
+from meup_agent.approval.inbox_item import (
+    Departure,
+    InboxChange,
+    InboxItem,
+    InboxRenewed,
+    InboxRule,
+    ItemArrived,
+    ItemChanged,
+    ItemLeft,
+    ToolFacts,
+    Verb,
+)
 from meup_agent.approval.policy import History, Policy, PolicyDecision
 from meup_agent.approval.policy_file import load_policy
+from meup_agent.approval.proposal_history import PastProposal, ProposerRecord, SimilarCall
 from meup_agent.approval.rules import (
     AllowRule,
     AskRule,
@@ -24,13 +40,29 @@ from meup_agent.approval.rules import (
 __all__ = [
     "AllowRule",
     "AskRule",
+    "Decided",
     "DenyRule",
+    "Departure",
     "History",
+    "Inbox",
+    "InboxChange",
+    "InboxChanges",
+    "InboxItem",
+    "InboxRenewed",
+    "InboxRule",
+    "ItemArrived",
+    "ItemChanged",
+    "ItemLeft",
     "LimitRule",
+    "PastProposal",
     "Policy",
     "PolicyDecision",
     "PolicyRule",
+    "ProposerRecord",
     "QuorumRule",
+    "SimilarCall",
+    "ToolFacts",
+    "Verb",
     "Verdict",
     "load_policy",
 ]

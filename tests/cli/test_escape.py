@@ -23,9 +23,10 @@ json_values = st.recursive(
         ("zero\u200bwidth\ufeff", "zero\\u200bwidth\\ufeff"),
         ("line\u2028and\u2029paragraph", "line\\u2028and\\u2029paragraph"),
         ("half \ud800", "half \\ud800"),
-        ("tag \U000e0041", "tag \\ue0041"),
+        ("tag \U000e0041", "tag \\U000e0041"),
         ("[bold red]no markup[/]", "[bold red]no markup[/]"),
-        ("z" + "\u0335" * 50, "z" + "\u0335" * 4),
+        ("z" + "\u0335" * 6, "z" + "\u0335" * 4 + "\\u0335" * 2),
+        ("blank\u3164name", "blank\\u3164name"),
     ],
 )
 def test_what_a_terminal_would_obey_is_escaped(text: str, shown: str) -> None:

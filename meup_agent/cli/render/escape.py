@@ -9,23 +9,17 @@ everything that a stranger wrote goes through :func:`visible` before it is print
 from __future__ import annotations
 
 import json
-import unicodedata
 from collections.abc import Iterator
 from typing import Any, Final, cast
 
-MAX_COMBINING: Final = 4
-"""Characters without a width of their own in a row; more would paint over other lines."""
+from meup_agent.protocol.shown_text import printed
 
 ELLIPSIS: Final = "…"
-_SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e"}
 
 
 def visible(text: str, limit: int | None = None) -> str:
     r"""A text on one line, cut to a limit, with what does not print as itself escaped."""
-    shown = text if limit is None else text[: limit + 1]
-    # Nearly everything is printable ASCII, of which each character prints as itself.
-    if not (shown.isascii() and shown.isprintable()):
-        shown = "".join(_visible(shown))
+    shown = printed(text if limit is None else text[: limit + 1])
     return shown if limit is None or len(shown) <= limit else shown[: limit - 1] + ELLIPSIS
 
 
@@ -48,24 +42,6 @@ def arguments(values: dict[str, Any], limit: int) -> str:
 def as_json_line(value: Any) -> str:
     """A JSON value on one line, in ASCII: safe for a terminal too."""
     return json.dumps(value).replace("\x7f", "\\u007f") + "\n"
-
-
-def _visible(text: str) -> Iterator[str]:
-    combining = 0
-    for character in text:
-        if character.isprintable():
-            combining = combining + 1 if _is_combining(character) else 0
-            if combining <= MAX_COMBINING:
-                yield character
-        elif character in _SHORT:
-            yield _SHORT[character]
-        else:
-            code = ord(character)
-            yield f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
-
-
-def _is_combining(character: str) -> bool:
-    return unicodedata.category(character) in ("Mn", "Me")
 
 
 def _up_to(limit: int, pieces: Iterator[str]) -> Iterator[str]:

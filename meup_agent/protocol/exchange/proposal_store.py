@@ -240,6 +240,16 @@ class ProposalStore:
         if record is not None:
             self._leave_indexes(key, record)
 
+    def hold(self, record: ProposalEntry) -> None:
+        """Keep a proposal, in room of its own, until it is released as often: a person decides."""
+        record.holders += 1
+        self._records.widen(1, size_of(record.envelope))
+
+    def release(self, record: ProposalEntry) -> None:
+        """Let a proposal that was held be forgotten in its time."""
+        record.holders -= 1
+        self._records.widen(-1, -size_of(record.envelope))
+
     def _leave_indexes(self, key: ProposalKey, record: ProposalEntry) -> None:
         _leave(self._by_id, key.id, key)
         for fulfillment in record.fulfillments:

@@ -93,6 +93,10 @@ class ExchangeTable:
         """True if we have read what we missed, so that what comes is new."""
         return self._context.cursor.until is None
 
+    def add_inbox(self, count: int) -> None:
+        """Note an inbox from which a person decides what no handler does; -1: it is closed."""
+        self._context.inboxes += count
+
     @property
     def is_complete(self) -> bool:
         """True if the last welcome continues what we had read, and nothing of it is lost."""

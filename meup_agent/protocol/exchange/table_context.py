@@ -121,6 +121,7 @@ class TableContext(msgspec.Struct):
     next_looks: dict[Key, float] = msgspec.field(default_factory=dict[Key, float])
     connected: bool = False  # we have been welcomed on the present connection
     closing: bool = False  # we take nothing new
+    inboxes: int = 0  # inboxes from which a person decides what no handler does
     since: datetime | None = None  # the time of day when we began, in UTC
 
     def __post_init__(self) -> None:

@@ -89,6 +89,15 @@ class TTLMap(Generic[K, V]):
         self._forget_old(now)
         return iter([entry[2] for entry in self._entries.values()])
 
+    def widen(self, count: int, size: int) -> None:
+        """Make room for entries that will be needed for long, so that they push out no others.
+
+        Negative figures take it back.
+        """
+        self._count += count
+        if self._size is not None:
+            self._size += size
+
     def __len__(self) -> int:
         """The number of entries."""
         return len(self._entries)

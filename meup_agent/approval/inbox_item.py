@@ -1,0 +1,273 @@
+"""Records of an inbox: a proposal that waits for a person, and what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from meup_agent.protocol.outcomes import Rejection
+from meup_agent.protocol.payloads import read_proposal
+
+if TYPE_CHECKING:
+    from meup_agent.approval.proposal_history import ProposerRecord, SimilarCall
+    from meup_agent.client.proposal import ProposalRecord
+    from meup_agent.protocol.lifecycle import ProposalState
+
+
+class Verb(StrEnum):
+    """The decisions that a participant may be offered."""
+
+    APPROVE = "approve"  # fulfill it
+    VOTE = "vote"
+    REJECT = "reject"
+
+
+class InboxRule(msgspec.Struct, frozen=True):
+    """The rule that asks for a decision, as a reviewer tells it.
+
+    Attributes:
+        reviewer: The participant whose rule it is.
+        name: Its name.
+        number: Its place in the policy, from 0; ``None``: no rule matched.
+        text: The rule as it is written.
+        kind: ``ask``: a person decides; ``quorum``: votes are counted.
+        of: Votes that a quorum takes.
+        among: Participants that may vote.
+        votes: The votes so far, ``approve`` or ``reject`` by participant.
+        deadline: The moment at which the reviewer waits no longer.
+    """
+
+    reviewer: str
+    name: str = ""
+    number: int | None = None
+    text: str = ""
+    kind: str = "ask"
+    of: int = 0
+    among: tuple[str, ...] = ()
+    votes: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
+    deadline: datetime | None = None
+
+    @property
+    def is_quorum(self) -> bool:
+        """True if it counts votes."""
+        return self.kind == "quorum"
+
+
+class ToolFacts(msgspec.Struct, frozen=True):
+    """A tool as the participant that has it describes it.
+
+    Attributes:
+        description: The tool's description.
+        schema: Its ``inputSchema``.
+        annotations: Its ``annotations``, hints of MCP.
+    """
+
+    description: str = ""
+    schema: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    annotations: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+
+    @property
+    def is_destructive(self) -> bool:
+        """True if it is marked as one that may destroy something."""
+        return self.annotations.get("destructiveHint") is True
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """Its annotations in words."""
+        return tuple(
+            words[0] if value else words[1]
+            for key, words in _HINTS.items()
+            if isinstance(value := self.annotations.get(key), bool) and words[not value]
+        )
+
+
+_HINTS: Final = {
+    "readOnlyHint": ("reads only", ""),
+    "destructiveHint": ("may destroy", "destroys nothing"),
+    "idempotentHint": ("can be repeated", ""),
+    "openWorldHint": ("reaches outside", "stays inside"),
+}
+
+
+class InboxView(Protocol):
+    """The parts of an inbox that its items ask."""
+
+    def similar(self, item: InboxItem) -> SimilarCall | None:
+        """The last similar call."""
+        ...
+
+    def record(self, item: InboxItem) -> ProposerRecord:
+        """The endings of the proposer's last proposals."""
+        ...
+
+    def danger(self, item: InboxItem) -> tuple[str, ...]:
+        """Reasons to look twice."""
+        ...
+
+    def tool_facts(self, item: InboxItem) -> ToolFacts | None:
+        """The tool as its participant describes it."""
+        ...
+
+
+class InboxItem:
+    """A proposal that waits for a decision of ours; its properties go on being true.
+
+    Attributes:
+        envelope: The proposal as it came.
+        call: The call that is proposed, which is what an approval carries out.
+        may: The decisions that are offered now.
+        rule: The rule that asks; ``None``: none is known.
+        arrived_at: When we saw it first, in seconds of the loop's clock.
+        left: Why it has left the inbox; ``None`` while it is in it.
+    """
+
+    __slots__ = ("_record", "_view", "arrived_at", "call", "envelope", "left", "may", "rule")
+
+    def __init__(self, view: InboxView, record: ProposalRecord, arrived_at: float) -> None:
+        self._view = view
+        self._record = record
+        self.envelope = record.envelope
+        self.call = read_proposal(record.envelope.payload)
+        self.arrived_at = arrived_at
+        self.may: frozenset[Verb] = frozenset()
+        self.rule: InboxRule | None = None
+        self.left: ItemLeft | None = None
+
+    def __repr__(self) -> str:
+        """The id, the proposer and the tool."""
+        return f"<InboxItem {self.id} of {self.proposer!r}: {self.tool!r}>"
+
+    @property
+    def id(self) -> str:
+        """The proposal's id, unique for its proposer alone."""
+        return self.envelope.id
+
+    @property
+    def proposer(self) -> str:
+        """The participant that proposes it."""
+        return self.envelope.sender
+
+    @property
+    def target(self) -> str | None:
+        """The participant that should carry it out, where the proposer said so."""
+        return self.call.target
+
+    @property
+    def method(self) -> str:
+        """The MCP method, usually ``tools/call``."""
+        return self.call.method
+
+    @property
+    def tool(self) -> str:
+        """The tool's name; empty for other methods."""
+        return self.call.name
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments as they were proposed; not to be changed."""
+        return self.call.arguments
+
+    @property
+    def state(self) -> ProposalState:
+        """The proposal's state now."""
+        return self._record.state
+
+    @property
+    def in_progress_by(self) -> str | None:
+        """The participant whose fulfilling request is out."""
+        return self._record.in_progress_by
+
+    @property
+    def rejections(self) -> tuple[Rejection, ...]:
+        """Rejections of others so far; it waits all the same."""
+        return self._record.rejections
+
+    @property
+    def deadline(self) -> datetime | None:
+        """The moment until which it waits, the proposer's or the rule's; ``None``: none is said."""
+        ends = [self.call.expires_at, None if self.rule is None else self.rule.deadline]
+        return min((each for each in ends if each is not None), default=None)
+
+    @property
+    def votes(self) -> Mapping[str, str]:
+        """The votes so far, ``approve`` or ``reject`` by participant."""
+        return {} if self.rule is None else self.rule.votes
+
+    @property
+    def similar(self) -> SimilarCall | None:
+        """The last decided proposal of the same tool, and what this one has otherwise."""
+        return self._view.similar(self)
+
+    @property
+    def record(self) -> ProposerRecord:
+        """The endings of the last ten proposals of its proposer."""
+        return self._view.record(self)
+
+    @property
+    def tool_facts(self) -> ToolFacts | None:
+        """The tool as its participant describes it; ``None`` where that is not known."""
+        return self._view.tool_facts(self)
+
+    @property
+    def danger(self) -> tuple[str, ...]:
+        """Reasons to look twice before approving, in words; none: it is as any other."""
+        return self._view.danger(self)
+
+
+class Departure(StrEnum):
+    """The ways in which a proposal leaves an inbox."""
+
+    APPROVED = "approved"  # its fulfillment is on its way, or done
+    REJECTED = "rejected"
+    WITHDRAWN = "withdrawn"
+    EXPIRED = "expired"
+    REPLACED = "replaced"  # its proposer made another one under its id
+    NOT_OURS = "not ours any more"  # our capabilities were changed
+    FORGOTTEN = "forgotten"  # after a gap that the gateway could not fill
+
+
+class ItemArrived(msgspec.Struct, frozen=True):
+    """A proposal waits for us."""
+
+    item: InboxItem
+
+
+class ItemLeft(msgspec.Struct, frozen=True):
+    """A proposal waits for us no longer.
+
+    Attributes:
+        item: The proposal.
+        why: The way in which it left.
+        by: The participant that decided it; empty where none did.
+        reason: The reason code that came with that, if any.
+    """
+
+    item: InboxItem
+    why: Departure
+    by: str = ""
+    reason: str = ""
+
+    @property
+    def words(self) -> str:
+        """The departure in words, with text of strangers in it: ``withdrawn by bob: timeout``."""
+        by = f" by {self.by}" if self.by else ""
+        reason = f": {self.reason}" if self.reason else ""
+        return f"{self.why}{by}{reason}"
+
+
+class ItemChanged(msgspec.Struct, frozen=True):
+    """Something about a proposal that waits has changed: its rule, a vote, what is offered."""
+
+    item: InboxItem
+
+
+class InboxRenewed(msgspec.Struct, frozen=True):
+    """So much has changed that a reader does best to look at all items anew."""
+
+
+InboxChange = ItemArrived | ItemLeft | ItemChanged | InboxRenewed
+"""A change of an inbox."""

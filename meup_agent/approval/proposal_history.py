@@ -1,0 +1,122 @@
+"""History of decided proposals: how a proposer's last ones ended, and the last similar call."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from typing import Final
+
+import msgspec
+
+from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.payloads import Call, Change, changes
+
+LAST: Final = 10
+"""Endings that are kept of a proposer."""
+
+MAX_PROPOSERS: Final = 1_000
+"""Proposers whose endings are kept; those that were heard of longest ago go first."""
+
+MAX_CALLS: Final = 1_000
+"""Calls that are kept to compare others with: one of each tool of each participant."""
+
+MAX_CALL_CHARS: Final = 64 * 1024
+"""Characters of such a call; a larger one is compared with nothing."""
+
+
+class PastProposal(msgspec.Struct, frozen=True):
+    """A proposal that was decided.
+
+    Attributes:
+        id: Its id.
+        proposer: Its proposer.
+        call: The call that was proposed.
+        state: ``fulfilled``, ``rejected``, ``withdrawn`` or ``expired``.
+        by: The participant that decided it.
+        reason: The reason code that came with that, if any.
+    """
+
+    id: str
+    proposer: str
+    call: Call
+    state: ProposalState
+    by: str = ""
+    reason: str = ""
+
+
+class SimilarCall(msgspec.Struct, frozen=True):
+    """The last proposal of the same tool of the same participant, and what differs from it.
+
+    Attributes:
+        past: That proposal, and how it ended.
+        changes: What the new one has otherwise; empty: it is the same call.
+    """
+
+    past: PastProposal
+    changes: tuple[Change, ...]
+
+
+class ProposerRecord(msgspec.Struct, frozen=True):
+    """The endings of the last proposals of one proposer.
+
+    Attributes:
+        endings: The latest first, ten at the most.
+    """
+
+    endings: tuple[PastProposal, ...] = ()
+
+    @property
+    def counts(self) -> dict[ProposalState, int]:
+        """The endings by state, the most frequent first."""
+        return dict(Counter(each.state for each in self.endings).most_common())
+
+
+class ProposalHistory:
+    """The latest decided proposals, by proposer and by tool."""
+
+    def __init__(self) -> None:
+        self._endings: OrderedDict[str, deque[PastProposal]] = OrderedDict()
+        self._calls: OrderedDict[tuple[str | None, str, str], PastProposal] = OrderedDict()
+        self._seen: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def note(self, past: PastProposal, size: int = 0) -> None:
+        """Remember a decided proposal; the same one only once.
+
+        Args:
+            past: The proposal; later ones are noted later.
+            size: Characters that its arguments take.
+        """
+        key = (past.proposer, past.id)
+        if key in self._seen:
+            return
+        self._seen[key] = None
+        if len(self._seen) > MAX_PROPOSERS * LAST:
+            self._seen.popitem(last=False)
+        endings = self._endings.setdefault(past.proposer, deque(maxlen=LAST))
+        self._endings.move_to_end(past.proposer)
+        # Its arguments are kept once, to compare with, and not for each ending.
+        endings.append(msgspec.structs.replace(past, call=_without_arguments(past.call)))
+        if len(self._endings) > MAX_PROPOSERS:
+            self._endings.popitem(last=False)
+        if size <= MAX_CALL_CHARS:
+            tool = _tool_of(past.call)
+            self._calls[tool] = past
+            self._calls.move_to_end(tool)
+            if len(self._calls) > MAX_CALLS:
+                self._calls.popitem(last=False)
+
+    def record(self, proposer: str) -> ProposerRecord:
+        """The endings of the last proposals of a proposer."""
+        return ProposerRecord(tuple(reversed(self._endings.get(proposer, ()))))
+
+    def similar(self, call: Call) -> SimilarCall | None:
+        """The last decided proposal of the same tool; ``None`` if none is known."""
+        past = self._calls.get(_tool_of(call))
+        return None if past is None else SimilarCall(past, changes(past.call, call, call.target))
+
+
+def _tool_of(call: Call) -> tuple[str | None, str, str]:
+    return call.target, call.method, call.name
+
+
+def _without_arguments(call: Call) -> Call:
+    return Call(call.method, {"name": call.name} if call.name else {})

@@ -1,0 +1,89 @@
+"""The proposals of a space as they change: for views that follow them, as an inbox does."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from meup_agent.protocol import kinds
+from meup_agent.protocol.exchange import ProposalKey
+from meup_agent.protocol.payloads import read_call, rpc_name
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from meup_agent.client.space import Space
+    from meup_agent.protocol.envelope import Envelope
+    from meup_agent.protocol.exchange import ProposalEntry
+    from meup_agent.protocol.exchange.roster import Roster
+    from meup_agent.session.settings import EnvelopeListener
+
+_CANCELLED: Final = kinds.CANCELLED.encode()
+
+
+class ProposalFeed:
+    """The proposals that a participant knows, and which of them an envelope may have changed."""
+
+    def __init__(self, space: Space) -> None:
+        # A view over a session, as the space is; no verb of a user's.
+        self._session = space._session  # pyright: ignore[reportPrivateUsage]
+        self._store = self._session.table.proposal_store
+
+    @property
+    def now(self) -> float:
+        """Seconds of the loop's clock."""
+        return self._session.now()
+
+    @property
+    def roster(self) -> Roster:
+        """The participants present."""
+        return self._session.table.roster
+
+    @contextmanager
+    def deciding(self, listener: EnvelopeListener) -> Generator[None]:
+        """Hand every envelope that took effect to a listener that decides, for a block.
+
+        What no handler of ours decides is not rejected meanwhile.
+        """
+        self._session.table.add_inbox(1)
+        try:
+            with self._session.watchers.listening(listener):
+                yield
+        finally:
+            self._session.table.add_inbox(-1)
+
+    def records(self) -> list[ProposalEntry]:
+        """Every proposal that is remembered, oldest first."""
+        return self._store.records(self.now)
+
+    def add(self, envelope: Envelope) -> ProposalEntry:
+        """Enter a proposal of before we came, which the gateway tells elsewhere."""
+        key = ProposalKey(envelope.sender, envelope.id)
+        known = self._store.get(key, self.now)
+        return self._store.add(envelope, self.now) if known is None else known
+
+    def hold(self, record: ProposalEntry) -> None:
+        """Keep a proposal for as long as it is shown."""
+        self._store.hold(record)
+
+    def release(self, record: ProposalEntry) -> None:
+        """Let a proposal be forgotten in its time."""
+        self._store.release(record)
+
+    def concerned(self, envelope: Envelope) -> list[ProposalEntry]:
+        """The proposals that an envelope may have changed."""
+        now, store = self.now, self._store
+        if envelope.kind == kinds.MCP_PROPOSAL:
+            return [
+                each
+                for each in store.under(envelope.id, now)
+                if each.key.proposer == envelope.sender
+            ]
+        names = envelope.correlation
+        if envelope.kind == kinds.MCP_REQUEST and _CANCELLED in envelope.raw_payload:
+            call = read_call(envelope.payload)
+            named = rpc_name(call.params.get("requestId"))
+            names = names if named is None else (*names, named)
+        found = [each for name in names for each in store.under(name, now)]
+        found += [each for name in names for each, _ in store.find_fulfillments(name, now)]
+        return found

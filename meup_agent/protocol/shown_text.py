@@ -1,0 +1,205 @@
+"""Text of strangers as a person may read it: what is invisible is written out, look-alikes marked.
+
+Pure, and the same for every medium: a terminal and a page show these segments, each in its own
+markup. Nothing is escaped for that markup here, which is the medium's part.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+MAX_COMBINING: Final = 4
+"""Characters without a width of their own in a row; more would paint over other lines."""
+
+
+class Mark(StrEnum):
+    """The reason for which a segment is marked."""
+
+    CONTROL = "control"  # it would move the cursor, or end a line
+    DIRECTION = "direction"  # it would make the text around it read in another order
+    INVISIBLE = "invisible"
+    LOOK_ALIKE = "look-alike"  # it reads as another character than it is
+
+
+class Segment(NamedTuple):
+    """A part of a text, printable; a marked one is one character, as itself or written out."""
+
+    text: str
+    mark: Mark | None = None
+    why: str = ""  # of a marked one: which character it is, and which one it looks like
+
+
+_SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e"}
+
+_DIRECTIONS: Final = frozenset(
+    map(chr, (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)))
+)
+
+# Python calls these printable, and a reader sees nothing, or a space.
+_BLANK: Final = frozenset(
+    map(chr, (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x180B, 0x180C, 0x180D, 0x180F, 0x2800,
+              0x3164, 0xFFA0, *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)))
+)  # fmt: skip
+
+_EMOJI_STYLE: Final = "\ufe0f"  # shows the symbol before it in colour, and hides nothing
+
+# Each pair is a character, and the one of ASCII that it looks like.
+_PAIRS: Final = """
+    аa еe оo рp сc уy хx іi јj ѕs ԁd һh ӏl ԛq ԝw ѵv гr пn кk мm тt вb нh ьb ғf
+    АA ВB ЕE ЅS КK МM НH ОO РP СC ТT УY ХX ІI ЈJ ҮY ԌG ԚQ ԜW ЬB
+    αa γy ιi κk νv οo ρp τt υu χx ωw ϲc ϳj ηn
+    ΑA ΒB ΕE ΖZ ΗH ΙI ΚK ΜM ΝN ΟO ΡP ΤT ΥY ΧX
+    օo ոn սu հh ցg զq յj ıi ȷj ɑa ɡg ɩi ʋv ɪi ɴn ʀr ᴀa ᴄc ᴅd ᴇe ᴊj ᴋk ᴍm ᴏo ᴘp ᴛt ᴜu ᴠv ᴡw ᴢz
+    ‐- ‑- ‒- –- —- ―- −- ⁃- ∕/ ⁄/ ⧸/ ․. 。. ‚, ː: ꞉: ‘' ’' ʼ' ʹ' ′' ″" ˮ" ∖\\ ⧵\\ ǃ! ∣| │| ǀ|
+    ٠0 ۰0 ०0 ০0 ੦0 ૦0 ௦0 ౦0 ೦0 ൦0 ๐0 ໐0 ၀0
+"""
+_LOOKS_LIKE: Final = {pair[0]: pair[1] for pair in _PAIRS.split()}
+
+_TYPOGRAPHY: Final = frozenset("‘’ʼ′″–—―")  # common in words for people
+
+
+def segments(text: str, *, is_name: bool = False) -> list[Segment]:
+    """The segments of a text, which read as the text does.
+
+    A look-alike is marked where it can deceive: in a word that has letters of ASCII, too, in a word
+    of look-alikes alone, and anywhere in a name.
+
+    Args:
+        text: Any text; a long one takes a microsecond a character, so cut it first.
+        is_name: It is a name that programs compare, as a tool's, and not words for people.
+    """
+    if text.isascii() and text.isprintable():
+        return [Segment(text)] if text else []
+    return list(_joined(_characters(text, _deceiving(text, is_name))))
+
+
+def printed(text: str) -> str:
+    """The text as its segments read, without their marks."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(each for each, _ in _printed(text))
+
+
+def _printed(text: str) -> Iterator[tuple[str, Mark | None]]:
+    """Each character as it prints, and the mark of one that is written out."""
+    combining, before = 0, ""
+    for each in text:
+        mark = None
+        if not each.isascii() or not each.isprintable():
+            mark = _hides(each, before)
+            is_combining = mark is None and unicodedata.category(each) in ("Mn", "Me")
+            combining = combining + 1 if is_combining else 0
+            if combining > MAX_COMBINING:
+                mark = Mark.INVISIBLE
+        else:
+            combining = 0
+        yield each if mark is None else written_out(each), mark
+        before = each
+
+
+def remarks(text: str, *, is_name: bool = False) -> list[str]:
+    """Remarks about what is marked in a text, each kind of character once."""
+    return list(dict.fromkeys(each.why for each in segments(text, is_name=is_name) if each.mark))
+
+
+def _characters(text: str, deceiving: frozenset[int]) -> Iterator[Segment]:
+    for position, (shown, mark) in enumerate(_printed(text)):
+        each = text[position]
+        if mark is not None:
+            yield Segment(shown, mark, _named(each))
+        elif position in deceiving:
+            yield Segment(shown, Mark.LOOK_ALIKE, f"{_named(each)} looks like {_look(each)!r}")
+        else:
+            yield Segment(shown)
+
+
+def _hides(character: str, before: str) -> Mark | None:
+    """The mark of a character that does not print as itself; ``None`` if it does."""
+    if character in _DIRECTIONS:
+        return Mark.DIRECTION
+    if character == _EMOJI_STYLE and before and unicodedata.category(before) == "So":
+        return None
+    if character in _BLANK:
+        return Mark.INVISIBLE
+    if character.isprintable():
+        return None
+    return Mark.CONTROL if unicodedata.category(character) == "Cc" else Mark.INVISIBLE
+
+
+def written_out(character: str) -> str:
+    r"""A character as its escape: ``\n``, ``\x07``, ``\u202e``."""
+    if character in _SHORT:
+        return _SHORT[character]
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _named(character: str) -> str:
+    name = unicodedata.name(character, "").lower() or "character without a name"
+    return f"U+{ord(character):04X} ({name})"
+
+
+def _look(character: str) -> str:
+    """The ASCII character that another one looks like; empty if it looks like none."""
+    found = _LOOKS_LIKE.get(character)
+    if found is None and ord(character) > 0x2000:
+        # Wide, mathematical and other styles of the same letter, digit or sign.
+        found = unicodedata.normalize("NFKC", character)
+        found = found if len(found) == 1 and found.isascii() else None
+    return found or ""
+
+
+def _deceiving(text: str, is_name: bool) -> frozenset[int]:
+    """Positions of the look-alikes that are marked."""
+    looks = {position: each for position, each in enumerate(text) if _look(each)}
+    if not looks or is_name:
+        return frozenset(looks)
+    # A text that has a script's other letters is written in it: its short words deceive none.
+    written_in = {_script(each) for each in text if each.isalpha() and not _look(each)}
+    found: set[int] = set()
+    for word in _words(text):
+        inside = [position for position in word if position in looks]
+        letters = [position for position in inside if text[position].isalnum()]
+        has_ascii = any(text[position].isascii() and text[position].isalnum() for position in word)
+        is_alone = len(letters) == sum(text[position].isalnum() for position in word)
+        if has_ascii or (is_alone and _script(text[word[0]]) not in written_in):
+            found.update(letters)
+        if has_ascii:
+            found.update(each for each in inside if text[each] not in _TYPOGRAPHY)
+    return frozenset(found)
+
+
+def _words(text: str) -> Iterable[list[int]]:
+    word: list[int] = []
+    for position, each in enumerate(text):
+        if each.isspace():
+            if word:
+                yield word
+            word = []
+        else:
+            word.append(position)
+    if word:
+        yield word
+
+
+def _script(letter: str) -> str:
+    return unicodedata.name(letter, "").partition(" ")[0]
+
+
+def _joined(found: Iterable[Segment]) -> Iterator[Segment]:
+    plain: list[str] = []
+    for each in found:
+        if each.mark is None:
+            plain.append(each.text)
+            continue
+        if plain:
+            yield Segment("".join(plain))
+            plain = []
+        yield each
+    if plain:
+        yield Segment("".join(plain))

@@ -1,0 +1,214 @@
+"""An inbox: what waits, in which order, what takes it away, and what decides it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from meup_agent import Agent, Reason, Rejection, Space
+from meup_agent.approval import (
+    Departure,
+    Inbox,
+    InboxChanges,
+    InboxItem,
+    ItemArrived,
+    ItemLeft,
+    Verb,
+)
+from meup_agent.errors import AlreadyDecided, AlreadyInProgress, NotOffered
+from tests.interaction.cast import calculator
+from tests.interaction.people import PATIENCE, Meeting, gathered, join
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def opened(
+    meeting: Meeting, *others: Agent | str
+) -> AsyncGenerator[tuple[Inbox, Space, Space]]:
+    """The inbox of ``reviewer``, its space, and that of a proposer."""
+    async with gathered(meeting, calculator(), "reviewer", "proposer", *others) as spaces:
+        _, reviewer, proposer, *_ = spaces
+        async with Inbox(reviewer) as inbox:
+            yield inbox, reviewer, proposer
+
+
+async def arrived(changes: InboxChanges) -> InboxItem:
+    """The next item that arrives."""
+    async for change in changes:
+        if isinstance(change, ItemArrived):
+            return change.item
+    raise AssertionError
+
+
+async def left(changes: InboxChanges) -> ItemLeft:
+    """The next item that leaves."""
+    async for change in changes:
+        if isinstance(change, ItemLeft):
+            return change
+    raise AssertionError
+
+
+async def test_a_proposal_arrives_and_is_carried_out(meeting: Meeting) -> None:
+    async with opened(meeting) as (inbox, _, proposer):
+        changes = inbox.changes()
+        async with proposer.propose("tools", "add", {"a": 1, "b": 2}, ttl=60) as proposal:
+            item = await arrived(changes)
+            assert inbox.items == [item]
+            assert (item.proposer, item.target, item.tool) == ("proposer", "tools", "add")
+            assert item.arguments == {"a": 1, "b": 2}
+            assert item.may == {Verb.APPROVE, Verb.REJECT}
+            assert item.deadline is not None
+            result = await inbox.approve(item)
+            assert result is not None
+            assert result.value == 3
+            assert await proposal.result() == 3
+        gone = await left(changes)
+        assert (gone.item, gone.why, gone.by) == (item, Departure.APPROVED, "reviewer")
+        assert item.left == gone
+        assert inbox.items == []
+
+
+@pytest.mark.rule("4.4.inbox")
+async def test_a_second_decision_is_refused(meeting: Meeting) -> None:
+    async with opened(meeting) as (inbox, _, proposer):
+        changes = inbox.changes()
+        async with proposer.propose("tools", "add", {"a": 1, "b": 2}, to="reviewer") as proposal:
+            item = await arrived(changes)
+            await inbox.reject(item, Reason.UNSAFE, "not today")
+            outcome = await proposal.outcome()
+            assert isinstance(outcome, Rejection)
+            assert outcome.reason == "unsafe"
+            assert await outcome.explanation() == "not today"
+            for decide in (inbox.approve(item), inbox.reject(item, Reason.BUSY)):
+                with pytest.raises(AlreadyDecided):
+                    await decide
+        assert (await left(changes)).words == "rejected by reviewer: unsafe"
+        assert inbox.items == []
+
+
+async def test_an_edit_is_carried_out_and_told(meeting: Meeting) -> None:
+    async with opened(meeting) as (inbox, _, proposer):
+        changes = inbox.changes()
+        async with proposer.propose("tools", "add", {"a": 1, "b": 2}) as proposal:
+            result = await inbox.approve(await arrived(changes), {"a": 1, "b": 5})
+            assert result is not None
+            assert [each.path for each in result.changes] == ["arguments.b"]
+            assert await proposal.result(accept_edits=True) == 6
+
+
+async def test_a_withdrawal_takes_away_exactly_one_with_why(meeting: Meeting) -> None:
+    async with opened(meeting) as (inbox, _, proposer):
+        changes = inbox.changes()
+        async with proposer.propose("tools", "add", {"a": 1, "b": 2}):
+            kept = await arrived(changes)
+            async with proposer.propose("tools", "add", {"a": 3, "b": 4}) as second:
+                withdrawn = await arrived(changes)
+                await second.withdraw(Reason.NO_LONGER_NEEDED)
+            gone = await left(changes)
+            assert gone.item is withdrawn
+            assert gone.words == "withdrawn by proposer: no_longer_needed"
+            assert inbox.items == [kept]
+            with pytest.raises(AlreadyDecided):
+                await inbox.approve(withdrawn)
+
+
+async def test_the_decision_of_another_takes_it_away(meeting: Meeting) -> None:
+    async with opened(meeting, "second") as (inbox, _, proposer):
+        changes = inbox.changes()
+        async with join(meeting, "mallory") as other, Inbox(other) as theirs:
+            others = theirs.changes()
+            async with proposer.propose("tools", "add", {"a": 1, "b": 2}) as proposal:
+                item, same = await arrived(changes), await arrived(others)
+                await theirs.approve(same)
+                gone = await left(changes)
+                assert (gone.item, gone.why, gone.by) == (item, Departure.APPROVED, "mallory")
+                with pytest.raises((AlreadyDecided, AlreadyInProgress)):
+                    await inbox.approve(item)
+                assert await proposal.result() == 3
+
+
+async def test_the_oldest_deadline_is_first(meeting: Meeting) -> None:
+    async with opened(meeting) as (inbox, _, proposer):
+        changes = inbox.changes()
+        async with (
+            proposer.propose("tools", "add", {"a": 1, "b": 1}, ttl=None),
+            proposer.propose("tools", "add", {"a": 2, "b": 2}, ttl=600),
+            proposer.propose("tools", "add", {"a": 3, "b": 3}, ttl=60),
+            proposer.propose("tools", "add", {"a": 4, "b": 4}, ttl=None),
+        ):
+            for _ in range(4):
+                await arrived(changes)
+            assert [item.arguments["a"] for item in inbox.items] == [3, 2, 1, 4]
+
+
+async def test_what_waited_before_is_there(meeting: Meeting) -> None:
+    async with gathered(meeting, calculator(), "proposer") as (_, proposer):
+        async with proposer.propose("tools", "add", {"a": 1, "b": 2}):
+            async with join(meeting, "reviewer") as reviewer, Inbox(reviewer) as inbox:
+                changes = inbox.changes()
+                item = inbox.items[0] if inbox.items else await arrived(changes)
+                assert item.tool == "add"
+
+
+async def test_a_cancelled_approval_lets_it_wait_again(meeting: Meeting) -> None:
+    slow = Agent("deep")
+    started = anyio.Event()
+
+    @slow.tool
+    async def think() -> None:
+        started.set()
+        await anyio.sleep_forever()
+
+    async with opened(meeting, slow) as (inbox, _, proposer):
+        changes = inbox.changes()
+        async with proposer.propose("deep", "think"):
+            item = await arrived(changes)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(inbox.approve, item)
+                await started.wait()
+                assert inbox.items == []
+                tasks.cancel_scope.cancel()
+            with anyio.fail_after(PATIENCE):
+                assert await arrived(changes) is item
+            assert item.left is None
+
+
+async def test_nothing_is_offered_to_who_may_nothing(meeting: Meeting) -> None:
+    async with opened(meeting) as (inbox, _, proposer):
+        changes = inbox.changes()
+        async with join(meeting, "observer") as other, Inbox(other) as theirs:
+            async with proposer.propose("tools", "add", {"a": 1, "b": 2}):
+                await arrived(changes)
+                assert theirs.items == []
+
+
+async def test_a_target_that_is_not_here_can_be_rejected_only(meeting: Meeting) -> None:
+    async with opened(meeting) as (inbox, _, proposer):
+        changes = inbox.changes()
+        async with proposer.propose("deep", "think"):
+            item = await arrived(changes)
+            assert item.may == {Verb.REJECT}
+            with pytest.raises(NotOffered, match="'deep', who is not here"):
+                await inbox.approve(item)
+            async with join(meeting, "deep"):
+                async for _ in changes:
+                    if item.may == {Verb.APPROVE, Verb.REJECT}:
+                        break
+            assert inbox.items == [item]
+
+
+async def test_several_are_approved_by_an_explicit_list(meeting: Meeting) -> None:
+    async with opened(meeting) as (inbox, _, proposer):
+        changes = inbox.changes()
+        async with (
+            proposer.propose("tools", "add", {"a": 1, "b": 1}),
+            proposer.propose("tools", "add", {"a": 2, "b": 2}),
+        ):
+            items = [await arrived(changes), await arrived(changes)]
+            done = await inbox.approve_all([*items, items[0]])
+        assert [each.fulfillment and each.fulfillment.value for each in done] == [2, 4, None]
+        assert isinstance(done[2].error, AlreadyDecided | AlreadyInProgress)
