@@ -13,9 +13,8 @@ Whose fault it was decides the branch::
     │   ├── AlreadyInProgress         another fulfillment is on its way
     │   ├── AlreadyDecided            the proposal is no longer pending
     │   ├── AmbiguousProposal         several proposals have the id
-    │   └── VoteRefused               a vote that does not count
     │   ├── NotOffered                a decision that an inbox does not offer
-    │   └── AmbiguousProposal         several proposals have the id
+    │   └── VoteRefused               a vote that does not count
     ├── PeerError                 another participant's mistake, or its answer
     │   ├── InvalidEnvelope           a frame that is no valid envelope
     │   ├── InvalidArguments          arguments that a tool does not take

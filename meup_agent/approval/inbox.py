@@ -201,7 +201,8 @@ class Inbox(AsyncContextManagerMixin):
         """Approve several proposals, each as :meth:`approve`.
 
         Args:
-            items: The proposals, one by one: no pattern approves.
+            items: The proposals, one by one: no pattern approves. One that stands twice is approved
+                once.
 
         Returns:
             The outcome of each, in their order.
@@ -209,7 +210,7 @@ class Inbox(AsyncContextManagerMixin):
         Raises:
             UsageError: They are more than a person has looked at.
         """
-        chosen = list(items)
+        chosen = list(dict.fromkeys(items))
         if len(chosen) > MAX_AT_ONCE:
             raise UsageError(
                 f"{len(chosen)} proposals are too many to approve at once; at most {MAX_AT_ONCE}"
