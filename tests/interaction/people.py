@@ -30,7 +30,8 @@ E = TypeVar("E", bound=Event)
 
 EVERYTHING = [{"kind": "*"}]
 PROPOSALS = [{"kind": "mcp/proposal"}, {"kind": "chat"}]
-PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
+Capabilities = list[dict[str, Any]]
+PARTICIPANTS: dict[str, Capabilities] = {
     "proposer": PROPOSALS,
     "reviewer": EVERYTHING,
     "second": EVERYTHING,
@@ -58,8 +59,8 @@ class Meeting(Protocol):
 
 
 class InMemory:
-    def __init__(self) -> None:
-        self.space = MemorySpace(participants=PARTICIPANTS, limits=LIMITS)
+    def __init__(self, participants: Mapping[str, Capabilities] = PARTICIPANTS) -> None:
+        self.space = MemorySpace(participants=participants, limits=LIMITS)
         self.token = self.space.token
         self.connector = self.space.connector
         self.drop = self.space.drop

@@ -1,0 +1,251 @@
+"""Incidents of decisions: another call than the decided one, more than one, or against it."""
+
+from __future__ import annotations
+
+import anyio
+
+from meup_agent import Agent, Proposal, Reason
+from meup_agent.client.requests import request
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.exchange.admission import Admission
+from meup_agent.protocol.space.rules import Rules
+from tests.bypass.incident import incident
+from tests.bypass.place import Place, about, attempt, call_itself, let_call, proposed, requested
+from tests.interaction.people import raw, until
+
+READS_ONLY = [
+    {"kind": "mcp/request", "payload": {"method": "tools/call", "params": {"name": "read"}}},
+    {"kind": "mcp/request", "payload": {"method": "tools/list"}},
+]
+
+
+def _may_only_read(place: Place) -> None:
+    place.capabilities["second"] = READS_ONLY
+
+
+@incident(
+    "An edit that changes the tool skips that tool's rule",
+    link="https://github.com/langchain-ai/langchain/issues/40166",
+    date="2026-09-03",
+    said="cross-tool edit bypasses the target tool's `interrupt_on` policy",
+    there=(
+        "A person may edit a call before approving it; the edited call's tool had a rule of its"
+        " own, which was not asked."
+    ),
+    here=(
+        "An edited call is judged as the call that it now is: the gateway checks the approver's"
+        " capabilities against the request, and a policy decides what would be sent."
+    ),
+    given=_may_only_read,
+    off=let_call("second"),
+)
+async def edited_to_another_tool(place: Place) -> None:
+    async with place.joined(), raw(place.meeting, "agent") as agent:
+        async with raw(place.meeting, "second") as second:
+            await agent.say(kinds.MCP_PROPOSAL, proposed("read", path="notes.md"), id="p1")
+            await second.hear(lambda e: e.id == "p1")
+            edited = requested("r1", "delete", path="notes.md")
+            edited["params"][payloads.META] = {payloads.EDITED: True, payloads.PROPOSER: "agent"}
+            await second.say(kinds.MCP_REQUEST, edited, id="r1", to=("tools",), correlation=("p1",))
+            await second.hear(about("r1"))
+
+
+@incident(
+    "A rejected call runs anyway",
+    link="https://github.com/langchain-ai/langchain/issues/40491",
+    date="2026-09-16",
+    said="re-executes tool calls that HumanInTheLoopMiddleware just rejected",
+    there=(
+        "A rejected call stayed in the agent's state, and another piece of middleware sent the"
+        " agent back to run its calls."
+    ),
+    here="A rejection needs nobody's obedience: the agent never had the right to make the request.",
+    off=let_call("agent"),
+    also=("https://github.com/langchain-ai/langchain/issues/37093",),
+)
+async def rejected_runs_anyway(place: Place) -> None:
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal
+    async def refuse(proposal: Proposal) -> None:
+        await proposal.reject(Reason.UNSAFE)
+
+    async with place.joined(reviewer, "agent") as (_, agent):
+        async with agent.propose("tools", "delete", {"path": "prod.db"}) as proposal:
+            await attempt(proposal.result())
+        await call_itself(agent, "delete", path="prod.db")
+
+
+REWRITTEN = proposed("pay", amount=5000)
+
+
+def _read_it_anew(place: Place) -> None:
+    """Switch off: an approval sends what is proposed under its id at that moment."""
+
+    async def fulfill(self: Proposal) -> None:
+        call = {"name": "pay", "arguments": REWRITTEN["params"]["arguments"]}
+        await request(self._session, "tools", "tools/call", call, timeout=None)
+
+    place.patch.setattr(Proposal, "fulfill", fulfill)
+
+
+@incident(
+    "The approver sees other arguments than those that run",
+    link="https://github.com/pydantic/pydantic-ai/issues/6968",
+    date="2026-07-30",
+    said="the human approves one thing and the system executes another",
+    there=(
+        "Arguments were rewritten between the question and the call; the approval was for the"
+        " original ones."
+    ),
+    here=(
+        "The approver itself makes the request, with the arguments that it was shown, under a"
+        " digest of them. A second proposal under the same id changes nothing about the first."
+    ),
+    off=_read_it_anew,
+)
+async def shown_other_arguments(place: Place) -> None:
+    held: list[Proposal] = []
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal
+    async def show(proposal: Proposal) -> None:
+        held.append(proposal)
+
+    async with place.joined(reviewer), raw(place.meeting, "agent") as agent:
+        await agent.say(kinds.MCP_PROPOSAL, proposed("pay", amount=50), id="p1")
+        await until(lambda: len(held) == 1)
+        await agent.say(kinds.MCP_PROPOSAL, REWRITTEN, id="p1")
+        await until(lambda: len(held) == 2)
+        await attempt(place.approve(held[0]))  # the one that the person has read
+
+
+def _count_no_fulfillments(place: Place) -> None:
+    """Switch off: the gateway's check of what is decided, and the executor's."""
+    place.patch.setattr(Rules, "_check_named", lambda *_: None)
+    place.patch.setattr(Admission, "denial", lambda *_: None)
+
+
+@incident(
+    "The same approval is used twice",
+    link="https://github.com/tinyhumansai/opencompany/issues/438",
+    date="2026-08-05",
+    said="so a delivery can be sent twice",
+    there="Resuming after an approval ran everything before it again, with its effects.",
+    here=(
+        "A request carries out one proposal, once: the gateway refuses one that names a decided"
+        " proposal, and the executor one that is fulfilled or being fulfilled."
+    ),
+    off=_count_no_fulfillments,
+)
+async def used_twice(place: Place) -> None:
+    async with place.joined(), raw(place.meeting, "agent") as agent:
+        async with raw(place.meeting, "reviewer") as reviewer:
+            await agent.say(kinds.MCP_PROPOSAL, proposed("pay", amount=50), id="p1")
+            await reviewer.hear(lambda e: e.id == "p1")
+            place.approved.append("pay 50")
+            for again in ("r1", "r2"):
+                paid = requested(again, "pay", amount=50)
+                await reviewer.say(
+                    kinds.MCP_REQUEST, paid, id=again, to=("tools",), correlation=("p1",)
+                )
+                await reviewer.hear(about(again))
+
+
+def _allow_copies(place: Place) -> None:
+    """Switch off: the gateway lets a participant use an id that another uses."""
+    place.patch.setattr(Rules, "_check_id", lambda *_: None)
+
+
+@incident(
+    "Parallel calls are approved as one",
+    link="https://github.com/mastra-ai/mastra/pull/19435",
+    date="2026-07-14",
+    said="a targeted approval could act on a sibling's suspended run",
+    there="Of several calls that waited at once, an approval reached another one than was meant.",
+    here=(
+        "A proposal is known by its proposer and its id, and no other participant gets a proposal"
+        " under an id that is in use; a request names one proposal alone."
+    ),
+    off=_allow_copies,
+)
+async def approved_as_one(place: Place) -> None:
+    async with (
+        place.joined(),
+        raw(place.meeting, "agent") as agent,
+        raw(place.meeting, "subagent") as subagent,
+        raw(place.meeting, "reviewer") as reviewer,
+    ):
+        await agent.say(kinds.MCP_PROPOSAL, proposed("read", path="notes.md"), id="p1")
+        waiting = await reviewer.hear(lambda e: e.id == "p1")
+        place.approved.append("read notes.md")  # this is what the person was shown
+        await subagent.say(kinds.MCP_PROPOSAL, proposed("delete", path="prod.db"), id="p1")
+        await subagent.say(kinds.CHAT, {"message": "more to come"}, id="c1")
+        while (heard := await reviewer.hear(lambda e: e.id in ("p1", "c1"))).id == "p1":
+            waiting = heard  # as a client does that knows what waits by its id alone
+        call = payloads.read_proposal(waiting.payload)
+        approved = requested("r1", call.name, **call.arguments)
+        await reviewer.say(kinds.MCP_REQUEST, approved, id="r1", to=("tools",), correlation=("p1",))
+        await reviewer.hear(about("r1"))
+
+
+@incident(
+    "One click approves for all time",
+    link="https://github.com/anthropics/claude-code/issues/48550",
+    date="2026-04-15",
+    said="Users reflexively pressing Enter silently grant permanent permissions",
+    there="The preselected answer was to allow every later call, too.",
+    here=(
+        "An approval is a request for one proposal, and nothing is remembered from it: the next"
+        " call is the next proposal. What shall always be allowed is written down as a rule, or"
+        " granted as a capability, by a participant that may."
+    ),
+    off=lambda place: place.notes("always"),
+    also=("https://github.com/anthropics/claude-code/issues/95106",),
+)
+async def allowed_for_all_time(place: Place) -> None:
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal
+    async def approve_once(proposal: Proposal) -> None:
+        if not place.approved:
+            await place.approve(proposal)
+        elif "always" in place.notes.all:
+            await proposal.fulfill()  # as a remembered "always" would
+
+    async with place.joined(reviewer, "agent") as (_, agent):
+        await attempt(agent.call("tools", "shell", {"command": "make test"}))
+        with anyio.move_on_after(0.3):
+            await attempt(agent.call("tools", "shell", {"command": "make test"}))
+
+
+def _keep_capabilities(place: Place) -> None:
+    place.patch.setattr(Rules, "_may", lambda *_: True)
+
+
+@incident(
+    "An approver whose right was taken away approves what it still has on its screen",
+    link="https://github.com/openclaw/openclaw/pull/103515",
+    date="2026-07-10",
+    said="prevent exec approval revocation races",
+    there="A question shown under the old rules could be answered after they were tightened.",
+    here="A capability is checked when the request is sent, not when the proposal was shown.",
+    off=_keep_capabilities,
+)
+async def revoked_approver(place: Place) -> None:
+    held: list[Proposal] = []
+    second = Agent("second")
+
+    @second.on_proposal
+    async def keep(proposal: Proposal) -> None:
+        held.append(proposal)
+
+    async with (
+        place.joined("reviewer", second) as (manager, _),
+        raw(place.meeting, "agent") as agent,
+    ):
+        await agent.say(kinds.MCP_PROPOSAL, proposed("delete", path="prod.db"), id="p1")
+        await until(lambda: bool(held))
+        await manager.revoke("second", [{"kind": "mcp/request"}, {"kind": "*"}])
+        await manager.chat("revoked")
+        await attempt(held[0].fulfill())
