@@ -58,6 +58,10 @@ LIFECYCLE: Final = {
     "4.5.all": "the caller can choose the rejections of all, but for those that are gone",
     "4.5.withdraw_follows": "a wait that ends so sends a withdraw; our record says why",
     "4.5.told": "each rejection of what waits is told, with whether it counts",
+    "4.2.expiry": "a pending proposal expires for all once the gateway's clock is 60 s beyond it",
+    "4.2.expiry.accepted_before": "what was asked for before that completes",
+    "4.2.expiry.told": "a handler that looked at a proposal is cancelled as it expires, and told",
+    "4.4.even_if_gone": "where a decider wants it, it is fulfilled for a proposer who has left",
     "4.6.gone": "the wait ends when all who were asked have been absent for 30 s",
     "4.6.from_our_welcome": "absence is counted anew from our own welcome",
     "4.6.replays": "open proposals follow the welcome of a newcomer that may decide, bounded",
@@ -231,6 +235,7 @@ CAUSES: Final = {
 
 EXTRAS: Final = {
     "6.expires_at": "a proposal that its proposer has certainly given up starts no handler",
+    "6.ttl": "a foreign ttl, in milliseconds, counts from the acceptance",
     "6.expires_at.hint": "up to 60 s it may be the clocks that differ, and nothing is extended",
     "6.digest": "a fulfillment carries its proposal's digest, or says that it was edited",
     "6.target": "who should execute stands in _meta",

@@ -35,7 +35,7 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange import Conflict, Gap, Participant, Role
 from meup_agent.protocol.exchange.roster import read_participant
 from meup_agent.protocol.management_payloads import Grant, Revocation
-from meup_agent.protocol.outcomes import Explanation, Rejection, Withdrawal
+from meup_agent.protocol.outcomes import Expiry, Explanation, Rejection, Withdrawal
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -270,6 +270,12 @@ class Decorators:
 
     The words come after the decision, at once or an hour later, and only from the participant that
     decided; each decision is explained once. Gets an :class:`Explanation`.
+    """
+
+    on_expire = HandlerRow(Role.EXPIRE, {Expiry: _subject})
+    """Learn that a proposal which we handled has expired undecided; its handler has ended by then.
+
+    Gets an :class:`Expiry`. Expired is not rejected: the proposer can ask anew.
     """
 
     on_conflict = HandlerRow(Role.CONFLICT, {Conflict: _subject})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from meup_agent.client.explanations import (
@@ -15,13 +14,15 @@ from meup_agent.client.requests import request
 from meup_agent.client.running_handler import awaited
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, UsageError
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.exchange import ProposalKey
+from meup_agent.protocol.exchange import Fulfills, ProposalKey
 from meup_agent.protocol.exchange.proposal_store import fingerprint_of
 from meup_agent.protocol.outcomes import Fulfillment
 from meup_agent.protocol.payloads import build_fulfillment, build_rejection
-from meup_agent.protocol.timestamps import CLOCK_DIFFERENCE
+from meup_agent.protocol.timestamps import CLOCK_DIFFERENCE, moment_of
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from meup_agent.client.messages import OnProgress, Progress
     from meup_agent.client.tool_lists import ToolLists
     from meup_agent.protocol.envelope import Envelope
@@ -42,7 +43,6 @@ class Proposal:
         tool: The tool's name; empty for other methods.
         arguments: The tool's arguments, as JSON values.
         target: The participant that should carry it out, where the proposer said so.
-        expires_at: When the proposer gives it up, by the proposer's clock, where it said so.
         envelope: The proposal as it came.
     """
 
@@ -60,8 +60,9 @@ class Proposal:
         # A copy of its own: an edited one is handed to fulfill(), which looks for the difference.
         self.arguments = payloads.read_proposal(envelope.payload).arguments
         self.target = call.target
-        self.expires_at = call.expires_at
         self.envelope = envelope
+        # Held as long as we are: the store may forget it where very many are proposed.
+        self._entry = self._record
 
     def __repr__(self) -> str:
         """The id, the proposer and the call."""
@@ -70,8 +71,18 @@ class Proposal:
     @property
     def state(self) -> ProposalState | None:
         """Its state now, as far as we have seen; ``None`` if it is long forgotten."""
-        record = self._record
-        return None if record is None else record.state
+        record = self._record or self._entry
+        if record is None:
+            return None
+        return self._session.table.state_of(record, self._session.now())
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """The time at which its proposer gives it up, where it said so; a renewal moves it."""
+        record = self._record or self._entry
+        if record is None:
+            return self._call.expires_at
+        return None if record.expires_at is None else moment_of(record.expires_at)
 
     @property
     def _record(self) -> ProposalEntry | None:
@@ -92,11 +103,12 @@ class Proposal:
         timeout: float | Literal["proposer"] | None = "proposer",
         on_progress: OnProgress | None = None,
         rule: dict[str, Any] | None = None,
+        even_if_gone: bool = False,
     ) -> Fulfillment:
         """Make the real request, and wait for its response (PROTOCOL 4.4).
 
-        The proposal's state, its deadline, and its proposer are looked at when the request leaves,
-        however long a handler has held the proposal.
+        The proposal's state, its deadline, and its proposer are looked at as the request leaves,
+        however long the proposal was held, or the request waited for a connection.
 
         Args:
             arguments: Other arguments than the proposed ones; the proposer is told the difference.
@@ -106,13 +118,15 @@ class Proposal:
                 clocks differ, and without one as long as it takes.
             on_progress: Called with the tool's progress.
             rule: The rule that decided it, told to every reader of the request (PROTOCOL 6).
+            even_if_gone: It is wanted also where its proposer has left; the handler that fulfills
+                it goes on then, too.
 
         Returns:
             The response, with ``is_error`` to look at.
 
         Raises:
             AlreadyInProgress: Another request is fulfilling it; leave it to that.
-            AlreadyDecided: It is not pending any more, or expired more than a minute ago.
+            AlreadyDecided: It is not pending any more, or we have rejected it; nothing was sent.
             AmbiguousProposal: Its proposer made several under its id, and an edited request does
                 not tell which one it means.
             InvalidArguments: The executor's list of tools is known (:meth:`Space.tools`), and the
@@ -121,7 +135,7 @@ class Proposal:
             RequestTimeout: No response came in time, or there was no connection in time.
             Refused: The gateway does not let us make that request.
             ParticipantGone: The executor left the space; or the proposer did, 30 s ago or more,
-                and nothing was sent.
+                without ``even_if_gone``, and nothing was sent.
             ConnectionFailed: The request was not sent, or its outcome is not known.
         """
         to = executor or self.target
@@ -148,8 +162,7 @@ class Proposal:
                 params,
                 timeout=timeout,
                 on_progress=on_progress,
-                fulfills=self._key,
-                expires=self.expires_at,
+                fulfills=Fulfills(self._key, self._record or self._entry, even_if_gone),
             )
         except AlreadyInProgress as error:
             raise AlreadyInProgress(self.id, error.by) from None
@@ -164,10 +177,8 @@ class Proposal:
 
     def _seconds_left(self) -> float | None:
         """Seconds that the proposer waits at the most; ``None``: as long as it takes."""
-        if self.expires_at is None:
-            return None
-        left = self.expires_at + CLOCK_DIFFERENCE - datetime.now(UTC)
-        return max(left.total_seconds(), 0.0)
+        until, now = self.expires_at, self._session.time_of_day()
+        return None if until is None else max((until + CLOCK_DIFFERENCE - now).total_seconds(), 0.0)
 
     @awaited
     async def reject(
@@ -195,9 +206,11 @@ class Proposal:
             NotSent: There is no connection any more, and there will be none.
             UsageError: The explanation is larger than anybody takes. Then nothing was sent.
         """
-        record = self._record
-        if record is not None and not record.state.is_pending:
-            raise AlreadyDecided(self.id, record.state)
+        record = self._record or self._entry
+        if record is not None:
+            state = self._session.table.state_of(record, self._session.now())
+            if not state.is_pending:
+                raise AlreadyDecided(self.id, state)
         if record is not None and record.in_progress_by is not None:
             raise AlreadyInProgress(self.id, record.in_progress_by)
         session, to = self._session, (self.proposer,)
@@ -285,8 +298,9 @@ class ProposalRecord:
 
     @property
     def expires_at(self) -> datetime | None:
-        """The moment at which the proposer gives it up, by the proposer's clock, if it said so."""
-        return self._read().expires_at
+        """The time at which its proposer gives it up, where it said so; a renewal moves it."""
+        at = self._entry.expires_at
+        return None if at is None else moment_of(at)
 
     @property
     def state(self) -> ProposalState:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -233,7 +233,7 @@ async def propose(
             method,
             params,
             target=target,
-            expires=None if ttl is None else datetime.now(UTC) + timedelta(seconds=ttl),
+            expires=None if ttl is None else session.time_of_day() + timedelta(seconds=ttl),
             progress_token=None if on_progress is None else proposal_id,
         ),
         id=proposal_id,

@@ -16,10 +16,9 @@ from meup_agent.session.deadlines import checked_timeout, checked_total
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from datetime import datetime
 
     from meup_agent.client.messages import OnProgress
-    from meup_agent.protocol.exchange import Key, ProposalKey
+    from meup_agent.protocol.exchange import Fulfills, Key
     from meup_agent.protocol.outcomes import Ending
     from meup_agent.session import Session
 
@@ -45,8 +44,7 @@ async def request(
     idempotent: bool = False,
     on_progress: OnProgress | None = None,
     on_begun: Callable[[str], None] | None = None,
-    fulfills: ProposalKey | None = None,
-    expires: datetime | None = None,
+    fulfills: Fulfills | None = None,
     total_timeout: float | None = None,
 ) -> Responded:
     """Send an MCP request and wait for the response.
@@ -71,7 +69,7 @@ async def request(
         id=request_id,
         sender=session.me,
         to=(to,),
-        correlation=(fulfills.id,) if fulfills is not None else (),
+        correlation=(fulfills.proposal.id,) if fulfills is not None else (),
     )
     parent = parent_in(session)
     key = await session.pending_calls.open(
@@ -80,7 +78,6 @@ async def request(
         parent=parent,
         idempotent=idempotent,
         fulfills=fulfills,
-        expires=expires,
         on_progress=relay(on_progress),
     )
     if timeout is not None and fulfills is None:

@@ -24,6 +24,7 @@ from meup_agent.protocol.outcomes import result_of, value_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
+    from datetime import datetime
 
     from meup_agent.client.messages import OnProgress
     from meup_agent.protocol.exchange import ProposalEntry
@@ -54,6 +55,11 @@ class Space(SpaceManagement, ResourceVerbs):
     def observing(self) -> bool:
         """True if this participant observes, and is not present (PROTOCOL 3)."""
         return self._session.table.roster.observing
+
+    @property
+    def now(self) -> datetime:
+        """The gateway's time, by which deadlines count; our own, where it does not tell it."""
+        return self._session.time_of_day()
 
     @property
     def dialect(self) -> str:

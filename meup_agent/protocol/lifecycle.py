@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Final, TypeVar
 
 from meup_agent.errors import IllegalStep
+from meup_agent.protocol.timestamps import CLOCK_DIFFERENCE, MICROSECOND
 
 
 class ProposalState(StrEnum):
@@ -62,6 +63,25 @@ PROPOSAL: Final[Mapping[tuple[ProposalState, ProposalEvent], ProposalState]] = {
 def proposal_step(state: ProposalState, event: ProposalEvent) -> ProposalState:
     """The state after an event; IllegalStep if the table has none."""
     return _look_up(PROPOSAL, state, event, "a proposal")
+
+
+def state_at(state: ProposalState, expires_at: int | None, at: int | None) -> ProposalState:
+    """The state at a time of the gateway's clock; times are in microseconds since 1970.
+
+    Without a request out, a proposal is expired once its time is over by more than two clocks may
+    differ (PROTOCOL 4.2). One in progress does not expire: what was accepted in time completes.
+    """
+    if state is not ProposalState.PENDING or expires_at is None or at is None:
+        return state
+    return state if at <= last_moment(expires_at) else proposal_step(state, ProposalEvent.EXPIRY)
+
+
+def last_moment(expires_at: int) -> int:
+    """The last moment at which a proposal with that deadline is not yet expired for everybody."""
+    return expires_at + _CLOCK_DIFFERENCE
+
+
+_CLOCK_DIFFERENCE: Final = CLOCK_DIFFERENCE // MICROSECOND
 
 
 class InboundState(StrEnum):

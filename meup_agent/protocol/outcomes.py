@@ -10,6 +10,7 @@ import msgspec
 
 from meup_agent.errors import (
     AlreadyInProgress,
+    MeupError,
     NotSent,
     OutcomeUnknown,
     ParticipantGone,
@@ -238,10 +239,16 @@ class LostRace(msgspec.Struct, frozen=True):
     by: str
 
 
+class Unwanted(msgspec.Struct, frozen=True):
+    """A fulfilling request of ours that was looked at again as it was to leave, and did not."""
+
+    error: MeupError
+
+
 Outcome = Fulfillment | Rejection | Withdrawal | Expiry | Gone
 """The end of a proposal for the caller that waits for it."""
 
-Ending = Outcome | Responded | GatewayRefused | Unsent | Unknown | LostRace
+Ending = Outcome | Responded | GatewayRefused | Unsent | Unknown | LostRace | Unwanted
 """The end of any exchange of our own."""
 
 
@@ -309,6 +316,8 @@ def raise_for(ending: Ending, *, what: str = "the request", explanation: str = "
             raise OutcomeUnknown(f"{what} was sent, and its outcome is not known: {ending.why}")
         case LostRace():
             raise AlreadyInProgress("", ending.by)
+        case Unwanted():
+            raise ending.error
         case Fulfillment() | Responded():
             raise AssertionError("an ending with a value is no error")
 

@@ -16,6 +16,7 @@ import msgspec
 import rfc8785
 
 from meup_agent.protocol import kinds
+from meup_agent.protocol.timestamps import moment_of, read_moment
 from meup_agent.reasons import Cause
 
 META: Final = "_meta"
@@ -27,6 +28,8 @@ EDITED: Final = "dev.meup/edited"
 PROPOSER: Final = "dev.meup/proposer"
 """In a fulfilling request: whose proposal it carries out. It means nothing in a proposal."""
 EXPIRES_AT: Final = "dev.meup/expires_at"
+TTL: Final = "ttl"
+"""Beside a foreign proposal's method: the milliseconds after which its proposer gives it up."""
 RULE: Final = "dev.meup/rule"
 """In what a policy decided: the rule that decided, and the policy that it is of."""
 CAUSE: Final = "dev.meup/cause"
@@ -54,6 +57,9 @@ REFUSED: Final = "refused"
 MAX_RPC_ID_CHARS: Final = 256
 """Characters of a JSON-RPC id, as of an envelope's: it is remembered, for cancels."""
 
+MAX_TTL: Final = 366 * 24 * 3600.0
+"""Seconds of a foreign ``ttl``, beyond which it is as good as none, and of one renewal."""
+
 JsonObject = dict[str, Any]
 
 
@@ -64,6 +70,7 @@ class Call(msgspec.Struct, frozen=True):
     params: JsonObject
     # The JSON-RPC id as it was written; ``None`` where there was none.
     rpc_id: int | str | None = None
+    ttl: float | None = None  # the seconds of a foreign ``ttl``, which is written in milliseconds
 
     @property
     def rpc_name(self) -> str | None:
@@ -95,12 +102,18 @@ class Call(msgspec.Struct, frozen=True):
     @property
     def expires_at(self) -> datetime | None:
         """The time at which the proposer gives up, by its own clock: a hint (PROTOCOL 6)."""
-        said = self.meta.get(EXPIRES_AT)
-        try:
-            moment = datetime.fromisoformat(said) if isinstance(said, str) else None
-        except ValueError:
-            return None
-        return moment if moment is not None and moment.tzinfo is not None else None
+        said = read_moment(self.meta.get(EXPIRES_AT))
+        return None if said is None else moment_of(said)
+
+    def expiry(self, accepted: int | None) -> int | None:
+        """The time at which its proposer gives it up; ``None``: it does not say, or not from when.
+
+        Both are in microseconds since 1970 (UTC). A foreign ``ttl`` counts from its acceptance.
+        """
+        said = read_moment(self.meta.get(EXPIRES_AT))
+        if said is not None or self.ttl is None or accepted is None:
+            return said
+        return accepted + round(min(self.ttl, MAX_TTL) * 1_000_000)
 
     @property
     def is_notification(self) -> bool:
@@ -159,7 +172,14 @@ def read_call(payload: object) -> Call:
         method=method if isinstance(method, str) else "",
         params=as_object(body.get("params")),
         rpc_id=rpc_id if isinstance(rpc_id, int | str) and not isinstance(rpc_id, bool) else None,
+        ttl=_read_ttl(body[TTL]) if TTL in body else None,
     )
+
+
+def _read_ttl(said: object) -> float | None:
+    """The seconds of a ``ttl`` in milliseconds (PROTOCOL 6); ``None`` if it is no such time."""
+    milliseconds = number(said)
+    return None if milliseconds is None or milliseconds <= 0 else milliseconds / 1000
 
 
 def called(body: JsonObject) -> tuple[str, str]:

@@ -9,7 +9,7 @@ CLOCK_DIFFERENCE: Final = timedelta(seconds=60)
 """Difference of two clocks up to which neither is taken to be wrong (PROTOCOL 6)."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
+MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def rfc3339(microseconds: int) -> str:
@@ -20,4 +20,18 @@ def rfc3339(microseconds: int) -> str:
 
 def microseconds(moment: datetime) -> int:
     """A moment with a time zone in microseconds since 1970 (UTC)."""
-    return (moment - _EPOCH) // _MICROSECOND
+    return (moment - _EPOCH) // MICROSECOND
+
+
+def moment_of(microseconds: int) -> datetime:
+    """A time in microseconds since 1970 as a moment in UTC, exact to the microsecond."""
+    return _EPOCH + microseconds * MICROSECOND
+
+
+def read_moment(said: object) -> int | None:
+    """An RFC 3339 time in microseconds since 1970; ``None`` if it is none, or has no time zone."""
+    try:
+        moment = datetime.fromisoformat(said) if isinstance(said, str) else None
+    except ValueError:
+        return None
+    return None if moment is None or moment.tzinfo is None else microseconds(moment)

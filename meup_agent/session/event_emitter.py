@@ -34,6 +34,7 @@ from meup_agent.protocol.outcomes import (
     Responded,
     Unknown,
     Unsent,
+    Unwanted,
     Withdrawal,
 )
 from meup_agent.reasons import Reason
@@ -219,6 +220,8 @@ def _said(ending: Ending) -> _Said:
             return _Said("overtaken", ending.by)
         case Unsent():
             return _Said("not_sent", reason=ending.why)
+        case Unwanted():
+            return _Said("not_sent", reason=str(ending.error))
         case Unknown():
             return _Said("unknown", reason=ending.why)
 

@@ -17,10 +17,9 @@ from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
-    from datetime import datetime
 
     from meup_agent.protocol.envelope import Envelope
-    from meup_agent.protocol.exchange import Effect, ExchangeTable, Key, Progressed, ProposalKey
+    from meup_agent.protocol.exchange import Effect, ExchangeTable, Fulfills, Key, Progressed
     from meup_agent.protocol.outcomes import Ending
     from meup_agent.reasons import Cause
     from meup_agent.session.event_emitter import EventEmitter
@@ -69,14 +68,10 @@ class PendingCalls:
         parent: Key | None = None,
         wait: Wait = Wait.ADDRESSED,
         idempotent: bool = False,
-        fulfills: ProposalKey | None = None,
-        expires: datetime | None = None,
+        fulfills: Fulfills | None = None,
         on_progress: Callable[[Progressed], None] | None = None,
     ) -> Key:
-        """Begin a request or proposal of ours; see :meth:`ExchangeTable.open`.
-
-        ``expires`` is when the proposer of what it fulfills gives that up, by the proposer's clock.
-        """
+        """Begin a request or proposal of ours; see :meth:`ExchangeTable.open`."""
         timeout = checked_timeout(timeout)
         opening = self.written(self.table.date(opening))
         now = self.now()
@@ -92,7 +87,6 @@ class PendingCalls:
             wait=wait,
             idempotent=idempotent,
             fulfills=fulfills,
-            expires=expires,
         )
         self._waits[key] = _Wait(Condition(), opening.kind, now, on_progress)
         if self.events.observers:

@@ -32,6 +32,7 @@ from meup_agent.protocol.exchange import (
     Wake,
 )
 from meup_agent.protocol.limits import check_frame
+from meup_agent.protocol.timestamps import moment_of
 from meup_agent.reasons import Cause, Reason
 from meup_agent.session.connection import SessionConnection
 from meup_agent.session.deadlines import Timer
@@ -325,6 +326,12 @@ class Session(AsyncContextManagerMixin):
     def dialect(self) -> str:
         """The gateway's dialect, by the first welcome of its latest connection."""
         return self._dialect
+
+    def time_of_day(self) -> datetime:
+        """The gateway's time, else our own (PROTOCOL 6)."""
+        moment = self.table.moment(self.now())
+        assert moment is not None  # the table has a clock
+        return moment_of(moment)
 
     async def taken(self, envelope_ids: Iterable[str]) -> None:
         """Wait until the gateway has taken what was said just now, where it shows that for certain.

@@ -28,6 +28,7 @@ PLAIN = [
     (Role.REJECT, "on_reject"),
     (Role.WITHDRAW, "on_withdraw"),
     (Role.EXPLANATION, "on_explanation"),
+    (Role.EXPIRE, "on_expire"),
     (Role.CONFLICT, "on_conflict"),
     (Role.CHAT, "on_chat"),
     (Role.JOIN, "on_join"),

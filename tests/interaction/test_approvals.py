@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import anyio
@@ -72,13 +72,13 @@ async def test_two_reviewers_do_not_run_it_twice(
 
 @pytest.mark.rule("4.4.before_it_is_sent", "6.expires_at")
 async def test_what_was_held_too_long_is_not_carried_out(meeting: Meeting) -> None:
-    expired = datetime.now(UTC) - timedelta(seconds=61)
-    meta = {payloads.EXPIRES_AT: expired.isoformat(), payloads.TARGET: "tools"}
-    body = payloads.proposal("tools/call", {**call(1), "_meta": meta})
     async with (
         gathered(meeting, calculator(), "reviewer") as (_, space),
         raw(meeting, "proposer") as alice,
     ):
+        expired = space.now - timedelta(seconds=61)
+        meta = {payloads.EXPIRES_AT: expired.isoformat(), payloads.TARGET: "tools"}
+        body = payloads.proposal("tools/call", {**call(1), "_meta": meta})
         await alice.say(kinds.MCP_PROPOSAL, body, id="p1")
         await until(lambda: bool(space.proposals))
         with pytest.raises(AlreadyDecided, match="expired"):

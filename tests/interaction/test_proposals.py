@@ -1,7 +1,7 @@
 """Proposals from their proposer's side: fulfilled, edited, rejected, expired."""
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import anyio
@@ -49,7 +49,7 @@ async def test_a_proposal_carries_what_the_protocol_adds(meeting: Meeting) -> No
         gathered(meeting, calculator(), willing(), "proposer") as (_, _, proposers),
         taped(proposers) as tape,
     ):
-        before = datetime.now(UTC)
+        before = proposers.now
         async with proposers.propose("tools", "add", arguments, ttl=60) as proposal:
             outcome = await proposal.outcome()
         (sent,) = tape.of(kinds.MCP_PROPOSAL)

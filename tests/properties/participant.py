@@ -17,6 +17,7 @@ from meup_agent.protocol.exchange import (
     Drop,
     Effect,
     ExchangeTable,
+    Fulfills,
     Key,
     Limits,
     Priority,
@@ -256,7 +257,7 @@ class Participant:
                 parent=parent,
                 wait=wait,
                 idempotent=idempotent,
-                fulfills=fulfills,
+                fulfills=None if fulfills is None else Fulfills(fulfills),
             )
         except (AlreadyInProgress, AlreadyDecided, ParticipantGone):
             return

@@ -134,6 +134,8 @@ class ProposalListing:
         decision = item.decision
         if decision is None:
             yield from self._pending(item)
+        elif decision.step.what is StepKind.EXPIRED:
+            yield f"no decision in its time, which was {self._until(item)}"
         else:
             when = time_of(decision.at, beside=item.first.at)
             took = lasted(item.first.at, decision.at)
@@ -159,10 +161,12 @@ class ProposalListing:
                 yield f"{name(fulfillment.by)} carries it out since {since}"
         if item.record.envelope.to and begun_by is None:
             yield f"waits for {names(item.record.envelope.to)}"
-        expires_at = item.call.expires_at
-        if expires_at is not None and item.is_past(self._now):
-            until = time_of(round(expires_at.timestamp() * 1_000_000), beside=item.first.at)
-            yield f"past its time, which was {until}"
+        if item.is_past(self._now):
+            yield f"past its time, which was {self._until(item)}"
+
+    def _until(self, item: ProposalAudit) -> str:
+        expires_at = item.record.expires_at
+        return "" if expires_at is None else time_of(expires_at, beside=item.first.at)
 
     def _fulfilled(self, item: ProposalAudit) -> Iterator[str]:
         changes = edits(item.changes, self._glyphs.arrow)

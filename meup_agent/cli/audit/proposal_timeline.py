@@ -17,6 +17,7 @@ from meup_agent.cli.audit.phrases import (
     name,
     names,
     state_of,
+    time_of,
     why,
 )
 from meup_agent.cli.render.escape import visible
@@ -33,6 +34,8 @@ _NOUNS = {
     StepKind.RESPONDED: "response",
     StepKind.REJECTED: "reject",
     StepKind.WITHDREW: "withdraw",
+    StepKind.EXPIRED: "expired",
+    StepKind.RENEWED: "renewed",
     StepKind.SAID: "chat",
     StepKind.REFERRED: "request",
 }
@@ -82,7 +85,8 @@ class ProposalTimeline:
             said = why(decision.reason, proposal.explanation(decision.step))
             took = lasted(proposal.first.at, decision.at)
             because = f": {said}" if said else ""
-            lines.append(f"decided by {name(decision.by)} after {took}{because}")
+            how = f"decided by {name(decision.by)}" if decision.by else "expired"
+            lines.append(f"{how} after {took}{because}")
         if changes := edits(proposal.changes, self._glyphs.arrow):
             lines.append(f"edited: {changes}")
         for each in lines:
@@ -95,7 +99,7 @@ class ProposalTimeline:
         line = Text(no_wrap=True)
         moment = local(step.at)
         line.append(f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03d}  ", style="dim")
-        who = Text(name(step.by))
+        who = Text(name(step.by) if step.by else "")
         who.align("left", who_width)
         line.append_text(who).append("  ")
         line.append(f"{_NOUNS[step.what]:<{_NOUN}}  ", style=_STYLES.get(step.what, ""))
@@ -131,6 +135,10 @@ class ProposalTimeline:
                 return visible(" ".join(step.text.split()), MAX_WORDS)
             case StepKind.REFERRED:
                 return f"{visible(step.text, MAX_WORDS)}, which is not what was proposed{whom}"
+            case StepKind.EXPIRED:
+                return "no decision in its time"
+            case StepKind.RENEWED:
+                return f"until {time_of(step.until, beside=step.at)}"
             case StepKind.REJECTED | StepKind.WITHDREW:
                 return why(step.reason, step.text)
 

@@ -72,8 +72,19 @@ class Audit:
         exact = [item for item in theirs if item.id == wanted]
         return exact or [item for item in theirs if item.id.startswith(wanted)]
 
+    def pass_time(self, at: int) -> None:
+        """Let proposals expire up to a time of the gateway's clock, in microseconds since 1970.
+
+        Entries tell their time themselves; whoever has the gateway's clock tells what it is now.
+        """
+        for record in self._folder.expire(at / 1_000_000):
+            proposal = self._index.find(record)
+            if proposal is not None and proposal.decision is None:
+                decide(proposal, self._index.add_expiry(proposal, self.latest))
+
     def add(self, entry: Entry) -> None:
         """Take the next entry of the space's journal in."""
+        self.pass_time(entry.at)
         self.latest = entry.seq
         envelope = entry.envelope
         self._index.make_room(1 if envelope.kind == kinds.MCP_PROPOSAL else 0)

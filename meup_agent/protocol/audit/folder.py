@@ -22,9 +22,11 @@ from meup_agent.protocol.exchange.proposal_store import (
     ProposalStore,
 )
 from meup_agent.protocol.exchange.resolution import find_answered, resolve
+from meup_agent.protocol.exchange.table_context import TRANSIT_SECONDS
 from meup_agent.protocol.guarantees import Guarantees, said_by
 from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState
 from meup_agent.protocol.outcomes import Rejection
+from meup_agent.protocol.timestamps import rfc3339
 from meup_agent.reasons import Reason, read_reason
 
 _ME: Final = "\0observer"
@@ -56,7 +58,11 @@ class Folded(NamedTuple):
 
 
 class ProposalFolder:
-    """Folds envelopes into proposals; what is not told of the gateway, its welcome tells."""
+    """Folds envelopes into proposals; what is not told of the gateway, its welcome tells.
+
+    Where the ``guarantees`` are told, envelopes come from its journal: ``now`` is the time at which
+    it accepted them, in seconds since 1970.
+    """
 
     def __init__(
         self, proposal_store: ProposalStore | None = None, guarantees: Guarantees | None = None
@@ -66,13 +72,19 @@ class ProposalFolder:
             new_id=lambda: f"observer-{next(ids)}",
             find_handler=lambda _role, _envelope, _call: None,
             proposal_store=proposal_store,
+            transit=TRANSIT_SECONDS if guarantees is None else 0.0,
         )
         self.proposal_store = self._table.proposal_store
         if guarantees is not None:
             self._table.receive(_welcome(guarantees), 0.0)
 
+    def expire(self, now: float) -> list[ProposalEntry]:
+        """End the proposals whose time is over; these."""
+        return self._table.expire(now)
+
     def fold(self, envelope: Envelope, now: float) -> Folded:
         """Take the next envelope in; ``now`` are seconds of a clock that only goes forward."""
+        self.expire(now)
         about = self._find(envelope, now)
         was_pending = about.record is None or about.record.state.is_pending
         rejection = None
@@ -141,4 +153,11 @@ def _rejection_for(record: ProposalEntry, withdraw: Envelope) -> Rejection | Non
 def _welcome(guarantees: Guarantees) -> Envelope:
     you = {"id": _ME, "capabilities": list[object]()}
     payload = {"you": you, "participants": list[object](), **said_by(guarantees)}
-    return draft(kinds.SYSTEM_WELCOME, payload, id="", sender=kinds.GATEWAY, to=(_ME,))
+    return draft(
+        kinds.SYSTEM_WELCOME,
+        payload,
+        id="",
+        sender=kinds.GATEWAY,
+        to=(_ME,),
+        ts=rfc3339(0),  # the gateway's clock, at the second 0 of the journal's
+    )

@@ -23,7 +23,7 @@ from meup_agent.protocol.exchange.proposal_store import (
     ProposalStore,
     fingerprint_of,
 )
-from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.lifecycle import ProposalState, last_moment
 from meup_agent.protocol.space.journal import Entry
 
 _STEP_BYTES: Final = 500
@@ -117,6 +117,19 @@ class ProposalIndex:
         self._append(proposal, step)
         return step
 
+    def add_expiry(self, proposal: ProposalAudit, seq: int) -> Step:
+        """Append that a proposal expired, which no envelope says: after its last, or in its time.
+
+        It is later where a request that was out held it up, and was cancelled or refused then.
+        """
+        record = proposal.record
+        assert record.expires_at is not None
+        at = max(last_moment(record.expires_at), *(step.until for step in proposal.steps))
+        step = Step(seq, at, StepKind.EXPIRED, "", "", (), record.state, until=at)
+        step.reason = record.reason or ""
+        self._append(proposal, step)
+        return step
+
     def add_request(self, proposal: ProposalAudit, item: FulfillmentAudit) -> None:
         """Write down a request that carries a proposal out."""
         proposal.fulfillments.append(item)
@@ -135,6 +148,8 @@ class ProposalIndex:
             return
         proposal.steps.append(step)
         self.grow(proposal, _STEP_BYTES + len(step.text) + len(step.reason))
+        if not step.id:  # no envelope said it
+            return
         self._names.setdefault(step.id, []).append(Named(step.id, step.seq, step.by, proposal))
 
     # --- forgetting them ---

@@ -12,7 +12,7 @@ from meup_agent.protocol.exchange.proposal_store import FulfillingRequest, Propo
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import Change
 from meup_agent.protocol.space.journal import Entry
-from meup_agent.protocol.timestamps import rfc3339
+from meup_agent.protocol.timestamps import moment_of, rfc3339
 
 MAX_STEPS: Final = 1_000
 """Steps that are kept of one proposal. Anybody may talk about it without end; what belongs to its
@@ -43,6 +43,9 @@ class StepKind(StrEnum):
     RESPONDED = "responded"
     REJECTED = "rejected"
     WITHDREW = "withdrew"
+    EXPIRED = "expired"
+    """Its time was over by the gateway's clock, with no request out; no envelope says that."""
+    RENEWED = "renewed"
     SAID = "said"  # a chat about it
     REFERRED = "referred"
     """A request that names the proposal and asks for something else: it does not carry it out."""
@@ -88,7 +91,7 @@ class Decision(msgspec.Struct, frozen=True):
     """The decision that brought a proposal to its final state."""
 
     # The participant that fulfilled or rejected it, its proposer, who withdrew it, or the gateway,
-    # where its proposer may not make it any more.
+    # where its proposer may not make it any more; empty where it expired.
     by: str
     at: int  # when they did, in microseconds since 1970 (UTC)
     step: Step  # the step that said so; of a fulfilled proposal, its request
@@ -204,11 +207,9 @@ class ProposalAudit(msgspec.Struct):
         )
 
     def is_past(self, now: float) -> bool:
-        """True if it is pending beyond its time, as a hint: only the proposer's clock says when."""
-        if not self.state.is_pending:
-            return False
-        expires_at = self.call.expires_at
-        return expires_at is not None and expires_at.timestamp() < now
+        """True if it is pending beyond its time by a reader's clock: a hint, and no state."""
+        expires_at = self.record.expires_at
+        return self.state.is_pending and expires_at is not None and expires_at / 1_000_000 < now
 
 
 JsonObject = dict[str, Any]
@@ -216,7 +217,7 @@ JsonObject = dict[str, Any]
 
 def proposal_as_json(proposal: ProposalAudit, *, timeline: bool = False) -> JsonObject:
     """A proposal with its state, its decision and its edits; with its timeline, every step, too."""
-    call, decision = proposal.call, proposal.decision
+    call, decision, expires_at = proposal.call, proposal.decision, proposal.record.expires_at
     said: JsonObject = {
         "id": proposal.id,
         "proposer": proposal.proposer,
@@ -226,7 +227,7 @@ def proposal_as_json(proposal: ProposalAudit, *, timeline: bool = False) -> Json
         "target": call.target,
         "method": call.method,
         "params": {name: value for name, value in call.params.items() if name != "_meta"},
-        "expires_at": None if call.expires_at is None else call.expires_at.isoformat(),
+        "expires_at": None if expires_at is None else moment_of(expires_at).isoformat(),
         "state": proposal.state.value,
         "in_progress_by": proposal.record.in_progress_by,
         "decision": None,
@@ -245,7 +246,7 @@ def proposal_as_json(proposal: ProposalAudit, *, timeline: bool = False) -> Json
     }
     if decision is not None:
         said["decision"] = {
-            "by": decision.by,
+            "by": decision.by or None,
             "at": rfc3339(decision.at),
             "reason": decision.reason or None,
             "explanation": proposal.explanation(decision.step),
@@ -282,8 +283,8 @@ def _step(step: Step) -> JsonObject:
         "seq": step.seq,
         "at": rfc3339(step.at),
         "what": step.what.value,
-        "by": step.by,
-        "id": step.id,
+        "by": step.by or None,
+        "id": step.id or None,
         "to": list(step.to),
         "about": step.about or None,
         "reason": step.reason or None,

@@ -76,8 +76,9 @@ are the roles:
 * ``request``: not cancelled before it came, not a copy; as a fulfillment, of one known or claimed
   proposal that is pending, another's, and neither begun nor rejected here.
 * ``proposal``: pending, in time, broadcast or addressed to us, and the first under its id.
-* ``reject``, ``withdraw``, ``explanation``, ``conflict``, ``chat``, ``join``, ``leave``, ``gap``,
-  ``grant``, ``revoke``, ``kind``: notices, which owe no answer and carry nothing out.
+* ``reject``, ``withdraw``, ``expire``, ``explanation``, ``conflict``, ``chat``, ``join``,
+  ``leave``, ``gap``, ``grant``, ``revoke``, ``kind``: notices, which owe no answer and
+  carry nothing out.
 
 In the modes *outgoing only* and *observing* none of them starts anything, and nothing is answered.
 
@@ -115,7 +116,7 @@ from meup_agent.protocol.exchange.effects import (
     Wake,
     Work,
 )
-from meup_agent.protocol.exchange.outbound_exchange import Wait
+from meup_agent.protocol.exchange.outbound_exchange import Fulfills, Wait
 from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalKey
 from meup_agent.protocol.exchange.roster import Participant
 from meup_agent.protocol.exchange.table import ExchangeTable
@@ -128,6 +129,7 @@ __all__ = [
     "Drop",
     "Effect",
     "ExchangeTable",
+    "Fulfills",
     "Gap",
     "Key",
     "Limits",

@@ -148,10 +148,10 @@ class Admission:
             return Denial("id_in_use")
         if record.state is ProposalState.WITHDRAWN:
             return Denial("withdrawn_before", expected=True)
+        if self._context.state_of(record, now) is ProposalState.EXPIRED:
+            return Denial("expired_before", expected=True)
         if not record.state.is_pending:
             return Denial("decided_before", expected=True)
-        if self._context.is_past(record.call.expires_at):
-            return Denial("expired_before", expected=True)
         return None
 
     def of_notice(self, exchange: InboundExchange, now: float) -> Denial | None:
@@ -209,10 +209,10 @@ class Admission:
                 return f"{proposal} is fulfilled by {item.by!r}"
         if record.state is ProposalState.FULFILLED:
             return f"{proposal} is fulfilled already"
+        if record.state is ProposalState.EXPIRED:
+            return f"{proposal} is expired"
         if not record.state.is_pending:
             return f"{proposal} was withdrawn"
-        if self._context.is_past(record.call.expires_at):
-            return f"{proposal} is expired"
         first = record.in_progress
         if first is not None and first is not ours:
             return f"{proposal} is being fulfilled by {first.by!r}"
@@ -271,6 +271,7 @@ PATHS: Final[Mapping[Role, Callable[[Admission, InboundExchange, float], Denial 
     Role.REJECT: Admission.of_notice,
     Role.WITHDRAW: Admission.of_notice,
     Role.EXPLANATION: Admission.of_notice,
+    Role.EXPIRE: Admission.of_notice,
     Role.CONFLICT: Admission.of_notice,
     Role.CHAT: Admission.of_notice,
     Role.JOIN: Admission.of_notice,

@@ -12,6 +12,7 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.management_payloads import Grant, Revocation
 from meup_agent.protocol.outcomes import (
     Ending,
+    Expiry,
     Explanation,
     Fulfillment,
     Rejection,
@@ -51,6 +52,7 @@ class Role(StrEnum):
     REJECT = "reject"
     WITHDRAW = "withdraw"
     EXPLANATION = "explanation"
+    EXPIRE = "expire"
     CONFLICT = "conflict"
     CHAT = "chat"
     JOIN = "join"
@@ -96,7 +98,7 @@ class Gap(msgspec.Struct, frozen=True):
     seq: int
 
 
-Subject = Rejection | Withdrawal | Explanation | Conflict | Gap | Grant | Revocation | None
+Subject = Rejection | Withdrawal | Expiry | Explanation | Conflict | Gap | Grant | Revocation | None
 
 
 class Work(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalKey
 from meup_agent.protocol.exchange.table_context import ABSENCE_SECONDS, TableContext
 from meup_agent.protocol.lifecycle import InboundAction, InboundEvent, InboundState, inbound_step
-from meup_agent.protocol.outcomes import Withdrawal
+from meup_agent.protocol.outcomes import Expiry, Withdrawal
 from meup_agent.protocol.payloads import Call
 from meup_agent.reasons import Cause, Reason
 
@@ -165,6 +165,29 @@ class HandlerScheduler:
             subject = Withdrawal(record.key.id, record.key.proposer, cause)
             self.notify(Role.WITHDRAW, record.envelope, now, subject)
 
+    # --- expired ---
+
+    def expire(self, now: float) -> list[ProposalEntry]:
+        """End the proposals whose time is over, and what is begun about them (PROTOCOL 4.2)."""
+        expired = self._context.expired(now)
+        for record in expired:
+            if self._outbound.expire_own(record, now):
+                continue
+            exchange = self._by_proposal.get(record.key)
+            if exchange is None or exchange.record is not record:
+                self.notify_expired(record, now)
+            elif not exchange.rejected:
+                exchange.expired = exchange.state is not InboundState.QUEUED
+                cause = Cause(Reason.TIMEOUT, "", "the proposal expired", record.key.id, now)
+                self.cancel(exchange, cause, now)
+        self._context.watch_expiries(now)
+        return expired
+
+    def notify_expired(self, record: ProposalEntry, now: float) -> None:
+        """Tell handlers that a proposal which one of them looked at has expired undecided."""
+        if record.handled and not record.refused:
+            self.notify(Role.EXPIRE, record.envelope, now, Expiry(record.key.id))
+
     # --- presence and connection ---
 
     def pause(self, now: float, *, paused: bool) -> None:
@@ -199,7 +222,7 @@ class HandlerScheduler:
     def look(self, key: Key, now: float) -> None:
         """Cancel a handler whose sender has been away for the whole grace period."""
         exchange = self._open.get(key)
-        if exchange is None or exchange.sender_left_at is None:
+        if exchange is None or exchange.sender_left_at is None or exchange.outlasts_sender:
             return
         until = exchange.sender_left_at + ABSENCE_SECONDS
         if now < until:
@@ -342,6 +365,8 @@ class HandlerScheduler:
             self._outbound.give_up_children(key, leftover, now)
         if exchange.withdrawal is not None and exchange.record is not None:
             self.notify_withdrawn(exchange.record, exchange.withdrawal, now)
+        elif exchange.expired and exchange.record is not None:
+            self.notify_expired(exchange.record, now)
 
     def _own_cause(self, exchange: InboundExchange, text: str, now: float) -> Cause:
         return Cause(Reason.NO_LONGER_NEEDED, self._context.me, text, exchange.key.id, now)

@@ -68,6 +68,9 @@ class InboundRequests(TablePart):
             if fingerprint_of(known.envelope) == fingerprint_of(envelope):
                 return known
             store.not_carried_out(record, known)
+        if not self._context.roster.guarantees.identity_checked:
+            # Ours takes no request after the deadline: what it took was in time.
+            self._context.expire_now(record, now)
         fulfillment = FulfillingRequest(envelope.replace(), executors_of(record, envelope))
         return store.requested(record, fulfillment, now)
 
@@ -258,7 +261,7 @@ class InboundProposals(TablePart):
             if store.withdrawn(key, Reason.NO_LONGER_NEEDED, now):
                 cause = cause_of_end(*key, Reason.NO_LONGER_NEEDED, USED_AGAIN, now)
                 self._end(key, known, cause, now)
-        record = store.add(envelope, now)
+        record = store.add(envelope, now, accepted=context.moment(now))
         reason = context.tombstones.get("withdrawn", *key, now)
         if reason is not None:
             store.withdrawn(key, reason, now)

@@ -56,7 +56,9 @@ class InboundExchange(msgspec.Struct):
     state: InboundState = InboundState.QUEUED
     cause: Cause | None = None
     withdrawal: Cause | None = None  # the cause of its proposal's withdrawal while its handler ran
+    expired: bool = False  # its proposal expired while its handler ran
     sender_left_at: float | None = None  # the time since which its sender has been away
+    outlasts_sender: bool = False  # its handler goes on although its sender has left
     answer_id: str | None = None  # the id of our response, once there is one
     rejected: bool = False  # we have rejected the proposal
     superseded: bool = False  # its sender used its id again, for something else

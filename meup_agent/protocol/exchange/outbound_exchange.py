@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -41,6 +41,14 @@ class Wait(StrEnum):
     """None: only the deadline does."""
 
 
+class Fulfills(NamedTuple):
+    """A fulfilling request of ours: the proposal that it carries out, and on which conditions."""
+
+    proposal: ProposalKey
+    record: ProposalEntry | None = None  # that proposal, as its decider has seen it
+    even_if_gone: bool = False  # it is wanted also where its proposer has left
+
+
 class OutboundExchange(msgspec.Struct):
     """A request or proposal of our own."""
 
@@ -50,7 +58,7 @@ class OutboundExchange(msgspec.Struct):
     parent: Key | None
     wait: Wait
     idempotent: bool  # it may be sent again after a reconnect
-    fulfills: ProposalKey | None  # the proposal that this request carries out
+    fulfilling: Fulfills | None  # the proposal that this request carries out
     # The proposal that it is, or carries out, as the store has it.
     record: ProposalEntry | None = None
     state: OutboundState = OutboundState.UNSENT
@@ -61,8 +69,6 @@ class OutboundExchange(msgspec.Struct):
     echoed: bool = False  # the gateway has ordered it
     progress: float = float("-inf")  # the last value reported
     late: bool = False  # a result came after its end
-    # The time at which the proposer gives up what it fulfills, by the proposer's clock.
-    expires: datetime | None = None
     # The time since which no participant is present that may fulfill the broadcast proposal.
     unanswerable_since: float | None = None
     # Seconds from each progress until the wait ends by itself; ``None``: progress changes nothing.
@@ -74,6 +80,11 @@ class OutboundExchange(msgspec.Struct):
         self.progress = done
         if self.patience is not None and self.deadline is not None:
             self.deadline = max(self.deadline, min(now + self.patience, self.latest))
+
+    @property
+    def fulfills(self) -> ProposalKey | None:
+        """The proposal that this request carries out."""
+        return None if self.fulfilling is None else self.fulfilling.proposal
 
     @property
     def is_proposal(self) -> bool:

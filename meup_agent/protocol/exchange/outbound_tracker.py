@@ -6,6 +6,7 @@ from meup_agent.errors import AlreadyDecided, AlreadyInProgress, AmbiguousPropos
 from meup_agent.protocol.callers import find_missing
 from meup_agent.protocol.exchange.effects import Key, Priority, Unsend, Wake
 from meup_agent.protocol.exchange.outbound_exchange import (
+    Fulfills,
     OutboundExchange,
     Wait,
     able_to_fulfill,
@@ -34,11 +35,11 @@ from meup_agent.protocol.lifecycle import (
 )
 from meup_agent.protocol.outcomes import (
     Ending,
-    Expiry,
     GatewayRefused,
     Gone,
     Unknown,
     Unsent,
+    Unwanted,
     Withdrawal,
 )
 from meup_agent.reasons import Cause
@@ -86,41 +87,46 @@ class OutboundTracker:
 
     def open(self, exchange: OutboundExchange, now: float) -> None:
         """Begin a request or proposal; raises as :meth:`ExchangeTable.open`."""
-        if exchange.fulfills is not None:
-            exchange.record = self._check_undecided(exchange, exchange.fulfills, now)
+        if exchange.fulfilling is not None:
+            exchange.record = self._check_wanted(exchange, exchange.fulfilling, now)
             if exchange.record is not None:
                 exchange.record.holders += 1
         elif exchange.is_proposal:
-            exchange.record = self._context.proposal_store.add(exchange.draft, now, holders=1)
+            accepted = self._context.moment(now)
+            exchange.record = self._context.proposal_store.add(
+                exchange.draft, now, holders=1, accepted=accepted
+            )
         self._open[exchange.key.id] = exchange
         self._context.envelope_sender.transmit(exchange.draft, Priority.OPEN, now)
         self._context.look_again(exchange.deadline, exchange.key)
 
-    def _check_undecided(
-        self, exchange: OutboundExchange, proposal: ProposalKey, now: float
+    def _check_wanted(
+        self, exchange: OutboundExchange, fulfilling: Fulfills, now: float
     ) -> ProposalEntry | None:
-        """Check that a proposal may be fulfilled: pending, in time, and waited for; its record."""
-        context = self._context
+        """Check that a proposal may be fulfilled: pending, in time, and waited for; its record.
+
+        What its decider has seen counts, also where it is long forgotten (PROTOCOL 4.4).
+        """
+        context, proposal = self._context, fulfilling.proposal
         means = resolve(exchange.draft, context.proposal_store, now)
-        record = means.record or context.proposal_store.get(proposal, now)
+        record = means.record or context.proposal_store.get(proposal, now) or fulfilling.record
         if means.doubt is not None or (record is not None and record.key != proposal):
             raise AmbiguousProposal(proposal.id, [each.key.proposer for each in means.named])
         if record is not None:
-            if not record.state.is_pending:
-                raise AlreadyDecided(proposal.id, record.state)
-            if record.in_progress_by is not None:
-                raise AlreadyInProgress(proposal.id, record.in_progress_by)
-            exchange.expires = exchange.expires or record.call.expires_at
+            state = ProposalState.REJECTED if record.declined else context.state_of(record, now)
+            if not state.is_pending:
+                raise AlreadyDecided(proposal.id, state)
+            request = record.in_progress
+            if request is not None and not _is_of(request, exchange):
+                raise AlreadyInProgress(proposal.id, request.by)
         if context.tombstones.get("withdrawn", *proposal, now) is not None:
             raise AlreadyDecided(proposal.id, ProposalState.WITHDRAWN)
-        if self.open_fulfillments(proposal):
+        if any(other is not exchange for other in self.open_fulfillments(proposal)):
             raise AlreadyInProgress(proposal.id, context.me)
-        if context.is_past(exchange.expires):
-            raise AlreadyDecided(proposal.id, ProposalState.EXPIRED)
-        if self._has_left(proposal, record, now):
+        if not fulfilling.even_if_gone and self._has_left(proposal, record, now):
             raise ParticipantGone(
                 f"proposal {proposal.id} was not fulfilled: {proposal.proposer!r}, whose it is,"
-                " has left the space"
+                " has left the space; pass even_if_gone=True where it is wanted all the same"
             )
         return record
 
@@ -132,17 +138,25 @@ class OutboundTracker:
         return record.seen_at <= left_at <= now - ABSENCE_SECONDS
 
     def _unwanted(self, exchange: OutboundExchange, now: float) -> Ending | None:
-        """The ending of a fulfilling request that waited too long to leave: expired, or gone."""
-        if exchange.fulfills is None:
+        """The ending of a fulfilling request that is not wanted any more as it is to leave."""
+        if exchange.fulfilling is None:
             return None
-        if self._context.is_past(exchange.expires):
-            return Expiry(exchange.key.id, sent=exchange.state is not OutboundState.UNSENT)
-        if self._has_left(exchange.fulfills, exchange.record, now):
-            return Gone(exchange.key.id, (exchange.fulfills.proposer,))
+        try:
+            self._check_wanted(exchange, exchange.fulfilling, now)
+        except (
+            AlreadyDecided,
+            AlreadyInProgress,
+            AmbiguousProposal,
+            ParticipantGone,
+        ) as error:
+            return Unwanted(error)
         return None
 
     def sent(self, envelope_id: str, now: float) -> None:
-        """Note that the transport takes an envelope now; a fulfillment that is too late ends."""
+        """Note that the transport takes an envelope now.
+
+        A fulfillment is looked at again here, however long it waited for a connection.
+        """
         exchange = self._open.get(envelope_id)
         unwanted = None if exchange is None else self._unwanted(exchange, now)
         if exchange is not None and unwanted is not None:
@@ -151,6 +165,13 @@ class OutboundTracker:
         self._context.envelope_sender.note_sent(envelope_id, now)
         if exchange is not None:
             self.apply(exchange, OutboundEvent.SENT, now)
+
+    def expire_own(self, record: ProposalEntry, now: float) -> bool:
+        """End our wait for a proposal that expired before our deadline, as when a clock is set."""
+        own = self.find_own_proposal(record, now)
+        if own is not None and own.is_open:
+            self.apply(own, OutboundEvent.DEADLINE, now, own.expiry())
+        return own is not None
 
     def give_up(self, key: Key, cause: Cause, now: float) -> None:
         """End the wait for one: its caller gave up."""
@@ -412,3 +433,8 @@ class OutboundTracker:
         del self._open[exchange.key.id]
         self._ended.put(exchange.key.id, exchange, now, size=size_of(exchange.draft))
         self._context.effects.append(Wake(exchange.key, ending))
+
+
+def _is_of(request: FulfillingRequest, exchange: OutboundExchange) -> bool:
+    """True if a request that is out is this exchange, sent before."""
+    return (request.by, request.envelope.id) == (exchange.key.sender, exchange.key.id)

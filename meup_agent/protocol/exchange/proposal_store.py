@@ -6,15 +6,23 @@ others a rejected proposal becomes ``withdrawn`` when its proposer says so (PROT
 
 from __future__ import annotations
 
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 import msgspec
 
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.ttl_map import FairTTLMap, PerSenderTTLMap, size_of
-from meup_agent.protocol.lifecycle import PROPOSAL, ProposalEvent, ProposalState
+from meup_agent.protocol.lifecycle import (
+    PROPOSAL,
+    ProposalEvent,
+    ProposalState,
+    last_moment,
+    state_at,
+)
 from meup_agent.protocol.outcomes import Rejection
 from meup_agent.protocol.payloads import Call, changes, read_call, read_proposal
+from meup_agent.reasons import Reason
 
 MAX_PROPOSALS = 4096
 """Proposals that are remembered: history for a person, and enough for everything in flight. The
@@ -43,6 +51,11 @@ EARLY_SENDERS = 256
 EARLY_A_SENDER = 1000
 EARLY_A_SENDER_BYTES = 256 * 1024
 """Requests that we carried out and that name a proposal which we have not seen."""
+
+
+SPARE_EXPIRIES = 1024
+"""Deadlines that are kept of proposals which were renewed or forgotten, before they are sorted
+out."""
 
 
 class ProposalKey(NamedTuple):
@@ -116,6 +129,8 @@ class ProposalEntry(msgspec.Struct):
     declined: bool = False
     copied: bool = False  # another proposer's proposal had the id already: no handler sees this one
     seen_at: float = 0.0
+    # The time at which its proposer gives it up, in microseconds since 1970 (UTC), as far as said.
+    expires_at: int | None = None
     # Other proposals that its proposer made under this id before, latest first.
     earlier: tuple[ProposalEntry, ...] = ()
 
@@ -183,7 +198,15 @@ class ProposalStore:
             seconds=seconds,
             size=size,
             needed=lambda record: record.holders > 0,
+            # It may be held for hours, and withdrawn meanwhile.
+            lasts=lambda record: record.state.is_pending,
         )
+        # Pending proposals by the last moment at which they are not expired, and a number that
+        # keeps records from being compared. What was renewed stands here more than once.
+        self._expiries: list[tuple[int, int, ProposalEntry]] = []
+        self._watched = 0
+        # True until the next expiry has been looked at since a deadline was added.
+        self.watches_more = False
         self._by_id: dict[str, tuple[ProposalKey, ...]] = {}
         self._by_request: dict[str, tuple[ProposalKey, ...]] = {}
         self._early: PerSenderTTLMap[str, FulfillingRequest] = PerSenderTTLMap(
@@ -193,8 +216,13 @@ class ProposalStore:
             size=EARLY_A_SENDER_BYTES,
         )
 
-    def add(self, envelope: Envelope, now: float, *, holders: int = 0) -> ProposalEntry:
-        """Enter a proposal, in place of an older one of the same proposer and id."""
+    def add(
+        self, envelope: Envelope, now: float, *, holders: int = 0, accepted: int | None = None
+    ) -> ProposalEntry:
+        """Enter a proposal, in place of an older one of the same proposer and id.
+
+        ``accepted`` is the time of its acceptance, as the gateway's clock has it.
+        """
         key = ProposalKey(envelope.sender, envelope.id)
         older = self._records.get(key, now)
         # Its first proposer keeps an id, also where it uses it again after it was copied.
@@ -206,6 +234,7 @@ class ProposalStore:
             holders=holders,
             copied=copied,
             seen_at=now,
+            expires_at=_expiry_of(envelope, accepted),
         )
         if older is not None:
             # Of the same call made again a request need not say which time is meant.
@@ -219,6 +248,7 @@ class ProposalStore:
         generations = (record, *record.earlier)
         size = sum(size_of(each.envelope) for each in generations)
         self._records.put(key, record, now, size=size)
+        self._watch(record)
         return record
 
     def get(self, key: ProposalKey, now: float) -> ProposalEntry | None:
@@ -313,8 +343,52 @@ class ProposalStore:
     def not_carried_out(self, record: ProposalEntry, fulfillment: FulfillingRequest) -> None:
         """Note a cancelled or refused request; after the last one the proposal waits again."""
         fulfillment.live = False
-        if not any(item.live for item in record.fulfillments):
-            record.step(ProposalEvent.REQUEST_CANCELLED, fulfillment.by)
+        if not any(item.live for item in record.fulfillments) and record.step(
+            ProposalEvent.REQUEST_CANCELLED, fulfillment.by
+        ):
+            self._watch(record)  # its time may have passed meanwhile
+
+    # --- time ---
+
+    @property
+    def next_expiry(self) -> int | None:
+        """The time after which the next proposal is to be looked at by :meth:`expire`."""
+        return self._expiries[0][0] if self._expiries else None
+
+    def renew(self, record: ProposalEntry, expires_at: int) -> bool:
+        """Give a pending proposal more time; ``False`` if that changes nothing (PROTOCOL 4.2)."""
+        before = record.expires_at
+        if not record.state.is_pending or before is None or expires_at <= before:
+            return False
+        record.expires_at = expires_at
+        self._watch(record)
+        return True
+
+    def expire(self, at: int) -> list[ProposalEntry]:
+        """Step every proposal whose time is over at a time of the gateway's clock."""
+        expired: list[ProposalEntry] = []
+        while self._expiries and self._expiries[0][0] < at:
+            _, _, record = heappop(self._expiries)
+            # It may have been renewed, or forgotten, since it was put here.
+            if state_at(record.state, record.expires_at, at) is not record.state:
+                record.step(ProposalEvent.EXPIRY, "", Reason.TIMEOUT)
+                expired.append(record)
+        return expired
+
+    def _watch(self, record: ProposalEntry) -> None:
+        if record.expires_at is None or record.state is not ProposalState.PENDING:
+            return
+        if len(self._expiries) > SPARE_EXPIRIES + 2 * len(self._records):
+            kept = {id(item): item for item in self._records.peek_all()}
+            self._expiries = [
+                (last_moment(item.expires_at), number, item)
+                for number, item in enumerate(kept.values())
+                if item.expires_at is not None and item.state is ProposalState.PENDING
+            ]
+            heapify(self._expiries)
+        self._watched += 1
+        self.watches_more = True
+        heappush(self._expiries, (last_moment(record.expires_at), self._watched, record))
 
     def refused(self, record: ProposalEntry, fulfillment: FulfillingRequest, by: str) -> bool:
         """Note an executor's refusal; ``True`` if none is left that could carry the request out.
@@ -349,6 +423,14 @@ def _is_same(older: ProposalEntry, newer: ProposalEntry) -> bool:
     """True if two proposals are of the same call, for the same executor."""
     call = newer.call
     return not changes(older.call, call, call.target) and older.call.target == call.target
+
+
+def _expiry_of(proposal: Envelope, accepted: int | None) -> int | None:
+    """The deadline of a proposal; most payloads tell without being decoded that there is none."""
+    raw = proposal.raw_payload
+    if b"ttl" not in raw and b"expires_at" not in raw and b"\\u" not in raw:
+        return None
+    return read_proposal(proposal.payload).expiry(accepted)
 
 
 def _enter(index: dict[str, tuple[ProposalKey, ...]], name: str, key: ProposalKey) -> None:

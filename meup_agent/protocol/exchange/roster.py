@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, cast
@@ -68,7 +69,7 @@ class Roster:
         """We are not present: the gateway took us for an observer (PROTOCOL 3)."""
         self._present: dict[str, Participant] = {}
         self._announced: dict[str, Participant] | None = None
-        self._left: TTLMap[str, float] = TTLMap(count=MAX_PARTICIPANTS, seconds=3600.0)
+        self._left: TTLMap[str, float] = TTLMap(count=MAX_PARTICIPANTS, seconds=math.inf)
         self._compiled: dict[str, Capabilities] = {}
 
     def apply_welcome(

@@ -72,6 +72,8 @@ class SystemMessages(TablePart):
             return
         context.envelope_sender.me = context.me
         context.connected = True
+        context.read_clock(envelope, now)
+        context.watch_expiries(now)
         if update:
             for participant in changed.left:
                 self._scheduler.participant_left(participant, now)
@@ -101,6 +103,7 @@ class SystemMessages(TablePart):
         context.effects.append(CaughtUp(cursor.missed, cursor.away, cursor.gap))
         assert welcome is not None  # it said that there is something to read
         changed = context.roster.settle(now)
+        context.watch_expiries(now)
         self._enter(welcome, changed, now, complete=cursor.gap is None)
         self._scheduler.pause(now, paused=False)
 
@@ -145,6 +148,8 @@ class SystemMessages(TablePart):
         update = self._context.roster.apply_presence(payload, now)
         if update is None:
             return
+        if self._context.cursor.until is None:
+            self._context.read_clock(envelope, now)  # it may have been set since the welcome
         event, participant = update
         self._outbound.presence_changed(now, joined=event == "join")
         if participant.id == self._context.me or event == UPDATE:

@@ -17,11 +17,21 @@ from meup_agent.protocol.exchange.dispatcher import InboundDispatcher
 from meup_agent.protocol.exchange.effects import Effect, Key, Priority
 from meup_agent.protocol.exchange.envelope_sender import EnvelopeSender
 from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler
-from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange, Wait
+from meup_agent.protocol.exchange.outbound_exchange import Fulfills, OutboundExchange, Wait
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
-from meup_agent.protocol.exchange.proposal_store import ProposalKey, ProposalStore
-from meup_agent.protocol.exchange.table_context import FindHandler, Mode, TableContext
-from meup_agent.protocol.lifecycle import OutboundState
+from meup_agent.protocol.exchange.proposal_store import (
+    ProposalEntry,
+    ProposalKey,
+    ProposalStore,
+)
+from meup_agent.protocol.exchange.table_context import (
+    EXPIRIES,
+    TRANSIT_SECONDS,
+    FindHandler,
+    Mode,
+    TableContext,
+)
+from meup_agent.protocol.lifecycle import OutboundState, ProposalState
 from meup_agent.reasons import Cause
 
 UNSENT = "the answer could not be sent"
@@ -49,6 +59,7 @@ class ExchangeTable:
         wall_clock: Callable[[], datetime] | None = None,
         proposal_store: ProposalStore | None = None,
         mode: Mode = Mode.PARTICIPATING,
+        transit: float = TRANSIT_SECONDS,
     ) -> None:
         self._effects: list[Effect] = []
         self._envelope_sender = EnvelopeSender(new_id, wall_clock, self._effects)
@@ -59,6 +70,7 @@ class ExchangeTable:
             wall_clock,
             mode,
             proposal_store=proposal_store or ProposalStore(),
+            transit=transit,
         )
         self._outbound = OutboundTracker(self._context)
         self._scheduler = HandlerScheduler(self._context, self._outbound, limits or Limits())
@@ -121,12 +133,22 @@ class ExchangeTable:
         """True if an exchange has not ended yet."""
         if key.side == "out":
             return self._outbound.find_open(key.id) is not None
+        if key == EXPIRIES:
+            return self._context.proposal_store.next_expiry is not None
         return self._scheduler.find(key) is not None
 
     def is_sent(self, key: Key) -> bool:
         """True if an exchange of ours is open and has left, so that its end has to be said."""
         exchange = self._outbound.find_open(key.id)
         return exchange is not None and exchange.state is OutboundState.WAITING
+
+    def moment(self, now: float) -> int | None:
+        """The gateway's time in microseconds since 1970, else our own (PROTOCOL 6)."""
+        return self._context.moment(now)
+
+    def state_of(self, record: ProposalEntry, now: float) -> ProposalState:
+        """The state of a proposal at this moment, also where no event has shown it yet."""
+        return self._context.state_of(record, now)
 
     def next_deadline(self) -> float | None:
         """The time at which :meth:`tick` has something to do; an earlier one does no harm."""
@@ -151,8 +173,7 @@ class ExchangeTable:
         parent: Key | None = None,  # the handler that it is part of, and ends with
         wait: Wait = Wait.ADDRESSED,
         idempotent: bool = False,  # it is sent again after a reconnect, under the same id
-        fulfills: ProposalKey | None = None,
-        expires: datetime | None = None,  # when the proposer gives that up, by its own clock
+        fulfills: Fulfills | None = None,
     ) -> tuple[Key, list[Effect]]:
         """Begin a request or a proposal of our own.
 
@@ -176,9 +197,11 @@ class ExchangeTable:
             )
         key = Key("out", self._context.me, draft.id)
         exchange = OutboundExchange(
-            key, self.date(draft), deadline, parent, wait, idempotent, fulfills, expires=expires
+            key, self.date(draft), deadline, parent, wait, idempotent, fulfills
         )
         self._outbound.open(exchange, now)
+        if handler is not None and fulfills is not None and fulfills.even_if_gone:
+            handler.outlasts_sender = True
         if handler is not None and handler.cause is not None:
             self._outbound.give_up(key, handler.cause, now)
         # Most timers on a busy day are of exchanges that have ended.
@@ -186,7 +209,7 @@ class ExchangeTable:
             self.waiting + self.running + self.queued
         ):
             self._context.forget_timers(self.is_open)
-        return key, self._flush()
+        return key, self._flush(now)
 
     def extend_by_progress(self, key: Key, *, by: float, until: float) -> None:
         """Let a request of ours wait so many seconds from each progress, but not beyond a time."""
@@ -197,7 +220,7 @@ class ExchangeTable:
     def give_up(self, key: Key, cause: Cause, now: float) -> list[Effect]:
         """End the wait of a caller that gave up: withdraw a proposal, cancel a request."""
         self._outbound.give_up(key, cause, now)
-        return self._flush()
+        return self._flush(now)
 
     def reject(
         self,
@@ -236,21 +259,21 @@ class ExchangeTable:
     def returned(self, key: Key, result: Any, now: float) -> list[Effect]:
         """End a handler that returned; a result that JSON cannot hold raises NotExpressible."""
         self._scheduler.returned(key, result, now)
-        return self._flush()
+        return self._flush(now)
 
     def raised(
         self, key: Key, code: int, message: str, data: Any, now: float, *, begun: bool = True
     ) -> list[Effect]:
         """End a handler that raised, was cancelled, or never began and so carried nothing out."""
         self._scheduler.raised(key, code, message, data, now, begun=begun)
-        return self._flush()
+        return self._flush(now)
 
     # --- the connection, the clock, our own end ---
 
     def receive(self, envelope: Envelope, now: float, seq: int | None = None) -> list[Effect]:
         """Apply an envelope, with its number where the gateway gives it one (PROTOCOL 6)."""
         self._dispatcher.receive(envelope, now, seq)
-        return self._flush()
+        return self._flush(now)
 
     def sent(self, envelope_id: str, now: float) -> list[Effect]:
         """Note that the transport has taken an envelope of ours."""
@@ -281,7 +304,7 @@ class ExchangeTable:
                 correlation=unsent.correlation,
                 concerned=unsent.to,
             )
-        return self._flush()
+        return self._flush(now)
 
     def connection_lost(self, now: float) -> list[Effect]:
         """Note the end of a connection; there will be another."""
@@ -299,11 +322,17 @@ class ExchangeTable:
     def tick(self, now: float) -> list[Effect]:
         """Look at every exchange whose time has come."""
         while (key := self._context.due(now)) is not None:
-            if key.side == "out":
+            if key == EXPIRIES:
+                self._scheduler.expire(now)
+            elif key.side == "out":
                 self._outbound.look(key, now)
             else:
                 self._scheduler.look(key, now)
         return self._flush()
+
+    def expire(self, now: float) -> list[ProposalEntry]:
+        """End the proposals whose time is over, as :meth:`tick` does; these."""
+        return self._scheduler.expire(now)
 
     def shutdown(self, now: float) -> list[Effect]:
         """Take nothing new; what is queued is answered ``busy``."""
@@ -323,7 +352,9 @@ class ExchangeTable:
         self._outbound.give_up_all(cause, now)
         return self._flush()
 
-    def _flush(self) -> list[Effect]:
+    def _flush(self, now: float | None = None) -> list[Effect]:
+        if now is not None and self.proposal_store.watches_more:
+            self._context.watch_expiries(now)
         effects = self._effects[:]
         self._effects.clear()
         return effects

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -15,17 +15,28 @@ from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Drop, Effect, Gap, Key, Role
 from meup_agent.protocol.exchange.envelope_sender import EnvelopeSender
-from meup_agent.protocol.exchange.proposal_store import ProposalStore
+from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalStore
 from meup_agent.protocol.exchange.roster import Roster
 from meup_agent.protocol.exchange.ttl_map import Tombstones
+from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState, state_at
 from meup_agent.protocol.payloads import Call
-from meup_agent.protocol.timestamps import CLOCK_DIFFERENCE
+from meup_agent.protocol.timestamps import microseconds, read_moment
+from meup_agent.reasons import Reason
 
 if TYPE_CHECKING:
     from meup_agent.protocol.resume import Missed
 
 ABSENCE_SECONDS = 30.0
 """Absence of a participant after which its requests, and waits for it, end (PROTOCOL 4.6)."""
+
+TRANSIT_SECONDS = 5.0
+"""Time that the gateway's word may take to us: what it took before a deadline comes after it."""
+
+EXPIRIES: Final = Key("job", "", "expiries")
+"""Stands among the exchanges to look at again for the deadlines of all proposals."""
+
+_SHORTEST: Final = 0.001
+# Seconds until an expiry is looked at again: two clocks may round a moment otherwise.
 
 FindHandler = Callable[[Role, Envelope, Call | None], object]
 """Finds the handler for an envelope in a role, once a message; something false: there is none.
@@ -123,6 +134,9 @@ class TableContext(msgspec.Struct):
     closing: bool = False  # we take nothing new
     inboxes: int = 0  # inboxes from which a person decides what no handler does
     since: datetime | None = None  # the time of day when we began, in UTC
+    # Seconds from our clock to the gateway's, where the gateway is one that says it for certain.
+    ahead: float | None = None
+    transit: float = TRANSIT_SECONDS
 
     def __post_init__(self) -> None:
         """Note when we began."""
@@ -141,11 +155,52 @@ class TableContext(msgspec.Struct):
         """The time of day in UTC, where there is a clock."""
         return None if self.wall_clock is None else self.wall_clock()
 
-    def is_past(self, moment: datetime | None) -> bool:
-        """True if a moment of another participant's clock has certainly passed (PROTOCOL 6)."""
-        if moment is None or self.wall_clock is None:
-            return False
-        return self.wall_clock() - moment > CLOCK_DIFFERENCE
+    # --- the gateway's clock ---
+
+    def read_clock(self, stamped: Envelope, now: float) -> None:
+        """Take the gateway's time from an envelope of its own that came just now.
+
+        What is replayed was stamped long ago. Where the gateway checks no names, a participant may
+        have stamped it, and our own clock is as good.
+        """
+        said = read_moment(stamped.ts) if self.roster.guarantees.identity_checked else None
+        self.ahead = None if said is None else said / 1_000_000 - now
+
+    def moment(self, now: float) -> int | None:
+        """The gateway's time in microseconds since 1970, else our own; ``None``: no clock."""
+        if self.ahead is not None:
+            return round((now + self.ahead) * 1_000_000)
+        wall = self.time_of_day()
+        return None if wall is None else microseconds(wall)
+
+    def state_of(self, record: ProposalEntry, now: float) -> ProposalState:
+        """The state of a proposal at this moment, as :func:`state_at` has it for everybody."""
+        return state_at(record.state, record.expires_at, self.moment(now))
+
+    def expire_now(self, record: ProposalEntry, now: float) -> None:
+        """Step a proposal that has expired, without waiting for what may still come."""
+        if self.state_of(record, now) is not record.state:
+            record.step(ProposalEvent.EXPIRY, "", Reason.TIMEOUT)
+
+    def watch_expiries(self, now: float) -> None:
+        """Look again when the next proposal may have expired."""
+        self.proposal_store.watches_more = False
+        due, moment = self.proposal_store.next_expiry, self.moment(now)
+        if due is not None and moment is not None:
+            seconds = (due - moment) / 1_000_000 + self.transit
+            self.look_again(now + max(seconds, _SHORTEST), EXPIRIES)
+
+    def expired(self, now: float) -> list[ProposalEntry]:
+        """Step the proposals that have expired, once no request that was in time is to be read.
+
+        Where the gateway decides which request came in time, it may still be on its way to us, or
+        among what we missed.
+        """
+        moment, guarantees = self.moment(now), self.roster.guarantees
+        is_behind = not self.connected or self.cursor.until is not None
+        if moment is None or (guarantees.resume and is_behind):
+            return []
+        return self.proposal_store.expire(moment - round(self.transit * 1_000_000))
 
     def is_older_than_us(self, envelope: Envelope) -> bool:
         """True if an envelope says that it was sent before we began; its clock may be wrong."""

@@ -98,6 +98,10 @@ class TTLMap(Generic[K, V]):
         if self._size is not None:
             self._size += size
 
+    def peek_all(self) -> Iterator[V]:
+        """The values, whatever their age, oldest first."""
+        return (entry[2] for entry in self._entries.values())
+
     def __len__(self) -> int:
         """The number of entries."""
         return len(self._entries)
@@ -129,7 +133,8 @@ class FairTTLMap(TTLMap[K, V]):
     """A map whose owners share one room: the owner that takes most of it loses entries first.
 
     So an owner with few entries keeps them, whatever the others add. ``forgotten`` is called with
-    each entry that is forgotten, and with none that is replaced.
+    each entry that is forgotten, and with none that is replaced. What ``lasts`` is not forgotten
+    for its age.
     """
 
     def __init__(
@@ -141,8 +146,10 @@ class FairTTLMap(TTLMap[K, V]):
         seconds: float,
         size: int | None = None,
         needed: Callable[[V], bool] | None = None,
+        lasts: Callable[[V], bool] = lambda _: False,
     ) -> None:
         super().__init__(count=count, seconds=seconds, size=size, needed=needed)
+        self._lasts = lasts
         self._owner = owner
         self._forgotten = forgotten
         self._keys: dict[str, OrderedDict[K, None]] = {}
@@ -175,7 +182,7 @@ class FairTTLMap(TTLMap[K, V]):
 
     def _forget_oldest(self, now: float) -> None:
         key = next(iter(self._entries))
-        if not self._forget(key):
+        if self._lasts(self._entries[key][2]) or not self._forget(key):
             at_once = self._entries.pop(key)
             self._entries[key] = (now, at_once[1], at_once[2])
 

@@ -15,14 +15,11 @@ import msgspec
 
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState, proposal_step
-from meup_agent.protocol.timestamps import CLOCK_DIFFERENCE
+from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState, proposal_step, state_at
 
 MAX_DECIDED: Final = 4_096
 """Proposals of a participant that are remembered after their end, as many as an agent remembers:
 each proposer has a share of its own."""
-
-_CLOCK_DIFFERENCE: Final = round(CLOCK_DIFFERENCE.total_seconds() * 1_000_000)
 
 
 class OpenItemKey(NamedTuple):
@@ -74,10 +71,7 @@ class OpenItem(msgspec.Struct, eq=False):
 
     def state_at(self, at: int) -> ProposalState:
         """A proposal's state at a time: without a request out it expires (PROTOCOL 4.2)."""
-        if self.state is not ProposalState.PENDING or self.expires_at is None:
-            return self.state
-        past = at > self.expires_at + _CLOCK_DIFFERENCE
-        return ProposalState.EXPIRED if past else self.state
+        return state_at(self.state, self.expires_at, at)
 
 
 class EndedItem(NamedTuple):
@@ -136,6 +130,13 @@ class OpenIndex:
         ended = EndedItem(item.envelope.to, item.state, fulfilled)
         self.ended.remember(envelope_id, sender, ended)
         return item
+
+    def withdraw_forgotten(self, sender: str, envelope_id: str) -> None:
+        """Note a withdrawal of a proposal that was forgotten as too old, and not as decided."""
+        ended = self.ended.of(envelope_id).get(sender)
+        if ended is not None and ended.state.is_pending:
+            state = proposal_step(ended.state, ProposalEvent.WITHDRAWAL)
+            self.ended.remember(envelope_id, sender, ended._replace(state=state))
 
     def __contains__(self, envelope_id: str) -> bool:
         """True if an open or remembered item has an id."""

@@ -24,7 +24,6 @@ from meup_agent.protocol.space.decisions import (
     gateway_draft,
 )
 from meup_agent.protocol.space.indexes import MAX_DECIDED, MAX_ORIGINS, OpenIndex, OpenItem
-from meup_agent.protocol.timestamps import microseconds
 from meup_agent.reasons import Reason
 
 MAX_OPEN_REQUESTS: Final = 1_000
@@ -166,7 +165,7 @@ class InFlight:
                 # The gateway's own words come here only when they are read from the journal again.
                 by = payloads.on_behalf_of(envelope.sender, payload)
                 for proposal in envelope.correlation:
-                    self._withdrawn(by, proposal)
+                    self._withdrawn(by, proposal, at)
             case _:
                 pass
 
@@ -182,10 +181,8 @@ class InFlight:
     def _proposed(self, envelope: Envelope, payload: dict[str, Any], at: int) -> None:
         body = payloads.unwrapped(payload)
         proposal = OpenItem(envelope, at, called=payloads.called(body))
-        if payloads.EXPIRES_AT in payloads.meta_of(body):
-            expires_at = payloads.read_call(body).expires_at
-            if expires_at is not None:
-                proposal.expires_at = microseconds(expires_at)
+        if payloads.TTL in body or payloads.EXPIRES_AT in payloads.meta_of(body):
+            proposal.expires_at = payloads.read_call(body).expiry(at)
         self._begin(self._proposals, proposal)
 
     def _requested(self, envelope: Envelope, payload: dict[str, Any], at: int) -> None:
@@ -238,10 +235,14 @@ class InFlight:
         if by_id is not None:
             self._take(self._requests, sender, by_id.envelope.id)
 
-    def _withdrawn(self, sender: str, envelope_id: str) -> None:
+    def _withdrawn(self, sender: str, envelope_id: str, at: int) -> None:
         proposal = self._proposals.get(sender, envelope_id)
-        if proposal is not None:
-            self.end(proposal, withdrawn=True)
+        if proposal is None:
+            # It was forgotten as too old, not as decided.
+            self._proposals.withdraw_forgotten(sender, envelope_id)
+            return
+        proposal.state = proposal.state_at(at)
+        self.end(proposal, withdrawn=proposal.state.is_pending)
 
     def _responded(self, response: Envelope, payload: dict[str, Any]) -> None:
         """End what a response answers; a refused proposal waits again (PROTOCOL 4.2)."""
@@ -314,10 +315,13 @@ class InFlight:
     def _forget_old(self, shelf: OpenIndex, sender: str, at: int) -> None:
         oldest = shelf.oldest(sender)
         too_old = at - _OPEN_MICROSECONDS
-        while oldest is not None and oldest.at < too_old:
-            oldest.state = oldest.state_at(at)  # expired, where that is known
-            self.end(oldest)
-            oldest = shelf.oldest(sender)
+        if oldest is None or oldest.at >= too_old:
+            return
+        for item in shelf.of(sender):
+            # What may be decided for hours yet is not forgotten meanwhile.
+            if item.at < too_old and (item.expires_at is None or item.expires_at < too_old):
+                item.state = item.state_at(at)  # expired, where that is known
+                self.end(item)
 
 
 def is_notification(payload: dict[str, Any]) -> bool:

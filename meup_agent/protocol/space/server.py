@@ -87,7 +87,8 @@ class SpaceServer:
         self.counters = counters
         self.journal = journal
         self._backpressure = backpressure
-        self._now = now
+        self.now: Final = now
+        """The gateway's clock, in microseconds since 1970."""
         allowance = allowance or Allowance()
         self._invites = invites
         self._state = SpaceState(
@@ -230,7 +231,7 @@ class SpaceServer:
         """
         if not self._is_here(member):
             return 0.0
-        participant, form, at = member.participant, member.form, self._now()
+        participant, form, at = member.participant, member.form, self.now()
         self.counters.frames_in += 1
         if member.observes:
             self._refuse_to_observer(member, refuse_observer(participant, frame, form.dialect))
@@ -299,7 +300,7 @@ class SpaceServer:
         wait = self.backpressure_wait(participant)
         if wait:
             return RateExceeded("slow_reader_seconds", self._backpressure.patience, wait)
-        return self._limiter.try_consume(participant, self._now(), size)
+        return self._limiter.try_consume(participant, self.now(), size)
 
     def refuse(self, participant: str, refused: Refusal) -> None:
         """Tell a member that a frame of its was refused."""
@@ -323,7 +324,7 @@ class SpaceServer:
     def _slow_down(self, participant: str, over: RateExceeded) -> None:
         what = over.limit.removesuffix("_per_second")
         message = f"more than {over.most:g} {what} a second are read later; none of them is lost"
-        if self._notices.due(participant, over.limit, self._now()):
+        if self._notices.due(participant, over.limit, self.now()):
             self.counters.slowed += 1
             line = "%s in %s sends more than %g %s a second; the rest is read later"
             log.warning(line, ascii(participant), ascii(self.name), over.most, what)
@@ -417,7 +418,7 @@ class SpaceServer:
 
     def _recover(self) -> None:
         """Restore from the journal what holds, what is open and what is recognized."""
-        since = self._now() - round(OPEN_SECONDS * 1_000_000)
+        since = self.now() - round(OPEN_SECONDS * 1_000_000)
         recovered = self.journal.recover(self.name, since=since, limit=RECOVERED_ENTRIES)
         # Before any request: what asked in a dialect is answered in it.
         for dialect in {entry.envelope.protocol for entry in recovered.entries}:

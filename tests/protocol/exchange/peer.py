@@ -19,6 +19,7 @@ from meup_agent.protocol.exchange import (
     Drop,
     Effect,
     ExchangeTable,
+    Fulfills,
     Key,
     Limits,
     Mode,
@@ -103,6 +104,7 @@ class Peer:
         *others: str,
         capabilities: Iterable[dict[str, Any]] = MAY_CALL,
         gives: Guarantees | None = None,
+        **header: Any,
     ) -> list[Effect]:
         """A welcome that lists these participants, and what the gateway gives."""
         listed = list(capabilities)
@@ -114,6 +116,7 @@ class Peer:
                 **({} if gives is None else said_by(gives)),
             },
             to=(self.name,),
+            **header,
         )
 
     def joined(self, who: str, capabilities: Iterable[dict[str, Any]] = MAY_CALL) -> list[Effect]:
@@ -310,6 +313,9 @@ class Peer:
         request_id = self._new_id()
         fulfills: ProposalKey | None = options.get("fulfills")
         meta = {} if fulfills is None else {"_meta": {payloads.PROPOSER: fulfills.proposer}}
+        if fulfills is not None:
+            even_if_gone = options.pop("even_if_gone", False)
+            options["fulfills"] = Fulfills(fulfills, even_if_gone=even_if_gone)
         return self._begins(
             draft(
                 kinds.MCP_REQUEST,

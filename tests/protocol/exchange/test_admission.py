@@ -284,8 +284,8 @@ def test_what_is_withdrawn_while_it_waits_does_not_begin(to: tuple[str, ...]) ->
     assert (starts(effects), refusals(effects)) == ([], ["b1"])
 
 
-@pytest.mark.rule("4.4.at_its_start")
-def test_what_expires_while_it_waits_does_not_begin() -> None:
+@pytest.mark.rule("4.4.at_its_start", "4.2.expiry.accepted_before")
+def test_what_was_asked_for_in_time_begins_although_it_waits_beyond_that() -> None:
     moments = [NOW]
     me = Peer(limits=Limits(handlers=1), wall_clock=lambda: moments[0])
     me.welcomed("alice", "bob")
@@ -293,9 +293,22 @@ def test_what_expires_while_it_waits_does_not_begin() -> None:
     expires = (NOW + timedelta(seconds=1)).isoformat()
     me.proposal("alice", "p1", params={**CALL, "_meta": {payloads.EXPIRES_AT: expires}})
     me.request("bob", "b1", fulfills="p1")
+    moments[0] = NOW + timedelta(seconds=70)
+    me.passes(70)
+    me.returns(Key("in", "alice", "a1"))
+    effects = me.returns(Key("in", "alice", "p1"))
+    assert (starts(effects), refusals(effects)) == ([Key("in", "bob", "b1")], [])
+
+
+@pytest.mark.rule("4.4.at_its_start", "4.2.expiry")
+def test_what_is_asked_for_too_late_is_refused_where_no_gateway_does_that() -> None:
+    moments = [NOW]
+    me = Peer(wall_clock=lambda: moments[0])
+    me.welcomed("alice", "bob")
+    expires = (NOW + timedelta(seconds=1)).isoformat()
+    me.proposal("alice", "p1", params={**CALL, "_meta": {payloads.EXPIRES_AT: expires}})
     moments[0] = NOW + timedelta(seconds=62)
-    effects = me.returns(Key("in", "alice", "a1"))
-    assert (starts(effects), refusals(effects)) == ([], ["b1"])
+    assert refusals(me.request("bob", "b1", fulfills="p1")) == ["b1"]
 
 
 @pytest.mark.rule("4.4.at_its_start")

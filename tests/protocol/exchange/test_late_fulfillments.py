@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from meup_agent.errors import AlreadyDecided, ParticipantGone
+from meup_agent.errors import AlreadyDecided, AlreadyInProgress, ParticipantGone
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import ProposalKey
-from meup_agent.protocol.outcomes import Expiry, Gone
+from meup_agent.protocol.outcomes import Unwanted, raise_for
 from tests.protocol.exchange.peer import (
     CALL,
     Peer,
     said,
+    started,
     unsent,
 )
 
@@ -72,7 +74,9 @@ def test_what_expires_in_the_outbox_does_not_leave(me: Peer, clock: Clock) -> No
     key = me.begins_request(fulfills=P1, sent=False, deadline=None)
     clock.at = NOW + timedelta(seconds=71)
     effects = me.did(me.table.sent(key.id, me.now))
-    assert me.ending(key) == Expiry(key.id, sent=False)
+    ending = me.ending(key)
+    assert isinstance(ending, Unwanted)
+    assert isinstance(ending.error, AlreadyDecided)
     assert unsent(effects) == [key.id]
     assert not me.table.is_open(key)
 
@@ -98,7 +102,9 @@ def test_what_waits_in_the_outbox_for_a_proposer_who_left_does_not_leave(me: Pee
     me.left("alice")
     me.passes(31)
     me.did(me.table.sent(key.id, me.now))
-    assert me.ending(key) == Gone(key.id, ("alice",))
+    ending = me.ending(key)
+    assert isinstance(ending, Unwanted)
+    assert isinstance(ending.error, ParticipantGone)
 
 
 @pytest.mark.rule("4.4.before_it_is_sent")
@@ -112,3 +118,75 @@ def test_who_is_never_present_may_propose_all_the_same(me: Peer) -> None:
     me.passes(100)
     me.begins_request(fulfills=ProposalKey("carol", "p1"))
     me.begins_request(fulfills=ProposalKey("dora", "p1x"))
+
+
+def _reject_ourselves(me: Peer) -> None:
+    me.did(me.table.reject(P1, "unsafe", me.now)[1])
+
+
+@pytest.mark.rule("4.4.before_it_is_sent")
+@pytest.mark.parametrize(
+    ("happens", "raised"),
+    [
+        (lambda me: me.request("bob", "b1", to=("tool",), fulfills="p1"), AlreadyInProgress),
+        (_reject_ourselves, AlreadyDecided),
+        (lambda me: me.proposal("carol", "p1", params={"name": "other"}), None),
+        (lambda me: None, None),
+    ],
+    ids=["requested", "rejected", "copied", "nothing"],
+)
+def test_what_was_decided_while_it_waited_for_a_connection_does_not_leave(
+    me: Peer, happens: Callable[[Peer], object], raised: type[Exception] | None
+) -> None:
+    me.proposal("alice", "p1")
+    key = me.begins_request(fulfills=P1, sent=False, deadline=None)
+    happens(me)
+    me.did(me.table.sent(key.id, me.now))
+    assert me.table.is_open(key) is (raised is None)
+    if raised is not None:
+        with pytest.raises(raised):
+            raise_for(me.ending(key))
+        assert unsent(me.effects) == [key.id]
+
+
+@pytest.mark.rule("4.4.before_it_is_sent")
+def test_what_was_withdrawn_while_it_waited_for_a_connection_does_not_leave(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    key = me.begins_request(fulfills=P1, sent=False, deadline=None)
+    me.withdraw("alice", "p1")
+    assert not me.table.is_open(key)
+    assert unsent(me.effects) == [key.id]
+
+
+@pytest.mark.rule("4.4.even_if_gone")
+def test_work_that_is_wanted_anyway_is_fulfilled_for_a_proposer_who_has_left(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    me.left("alice")
+    me.passes(5 * 3600)
+    with pytest.raises(ParticipantGone, match="even_if_gone"):
+        me.begins_request(fulfills=P1)
+    key = me.begins_request(fulfills=P1, even_if_gone=True, deadline=None)
+    assert me.table.is_open(key)
+
+
+@pytest.mark.rule("4.4.even_if_gone")
+@pytest.mark.parametrize("even_if_gone", [True, False])
+def test_its_handler_goes_on_when_the_proposer_leaves(me: Peer, even_if_gone: bool) -> None:
+    (handler,) = started(me.proposal("alice", "p1"))
+    key = me.begins_request(fulfills=P1, even_if_gone=even_if_gone, parent=handler, deadline=None)
+    me.left("alice")
+    me.passes(31)
+    assert me.table.is_open(key) is even_if_gone
+
+
+@pytest.mark.rule("4.4.before_it_is_sent", "4.2.expiry")
+def test_what_was_held_for_hours_is_looked_at_the_same(me: Peer, clock: Clock) -> None:
+    proposed(me, seconds=12 * 3600)
+    clock.at = NOW + timedelta(hours=12, seconds=60)
+    me.passes(12 * 3600 + 60)
+    key = me.begins_request(fulfills=P1, sent=False, deadline=None)
+    clock.at = NOW + timedelta(hours=12, seconds=61)
+    me.did(me.table.sent(key.id, me.now))
+    assert isinstance(me.ending(key), Unwanted)
+    with pytest.raises(AlreadyDecided, match="expired"):
+        me.begins_request(fulfills=P1)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from meup_agent.errors import AlreadyDecided
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.exchange import Key, Participant, ProposalKey, Role
 from meup_agent.protocol.exchange.proposal_store import MAX_FULFILLMENTS, MAX_PROPOSALS
@@ -55,8 +56,7 @@ def test_our_own_proposal_may_wait_for_hours(me: Peer) -> None:
 def test_a_withdraw_reaches_a_fulfillment_of_what_the_store_has_forgotten(me: Peer) -> None:
     me.proposal("alice", "p1")
     me.returns(P1)
-    me.passes(3601)
-    assert me.table.proposal_store.get(ProposalKey("alice", "p1"), me.now) is None
+    me.table.proposal_store.forget(ProposalKey("alice", "p1"))
     key = me.begins_request(fulfills=ProposalKey("alice", "p1"))
     (cancel,) = cancels_said(me.withdraw("alice", "p1"))
     assert cancel.correlation == (key.id,)
@@ -65,8 +65,20 @@ def test_a_withdraw_reaches_a_fulfillment_of_what_the_store_has_forgotten(me: Pe
 @pytest.mark.rule("5.memory.bounded")
 def test_old_proposals_that_nothing_of_ours_is_about_are_forgotten(me: Peer) -> None:
     me.proposal("alice", "p1", to=("bob",))
+    me.withdraw("alice", "p1")
     me.passes(3600)
     assert me.table.proposal_store.records(me.now) == []
+
+
+@pytest.mark.rule("4.4.before_it_is_sent")
+def test_what_is_pending_is_known_for_as_long_as_it_is(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    me.returns(P1)
+    me.passes(24 * 3600)
+    me.withdraw("alice", "p1")
+    me.passes(3000)
+    with pytest.raises(AlreadyDecided, match="withdrawn"):
+        me.begins_request(fulfills=ProposalKey("alice", "p1"))
 
 
 @pytest.mark.rule("5.memory.bounded")

@@ -60,8 +60,8 @@ class SpaceProposals:
         self.gap = False
         self._lock = anyio.Lock()
 
-    async def catch_up(self, host: SpaceServer) -> None:
-        """Fold what was accepted since the last time."""
+    async def catch_up(self, host: SpaceServer, at: int) -> None:
+        """Fold what was accepted since the last time, up to a time of the gateway's clock."""
         async with self._lock:
             seen, until = self.audit.latest, host.fanout.delivered
             while seen < until:
@@ -74,6 +74,7 @@ class SpaceProposals:
                     self.audit.add(entry)
                 seen = entries[-1].seq if entries else until
                 await checkpoint()
+            self.audit.pass_time(at)
 
 
 _proposals_by_space: WeakKeyDictionary[SpaceServer, SpaceProposals] = WeakKeyDictionary()
@@ -89,7 +90,7 @@ async def get_proposals(runtime: GatewayRuntime, request: Request) -> Response:
         raise bad_query(f"state must be one of {known}")
     timeline = read_flag(request, "timeline", False)
     proposals = _proposals_by_space.setdefault(host, SpaceProposals())
-    await proposals.catch_up(host)
+    await proposals.catch_up(host, host.now())
     audit = proposals.audit
     named = audit.proposals if wanted is None else audit.named(wanted)
     found = [each for each in named if state in (None, str(each.state))]

@@ -1,0 +1,191 @@
+"""Proposals that expire: for everybody alike, by the gateway's clock (PROTOCOL 4.2)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.exchange import Key, ProposalKey, Role, Start
+from meup_agent.protocol.guarantees import OURS
+from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.outcomes import Expiry
+from meup_agent.protocol.timestamps import moment_of
+from tests.protocol.exchange.peer import CALL, EXCHANGES, Peer, cancelled, of, said
+
+P1 = ProposalKey("alice", "p1")
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+WRONG = NOON - timedelta(days=400)
+
+
+def stamp(seconds: float) -> str:
+    return (NOON + timedelta(seconds=seconds)).isoformat()
+
+
+def ours(*, roles: frozenset[Role] = EXCHANGES | {Role.EXPIRE}) -> Peer:
+    """A peer whose own clock is wrong, at a gateway that checks names and says its time."""
+    me = Peer(roles=roles, wall_clock=lambda: WRONG)
+    me.welcomed("alice", "bob", "tool", gives=OURS, ts=stamp(0))
+    me.effects.clear()
+    return me
+
+
+def proposed(me: Peer, *, seconds: float = 10, **said: object) -> None:
+    meta = {payloads.EXPIRES_AT: stamp(seconds)}
+    me.proposal("alice", "p1", params={**CALL, "_meta": meta})
+
+
+def state(me: Peer) -> ProposalState:
+    record = me.table.proposal_store.get(P1, me.now)
+    assert record is not None
+    return record.state
+
+
+@pytest.mark.rule("4.2.expiry")
+def test_the_gateways_clock_counts_and_not_the_readers() -> None:
+    me = ours()
+    proposed(me)
+    me.passes(70)
+    assert state(me) is ProposalState.PENDING
+    me.passes(6)  # what the gateway took in time may still be on its way for a while
+    assert state(me) is ProposalState.EXPIRED
+
+
+@pytest.mark.rule("4.2.expiry.told")
+def test_a_handler_that_looked_at_it_is_cancelled_and_told() -> None:
+    me = ours()
+    proposed(me)
+    me.effects.clear()
+    me.passes(80)
+    assert list(cancelled(me.effects)) == [Key("in", "alice", "p1")]
+    (start,) = of(me.raises(Key("in", "alice", "p1")), Start)
+    assert (start.work.role, start.work.subject) == (Role.EXPIRE, Expiry("p1"))
+
+
+@pytest.mark.rule("4.2.expiry.told")
+def test_it_is_told_when_its_handler_has_returned_long_ago() -> None:
+    me = ours()
+    proposed(me)
+    me.returns(Key("in", "alice", "p1"))
+    me.effects.clear()
+    (start,) = of(me.passes(80), Start)
+    assert start.work.role is Role.EXPIRE
+
+
+@pytest.mark.rule("4.2.expiry.told")
+@pytest.mark.parametrize("ended", ["rejected", "withdrawn", "requested", "unseen"])
+def test_it_is_not_told_of_what_did_not_expire_here(ended: str) -> None:
+    me = ours(roles=EXCHANGES - {Role.PROPOSAL} | {Role.EXPIRE}) if ended == "unseen" else ours()
+    proposed(me)
+    if ended == "rejected":
+        me.did(me.table.reject(P1, "unsafe", me.now)[1])
+    elif ended == "withdrawn":
+        me.withdraw("alice", "p1")
+    elif ended == "requested":
+        me.request("bob", "b1", to=("tool",), fulfills="p1")
+    me.effects.clear()
+    assert of(me.passes(100), Start) == []
+
+
+@pytest.mark.rule("4.2.expiry.accepted_before")
+def test_what_was_asked_for_in_time_completes() -> None:
+    me = ours()
+    proposed(me)
+    me.request("bob", "b1", to=("tool",), fulfills="p1")
+    me.passes(1000)
+    assert state(me) is ProposalState.IN_PROGRESS
+    me.response("tool", "b1", to=("bob",))
+    assert state(me) is ProposalState.FULFILLED
+
+
+@pytest.mark.rule("4.2.expiry.accepted_before")
+def test_a_request_that_is_cancelled_too_late_leaves_it_expired() -> None:
+    me = ours()
+    proposed(me)
+    me.request("bob", "b1", to=("tool",), fulfills="p1")
+    me.passes(1000)
+    me.cancel("bob", "b1", to=("tool",))
+    me.passes(0.01)
+    assert state(me) is ProposalState.EXPIRED
+
+
+@pytest.mark.rule("4.2.expiry.accepted_before")
+def test_nothing_expires_before_what_was_missed_is_read() -> None:
+    me = ours()
+    proposed(me)
+    me.did(me.table.connection_lost(me.now))
+    me.passes(1000)
+    assert state(me) is ProposalState.PENDING
+
+
+@pytest.mark.rule("4.2.expiry")
+def test_a_withdraw_after_it_is_late_and_an_earlier_one_wins() -> None:
+    me = ours()
+    proposed(me)
+    me.passes(80)
+    me.withdraw("alice", "p1")
+    assert state(me) is ProposalState.EXPIRED
+    other = ours()
+    proposed(other)
+    other.withdraw("alice", "p1")
+    other.passes(80)
+    assert state(other) is ProposalState.WITHDRAWN
+
+
+@pytest.mark.rule("4.2.expiry")
+@pytest.mark.parametrize("ts", [None, "yesterday", "2026-01-01T12:00:00"])
+def test_without_the_gateways_time_the_readers_counts(ts: str | None) -> None:
+    begun, time = 1000.0, [1000.0]
+    me = Peer(wall_clock=lambda: NOON + timedelta(seconds=time[0] - begun))
+    me.welcomed("alice", gives=OURS, ts=ts)
+    proposed(me)
+    time[0] += 76
+    me.passes(76)
+    assert state(me) is ProposalState.EXPIRED
+
+
+@pytest.mark.rule("6.ttl")
+@pytest.mark.parametrize(
+    ("ttl", "seconds"),
+    [(30_000, 30), (1500.5, 1.5005), (1, 0.001), (10**300, payloads.MAX_TTL)],
+)
+def test_a_foreign_ttl_counts_from_the_acceptance_in_milliseconds(
+    ttl: float, seconds: float
+) -> None:
+    me = ours()
+    me.hears(
+        kinds.MCP_PROPOSAL,
+        {"method": "tools/call", "ttl": ttl, "params": CALL},
+        sender="alice",
+        id="p1",
+    )
+    record = me.table.proposal_store.get(P1, me.now)
+    assert record is not None
+    assert record.expires_at is not None
+    assert moment_of(record.expires_at) - NOON == timedelta(seconds=seconds)
+    assert said(me.effects, kinds.MCP_REJECT) == []
+
+
+@pytest.mark.rule("6.ttl")
+@pytest.mark.parametrize("ttl", [0, -5, True, "30000", None, [], {}])
+def test_what_is_no_ttl_is_left_out(ttl: object) -> None:
+    me = ours()
+    me.hears(
+        kinds.MCP_PROPOSAL,
+        {"method": "tools/call", "ttl": ttl, "params": CALL},
+        sender="alice",
+        id="p1",
+    )
+    me.passes(10_000)
+    assert state(me) is ProposalState.PENDING
+
+
+@pytest.mark.rule("5.memory.bounded")
+def test_deadlines_of_what_is_forgotten_are_forgotten() -> None:
+    me = ours(roles=frozenset())
+    for number in range(12_000):
+        meta = {payloads.EXPIRES_AT: "9999-01-01T00:00:00Z"}
+        me.proposal("alice", f"p{number}", to=("bob",), params={**CALL, "_meta": meta})
+    store = me.table.proposal_store
+    assert len(store._expiries) < 3 * len(store.records(me.now)) + 1024
