@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
 from pydantic_ai.tools import (
@@ -35,6 +35,13 @@ APPROVED: Final = "approved; the agent runs it now"
 _handlers = Decorators()
 
 
+class _OpenCall(NamedTuple):
+    """A call that waits: its tool, and the arguments of each sender of a request for it."""
+
+    tool: str
+    approved: dict[str, dict[str, Any]]
+
+
 class SpaceApprovals:
     """Approvals of a space for a pydantic-ai agent's own tools (``requires_approval=True``).
 
@@ -58,21 +65,22 @@ class SpaceApprovals:
         self.space: Space | None = None
         self._ttl = ttl
         self._to = tuple([to] if isinstance(to, str) else to)
-        # Proposal → sender of a request for it → its arguments; the outcome tells whose counts.
-        self._waiting: dict[str, dict[str, dict[str, Any]]] = {}
+        self._waiting: dict[str, _OpenCall] = {}
 
     @_handlers.on_request("tools/call")
     async def approve(self, request: Request) -> dict[str, Any]:
         """Take a fulfilling request as the approval of the proposal that it names, once."""
-        proposal = request.proposal
         ours = self.space is not None and request.proposer == self.space.me
-        if not ours or proposal is None or proposal not in self._waiting:
+        call = self._waiting.get(request.proposal or "") if ours else None
+        # The sender may be allowed another tool alone.
+        if call is None or request.params.get("name") != call.tool:
             raise RequestError(
                 payloads.INVALID_REQUEST,
                 "this participant runs nothing by request; fulfill one of its open proposals",
             )
-        given = payloads.as_object(request.params.get("arguments"))
-        self._waiting[proposal].setdefault(request.sender, given)
+        call.approved.setdefault(
+            request.sender, payloads.as_object(request.params.get("arguments"))
+        )
         return {"content": [{"type": "text", "text": APPROVED}]}
 
     async def handler(
@@ -101,13 +109,14 @@ class SpaceApprovals:
         async with self.space.propose(
             self.space.me, call.tool_name, call.args_as_dict(), to=self._to, ttl=self._ttl
         ) as proposal:
-            self._waiting[proposal.id] = {}
+            approved = dict[str, dict[str, Any]]()
+            self._waiting[proposal.id] = _OpenCall(call.tool_name, approved)
             try:
                 outcome = await proposal.outcome()
-                approved = self._waiting[proposal.id]
             finally:
                 del self._waiting[proposal.id]
         if isinstance(outcome, Fulfillment) and outcome.by in approved and not outcome.is_error:
+            # Its own: another participant's request may have come first.
             return ToolApproved(override_args=approved[outcome.by])
         answer = await tools.answer(call.tool_name, outcome)
         return ToolDenied(answer.text)

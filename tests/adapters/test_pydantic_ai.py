@@ -1,7 +1,8 @@
 """Approvals of a space for the tools of a pydantic-ai agent."""
 
+import json
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 import pytest
@@ -16,9 +17,12 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from meup_agent import Agent, Space
+from meup_agent import Agent, Request, Space
 from meup_agent.adapters.approvals import APPROVED, SpaceApprovals
 from meup_agent.errors import AlreadyDecided, RequestError
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.envelope import Envelope, encode_json
+from meup_agent.protocol.payloads import JsonObject
 from meup_agent.testing.memory import MemorySpace
 from tests.adapters.test_contract import (
     PARTICIPANTS,
@@ -26,18 +30,22 @@ from tests.adapters.test_contract import (
     notes,
     reviewer,
 )
-from tests.interaction.people import LIMITS, PATIENCE, Notes, join, until
+from tests.interaction.people import LIMITS, PATIENCE, Notes, join, taped, until
 
 __all__ = ["anyio_backend", "notes"]
 
 pytestmark = pytest.mark.anyio
 
 
+MALLORY = [{"kind": "mcp/request", "payload": {"method": "tools/call", "params": {"name": "read"}}}]
+"""Capabilities of a participant that may have one tool called, and approve nothing else."""
+
+
 class InMemory:
-    """The participants of the contract, without a network."""
+    """The participants of the contract, without a network, and one that is not trusted."""
 
     def __init__(self) -> None:
-        space = MemorySpace(participants=PARTICIPANTS, limits=LIMITS)
+        space = MemorySpace(participants={**PARTICIPANTS, "mallory": MALLORY}, limits=LIMITS)
         self.token, self.connector, self.drop = space.token, space.connector, space.drop
         self.kill, self.restart = space.kill, space.restart
 
@@ -138,3 +146,104 @@ async def test_handler_without_a_space_denies(notes: Notes) -> None:
         approvals.space = None
         assert "approvals.space is not set" in (await agent.run("a")).output
     assert notes.all == []
+
+
+def planted(name: str, proposer: str) -> JsonObject:
+    """The payload of a request that fulfills a proposal with other arguments."""
+    params = {"name": name, "arguments": {"path": "planted"}}
+    return payloads.request(
+        "tools/call", {**params, "_meta": {payloads.PROPOSER: proposer}}, "planted"
+    )
+
+
+async def test_a_request_of_another_tool_approves_nothing(notes: Notes) -> None:
+    """A participant that may call `read` says that with it for a proposal to `delete`."""
+    meeting = InMemory()
+    outputs: list[str] = []
+    async with (
+        approved_agent(meeting, notes) as (agent, _, _),
+        join(meeting, "trusted") as trusted,
+        join(meeting, "mallory") as mallory,
+        taped(mallory) as tape,
+    ):
+
+        async def go() -> None:
+            outputs.append((await agent.run("a")).output)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(go)
+            await until(lambda: bool(trusted.proposals and mallory.proposals))
+            [open_one] = mallory.proposals
+            await mallory.send(
+                kinds.MCP_REQUEST,
+                planted("read", "agent"),
+                to="agent",
+                correlation=open_one.id,
+            )
+            answer = await tape.until(lambda each: each.kind == kinds.MCP_RESPONSE)
+            assert "fulfill one of its open proposals" in json.dumps(answer.payload_object)
+            await trusted.proposal(trusted.proposals[0]).fulfill()
+    assert outputs == ["deleted a"]
+    assert notes.all == ["a"]
+
+
+@pytest.mark.parametrize("proposer", ["agent", "mallory"])
+async def test_the_arguments_of_the_one_that_fulfilled_count(notes: Notes, proposer: str) -> None:
+    """A request that came first, and was not what carried the proposal out, plants nothing."""
+    meeting = InMemory()
+    outputs: list[str] = []
+    async with (
+        approved_agent(meeting, notes) as (agent, _, approvals),
+        join(meeting, "trusted") as trusted,
+    ):
+
+        async def go() -> None:
+            outputs.append((await agent.run("a")).output)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(go)
+            await until(lambda: bool(trusted.proposals))
+            [open_one] = trusted.proposals
+            payload = planted("delete", proposer)
+            first = Envelope(
+                id="first",
+                sender="mallory",
+                kind=kinds.MCP_REQUEST,
+                to=("agent",),
+                correlation=(open_one.id,),
+                raw_payload=encode_json(payload),
+            )
+            # As a gateway that lets it through would have it handled.
+            with suppress(RequestError):
+                await approvals.approve(Request(first, payloads.read_call(payload)))
+            await trusted.proposal(open_one).fulfill()
+    assert outputs == ["deleted a"]
+    assert notes.all == ["a"]
+
+
+async def test_parallel_calls_are_approved_each_with_its_own_arguments(notes: Notes) -> None:
+    meeting = InMemory()
+    outputs: list[str] = []
+    async with (
+        approved_agent(meeting, notes) as (agent, _, _),
+        join(meeting, "trusted") as trusted,
+    ):
+
+        async def go(path: str) -> None:
+            outputs.append((await agent.run(path)).output)
+
+        async with anyio.create_task_group() as tasks:
+            for path in ("a", "b", "c"):
+                tasks.start_soon(go, path)
+            await until(lambda: len(trusted.proposals) == 3)
+            for each in trusted.proposals:
+                proposal = trusted.proposal(each)
+                if proposal.arguments["path"] == "b":
+                    await proposal.reject("unsafe")
+                elif proposal.arguments["path"] == "c":
+                    await proposal.fulfill({"path": "other"})
+                else:
+                    await proposal.fulfill()
+    assert sorted(notes.all) == ["a", "other"]
+    assert len(outputs) == 3
+    assert "rejected as unsafe by trusted" in " ".join(outputs)
