@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +17,7 @@ from meup_agent.cli.render.escape import visible
 from meup_agent.cli.up_state import digest_of, keep_token, make_folder, token_path, up_folder
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.auth import new_token
-from meup_agent.gateway.config import ParticipantConfig, participant
+from meup_agent.gateway.config import DEFAULT_PORT, ParticipantConfig, participant
 from meup_agent.gateway.presets import ROLES
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ def check_command(server: Server) -> None:
             raise ConfigurationError(f"there is no command {server.command!r}")
 
 
-def banner(url: str, http: str | None, space: str, names: list[str], folder: Path) -> str:
+def banner(url: str, space: str, names: list[str], folder: Path) -> str:
     """The lines to paste into an MCP client, and the commands to decide with; without a token."""
     shown = [visible(name, 40) for name in names[:MAX_NAMED]]
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
@@ -102,10 +101,8 @@ def banner(url: str, http: str | None, space: str, names: list[str], folder: Pat
         "env": {"MEUP_URL": url, "MEUP_SPACE": space},
     }
     pasted = json.dumps({"mcpServers": {"meup": client}}, indent=2)
-    variables = [f"MEUP_URL={url}", f"MEUP_SPACE={shlex.quote(space)}"]
-    if http is not None:
-        variables.append(f"MEUP_HTTP={http}")
-    held = shlex.quote(str(token_path(folder, YOU).absolute()))
+    port = int(url.rpartition(":")[2])
+    named = "" if port == DEFAULT_PORT else f" --port {port}"
     return "\n".join(
         [
             f"Calls of these MCP servers now wait for you: {', '.join(shown)}{more}"
@@ -120,7 +117,7 @@ def banner(url: str, http: str | None, space: str, names: list[str], folder: Pat
             "",
             "Decide in another terminal:",
             "",
-            f'  export {" ".join(variables)} MEUP_TOKEN="$(cat {held})"',
+            f'  eval "$(meup env {YOU}{named})"',
             "  meup tail                     # shows each proposal with its id",
             "  meup fulfill ID               # carries it out",
             '  meup reject ID unsafe --explain "why"',

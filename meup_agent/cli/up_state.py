@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -37,6 +37,11 @@ class Owner(msgspec.Struct):
     process: int
     file: str
     url: str = ""
+    folder: str = ""
+    http: str | None = None
+    space: str = ""
+    # Participant → the file of its token.
+    token_files: dict[str, str] = {}
 
     def __str__(self) -> str:
         """Its process and its address."""
@@ -59,11 +64,20 @@ class UpLock:
 
     def __init__(self, descriptor: int, file: Path) -> None:
         self._descriptor = descriptor
-        self._owner = Owner(os.getpid(), str(file))
+        self._owner = Owner(os.getpid(), str(file), folder=str(file.resolve().parent))
 
-    def tell(self, url: str) -> None:
-        """Let others know the address."""
-        self._owner.url = url
+    def tell(
+        self,
+        url: str,
+        http: str | None = None,
+        space: str = "",
+        token_files: Mapping[str, Path] | None = None,
+    ) -> None:
+        """Let others know the address, and where the tokens are that they may use."""
+        self._owner.url, self._owner.http, self._owner.space = url, http, space
+        self._owner.token_files = {
+            name: str(path.absolute()) for name, path in (token_files or {}).items()
+        }
         content = msgspec.json.encode(self._owner)
         os.pwrite(self._descriptor, content, 0)
         os.ftruncate(self._descriptor, len(content))
@@ -97,21 +111,25 @@ def up_lock(file: Path) -> Generator[UpLock]:
         os.close(descriptor)
 
 
-def owner_of(port: int) -> Owner | None:
-    """The ``meup up`` that listens at a port."""
+def running_owners() -> Generator[Owner]:
+    """Each ``meup up`` of this user that runs or is starting."""
     import fcntl
 
     with suppress(OSError):
         for path in sorted(up_folder().glob("*.lock"))[:MAX_RUNNING]:
             with suppress(OSError), path.open("rb") as file:
                 owner = _read(file.fileno())
-                if owner is None or not owner.url.endswith(f":{port}"):
+                if owner is None:
                     continue
                 try:
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    return owner
-    return None
+                    yield owner
+
+
+def owner_of(port: int) -> Owner | None:
+    """The ``meup up`` that listens at a port."""
+    return next((each for each in running_owners() if each.url.endswith(f":{port}")), None)
 
 
 def _read(descriptor: int) -> Owner | None:

@@ -15,6 +15,7 @@ from tests.bench import (
     journal,
     mcp_calls,
     memory,
+    meup_up,
     patterns,
     policy,
     request,
@@ -40,6 +41,7 @@ PROGRAMS = (
     audit.PROGRAM,
     memory.PROGRAM,
     imports.PROGRAM,
+    meup_up.PROGRAM,
 )
 
 if __name__ == "__main__":

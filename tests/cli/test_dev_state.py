@@ -248,8 +248,8 @@ def test_env_says_what_is_missing(state: DevState, capsys: pytest.CaptureFixture
     code, said = failed(capsys, "proposer")
     assert code == exit_codes.NO_CONNECTION
     assert said == (
-        "meup: no gateway of meup gateway --dev runs here; start one in another terminal:"
-        " meup gateway --dev\n"
+        "meup: no gateway of meup up or meup gateway --dev runs here; start one in another"
+        " terminal: meup gateway --dev\n"
     )
     with state.announce(HARBOUR):
         code, said = failed(capsys, "proposr")
@@ -266,7 +266,7 @@ def test_env_says_what_is_missing(state: DevState, capsys: pytest.CaptureFixture
         code, said = failed(capsys, "proposer", "--port", "1")
         assert (code, said) == (
             exit_codes.NO_CONNECTION,
-            "meup: no gateway of meup gateway --dev runs at port 1; give one of: 8420\n",
+            "meup: no gateway of meup up or meup gateway --dev runs at port 1; give one of: 8420\n",
         )
         with state.announce(QUAY):
             code, said = failed(capsys, "proposer")

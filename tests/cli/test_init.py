@@ -36,7 +36,7 @@ def test_without_a_terminal_the_defaults_make_a_file_that_runs(
     assert (space.id, [*space.participants]) == ("har bour", ["you", "agent", "she"])
     assert space.participants["she"].starts
     with running("up", "--port", "0", cwd=folder, variables=state) as process:
-        process.until("MEUP_TOKEN=")
+        process.until('eval "$(meup env you --port ')
         process.until("listening at ws://", stream="err")
         assert process.end(INTERRUPT) == exit_codes.OK
     assert "she" in process.out

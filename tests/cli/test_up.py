@@ -248,6 +248,27 @@ def test_a_signal_ends_the_programs_first_and_then_the_gateway(
     assert max(ended) < process.err.index("stopped listening at")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process adopt orphans")
+def test_what_left_its_process_group_is_ended_too(tmp_path: Path, state: dict[str, str]) -> None:
+    left = (
+        "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        "print('ready', os.getpid(), flush=True); time.sleep(600)"
+    )
+    code = (
+        "import subprocess, sys;"
+        f"left = subprocess.Popen([sys.executable, '-IS', '-c', {left!r}],"
+        " start_new_session=True, stdout=subprocess.PIPE, text=True);"
+        "print(left.stdout.readline(), end='', flush=True)"
+    )
+    write(tmp_path, parent={"command": python(code)})
+    with up(tmp_path, state) as process:
+        number = process_of("parent", process)
+        process.until("parent has ended", stream="err")
+        assert is_there(number)
+        assert process.end(INTERRUPT) == exit_codes.OK
+    assert not is_there(number)
+
+
 def test_a_second_ctrl_c_kills_what_heeds_no_signal(tmp_path: Path, state: dict[str, str]) -> None:
     write(tmp_path, deaf={"command": python(STUBBORN)})
     with up(tmp_path, state) as process:
@@ -310,6 +331,49 @@ def test_a_second_one_says_who_is_there(tmp_path: Path, state: dict[str, str]) -
     assert there in third.stderr
     again = meup("up", "--check", cwd=tmp_path, variables=state)
     assert again.returncode == exit_codes.OK
+
+
+def test_another_file_of_the_folder_says_who_is_there(
+    tmp_path: Path, state: dict[str, str]
+) -> None:
+    other = write(tmp_path, you={}).rename(tmp_path / "other.yaml")
+    write(tmp_path, you={})
+    with up(tmp_path, state) as process:
+        url = address(process)
+        with up(tmp_path, state, other.name) as second:
+            second.until("up and running", stream="err")
+            assert second.end(INTERRUPT) == exit_codes.OK
+        assert process.end(INTERRUPT) == exit_codes.OK
+    there = f"meup up already runs space.yaml at {url} (process {process.process.pid})"
+    assert f"meup: warning: {there}\n" in second.err
+    assert "already runs" not in process.err
+
+
+def test_env_makes_a_terminal_one_of_its_participants(
+    tmp_path: Path, state: dict[str, str]
+) -> None:
+    write(tmp_path, you={}, given={"tokens": ["a-token-of-a-file"]})
+    with up(tmp_path, state) as process:
+        url = address(process)
+        process.until("up and running", stream="err")
+        printed = meup("env", "you", variables=state)
+        other = meup("env", "given", variables=state)
+        assert process.end(INTERRUPT) == exit_codes.OK
+    variables = dict(
+        line.removeprefix("export ").split("=") for line in printed.stdout.split("\n")[:-1]
+    )
+    assert variables == {
+        "MEUP_URL": url,
+        "MEUP_HTTP": url.replace("ws", "http"),
+        "MEUP_SPACE": "harbour",
+        "MEUP_PARTICIPANT": "you",
+        "MEUP_TOKEN": (tmp_path / "you.token").read_text().strip(),
+    }
+    assert other.stderr == (
+        f"meup: the gateway at {url} has no participant 'given'; give one of: you\n"
+    )
+    after = meup("env", "you", variables=state)
+    assert after.returncode == exit_codes.NO_CONNECTION
 
 
 def test_participants_without_a_token_get_one_that_only_the_user_reads(

@@ -53,11 +53,14 @@ def test_a_call_of_a_server_waits_for_the_user(tmp_path: Path, state: dict[str, 
         client = pasted["mcpServers"]["meup"]
         assert client["args"][:2] == ["mcp", "--token-file"]
         agent_file = Path(client["args"][2])
-        exported = dict(re.findall(r"(MEUP_(?:URL|SPACE|HTTP))=(\S+)", process.out))
-        you_file = re.search(r'MEUP_TOKEN="\$\(cat (\S+)\)"', process.out)
-        assert you_file
-        tokens = [agent_file.read_text().strip(), Path(you_file[1]).read_text().strip()]
-        for each in (agent_file, Path(you_file[1])):
+        asked = re.search(r'eval "\$\(meup (env you --port \d+)\)"', process.out)
+        assert asked
+        printed = meup(*asked[1].split(), variables=state).stdout
+        exported = dict(re.findall(r"^export (MEUP_[A-Z]+)=(\S+)$", printed, re.MULTILINE))
+        you_file = agent_file.with_name("you.token")
+        tokens = [agent_file.read_text().strip(), you_file.read_text().strip()]
+        assert exported["MEUP_TOKEN"] == tokens[1]
+        for each in (agent_file, you_file):
             assert stat.S_IMODE(each.stat().st_mode) == 0o600
             assert stat.S_IMODE(each.parent.stat().st_mode) == 0o700
 
@@ -70,7 +73,7 @@ def test_a_call_of_a_server_waits_for_the_user(tmp_path: Path, state: dict[str, 
                 with pytest.raises(Refused):
                     await space.request("second", "add", {"a": 1, "b": 2})
                 async with space.propose("second", "add", {"a": 1, "b": 2}) as proposal:
-                    variables = {**state, **exported, "MEUP_TOKEN": tokens[1]}
+                    variables = {**state, **exported}
                     done = await anyio.to_thread.run_sync(
                         lambda: meup("fulfill", proposal.id, "--yes", variables=variables)
                     )

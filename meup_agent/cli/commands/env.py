@@ -1,11 +1,12 @@
-"""``meup env``: the variables that make a terminal a participant of a ``--dev`` gateway."""
+"""``meup env``: the variables that make a terminal a participant of a gateway of this user."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
 import typer
@@ -41,7 +42,7 @@ def env(
         ),
     ] = Shell.POSIX,
 ) -> None:
-    """Print the commands that make a terminal a participant of the gateway of `meup gateway --dev`.
+    """Print the commands that make a terminal a participant of `meup up` or `meup gateway --dev`.
 
     They set MEUP_URL, MEUP_HTTP, MEUP_SPACE, MEUP_PARTICIPANT and MEUP_TOKEN. The gateway must run
     on this machine, under the same user.
@@ -53,7 +54,7 @@ def env(
     Example: `meup env proposer --shell powershell | Out-String | Invoke-Expression`
     """
     require_extra("a gateway")
-    gateway = _find(DevState(state_folder()).running(), port)
+    gateway = _find([*DevState(state_folder()).running(), *_up_gateways()], port)
     names = ", ".join(gateway.tokens)
     if name is None:
         raise ConfigurationError(f"which participant? give one of: {names}")
@@ -98,19 +99,31 @@ FORMS: Final = {
 }
 
 
+def _up_gateways() -> Iterator[DevGateway]:
+    """Each ``meup up`` that has participants whose tokens are kept in files."""
+    from meup_agent.cli.up_state import keep_token, running_owners
+
+    for owner in running_owners():
+        files = {name: Path(path) for name, path in owner.token_files.items()}
+        if owner.url and files:
+            tokens = {name: keep_token(path) for name, path in files.items() if path.is_file()}
+            yield DevGateway(owner.url, owner.http, owner.space, tokens)
+
+
 def _find(running: Sequence[DevGateway], port: int | None) -> DevGateway:
     """The gateway that is meant."""
     if not running:
         raise Failure(
-            "no gateway of meup gateway --dev runs here; start one in another terminal:"
-            " meup gateway --dev",
+            "no gateway of meup up or meup gateway --dev runs here; start one in another"
+            " terminal: meup gateway --dev",
             exit_codes.NO_CONNECTION,
         )
     found = [each for each in running if port in (None, each.port)]
     ports = ", ".join(str(each.port) for each in running)
     if not found:
         raise Failure(
-            f"no gateway of meup gateway --dev runs at port {port}; give one of: {ports}",
+            f"no gateway of meup up or meup gateway --dev runs at port {port};"
+            f" give one of: {ports}",
             exit_codes.NO_CONNECTION,
         )
     if len(found) > 1:

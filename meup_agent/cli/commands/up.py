@@ -13,10 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import anyio
 import typer
 
-from meup_agent.agent.agent import GRACE
 from meup_agent.cli.commands.bridge import silence_sdk
 from meup_agent.cli.commands.gateway import (
     GatewayStop,
@@ -28,8 +26,8 @@ from meup_agent.cli.commands.gateway import (
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.signals import ENDING
-from meup_agent.errors import ConfigurationError, MeupError
-from meup_agent.transport.loops import background_tasks
+from meup_agent.cli.up_bridges import end_loading, loading, run_bridge
+from meup_agent.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from meup_agent.cli.children import ChildProgram, Children
@@ -38,9 +36,6 @@ if TYPE_CHECKING:
     from meup_agent.gateway.config_file import MakeTokens
     from meup_agent.gateway.server import RunningGateway
     from meup_agent.mcp.servers import Server
-
-BRIDGE_SECONDS: Final = 3 * GRACE
-"""Seconds for a bridge to leave: its running calls get one grace, its server's end the rest."""
 
 DEFAULT_FILE: Final = Path("space.yaml")
 
@@ -68,6 +63,7 @@ class Plan:
     settings: Config
     folder: Path
     launches: tuple[Launch, ...]
+    token_files: Mapping[str, Path]
     banner: Callable[[RunningGateway], str] | None = None
 
 
@@ -128,10 +124,21 @@ def up(
     if servers is not None and listen.check:
         sys.stdout.write(describe_checked(_read_servers(servers, listen).settings))
         return
-    with up_lock(servers or file or DEFAULT_FILE) as lock:
+    with loading(), up_lock(servers or file or DEFAULT_FILE) as lock:
+        _tell_neighbours(servers or file or DEFAULT_FILE)
         plan = _read_servers(servers, listen) if servers else _read(file or DEFAULT_FILE, listen)
         _require_bridges(plan)
         _run(plan, lock)
+
+
+def _tell_neighbours(file: Path) -> None:
+    """Say which other files of the same folder are run already."""
+    from meup_agent.cli.up_state import running_owners
+
+    folder = str(file.resolve().parent)
+    for owner in running_owners():
+        if owner.process != os.getpid() and owner.folder == folder:
+            _warn(str(owner))
 
 
 def _check(file: Path, listen: ListenOptions) -> None:
@@ -160,18 +167,23 @@ def _load(file: Path, listen: ListenOptions, make_tokens: MakeTokens = "never") 
 def _read(file: Path, listen: ListenOptions) -> Plan:
     """The plan of a file; what is wrong with one participant is said, and the others stay."""
     from meup_agent.cli.servers_space import has_people
+    from meup_agent.cli.up_state import token_path
     from meup_agent.gateway.space_yaml import base_of
 
     settings = _load(file, listen, "existing")
     folder = base_of(file.resolve())
     launches: list[Launch] = []
+    token_files: dict[str, Path] = {}
     spaces = list(settings.spaces)
     for at, space in enumerate(spaces):
         participants = dict(space.participants)
         for name, entry in space.participants.items():
             prefix = f"{space.id}." if len(spaces) > 1 else ""
             try:
-                token, participants[name] = _with_token(entry, folder, prefix + name)
+                path = token_path(folder, prefix + name)
+                token, participants[name] = _with_token(entry, path, prefix + name)
+                if token is not None and not entry.starts and path.is_file():
+                    token_files[name] = path
                 if token is not None and entry.starts:
                     server = _server(name, entry, folder)
                     launches.append(
@@ -188,18 +200,25 @@ def _read(file: Path, listen: ListenOptions) -> Plan:
     if len(spaces) == 1 and has_people(spaces[0].participants, folder):
         bridged = [launch.name for launch in launches if launch.server is not None]
         banner = partial(_banner, spaces[0].id, bridged, folder)
-    return Plan(settings=settings, folder=folder, launches=tuple(launches), banner=banner)
+    return Plan(
+        settings=settings,
+        folder=folder,
+        launches=tuple(launches),
+        token_files=token_files if len(spaces) == 1 else {},
+        banner=banner,
+    )
 
 
 def _banner(space: str, names: list[str], folder: Path, running: RunningGateway) -> str:
     from meup_agent.cli.servers_space import banner
 
-    return banner(running.url, running.http_url, space, names, folder)
+    return banner(running.url, space, names, folder)
 
 
 def _read_servers(path: Path, listen: ListenOptions) -> Plan:
     """The plan of a client's configuration."""
     from meup_agent.cli import servers_space
+    from meup_agent.cli.up_state import token_path
     from meup_agent.gateway.config import Config, HttpConfig, SpaceConfig
     from meup_agent.gateway.config_file import environment_over
     from meup_agent.mcp.servers import read_servers
@@ -220,14 +239,20 @@ def _read_servers(path: Path, listen: ListenOptions) -> Plan:
     )
 
     banner = partial(_banner, space.id, list(joining), folder)
-    return Plan(settings=settings, folder=path.resolve().parent, launches=launches, banner=banner)
+    return Plan(
+        settings=settings,
+        folder=path.resolve().parent,
+        launches=launches,
+        token_files={name: token_path(folder, name) for name in servers_space.CAPABILITIES},
+        banner=banner,
+    )
 
 
 def _with_token(
-    entry: ParticipantConfig, folder: Path, name: str
+    entry: ParticipantConfig, path: Path, name: str
 ) -> tuple[str | None, ParticipantConfig]:
     """A participant's first token, and the participant with it if it had none that is known."""
-    from meup_agent.cli.up_state import keep_token, token_path
+    from meup_agent.cli.up_state import keep_token
     from meup_agent.gateway.auth import new_token
 
     for token in (*entry.tokens, *entry.token_files):
@@ -238,7 +263,6 @@ def _with_token(
     elif entry.token_hashes:
         return None, entry
     else:
-        path = token_path(folder, name)
         token = keep_token(path)
         log.info("the token of %s is in %s", visible(name, 64), path)
     return token, replace(entry, tokens=(token,))
@@ -360,15 +384,17 @@ def _warn(sentence: str) -> None:
 def _run(plan: Plan, lock: UpLock) -> None:
     """Run a plan until a signal."""
     from meup_agent.cli.children import run_children
+    from meup_agent.cli.orphans import adopt_orphans
     from meup_agent.cli.render.prefixed import open_prefixed
     from meup_agent.cli.up_state import owner_of
 
     @asynccontextmanager
     async def beside(running: RunningGateway, stop: GatewayStop) -> AsyncGenerator[None]:
-        lock.tell(running.url)
+        lock.tell(running.url, running.http_url, plan.settings.spaces[0].id, plan.token_files)
         names = [launch.name for launch in plan.launches]
         async with (
             open_prefixed(names, partial(stop.take, signal.SIGTERM)) as output,
+            adopt_orphans(),
             run_children(output.show, hurry=stop.hurry) as children,
         ):
             if plan.banner is not None:
@@ -392,42 +418,14 @@ def _run(plan: Plan, lock: UpLock) -> None:
         raise
 
 
-# --- MCP servers ---
-
-
 def _start_bridges(plan: Plan, running: RunningGateway, children: Children) -> None:
     """Let the MCP servers of a plan join, each as its participant."""
+    bridged = False
     for launch in plan.launches:
         if launch.server is not None:
-            children.keep(launch.name, partial(_bridge, launch, launch.server, running, children))
-
-
-async def _bridge(
-    launch: Launch, server: Server, running: RunningGateway, children: Children
-) -> str | None:
-    """Let an MCP server be a participant until everything ends; why it failed, if it did."""
-    from meup_agent.mcp.bridge import Bridge
-    from meup_agent.mcp.bridge_group import Seat, join_bridges
-
-    seat = Seat(
-        bridge=Bridge(launch.name, server), url=running.url, space=launch.space, token=launch.token
-    )
-    joined = False
-
-    async def leave(scope: anyio.CancelScope) -> None:
-        await children.leaving.wait()
-        if joined:
-            scope.deadline = anyio.current_time() + BRIDGE_SECONDS
-        else:
-            scope.cancel()
-
-    try:
-        with anyio.CancelScope() as scope:
-            async with background_tasks() as tasks:
-                tasks.start_soon(leave, scope)
-                async with join_bridges([seat], hurry=children.hurry):
-                    joined = True
-                    await children.leaving.wait()
-    except MeupError as error:
-        return f"failed: {error}"
-    return None
+            bridged = True
+            bridge = partial(run_bridge, launch.name, launch.server, children)
+            place = {"url": running.url, "space": launch.space, "token": launch.token}
+            children.keep(launch.name, partial(bridge, **place))
+    if not bridged:
+        end_loading()

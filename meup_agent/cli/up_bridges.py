@@ -1,0 +1,81 @@
+"""MCP servers beside a gateway: each joins as a participant, for as long as ``meup up`` runs."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import anyio
+from anyio import to_thread
+
+from meup_agent.agent.agent import GRACE
+from meup_agent.errors import MeupError
+from meup_agent.transport.loops import background_tasks
+
+if TYPE_CHECKING:
+    from meup_agent.cli.children import Children
+    from meup_agent.mcp.servers import Server
+
+BRIDGE_SECONDS: Final = 3 * GRACE
+"""Seconds for a bridge to leave: its running calls get one grace, its server's end the rest."""
+
+
+async def run_bridge(
+    name: str, server: Server, children: Children, *, url: str, space: str, token: str
+) -> str | None:
+    """Let an MCP server be a participant until everything ends; why it failed, if it did."""
+    # In a thread, as it takes a second or two, in which the gateway serves.
+    await to_thread.run_sync(_load_bridge)
+    from meup_agent.mcp.bridge import Bridge
+    from meup_agent.mcp.bridge_group import Seat, join_bridges
+
+    seat = Seat(bridge=Bridge(name, server), url=url, space=space, token=token)
+    joined = False
+
+    async def leave(scope: anyio.CancelScope) -> None:
+        await children.leaving.wait()
+        if joined:
+            scope.deadline = anyio.current_time() + BRIDGE_SECONDS
+        else:
+            scope.cancel()
+
+    try:
+        with anyio.CancelScope() as scope:
+            async with background_tasks() as tasks:
+                tasks.start_soon(leave, scope)
+                async with join_bridges([seat], hurry=children.hurry):
+                    joined = True
+                    await children.leaving.wait()
+    except MeupError as error:
+        return f"failed: {error}"
+    return None
+
+
+def _load_bridge() -> None:
+    """Import the bridge, and with it the SDK."""
+    from meup_agent.mcp import bridge, bridge_group  # noqa: F401
+
+    end_loading()
+
+
+@contextmanager
+def loading() -> Generator[None]:
+    """Collect no garbage until :func:`end_loading`, or to the end of the block at the latest.
+
+    What is imported stays; looking through it again and again was a tenth of the time to the first
+    tool.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        end_loading()
+
+
+def end_loading() -> None:
+    """Collect garbage again, though not of what has been loaded."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()

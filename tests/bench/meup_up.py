@@ -1,0 +1,217 @@
+"""From the start of `meup up --servers` until a participant has the tools of every server.
+
+Run it from the repository: `python -m tests.bench.meup_up`
+
+Three servers, two ways: as programs of a few lines, which shows what is ours, and on the official
+SDK, whose import each of them pays. Beside the latter: the same three, started at once by the
+SDK's client alone, from the start of its process until it has their tools.
+"""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from meup_agent import Agent
+from tests.bench.figures import Figure, Program, main
+
+SERVERS = 3
+TIMES = 3
+GOAL = 3.0
+PATIENCE = 120.0
+
+SMALL = """
+import json, sys
+
+TOOL = {"name": "add", "inputSchema": {"type": "object"}}
+INFO = {"name": "small", "version": "1"}
+ANSWERS = {
+    "initialize": {
+        "protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": INFO,
+    },
+    "tools/list": {"tools": [TOOL]},
+}
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" in asked:
+        found = ANSWERS.get(asked["method"])
+        said = {"error": {"code": -32601, "message": "no such method"}}
+        said = said if found is None else {"result": found}
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **said}), flush=True)
+"""
+
+ON_THE_SDK = """
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("adder")
+
+
+@server.tool()
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+server.run()
+"""
+
+CLIENT_ALONE = """
+import sys
+import anyio
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+
+
+async def list_tools(path):
+    server = StdioServerParameters(command=sys.executable, args=[path])
+    async with Client(stdio_client(server)) as client:
+        assert (await client.list_tools()).tools
+        print("listed", flush=True)
+        await anyio.sleep_forever()
+
+
+async def main():
+    async with anyio.create_task_group() as tasks:
+        for _ in range(int(sys.argv[2])):
+            tasks.start_soon(list_tools, sys.argv[1])
+
+
+anyio.run(main)
+"""
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """The environment of what is measured: bytecode that is there, and state of its own."""
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "PYTHONDONTWRITEBYTECODE": "",
+        "PYTHONPYCACHEPREFIX": str(folder / "bytecode"),
+        "MEUP_STATE_DIR": str(folder / "state"),
+    }
+
+
+def configuration(folder: Path, server: str) -> Path:
+    """An `mcp.json` with servers of one kind."""
+    program = folder / "server.py"
+    program.write_text(server)
+    variables = {
+        name: environment(folder)[name]
+        for name in ("PYTHONPATH", "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE")
+    }
+    entry = {"command": sys.executable, "args": [str(program)], "env": variables}
+    path = folder / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": {f"server-{i}": entry for i in range(SERVERS)}}))
+    return path
+
+
+def started(command: list[str], folder: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment(folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        text=True,
+    )
+
+
+def ended(process: "subprocess.Popen[str]") -> None:
+    """End a process and what it has started."""
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(PATIENCE)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def first_tools(folder: Path, server: str) -> float:
+    """Seconds until an agent beside `meup up` has the tools of all servers."""
+    path = configuration(folder, server)
+    begun = time.perf_counter()
+    command = [sys.executable, "-m", "meup_agent.cli", "up", "--servers", str(path), "--port", "0"]
+    process = started(command, folder)
+    try:
+        client = pasted(process)
+        token = Path(client["args"][2]).read_text(encoding="ascii").strip()
+        asyncio.run(listed(client["env"]["MEUP_URL"], client["env"]["MEUP_SPACE"], token))
+        return time.perf_counter() - begun
+    finally:
+        ended(process)
+
+
+def pasted(process: "subprocess.Popen[str]") -> Any:
+    """The client's entry that `meup up` prints."""
+    assert process.stdout is not None
+    said = ""
+    for line in process.stdout:
+        said += line
+        if found := re.search(r"^\{.*?^\}", said, re.DOTALL | re.MULTILINE):
+            return json.loads(found.group())["mcpServers"]["meup"]
+    raise AssertionError("meup up has ended")
+
+
+async def listed(url: str, space: str, token: str) -> None:
+    """Join, and list the tools of each server as soon as it is there."""
+    async with Agent("agent").join(url, space=space, token=token) as member:
+        async with asyncio.timeout(PATIENCE):
+            for number in range(SERVERS):
+                name = f"server-{number}"
+                await member.present(name, timeout=PATIENCE)
+                assert await member.tools(name)
+
+
+def alone(folder: Path) -> float:
+    """Seconds until the SDK's client has the tools of servers on the SDK."""
+    configuration(folder, ON_THE_SDK)
+    program = folder / "client.py"
+    program.write_text(CLIENT_ALONE)
+    begun = time.perf_counter()
+    process = started(
+        [sys.executable, str(program), str(folder / "server.py"), str(SERVERS)], folder
+    )
+    try:
+        assert process.stdout is not None
+        for _ in range(SERVERS):
+            assert process.stdout.readline() == "listed\n"
+        return time.perf_counter() - begun
+    finally:
+        ended(process)
+
+
+def measure(scale: float = 1.0) -> Iterator[Figure]:
+    took: dict[str, list[float]] = {"small": [], "sdk": [], "alone": []}
+    times = round(TIMES * scale)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for turn in range(1 + times):
+            for name, seconds in (
+                ("small", first_tools(folder, SMALL)),
+                ("sdk", first_tools(folder, ON_THE_SDK)),
+                ("alone", alone(folder)),
+            ):
+                if turn or not times:  # the first compiles
+                    took[name].append(seconds)
+    small, sdk, client = (statistics.median(found) for found in took.values())
+    yield Figure("three servers of a few lines", small, "s", GOAL)
+    yield Figure("three servers on the SDK", sdk, "s", GOAL)
+    yield Figure("the SDK's client alone, the same three", client, "s")
+    yield Figure("on the SDK: times its client alone", sdk / client, "×")
+
+
+PROGRAM = Program("meup_up", "From `meup up --servers` to the tools of three servers", measure)
+
+if __name__ == "__main__":
+    main([PROGRAM], sys.argv[1:])
