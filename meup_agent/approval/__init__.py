@@ -10,23 +10,22 @@ decides anything by itself, and silence is none of its decisions.
 
 from __future__ import annotations
 
-from meup_agent.approval.inbox import Decided, Inbox
+from meup_agent.approval.inbox import ApprovalOutcome, Inbox
 from meup_agent.approval.inbox_changes import InboxChanges
 from meup_agent.approval.inbox_item import (
     Departure,
     InboxChange,
     InboxItem,
     InboxRenewed,
-    InboxRule,
     ItemArrived,
     ItemChanged,
     ItemLeft,
-    ToolFacts,
     Verb,
 )
 from meup_agent.approval.policy import History, Policy, PolicyDecision
 from meup_agent.approval.policy_file import load_policy
 from meup_agent.approval.proposal_history import PastProposal, ProposerRecord, SimilarCall
+from meup_agent.approval.reviewer_rules import InboxRule
 from meup_agent.approval.rules import (
     AllowRule,
     AskRule,
@@ -36,11 +35,12 @@ from meup_agent.approval.rules import (
     QuorumRule,
     Verdict,
 )
+from meup_agent.approval.tool_directory import ToolFacts
 
 __all__ = [
     "AllowRule",
+    "ApprovalOutcome",
     "AskRule",
-    "Decided",
     "DenyRule",
     "Departure",
     "History",

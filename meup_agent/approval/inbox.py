@@ -7,7 +7,6 @@ before anything is sent, so that a second one is refused; where nothing comes of
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -24,56 +23,51 @@ from meup_agent.approval.inbox_item import (
     ItemChanged,
     ItemLeft,
     Verb,
+    departure_of,
+    past_of,
 )
+from meup_agent.approval.inbox_offers import InboxOffers, vote_params
+from meup_agent.approval.inbox_queue import HeldItem, InboxQueue
 from meup_agent.approval.proposal_history import PastProposal, ProposalHistory
+from meup_agent.approval.reviewer_rules import InboxRule, ReviewerRules, read_count
+from meup_agent.approval.tool_directory import ToolDirectory
 from meup_agent.client.proposal import ProposalRecord
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError, NotOffered, UsageError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.protocol.exchange.roster import read_participant
-from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.reasons import Reason
-from meup_agent.transport.loops import background_tasks
+from meup_agent.protocol.outcomes import Responded, value_of
+from meup_agent.protocol.payloads import as_object
+from meup_agent.transport.loops import Condition, background_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator, Iterable
     from typing import Self
 
-    from meup_agent.approval.inbox_item import ToolFacts
     from meup_agent.approval.proposal_history import ProposerRecord, SimilarCall
+    from meup_agent.approval.tool_directory import ToolFacts
     from meup_agent.client.messages import OnProgress
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.outcomes import Fulfillment
 
-MAX_ITEMS: Final = 20_000
-"""Proposals that an inbox holds; of more, those that come later are left out, and counted."""
-
-MAX_OF_A_PROPOSER: Final = 2_000
-"""Of one proposer, so that a flood of one leaves out none of the others'."""
-
 MAX_AT_ONCE: Final = 100
 """Proposals that are approved by one call, each of which the person has seen."""
+
+MAX_LOOKED_AT: Final = 20
+"""Proposals by which reviewers are found: the first ones that wait."""
 
 LOOK_SECONDS: Final = 1.0
 """Interval at which proposals past their deadline are looked at: no envelope says that one has
 expired."""
 
-
-class _Held(msgspec.Struct):
-    """A proposal that is kept, with its place among those that wait."""
-
-    item: InboxItem
-    entry: ProposalEntry
-    number: int
-    place: tuple[float, int] | None = None  # None: it does not wait now
-    ours: ItemLeft | None = None  # our own decision, of which the gateway may not have told yet
-    offers: frozenset[Verb] | None = None  # what our capabilities allow; None: not asked yet
+VOTE_SECONDS: Final = 30.0
+"""Wait for a reviewer to count a vote."""
 
 
-class Decided(msgspec.Struct, frozen=True):
+class ApprovalOutcome(msgspec.Struct, frozen=True):
     """The outcome of one approval among several.
 
     Attributes:
@@ -118,12 +112,18 @@ class Inbox(AsyncContextManagerMixin):
         self._history = ProposalHistory()
         for each in past:
             self._history.note(each)
-        self._held: dict[ProposalKey, _Held] = {}
-        self._order: list[tuple[tuple[float, int], InboxItem]] = []
-        self._of: dict[str, int] = {}
+        self._queue = InboxQueue()
         self._readers = InboxReaders()
-        self._may_reject = False
-        self._numbers = 0
+        self._directory = ToolDirectory(space, self._tools_came)
+        self._offers = InboxOffers(space, self._directory)
+        self._rules = ReviewerRules(
+            space, self._directory, self._rules_came, self._look_for_reviewers
+        )
+        # By reviewer; a proposal of which it says nothing more has no rule of its any more.
+        self._ruled: dict[str, dict[ProposalKey, InboxRule]] = {}
+        # The last proposal for others alone: a reviewer among these may ask us.
+        self._for_others: payloads.Call | None = None
+        self._settled = Condition()
         self.left_out = 0
 
     @asynccontextmanager
@@ -134,10 +134,12 @@ class Inbox(AsyncContextManagerMixin):
                     self._feed.add(envelope)
                 self._look_at_all()
                 tasks.start_soon(self._watch_time)
+                tasks.start_soon(self._directory.run)
+                tasks.start_soon(self._rules.run)
                 try:
                     yield self
                 finally:
-                    for held in self._held.values():
+                    for held in self._queue:
                         self._feed.release(held.entry)
 
     # --- what waits ---
@@ -145,11 +147,11 @@ class Inbox(AsyncContextManagerMixin):
     @property
     def items(self) -> list[InboxItem]:
         """The proposals that wait for us, oldest deadline first; then those without one."""
-        return [item for _, item in self._order]
+        return self._queue.items
 
     def __len__(self) -> int:
         """The number of proposals that wait for us."""
-        return len(self._order)
+        return len(self._queue)
 
     def changes(self) -> InboxChanges:
         """Every change from here on.
@@ -158,6 +160,16 @@ class Inbox(AsyncContextManagerMixin):
         it has not read.
         """
         return self._readers.add()
+
+    async def settle(self, timeout: float = 2 * LOOK_SECONDS) -> None:
+        """Wait until executors and reviewers have told what they know of what waits now.
+
+        Args:
+            timeout: Seconds to wait at the most; without their words the inbox is as good as ever.
+        """
+        with anyio.move_on_after(timeout):
+            while not (self._directory.is_settled and self._rules.has_asked):
+                await self._settled.wait()
 
     # --- decisions ---
 
@@ -169,7 +181,7 @@ class Inbox(AsyncContextManagerMixin):
         timeout: float | Literal["proposer"] | None = "proposer",
         on_progress: OnProgress | None = None,
     ) -> Fulfillment | None:
-        """Approve a proposal: carry it out, or vote for it where a reviewer counts votes.
+        """Approve a proposal: carry it out, or vote for it where a reviewer counts our vote.
 
         Args:
             item: The proposal.
@@ -181,23 +193,29 @@ class Inbox(AsyncContextManagerMixin):
             Its result; ``None`` if it was a vote.
 
         Raises:
-            NotOffered: We may neither carry it out nor vote.
+            NotOffered: We may neither carry it out nor vote, or it is a vote and was edited.
             AlreadyDecided: It waits no longer, or we have decided it before.
             AlreadyInProgress: Another participant has approved it.
             MeupError: As :meth:`Proposal.fulfill`; then it waits again, if it is still pending.
         """
         self._check_waits(item)
-        if Verb.APPROVE not in item.may:
-            raise NotOffered(self._why_not(item, Verb.APPROVE))
+        if Verb.VOTE in item.may and arguments is None:
+            await self.vote(item, approve=True)
+            return None
+        if Verb.VOTE in item.may:
+            raise NotOffered(
+                f"the votes about proposal {item.id} are about the call as it was proposed;"
+                " reject it, and say what you would approve"
+            )
+        self._check_offered(item, Verb.APPROVE)
         with self._deciding(item, Departure.APPROVED) as held:
-            proposal = self._space.proposal(item.envelope)
-            fulfillment = await proposal.fulfill(
+            fulfillment = await self._space.proposal(item.envelope).fulfill(
                 arguments, timeout=timeout, on_progress=on_progress
             )
             self._undecide(held)  # the executor may have refused it
         return fulfillment
 
-    async def approve_all(self, items: Iterable[InboxItem]) -> list[Decided]:
+    async def approve_all(self, items: Iterable[InboxItem]) -> list[ApprovalOutcome]:
         """Approve several proposals, each as :meth:`approve`.
 
         Args:
@@ -215,13 +233,13 @@ class Inbox(AsyncContextManagerMixin):
             raise UsageError(
                 f"{len(chosen)} proposals are too many to approve at once; at most {MAX_AT_ONCE}"
             )
-        outcomes = [Decided(item) for item in chosen]
+        outcomes = [ApprovalOutcome(item) for item in chosen]
 
         async def approve_one(position: int, item: InboxItem) -> None:
             try:
-                outcomes[position] = Decided(item, await self.approve(item))
+                outcomes[position] = ApprovalOutcome(item, await self.approve(item))
             except MeupError as error:
-                outcomes[position] = Decided(item, error=error)
+                outcomes[position] = ApprovalOutcome(item, error=error)
 
         async with anyio.create_task_group() as tasks:
             for position, item in enumerate(chosen):
@@ -243,13 +261,50 @@ class Inbox(AsyncContextManagerMixin):
             MeupError: As :meth:`Proposal.reject`.
         """
         self._check_waits(item)
-        if Verb.REJECT not in item.may:
-            raise NotOffered(self._why_not(item, Verb.REJECT))
+        self._check_offered(item, Verb.REJECT)
         with self._deciding(item, Departure.REJECTED, str(reason)):
             await self._space.proposal(item.envelope).reject(reason, explain=explanation or None)
 
-    def _check_waits(self, item: InboxItem) -> _Held:
-        held = self._held.get(_key(item))
+    async def vote(
+        self, item: InboxItem, *, approve: bool, explanation: str | None = None
+    ) -> InboxRule:
+        """Vote about a proposal whose reviewer counts votes; a vote can be changed until it counts.
+
+        Args:
+            item: The proposal.
+            approve: Approve it; ``False``: reject it.
+            explanation: Words for the others.
+
+        Returns:
+            The rule, with the votes so far.
+
+        Raises:
+            NotOffered: No votes are counted about it, or not ours.
+            AlreadyDecided: It waits no longer.
+            AlreadyInProgress: It is being carried out.
+            RequestError: The reviewer does not count the vote, and says why.
+            MeupError: As :meth:`Space.request`.
+        """
+        held = self._check_waits(item)
+        self._check_offered(item, Verb.VOTE)
+        rule = item.rule
+        assert rule is not None
+        # The digest of what was shown: the vote counts for no other call.
+        takes_digest = self._rules.takes_digest(rule.reviewer)
+        digest = _digest_of(item) if takes_digest else ""
+        params = vote_params(item, approve=approve, explanation=explanation or "", digest=digest)
+        result = await self._space.request(
+            rule.reviewer, "tools/call", params, timeout=VOTE_SECONDS
+        )
+        said = as_object(value_of(Responded("", result)))
+        rule = msgspec.structs.replace(rule, **read_count(said))
+        self._ruled.setdefault(rule.reviewer, {})[held.entry.key] = rule
+        self._look(held.entry)
+        self._rules.look_again()
+        return rule
+
+    def _check_waits(self, item: InboxItem) -> HeldItem:
+        held = self._queue.get(_key(item))
         if held is not None and held.item is item and held.place is not None:
             return held
         by = item.in_progress_by
@@ -260,8 +315,13 @@ class Inbox(AsyncContextManagerMixin):
             state = "not waiting" if item.left is None else str(item.left.why)
         raise AlreadyDecided(item.id, state)
 
+    def _check_offered(self, item: InboxItem, verb: Verb) -> None:
+        if verb not in item.may:
+            raise NotOffered(self._offers.why_not(item, verb))
+
     @contextmanager
-    def _deciding(self, item: InboxItem, why: Departure, reason: str = "") -> Generator[_Held]:
+    def _deciding(self, item: InboxItem, why: Departure, reason: str = "") -> Generator[HeldItem]:
+        """Take a proposal out for the length of a decision, and for good if it is made."""
         held = self._check_waits(item)
         held.ours = ItemLeft(item, why, self._space.me, reason)
         self._place(held)
@@ -271,18 +331,11 @@ class Inbox(AsyncContextManagerMixin):
             self._undecide(held)
             raise
 
-    def _undecide(self, held: _Held) -> None:
+    def _undecide(self, held: HeldItem) -> None:
         """Forget our own decision: what the space says of the proposal counts."""
         held.ours = None
-        if self._held.get(held.entry.key) is held:
+        if self._queue.get(held.entry.key) is held:
             self._look(held.entry)
-
-    def _why_not(self, item: InboxItem, verb: Verb) -> str:
-        if verb is Verb.APPROVE and item.target is None:
-            return f"proposal {item.id} does not say who should carry it out"
-        if verb is Verb.APPROVE and item.target not in self._feed.roster:
-            return f"proposal {item.id} is for {item.target!r}, who is not here"
-        return f"proposal {item.id}: our capabilities do not allow to {verb} it"
 
     # --- what changes ---
 
@@ -293,37 +346,41 @@ class Inbox(AsyncContextManagerMixin):
         elif envelope.kind == kinds.SYSTEM_PRESENCE:
             participant = read_participant(envelope.payload_object.get("participant"))
             if participant is not None:
-                self._look_at_those_for(participant.id)
+                self._look_at_participant(participant.id)
         else:
             for entry in self._feed.concerned(envelope):
                 self._look(entry)
+            self._rules.hear(envelope)
 
     def _look_at_all(self) -> None:
-        """Begin anew with what we may: a welcome says that, and who is here."""
-        self._may_reject = self._space.may(kinds.MCP_REJECT, {"reason": str(Reason.DISAGREE)})
-        for held in self._held.values():
+        """Begin anew with what we may, and who is here: a welcome says both."""
+        self._offers.refresh()
+        for held in self._queue:
             held.offers = None
         for entry in self._feed.records():
             self._look(entry)
+        self._rules.look_again()
 
-    def _look_at_those_for(self, participant: str) -> None:
-        for held in list(self._held.values()):
-            if held.item.target == participant:
+    def _look_at_participant(self, participant: str) -> None:
+        self._offers.refresh_presence()
+        self._directory.forget(participant)
+        for held in self._queue:
+            item = held.item
+            if participant == item.target or (item.rule and item.rule.reviewer == participant):
                 self._look(held.entry)
+        self._rules.look_again()
 
     async def _watch_time(self) -> None:
         while True:
             await anyio.sleep(LOOK_SECONDS)
-            now = datetime.now(UTC).timestamp()
-            until = bisect_left(self._order, (now, 0), key=lambda each: each[0])
-            for _, item in self._order[:until]:
-                held = self._held.get(_key(item))
+            for item in self._queue.due(datetime.now(UTC).timestamp()):
+                held = self._queue.get(_key(item))
                 if held is not None:
                     self._look(held.entry)
 
     def _look(self, entry: ProposalEntry) -> None:
         """Bring the inbox up to date with one proposal."""
-        record, held = ProposalRecord(entry), self._held.get(entry.key)
+        record, held = ProposalRecord(entry), self._queue.get(entry.key)
         if held is not None and held.entry is not entry:
             self._drop(held, ItemLeft(held.item, Departure.REPLACED, entry.key.proposer))
             held = None
@@ -332,9 +389,7 @@ class Inbox(AsyncContextManagerMixin):
             if held is not None:
                 self._drop(held, departure_of(held.item, record))
             return
-        if held is None:
-            if not self._is_for_us(entry, record):
-                return
+        if held is None and self._is_for_us(entry, record):
             held = self._hold(entry, record)
         if held is not None:
             self._place(held)
@@ -344,89 +399,112 @@ class Inbox(AsyncContextManagerMixin):
         # Another proposer had the id first: no decision can mean this one for certain.
         if entry.copied or record.proposer == me:
             return False
-        return (not record.to or me in record.to) and bool(self._offers(entry.call))
+        call = entry.call
+        rule = self._rule_for(entry, call)
+        if record.to and me not in record.to and rule is None:
+            self._for_others = call
+            self._rules.look_again(since=self._feed.now)
+            return False
+        is_voter = rule is not None and rule.counts_vote_of(me)
+        return is_voter or bool(self._offers.allowed(call))
 
-    def _hold(self, entry: ProposalEntry, record: ProposalRecord) -> _Held | None:
-        proposer = entry.key.proposer
-        count = self._of.get(proposer, 0)
-        if len(self._held) >= MAX_ITEMS or count >= MAX_OF_A_PROPOSER:
+    def _hold(self, entry: ProposalEntry, record: ProposalRecord) -> HeldItem | None:
+        if not self._queue.has_room_for(entry.key.proposer):
             self.left_out += 1
             return None
-        self._of[proposer] = count + 1
-        self._numbers += 1
-        item = InboxItem(self, record, self._feed.now)
-        held = self._held[entry.key] = _Held(item, entry, self._numbers)
+        now = self._feed.now
+        item = InboxItem(self, record, now)
         self._feed.hold(entry)
-        return held
+        if item.target is not None:
+            self._directory.want(item.target)
+        self._rules.look_again(since=now)
+        return self._queue.add(item, entry)
 
-    def _offers(self, call: payloads.Call) -> frozenset[Verb]:
-        """The decisions that our capabilities allow, whoever is here."""
-        found = {Verb.REJECT} if self._may_reject else set[Verb]()
-        if self._space.may(kinds.MCP_REQUEST, payloads.request(call.method, call.params, "")):
-            found.add(Verb.APPROVE)
-        return frozenset(found)
-
-    def _place(self, held: _Held) -> None:
+    def _place(self, held: HeldItem) -> None:
         """Put an item where it belongs, and tell of it."""
-        item, offers = held.item, held.offers
-        if offers is None:
-            offers = held.offers = self._offers(item.call)
-        away = held.ours or self._away(item, offers)
-        if away is not None:
-            if held.place is not None:
-                self._remove(held)
-                item.left = away
-                self._readers.tell(away)
-            return
-        target = item.target
-        # What is sent to who is not here would wait, and perhaps run long after.
-        is_here = target is not None and (target in self._feed.roster or target == self._space.me)
-        may = offers if is_here else offers - {Verb.APPROVE}
-        deadline = item.deadline
-        place = (float("inf") if deadline is None else deadline.timestamp(), held.number)
-        changed = may != item.may or place != held.place
-        item.may = may
-        if held.place is None:
-            item.left = None
-            self._insert(held, place)
-            self._readers.tell(ItemArrived(item))
-        elif changed:
-            self._remove(held)
-            self._insert(held, place)
-            self._readers.tell(ItemChanged(item))
+        item = held.item
+        if held.offers is None:
+            held.offers = self._offers.allowed(item.call)
+        rule = self._rule_for(held.entry, item.call)
+        was = (item.rule, item.may)
+        item.rule = rule
+        item.may = self._offers.offered(item, held.offers)
+        away = held.ours or self._away(item)
+        if away is None:
+            is_new = held.place is None
+            if is_new:
+                item.left = None
+            if self._queue.insert(held) or was != (item.rule, item.may):
+                self._readers.tell(ItemArrived(item) if is_new else ItemChanged(item))
+        elif held.place is not None:
+            self._queue.remove(held)
+            item.left = away
+            self._readers.tell(away)
 
-    def _away(self, item: InboxItem, offers: frozenset[Verb]) -> ItemLeft | None:
+    def _away(self, item: InboxItem) -> ItemLeft | None:
         """The departure of a pending proposal that does not wait for us; ``None``: it does."""
-        by = item.in_progress_by
+        by, me = item.in_progress_by, self._space.me
         if by is not None:
             return ItemLeft(item, Departure.APPROVED, by)
-        mine = next((each for each in item.rejections if each.by == self._space.me), None)
+        mine = next((each for each in item.rejections if each.by == me), None)
         if mine is not None:
             return ItemLeft(item, Departure.REJECTED, mine.by, mine.reason)
-        return None if offers else ItemLeft(item, Departure.NOT_OURS)
+        # One for who is not here may come back with them.
+        is_ours = item.may or self._offers.allowed(item.call)
+        return None if is_ours else ItemLeft(item, Departure.NOT_OURS)
 
-    def _insert(self, held: _Held, place: tuple[float, int]) -> None:
-        held.place = place
-        insort(self._order, (place, held.item), key=lambda each: each[0])
-
-    def _remove(self, held: _Held) -> None:
-        if held.place is not None:
-            at = bisect_left(self._order, held.place, key=lambda each: each[0])
-            del self._order[at]
-            held.place = None
-
-    def _drop(self, held: _Held, left: ItemLeft) -> None:
+    def _drop(self, held: HeldItem, left: ItemLeft) -> None:
         was_waiting = held.place is not None
-        self._remove(held)
-        del self._held[held.entry.key]
+        self._queue.drop(held)
         self._feed.release(held.entry)
-        proposer = held.entry.key.proposer
-        self._of[proposer] -= 1
-        if not self._of[proposer]:
-            del self._of[proposer]
         if was_waiting:
             held.item.left = left
             self._readers.tell(left)
+
+    # --- what others tell of it ---
+
+    def _rule_for(self, entry: ProposalEntry, call: payloads.Call) -> InboxRule | None:
+        """The rule that asks: of several reviewers', one that counts votes, else the first."""
+        found = [
+            rule
+            for reviewer, rules in sorted(self._ruled.items())
+            if (rule := rules.get(entry.key)) is not None
+            and reviewer != entry.key.proposer
+            and self._feed.may_carry_out(reviewer, call)
+            and rule.is_about(call)
+        ]
+        return min(found, key=lambda rule: not rule.is_quorum, default=None)
+
+    def _rules_came(self, reviewer: str, rules: dict[ProposalKey, InboxRule]) -> None:
+        before = self._ruled.get(reviewer, {})
+        self._ruled[reviewer] = rules
+        for key in before.keys() | rules.keys():
+            if before.get(key) != rules.get(key):
+                entry = self._feed.get(key)
+                if entry is not None:
+                    self._look(entry)
+        self._settled.notify_all()
+
+    def _tools_came(self, participant: str) -> None:
+        self._rules.look_again()
+        for held in self._queue:
+            if held.item.target == participant and held.place is not None:
+                self._readers.tell(ItemChanged(held.item))
+        self._settled.notify_all()
+
+    def _look_for_reviewers(self) -> None:
+        """Ask those for their tools who may carry out what waits: reviewers are among them."""
+        unknown = [
+            each.id
+            for each in self._space.participants
+            if each.id != self._space.me and not self._directory.has_asked(each.id)
+        ]
+        calls = [item.call for item in self.items[:MAX_LOOKED_AT]]
+        for call in calls if self._for_others is None else [*calls, self._for_others]:
+            for participant in list(unknown):
+                if self._feed.may_carry_out(participant, call):
+                    self._directory.want(participant)
+                    unknown.remove(participant)
 
     # --- what items ask ---
 
@@ -440,51 +518,16 @@ class Inbox(AsyncContextManagerMixin):
 
     def tool_facts(self, item: InboxItem) -> ToolFacts | None:
         """The tool as its participant describes it."""
-        del item
-        return None
+        return self._offers.facts(item)
 
     def danger(self, item: InboxItem) -> tuple[str, ...]:
         """Reasons to look twice before approving."""
-        del item
-        return ()
+        return tuple(self._offers.dangers(item))
 
 
 def _key(item: InboxItem) -> ProposalKey:
     return ProposalKey(item.proposer, item.id)
 
 
-def past_of(record: ProposalRecord) -> PastProposal:
-    """A decided proposal as the history keeps it."""
-    call = payloads.read_proposal(record.envelope.payload)
-    left = ending_of(record)
-    return PastProposal(record.id, record.proposer, call, *left)
-
-
-def ending_of(record: ProposalRecord) -> tuple[ProposalState, str, str]:
-    """The state, the participant and the reason that a decided proposal ended with.
-
-    A proposer that takes a rejection for an answer withdraws without a reason of its own, and one
-    whose time is over with ``timeout`` (PROTOCOL 4.5, 4.12).
-    """
-    state, by, reason = record.state, record.decided_by or "", record.reason or ""
-    if state is ProposalState.WITHDRAWN:
-        if reason == Reason.NO_LONGER_NEEDED and record.rejections:
-            last = record.rejections[-1]
-            return ProposalState.REJECTED, last.by, last.reason
-        if reason == Reason.TIMEOUT:
-            return ProposalState.EXPIRED, "", ""
-    return state, by, reason
-
-
-_DEPARTURES: Final = {
-    ProposalState.FULFILLED: Departure.APPROVED,
-    ProposalState.REJECTED: Departure.REJECTED,
-    ProposalState.WITHDRAWN: Departure.WITHDRAWN,
-    ProposalState.EXPIRED: Departure.EXPIRED,
-}
-
-
-def departure_of(item: InboxItem, record: ProposalRecord) -> ItemLeft:
-    """The departure of an item whose proposal was decided."""
-    state, by, reason = ending_of(record)
-    return ItemLeft(item, _DEPARTURES[state], by, reason)
+def _digest_of(item: InboxItem) -> str:
+    return payloads.digest(item.method, item.call.params, item.target) or ""

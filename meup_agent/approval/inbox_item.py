@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from meup_agent.protocol.outcomes import Rejection
+from meup_agent.approval.proposal_history import PastProposal
+from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import read_proposal
+from meup_agent.reasons import Reason
 
 if TYPE_CHECKING:
     from meup_agent.approval.proposal_history import ProposerRecord, SimilarCall
+    from meup_agent.approval.reviewer_rules import InboxRule
+    from meup_agent.approval.tool_directory import ToolFacts
     from meup_agent.client.proposal import ProposalRecord
-    from meup_agent.protocol.lifecycle import ProposalState
+    from meup_agent.protocol.outcomes import Rejection
 
 
 class Verb(StrEnum):
@@ -24,73 +28,6 @@ class Verb(StrEnum):
     APPROVE = "approve"  # fulfill it
     VOTE = "vote"
     REJECT = "reject"
-
-
-class InboxRule(msgspec.Struct, frozen=True):
-    """The rule that asks for a decision, as a reviewer tells it.
-
-    Attributes:
-        reviewer: The participant whose rule it is.
-        name: Its name.
-        number: Its place in the policy, from 0; ``None``: no rule matched.
-        text: The rule as it is written.
-        kind: ``ask``: a person decides; ``quorum``: votes are counted.
-        of: Votes that a quorum takes.
-        among: Participants that may vote.
-        votes: The votes so far, ``approve`` or ``reject`` by participant.
-        deadline: The moment at which the reviewer waits no longer.
-    """
-
-    reviewer: str
-    name: str = ""
-    number: int | None = None
-    text: str = ""
-    kind: str = "ask"
-    of: int = 0
-    among: tuple[str, ...] = ()
-    votes: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
-    deadline: datetime | None = None
-
-    @property
-    def is_quorum(self) -> bool:
-        """True if it counts votes."""
-        return self.kind == "quorum"
-
-
-class ToolFacts(msgspec.Struct, frozen=True):
-    """A tool as the participant that has it describes it.
-
-    Attributes:
-        description: The tool's description.
-        schema: Its ``inputSchema``.
-        annotations: Its ``annotations``, hints of MCP.
-    """
-
-    description: str = ""
-    schema: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
-    annotations: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
-
-    @property
-    def is_destructive(self) -> bool:
-        """True if it is marked as one that may destroy something."""
-        return self.annotations.get("destructiveHint") is True
-
-    @property
-    def hints(self) -> tuple[str, ...]:
-        """Its annotations in words."""
-        return tuple(
-            words[0] if value else words[1]
-            for key, words in _HINTS.items()
-            if isinstance(value := self.annotations.get(key), bool) and words[not value]
-        )
-
-
-_HINTS: Final = {
-    "readOnlyHint": ("reads only", ""),
-    "destructiveHint": ("may destroy", "destroys nothing"),
-    "idempotentHint": ("can be repeated", ""),
-    "openWorldHint": ("reaches outside", "stays inside"),
-}
 
 
 class InboxView(Protocol):
@@ -271,3 +208,40 @@ class InboxRenewed(msgspec.Struct, frozen=True):
 
 InboxChange = ItemArrived | ItemLeft | ItemChanged | InboxRenewed
 """A change of an inbox."""
+
+
+def past_of(record: ProposalRecord) -> PastProposal:
+    """A decided proposal as the history keeps it."""
+    call = read_proposal(record.envelope.payload)
+    left = ending_of(record)
+    return PastProposal(record.id, record.proposer, call, *left)
+
+
+def ending_of(record: ProposalRecord) -> tuple[ProposalState, str, str]:
+    """The state, the participant and the reason that a decided proposal ended with.
+
+    A proposer that takes a rejection for an answer withdraws without a reason of its own, and one
+    whose time is over with ``timeout`` (PROTOCOL 4.5, 4.12).
+    """
+    state, by, reason = record.state, record.decided_by or "", record.reason or ""
+    if state is ProposalState.WITHDRAWN:
+        if reason == Reason.NO_LONGER_NEEDED and record.rejections:
+            last = record.rejections[-1]
+            return ProposalState.REJECTED, last.by, last.reason
+        if reason == Reason.TIMEOUT:
+            return ProposalState.EXPIRED, "", ""
+    return state, by, reason
+
+
+_DEPARTURES: Final = {
+    ProposalState.FULFILLED: Departure.APPROVED,
+    ProposalState.REJECTED: Departure.REJECTED,
+    ProposalState.WITHDRAWN: Departure.WITHDRAWN,
+    ProposalState.EXPIRED: Departure.EXPIRED,
+}
+
+
+def departure_of(item: InboxItem, record: ProposalRecord) -> ItemLeft:
+    """The departure of an item whose proposal was decided."""
+    state, by, reason = ending_of(record)
+    return ItemLeft(item, _DEPARTURES[state], by, reason)

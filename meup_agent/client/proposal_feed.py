@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from meup_agent.protocol import kinds
+from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.protocol.payloads import read_call, rpc_name
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import ProposalEntry
-    from meup_agent.protocol.exchange.roster import Roster
+    from meup_agent.protocol.payloads import Call
     from meup_agent.session.settings import EnvelopeListener
 
 _CANCELLED: Final = kinds.CANCELLED.encode()
@@ -34,11 +34,6 @@ class ProposalFeed:
         """Seconds of the loop's clock."""
         return self._session.now()
 
-    @property
-    def roster(self) -> Roster:
-        """The participants present."""
-        return self._session.table.roster
-
     @contextmanager
     def deciding(self, listener: EnvelopeListener) -> Generator[None]:
         """Hand every envelope that took effect to a listener that decides, for a block.
@@ -55,6 +50,15 @@ class ProposalFeed:
     def records(self) -> list[ProposalEntry]:
         """Every proposal that is remembered, oldest first."""
         return self._store.records(self.now)
+
+    def get(self, key: ProposalKey) -> ProposalEntry | None:
+        """A proposal by its proposer and id."""
+        return self._store.get(key, self.now)
+
+    def may_carry_out(self, participant: str, call: Call) -> bool:
+        """True if the announced capabilities of a participant allow it to carry a call out."""
+        request = payloads.request(call.method, call.params, "")
+        return self._session.table.roster.is_allowed(participant, kinds.MCP_REQUEST, request)
 
     def add(self, envelope: Envelope) -> ProposalEntry:
         """Enter a proposal of before we came, which the gateway tells elsewhere."""

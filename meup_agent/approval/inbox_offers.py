@@ -1,0 +1,174 @@
+"""Offers of an inbox: the decisions that a participant may make of a proposal, and its dangers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from meup_agent.approval.inbox_item import Verb
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.shown_text import remarks
+from meup_agent.reasons import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from meup_agent.approval.inbox_item import InboxItem
+    from meup_agent.approval.reviewer_rules import InboxRule
+    from meup_agent.approval.tool_directory import ToolDirectory, ToolFacts
+    from meup_agent.client.space import Space
+    from meup_agent.protocol.payloads import Call
+
+MAX_MARKED_CHARS: Final = 20_000
+"""Characters of a call that are looked through for look-alikes; a longer one is called long."""
+
+
+class InboxOffers:
+    """The decisions that are offered, by our capabilities and by who is here.
+
+    Args:
+        space: The space.
+        directory: The tools of its participants.
+    """
+
+    def __init__(self, space: Space, directory: ToolDirectory) -> None:
+        self._space = space
+        self._directory = directory
+        self._may_reject = False
+        self._present: frozenset[str] = frozenset()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look again at what we may, and who is here."""
+        self._may_reject = self._space.may(kinds.MCP_REJECT, {"reason": str(Reason.DISAGREE)})
+        self.refresh_presence()
+
+    def refresh_presence(self) -> None:
+        """Look again at who is here."""
+        # What runs beside this inbox under our name is here as well.
+        here = {each.id for each in self._space.participants}
+        self._present = frozenset(here | {self._space.me})
+
+    def is_here(self, participant: str | None) -> bool:
+        """True if a participant is present."""
+        return participant in self._present
+
+    def allowed(self, call: Call) -> frozenset[Verb]:
+        """The decisions that our capabilities allow, whoever is here."""
+        found = {Verb.REJECT} if self._may_reject else set[Verb]()
+        if self._space.may(kinds.MCP_REQUEST, payloads.request(call.method, call.params, "")):
+            found.add(Verb.APPROVE)
+        return frozenset(found)
+
+    def offered(self, item: InboxItem, allowed: frozenset[Verb]) -> frozenset[Verb]:
+        """The decisions that are offered now.
+
+        Where a reviewer counts our vote, that is what approving means: to carry it out ourselves
+        would go past the other voters.
+        """
+        if item.rule is not None and self._may_vote(item, item.rule):
+            return (allowed - {Verb.APPROVE}) | {Verb.VOTE}
+        # What is sent to who is not here would wait, and perhaps run long after.
+        return allowed if self.is_here(item.target) else allowed - {Verb.APPROVE}
+
+    def _may_vote(self, item: InboxItem, rule: InboxRule) -> bool:
+        me = self._space.me
+        if not rule.counts_vote_of(me) or item.proposer == me or not self.is_here(rule.reviewer):
+            return False
+        params = vote_params(item, approve=True, explanation="", digest="")
+        return self._space.may(kinds.MCP_REQUEST, payloads.request("tools/call", params, ""))
+
+    def why_not(self, item: InboxItem, verb: Verb) -> str:
+        """The reason for which a decision is not offered."""
+        if verb is Verb.APPROVE and item.target is None:
+            return f"proposal {item.id} does not say who should carry it out"
+        if verb is Verb.APPROVE and not self.is_here(item.target):
+            return f"proposal {item.id} is for {item.target!r}, who is not here"
+        if verb is Verb.VOTE and (item.rule is None or not item.rule.is_quorum):
+            return f"no votes are counted about proposal {item.id}"
+        if verb is Verb.VOTE:
+            return f"a vote of {self._space.me!r} about proposal {item.id} does not count"
+        return f"our capabilities do not allow to {verb} proposal {item.id}"
+
+    def facts(self, item: InboxItem) -> ToolFacts | None:
+        """The tool as the participant that has it describes it."""
+        tools = self._tools(item)
+        return None if tools is None else tools.get(item.tool)
+
+    def _tools(self, item: InboxItem) -> Mapping[str, ToolFacts] | None:
+        return None if item.target is None else self._directory.tools(item.target)
+
+    def dangers(self, item: InboxItem) -> Iterator[str]:
+        """Reasons to look twice before approving."""
+        target, facts = item.target or "", self.facts(item)
+        if item.rule is not None and item.rule.is_quorum and Verb.APPROVE in item.may:
+            voters = ", ".join(item.rule.among)
+            yield f"goes past the votes of {voters}, which the rule {item.rule.name} asks for"
+        if item.method != "tools/call":
+            pass  # no tool, so no annotations
+        elif facts is not None and facts.is_destructive:
+            yield f"{target} marks it as destructive"
+        elif self._tools(item) is not None and facts is None:
+            yield f"{target} has no such tool"
+        elif facts is None and item.target is not None:
+            yield f"the tools of {target} are not known{self._so_far(target)}"
+        yield from marked_in(item.call)
+
+    def _so_far(self, target: str) -> str:
+        return "" if self._directory.could_not_be_had(target) else " yet"
+
+
+def marked_in(call: Call) -> Iterator[str]:
+    """Characters of a call that hide or deceive, in words."""
+    if call.target is not None:
+        yield from (f"its target has {each}" for each in remarks(call.target, is_name=True))
+    yield from (f"its tool has {each}" for each in remarks(call.name, is_name=True))
+    found: dict[str, None] = {}
+    left = MAX_MARKED_CHARS
+    for name, text in _texts(payloads.without_meta(call.params)):
+        for each in remarks(name, is_name=True):
+            found.setdefault(f"the name of an argument has {each}")
+        for each in remarks(_without_line_ends(text[: max(left, 0)])):
+            found.setdefault(f"its arguments have {each}")
+        left -= len(name) + len(text)
+    yield from found
+    if left < 0:
+        yield "it is long"
+
+
+def _without_line_ends(text: str) -> str:
+    # Lines and columns are shown as such.
+    return text.replace("\r\n", "\n").replace("\n", " ").replace("\t", " ")
+
+
+def _texts(value: object, name: str = "") -> Iterator[tuple[str, str]]:
+    """Every text in a JSON value, with the name that it has in its object."""
+    pending: list[tuple[str, object]] = [(name, value)]
+    while pending:
+        inner, each = pending.pop()
+        if isinstance(each, str):
+            yield inner, each
+        elif isinstance(each, dict):
+            members: dict[str, object] = dict(each)  # pyright: ignore[reportUnknownArgumentType]
+            pending.extend(members.items())
+            yield inner, ""
+        elif isinstance(each, list):
+            items: list[object] = list(each)  # pyright: ignore[reportUnknownArgumentType]
+            pending.extend((inner, item) for item in items)
+        else:
+            yield inner, ""
+
+
+def vote_params(
+    item: InboxItem, *, approve: bool, explanation: str, digest: str
+) -> dict[str, object]:
+    """The parameters of the tool call that is a vote."""
+    arguments: dict[str, object] = {
+        "proposal": item.id,
+        "proposer": item.proposer,
+        "vote": "approve" if approve else "reject",
+    }
+    if explanation:
+        arguments["explanation"] = explanation
+    if digest:
+        arguments["digest"] = digest
+    return {"name": "vote", "arguments": arguments}

@@ -1,0 +1,159 @@
+"""Tools of the participants of a space, as they describe them, asked for where they matter."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import msgspec
+
+from meup_agent.errors import MeupError, printable
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.payloads import as_object
+from meup_agent.transport.loops import Condition
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+    from meup_agent.client.space import Space
+
+log = logging.getLogger("meup_agent.approval")
+
+LIST_SECONDS: Final = 5.0
+"""Wait for the tools of a participant; what is not known by then is shown as not known."""
+
+MAX_DIRECTORIES: Final = 64
+"""Participants whose tools are asked for: executors of what waits, and reviewers."""
+
+MAX_AT_A_TIME: Final = 8
+"""Of these, asked at the same time."""
+
+MAX_TOOLS: Final = 1_000
+"""Tools of a participant that are kept."""
+
+MAX_DESCRIPTION: Final = 4_000
+"""Characters of a tool's description that are kept."""
+
+
+class ToolFacts(msgspec.Struct, frozen=True):
+    """A tool as the participant that has it describes it.
+
+    Attributes:
+        description: The tool's description.
+        schema: Its ``inputSchema``.
+        annotations: Its ``annotations``, hints of MCP.
+    """
+
+    description: str = ""
+    schema: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    annotations: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+
+    @property
+    def is_destructive(self) -> bool:
+        """True if it is marked as one that may destroy something."""
+        return self.annotations.get("destructiveHint") is True
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """Its annotations in words."""
+        said = ((self.annotations.get(key), words) for key, words in _HINTS.items())
+        return tuple(words[not value] for value, words in said if isinstance(value, bool))
+
+
+_HINTS: Final = {
+    "readOnlyHint": ("reads only", "changes something"),
+    "destructiveHint": ("may destroy", "destroys nothing"),
+    "idempotentHint": ("can be repeated", "not to be repeated"),
+    "openWorldHint": ("reaches outside", "stays inside"),
+}
+
+
+class ToolDirectory:
+    """The tools of those participants that were asked for.
+
+    Args:
+        space: The space.
+        came: Told of each participant whose tools have come, or could not be had.
+    """
+
+    def __init__(self, space: Space, came: Callable[[str], None]) -> None:
+        self._space = space
+        self._came = came
+        self._known: dict[str, dict[str, ToolFacts] | None] = {}
+        self._wanted: dict[str, None] = {}
+        self._asked: set[str] = set()
+        self._changed = Condition()
+        self._list_is_allowed: bool | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """True if there is an answer, or none, to everything that was asked."""
+        return not self._wanted and not self._asked
+
+    def has_asked(self, participant: str) -> bool:
+        """True if a participant's tools were asked for."""
+        return any(participant in each for each in (self._known, self._wanted, self._asked))
+
+    def want(self, participant: str) -> None:
+        """Ask for the tools of a participant, if that has not been done."""
+        if self.has_asked(participant) or len(self._known) >= MAX_DIRECTORIES:
+            return
+        if not self._space.may(kinds.MCP_REQUEST, payloads.request("tools/list", {}, "")):
+            self._known[participant] = None
+            return
+        self._wanted[participant] = None
+        self._changed.notify_all()
+
+    def tools(self, participant: str) -> Mapping[str, ToolFacts] | None:
+        """The tools of a participant, by name; ``None`` where they are not known."""
+        return self._known.get(participant)
+
+    def could_not_be_had(self, participant: str) -> bool:
+        """True if a participant does not tell its tools."""
+        return self._known.get(participant, ()) is None
+
+    def forget(self, participant: str) -> None:
+        """Forget the tools of a participant, which may have changed."""
+        self._known.pop(participant, None)
+
+    async def run(self) -> None:
+        """Ask for what is wanted, until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                self._begin(tasks)
+                await self._changed.wait()
+
+    def _begin(self, tasks: TaskGroup) -> None:
+        while self._wanted and len(self._asked) < MAX_AT_A_TIME:
+            participant = next(iter(self._wanted))
+            del self._wanted[participant]
+            self._asked.add(participant)
+            tasks.start_soon(self._ask, participant)
+
+    async def _ask(self, participant: str) -> None:
+        found: dict[str, ToolFacts] | None = None
+        try:
+            listed = await self._space.tools(participant, timeout=LIST_SECONDS)
+            found = {}
+            for each in listed[:MAX_TOOLS]:
+                name = str(each.get("name"))
+                # Of two with one name it is not known which one runs: it is the more dangerous.
+                if name not in found or not found[name].is_destructive:
+                    found[name] = _read(each)
+        except MeupError as error:
+            log.info("the tools of %r are not known: %s", participant, printable(str(error)))
+        self._asked.discard(participant)
+        self._known[participant] = found
+        self._changed.notify_all()
+        self._came(participant)
+
+
+def _read(tool: Mapping[str, Any]) -> ToolFacts:
+    description = tool.get("description")
+    return ToolFacts(
+        description[:MAX_DESCRIPTION] if isinstance(description, str) else "",
+        as_object(tool.get("inputSchema")),
+        as_object(tool.get("annotations")),
+    )

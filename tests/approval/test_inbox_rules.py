@@ -1,0 +1,229 @@
+"""What an inbox learns of others: the rule that asks, votes, and the tools' own words."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from meup_agent import Agent, Proposal, Rejection, Space
+from meup_agent.approval import Inbox, InboxItem, ItemArrived, Verb
+from meup_agent.approval.reviewer import Reviewer
+from meup_agent.errors import AlreadyDecided, NotOffered, RequestError
+from tests.interaction.people import PATIENCE, Meeting, join
+
+pytestmark = pytest.mark.anyio
+
+POLICY = """
+rules:
+  - quorum: {tool: deploy, of: 2, among: [second, deep], name: four eyes}
+  - ask: {tool: wipe, name: by hand, ttl: 1h}
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.yaml"
+    path.write_text(POLICY)
+    return path
+
+
+def rewrite(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def tools() -> Agent:
+    agent = Agent("tools")
+
+    @agent.tool
+    async def deploy(version: int) -> int:
+        return version
+
+    @agent.tool(destructive=True)
+    async def wipe(disk: str) -> str:
+        return disk
+
+    @agent.tool(read_only=True)
+    async def look(disk: str) -> str:
+        return disk
+
+    return agent
+
+
+class Office:
+    """Inboxes of several people, beside a reviewer and a proposer."""
+
+    def __init__(self) -> None:
+        self.inboxes: dict[str, Inbox] = {}
+        self.proposer: Space
+
+    def item(self, who: str) -> InboxItem | None:
+        return next(iter(self.inboxes[who].items), None)
+
+    async def until(self, who: str, condition: Callable[[InboxItem], object]) -> InboxItem:
+        """The first item of somebody's inbox, once it is as it should be."""
+        changes = self.inboxes[who].changes()
+        while (item := self.item(who)) is None or not condition(item):
+            await anext(changes)
+        return item
+
+
+@asynccontextmanager
+async def office(
+    meeting: Meeting, *people: str, policy: Path | None, proposer: Agent | str = "proposer"
+) -> AsyncGenerator[Office]:
+    made = Office()
+    with anyio.fail_after(PATIENCE):
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(join(meeting, tools()))
+            if policy is not None:
+                connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
+                reviewer = Reviewer(policy).join(connector, token=token)
+                await stack.enter_async_context(reviewer)
+            made.proposer = await stack.enter_async_context(join(meeting, proposer))
+            for name in people:
+                space = await stack.enter_async_context(join(meeting, name))
+                made.inboxes[name] = await stack.enter_async_context(Inbox(space))
+            yield made
+
+
+def ruled(item: InboxItem) -> bool:
+    return item.rule is not None
+
+
+async def test_approving_is_a_vote_where_a_reviewer_counts_it(meeting: Meeting, path: Path) -> None:
+    async with office(meeting, "second", "deep", "mallory", policy=path) as o:
+        async with o.proposer.propose("tools", "deploy", {"version": 7}) as proposal:
+            mine, yours = await o.until("second", ruled), await o.until("deep", ruled)
+            assert mine.may == {Verb.VOTE, Verb.REJECT}
+            assert mine.rule is not None
+            assert (mine.rule.name, mine.rule.of) == ("four eyes", 2)
+            assert set(mine.rule.among) == {"second", "deep"}
+            assert "deploy" in mine.rule.text
+            assert await o.inboxes["second"].approve(mine) is None
+            assert mine.votes == {"second": "approve"}
+            # Others see it, and it waits for them on.
+            await o.until("deep", lambda item: item.votes == {"second": "approve"})
+            with pytest.raises(NotOffered, match="as it was proposed"):
+                await o.inboxes["deep"].approve(yours, {"version": 8})
+            await o.inboxes["deep"].vote(yours, approve=True, explanation="go")
+            assert await proposal.result() == 7
+        with pytest.raises(AlreadyDecided):
+            await o.inboxes["second"].vote(mine, approve=False)
+
+
+async def test_a_vote_may_be_changed_until_it_counts(meeting: Meeting, path: Path) -> None:
+    async with office(meeting, "second", policy=path) as o:
+        async with o.proposer.propose("tools", "deploy", {"version": 7}, to="reviewer") as proposal:
+            item, inbox = await o.until("second", ruled), o.inboxes["second"]
+            assert (await inbox.vote(item, approve=True)).votes == {"second": "approve"}
+            await inbox.vote(item, approve=False, explanation="not on a Friday")
+            outcome = await proposal.outcome()
+            assert isinstance(outcome, Rejection)
+            assert "not on a Friday" in await outcome.explanation()
+
+
+async def test_carrying_out_past_a_quorum_is_dangerous(meeting: Meeting, path: Path) -> None:
+    async with office(meeting, "mallory", policy=path) as o:
+        async with o.proposer.propose("tools", "deploy", {"version": 7}):
+            item = await o.until("mallory", ruled)
+            assert item.may == {Verb.APPROVE, Verb.REJECT}
+            assert any("goes past the votes of" in each for each in item.danger)
+            with pytest.raises(NotOffered, match="does not count"):
+                await o.inboxes["mallory"].vote(item, approve=True)
+
+
+async def test_the_rule_that_asks_is_told(meeting: Meeting, path: Path) -> None:
+    async with office(meeting, "second", policy=path) as o:
+        async with o.proposer.propose("tools", "wipe", {"disk": "a"}, ttl=None, to="reviewer"):
+            item = await o.until("second", ruled)
+            assert item.rule is not None
+            assert (item.rule.reviewer, item.rule.name) == ("reviewer", "by hand")
+            assert item.may == {Verb.APPROVE, Verb.REJECT}
+            assert item.deadline == item.rule.deadline is not None
+
+
+async def test_what_a_tool_says_of_itself_is_shown(meeting: Meeting) -> None:
+    async with office(meeting, "second", policy=None) as o:
+        async with o.proposer.propose("tools", "wipe", {"disk": "a"}):
+            item = await o.until("second", lambda item: item.tool_facts)
+            assert item.danger == ("tools marks it as destructive",)
+            assert item.tool_facts is not None
+            assert "may destroy" in item.tool_facts.hints
+        async with o.proposer.propose("tools", "look", {"disk": "a"}):
+            assert (await o.until("second", lambda item: item.tool == "look")).danger == ()
+        async with o.proposer.propose("tools", "nothing", {}):
+            item = await o.until("second", lambda item: item.tool == "nothing")
+            assert item.danger == ("tools has no such tool",)
+
+
+async def test_who_may_not_carry_it_out_is_no_reviewer(meeting: Meeting) -> None:
+    """A proposer offers the tools of a reviewer, to say of its own call what it likes."""
+    pretender, asked = Agent("proposer"), list[str]()
+
+    @pretender.tool
+    async def vote(proposal: str, proposer: str, vote: str) -> dict[str, Any]:
+        asked.append(f"vote {proposal} {proposer} {vote}")
+        return {}
+
+    @pretender.tool
+    async def waiting() -> dict[str, Any]:
+        asked.append("waiting")
+        return {}
+
+    async with office(meeting, "second", policy=None, proposer=pretender) as o:
+        async with o.proposer.propose("tools", "look", {"disk": "a"}):
+            inbox = o.inboxes["second"]
+            item = await o.until("second", lambda item: item.tool_facts)
+            await inbox.settle()
+            assert item.may == {Verb.APPROVE, Verb.REJECT}
+            await inbox.approve(item)
+    assert asked == []
+
+
+async def test_a_vote_that_does_not_count_says_why(meeting: Meeting, path: Path) -> None:
+    async with office(meeting, "second", policy=path) as o:
+        async with o.proposer.propose("tools", "deploy", {"version": 7}):
+            item, inbox = await o.until("second", ruled), o.inboxes["second"]
+            rewrite(path, POLICY.replace("[second, deep]", "[deep, mallory]"))
+            async with o.proposer.propose("tools", "deploy", {"version": 8}):
+                changes = inbox.changes()
+                async for change in changes:
+                    if isinstance(change, ItemArrived) and change.item.arguments["version"] == 8:
+                        break
+                other = inbox.items[-1]
+                while other.rule is None:
+                    await anext(changes)
+                with pytest.raises(NotOffered):
+                    await inbox.vote(other, approve=True)
+            # That of before is counted by the rule that it was shown with.
+            assert (await inbox.vote(item, approve=True)).votes == {"second": "approve"}
+
+
+async def test_a_reviewer_that_refuses_a_vote_is_heard(meeting: Meeting) -> None:
+    stubborn = Agent("reviewer")
+    entry: dict[str, Any] = {"kind": "quorum", "of": 1, "among": ["second"], "votes": {}}
+
+    @stubborn.tool
+    async def vote(proposal: str, proposer: str, vote: str) -> dict[str, Any]:
+        raise RequestError(-32602, f"no vote of {proposer} about {proposal} counts: {vote}")
+
+    @stubborn.tool
+    async def waiting() -> dict[str, Any]:
+        return {"proposals": [entry]}
+
+    @stubborn.on_proposal
+    async def wait(proposal: Proposal) -> None:
+        assert proposal.tool
+
+    async with office(meeting, "second", policy=None) as o, join(meeting, stubborn):
+        async with o.proposer.propose("tools", "deploy", {"version": 7}) as proposal:
+            entry.update(proposal=proposal.id, proposer="proposer", rule={"name": "mine"})
+            item = await o.until("second", ruled)
+            with pytest.raises(RequestError, match="no vote of proposer"):
+                await o.inboxes["second"].vote(item, approve=True)
+            assert item.left is None
