@@ -157,11 +157,19 @@ class Context:
         to: str | Iterable[str] = (),
         ttl: float | None = TTL,
         wait: Wait | str = Wait.ADDRESSED,
+        depends_on: Iterable[ProposalHandle | str] = (),
         on_progress: OnProgress | None = None,
     ) -> AbstractAsyncContextManager[ProposalHandle]:
         """Propose a call of a tool; see :meth:`Space.propose`."""
         return self.space.propose(
-            participant, tool, arguments, to=to, ttl=ttl, wait=wait, on_progress=on_progress
+            participant,
+            tool,
+            arguments,
+            to=to,
+            ttl=ttl,
+            wait=wait,
+            depends_on=depends_on,
+            on_progress=on_progress,
         )
 
     @awaited

@@ -190,6 +190,9 @@ class MiddlewareSpace(Space):
         shown = _MiddlewareProposal(self._session, bare.envelope, self._tools)
         return shown.within(self._bare, bare, self._layers)
 
+    def _explainer(self) -> Explainer:
+        return explainer_within(self._session, self._bare, self._layers)
+
     # --- passing the layers ---
 
     def _message(

@@ -28,6 +28,7 @@ from meup_agent.protocol.outcomes import (
     EXPLANATION_TIMEOUT,
     Fulfillment,
     Rejection,
+    Unsent,
     Withdrawal,
     outcome_of,
     raise_for,
@@ -38,7 +39,7 @@ from meup_agent.reasons import Cause, Reason
 from meup_agent.session.deadlines import checked_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
@@ -78,9 +79,23 @@ class ProposalHandle:
         )
         state = ProposalState.PENDING if record is None else record.state
         ending = self._left or self._session.pending_calls.ended(self._key)
-        if state.is_pending and isinstance(ending, Withdrawal):
+        if state.is_pending and isinstance(ending, Withdrawal | Unsent):
             return ProposalState.WITHDRAWN
         return state
+
+    @property
+    def offered(self) -> bool:
+        """True unless it waits for proposals that it depends on, and no participant has seen it."""
+        return not self._session.table.is_blocked(self._key)
+
+    @property
+    def ending(self) -> Ending | None:
+        """Its ending as far as it is known; ``None`` while it is open."""
+        return self._left or self._session.pending_calls.ended(self._key)
+
+    def belongs_to(self, session: Session) -> bool:
+        """True if it was made in this session."""
+        return self._session is session
 
     @awaited
     async def outcome(self) -> Outcome:
@@ -217,6 +232,7 @@ async def propose(
     ttl: float | None,
     wait: Wait,
     on_progress: OnProgress | None,
+    depends_on: Iterable[ProposalHandle | str] = (),
     check: Callable[[], Awaitable[None]] | None = None,
 ) -> AsyncGenerator[ProposalHandle]:
     """Propose a call for the length of a block; see :meth:`meup_agent.Space.propose`.
@@ -224,6 +240,7 @@ async def propose(
     The check raises where it is known that the call cannot work.
     """
     ttl = checked_timeout(ttl)
+    needed = _dependencies(session, depends_on)
     if check is not None:
         await check()
     proposal_id = session.table.new_id()
@@ -233,7 +250,10 @@ async def propose(
             method,
             params,
             target=target,
-            expires=None if ttl is None else session.time_of_day() + timedelta(seconds=ttl),
+            # What waits for others says when it expires as it is sent.
+            expires=None
+            if ttl is None or needed
+            else session.time_of_day() + timedelta(seconds=ttl),
             progress_token=None if on_progress is None else proposal_id,
         ),
         id=proposal_id,
@@ -241,13 +261,40 @@ async def propose(
         to=to,
     )
     key = await session.pending_calls.open(
-        envelope, timeout=ttl, parent=parent_in(session), wait=wait, on_progress=relay(on_progress)
+        envelope,
+        timeout=ttl,
+        parent=parent_in(session),
+        wait=wait,
+        on_progress=relay(on_progress),
+        depends_on=needed,
     )
     proposal = ProposalHandle(session, key)
     try:
         yield proposal
     finally:
         proposal.leave()
+
+
+def _dependencies(
+    session: Session, depends_on: Iterable[ProposalHandle | str]
+) -> dict[str, Ending | None]:
+    """The ids of proposals of ours, with their endings as far as these are known."""
+    if isinstance(depends_on, str | ProposalHandle | PendingProposal):
+        raise UsageError("depends_on takes a list of proposals: depends_on=[proposal]")
+    needed: dict[str, Ending | None] = {}
+    for each in depends_on:
+        if isinstance(each, str):
+            needed.setdefault(each, None)
+        elif not isinstance(each, ProposalHandle):
+            raise UsageError(
+                f"depends_on takes proposals that this program has made, not {each!r:.100}; enter "
+                "async with space.propose(…) as proposal, and give that proposal"
+            )
+        elif not each.belongs_to(session):
+            raise UsageError(f"proposal {each.id} was made in another space, or before a new join")
+        else:
+            needed[each.id] = each.ending
+    return needed
 
 
 class PendingProposal:

@@ -7,6 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from anyio.lowlevel import checkpoint
 
+from meup_agent.client.explanations import (
+    DecisionReceipt,
+    check_may_explain,
+    check_may_send,
+    explainer_of,
+)
 from meup_agent.client.management import SpaceManagement
 from meup_agent.client.proposal import Proposal, ProposalRecord
 from meup_agent.client.proposal_handle import TTL, PendingProposal, ProposalHandle, propose
@@ -17,15 +23,18 @@ from meup_agent.client.tool_lists import ToolLists
 from meup_agent.client.waits import wait_for_participant
 from meup_agent.errors import AmbiguousProposal, UsageError
 from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.dialects import PUBLISHED
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange import Participant, Wait
 from meup_agent.protocol.outcomes import result_of, value_of
+from meup_agent.reasons import Cause, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
     from datetime import datetime
 
+    from meup_agent.client.explanations import Explainer
     from meup_agent.client.messages import OnProgress
     from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.guarantees import Guarantees
@@ -265,6 +274,7 @@ class Space(SpaceManagement, ResourceVerbs):
         to: str | Iterable[str] = (),
         ttl: float | None = TTL,
         wait: Wait | str = Wait.ADDRESSED,
+        depends_on: Iterable[ProposalHandle | str] = (),
         on_progress: OnProgress | None = None,
     ) -> AbstractAsyncContextManager[ProposalHandle]:
         """Propose a call of a tool; leaving the block undecided withdraws it.
@@ -275,8 +285,11 @@ class Space(SpaceManagement, ResourceVerbs):
             arguments: Its arguments.
             to: The participants that should decide it; empty: any that may.
             ttl: Seconds to wait for a decision and its result; ``None``: as long as it takes.
-            wait: The rejection that ends the wait: ``addressed``, ``first`` or ``deadline``
-                (PROTOCOL 4.5).
+            wait: The rejection that ends the wait: ``addressed``, ``first``, ``all`` or
+                ``deadline`` (PROTOCOL 4.5).
+            depends_on: Proposals of ours, or their ids, that must be fulfilled first (PROTOCOL
+                4.15). Until then no participant hears of this one, and its ``ttl`` has not begun;
+                if one of them ends otherwise, or fails, this one is withdrawn.
             on_progress: Called with each progress; must return at once.
 
         Returns:
@@ -285,7 +298,8 @@ class Space(SpaceManagement, ResourceVerbs):
         Raises:
             InvalidArguments: The participant's list of tools is known (:meth:`tools`), and there
                 is no such tool, or it does not take these arguments; nothing was sent.
-            UsageError: It was awaited, or asked for something, instead of entered.
+            UsageError: It was awaited, or asked for something, instead of entered; or it depends on
+                what is no proposal of ours, on itself, or on more than 64.
         """
         given = arguments or {}
         block = propose(
@@ -297,11 +311,64 @@ class Space(SpaceManagement, ResourceVerbs):
             ttl=ttl,
             wait=Wait(wait),
             on_progress=on_progress,
+            depends_on=depends_on,
             check=None
             if participant is None
             else partial(self._tools.check, participant, tool, given, ttl),
         )
         return PendingProposal(block)
+
+    @awaited
+    async def withdraw_all(
+        self,
+        where: Callable[[ProposalRecord], object] | None = None,
+        *,
+        reason: str = Reason.NO_LONGER_NEEDED,
+        explain: str | None = None,
+    ) -> list[DecisionReceipt]:
+        """Withdraw our open proposals: all, or those that a condition is true of.
+
+        They end together, also those that wait for others, and handlers at work on them are
+        cancelled. Where the gateway's dialect lets an envelope name several proposals, up to 64
+        are withdrawn by one.
+
+        Args:
+            where: The condition, for example ``lambda each: each.tool == "write"``. It is asked of
+                every open proposal before the first one ends.
+            reason: The reason code that the others see.
+            explain: Longer words for them, said as a chat after each withdraw.
+
+        Returns:
+            A receipt of each withdraw that was sent; what was not sent itself needs none.
+
+        Raises:
+            Refused: Our capabilities do not allow it, or not the explanation, and nothing was sent;
+                or the gateway did not let one of them through.
+            UsageError: The explanation is larger than anybody takes. Then nothing was sent.
+        """
+        session = self._session
+        keys = [
+            key
+            for key, entry in session.table.open_proposals()
+            if where is None or where(ProposalRecord(entry))
+        ]
+        if any(map(session.table.is_sent, keys)):
+            what = "no proposal was withdrawn"
+            check_may_send(session, kinds.MCP_WITHDRAW, {"reason": str(reason)}, what)
+            if explain:
+                check_may_explain(session, {"message": explain}, to=(), what=what)
+        cause = Cause(str(reason), session.me, at=session.now())
+        joint = session.dialect in PUBLISHED
+        sent = session.pending_calls.withdraw_all(keys, cause, joint=joint)
+        await session.taken([each.id for each in sent])
+        explainer = self._explainer()
+        receipts = [DecisionReceipt(each, each.correlation, explainer) for each in sent]
+        for receipt in receipts if explain else ():
+            await receipt.explain(explain or "")
+        return receipts
+
+    def _explainer(self) -> Explainer:
+        return explainer_of(self._session)
 
     def proposal(
         self, of: ProposalRecord | Envelope | str, *, proposer: str | None = None

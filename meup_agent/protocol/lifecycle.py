@@ -179,6 +179,7 @@ def inbound_step(state: InboundState, event: InboundEvent) -> InboundStep:
 class OutboundState(StrEnum):
     """The state of a request or proposal of our own."""
 
+    BLOCKED = "blocked"  # a proposal, which waits for others of ours to be fulfilled
     UNSENT = "unsent"
     WAITING = "waiting"
     GIVEN_UP = "given_up"
@@ -188,6 +189,7 @@ class OutboundState(StrEnum):
 class OutboundEvent(StrEnum):
     """The events of a request or proposal of our own."""
 
+    OFFERED = "offered"  # all that it depends on is fulfilled
     SENT = "sent"
     RESPONSE = "response"
     REJECTION = "rejection"
@@ -205,6 +207,7 @@ class OutboundEvent(StrEnum):
 class OutboundAction(StrEnum):
     """The action that a step asks for; ``…_AND_END`` also sends the withdraw or cancel."""
 
+    OFFER = "offer"
     NOTE_SENT = "note_sent"
     DROP = "drop"
     DROP_TIMEOUT = "drop_timeout"
@@ -228,6 +231,11 @@ OutboundStep = tuple[OutboundState, OutboundAction]
 _O, _OE, _OA = OutboundState, OutboundEvent, OutboundAction
 
 OUTBOUND: Final[Mapping[tuple[OutboundState, OutboundEvent], OutboundStep]] = {
+    (_O.BLOCKED, _OE.OFFERED): (_O.UNSENT, _OA.OFFER),
+    (_O.BLOCKED, _OE.GIVE_UP): (_O.DONE, _OA.DROP),
+    (_O.BLOCKED, _OE.LOST): (_O.BLOCKED, _OA.KEEP),
+    (_O.BLOCKED, _OE.WELCOME): (_O.BLOCKED, _OA.KEEP),
+    (_O.BLOCKED, _OE.STOPPED): (_O.DONE, _OA.NOT_SENT),
     (_O.UNSENT, _OE.SENT): (_O.WAITING, _OA.NOTE_SENT),
     (_O.UNSENT, _OE.DEADLINE): (_O.DONE, _OA.DROP_TIMEOUT),
     (_O.UNSENT, _OE.GIVE_UP): (_O.DONE, _OA.DROP),

@@ -366,6 +366,16 @@ def build_proposal(
     return proposal(method, {**params, META: meta} if meta else params)
 
 
+def with_expiry(payload: JsonObject, expires: datetime) -> JsonObject:
+    """A proposal's payload that says when it expires; its digest is of other members."""
+    params = as_object(payload.get("params"))
+    meta = {
+        **as_object(params.get(META)),
+        EXPIRES_AT: expires.isoformat(timespec="milliseconds"),
+    }
+    return {**payload, "params": {**params, META: meta}}
+
+
 def build_fulfillment(
     call: Call,
     arguments: JsonObject | None,

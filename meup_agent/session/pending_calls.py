@@ -16,7 +16,7 @@ from meup_agent.session.deadlines import checked_timeout
 from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable, Mapping
 
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import Effect, ExchangeTable, Fulfills, Key, Progressed
@@ -70,6 +70,7 @@ class PendingCalls:
         idempotent: bool = False,
         fulfills: Fulfills | None = None,
         on_progress: Callable[[Progressed], None] | None = None,
+        depends_on: Mapping[str, Ending | None] | None = None,
     ) -> Key:
         """Begin a request or proposal of ours; see :meth:`ExchangeTable.open`."""
         timeout = checked_timeout(timeout)
@@ -82,11 +83,13 @@ class PendingCalls:
         key, effects = self.table.open(
             opening,
             now=now,
-            deadline=None if timeout is None else now + timeout,
+            deadline=None if timeout is None or depends_on else now + timeout,
             parent=parent,
             wait=wait,
             idempotent=idempotent,
             fulfills=fulfills,
+            depends_on=depends_on,
+            ttl=timeout,
         )
         self._waits[key] = _Wait(Condition(), opening.kind, now, on_progress)
         if self.events.observers:
@@ -128,7 +131,13 @@ class PendingCalls:
 
     def give_up(self, key: Key, cause: Cause) -> list[Envelope]:
         """Withdraw or cancel one if it is still open; what is said for that."""
-        effects = list(self.table.give_up(key, cause, self.now()))
+        return self._end(self.table.give_up(key, cause, self.now()))
+
+    def withdraw_all(self, keys: Iterable[Key], cause: Cause, *, joint: bool) -> list[Envelope]:
+        """Withdraw proposals that are still open; what is said for that."""
+        return self._end(self.table.withdraw_all(keys, cause, self.now(), joint=joint))
+
+    def _end(self, effects: list[Effect]) -> list[Envelope]:
         self.apply(effects)
         return [
             effect.draft

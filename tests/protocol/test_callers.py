@@ -27,7 +27,7 @@ def call(name: str = "write", target: str | None = "files") -> payloads.Call:
 
 @pytest.mark.rule("4.6.missing")
 def test_sentence_names_the_decider_the_capability_and_who_grants_it() -> None:
-    people = {
+    people: dict[str, list[Any]] = {
         "me": [{"kind": "mcp/proposal"}],
         "files": REJECTS,
         "reader": READS,
@@ -43,7 +43,7 @@ def test_sentence_names_the_decider_the_capability_and_who_grants_it() -> None:
 
 
 def test_where_no_participant_rejects_one_that_makes_other_calls_is_named() -> None:
-    people = {"me": [{"kind": "*"}], "lister": LISTS, "reader": READS}
+    people: dict[str, list[Any]] = {"me": [{"kind": "*"}], "lister": LISTS, "reader": READS}
     missing = find_missing(call(target=None), people.items(), me="me")
     assert missing.could == ("reader",)
     assert str(missing).startswith("nobody here may call write; reader could, if granted ")

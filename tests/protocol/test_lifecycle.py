@@ -76,6 +76,11 @@ INBOUND_CELLS = """
 """
 
 OUTBOUND_CELLS = """
+    blocked   offered          -> unsent    offer
+    blocked   give_up          -> done      drop
+    blocked   connection_lost  -> blocked   keep
+    blocked   welcome          -> blocked   keep
+    blocked   stopped          -> done      not_sent
     unsent    sent             -> waiting   note_sent
     unsent    deadline         -> done      drop_timeout
     unsent    give_up          -> done      drop

@@ -88,7 +88,8 @@ class _Asked:
         self._listed = {each.id: each.capabilities for each in space.participants}
         owner, _, rest = said.partition(".")
         is_owned = bool(rest) and owner in self._listed
-        self.owner, self.tool = (owner, rest) if is_owned else (None, said)
+        self.owner: str | None = owner if is_owned else None
+        self.tool = rest if is_owned else said
         found = {
             name: allowed_arguments(each, self.tool)
             for name, each in {space.me: space.capabilities, **self._listed}.items()

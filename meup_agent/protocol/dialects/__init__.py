@@ -40,7 +40,8 @@ DIALECTS: Final[dict[str, Dialect]] = {
 """Every dialect that can be read and written, by its name on the wire."""
 
 PUBLISHED: Final = frozenset({plain.MEUP_V02.name, plain.MEW_V04.name})
-"""The two published versions, which existing gateways and TypeScript participants speak."""
+"""The two published versions, which existing gateways and TypeScript participants speak; their
+correlation is a list."""
 
 ALSO_READ: Final = {"mew/v0.3": "mew/v0.4"}
 """Names on the wire that are read as another dialect's."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Key, Priority
 from meup_agent.protocol.exchange.envelope_sender import EnvelopeSender
 from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalKey
+from meup_agent.protocol.exchange.resolution import MAX_NAMED
 from meup_agent.protocol.exchange.roster import Roster
 from meup_agent.protocol.lifecycle import OutboundState, ProposalEvent, ProposalState
 from meup_agent.protocol.outcomes import (
@@ -74,6 +76,7 @@ class OutboundExchange(msgspec.Struct):
     # Seconds from each progress until the wait ends by itself; ``None``: progress changes nothing.
     patience: float | None = None
     latest: float = float("inf")  # the time at which the wait ends, however often progress comes
+    ttl: float | None = None  # of a proposal that depends on others: seconds from its offer on
 
     def note_progress(self, done: float, now: float) -> None:
         """Count the deadline from this progress, up to the latest."""
@@ -99,7 +102,12 @@ class OutboundExchange(msgspec.Struct):
     @property
     def is_open(self) -> bool:
         """True while a caller waits for it."""
-        return self.state in (OutboundState.UNSENT, OutboundState.WAITING)
+        return self.state in (OutboundState.BLOCKED, OutboundState.UNSENT, OutboundState.WAITING)
+
+    @property
+    def is_blocked(self) -> bool:
+        """True while what it depends on has not been fulfilled: no participant has seen it."""
+        return self.state is OutboundState.BLOCKED
 
     @property
     def is_answered(self) -> bool:
@@ -165,7 +173,9 @@ def rejection_without_the_absent(
     exchange: OutboundExchange, record: ProposalEntry | None
 ) -> Rejection | None:
     """The rejection that ends a wait for all, when those that have not rejected are gone."""
-    if record is None or exchange.wait is not Wait.ALL or not record.state.is_pending:
+    if record is None or exchange.wait is not Wait.ALL:
+        return None
+    if record.state is not ProposalState.PENDING:  # the fulfiller may still answer
         return None
     by = [name for name in record.rejections if name in exchange.draft.to]
     return replace(record.rejections[by[-1]], counts=True) if by else None
@@ -211,18 +221,7 @@ def send_end(sender: EnvelopeSender, exchange: OutboundExchange, cause: Cause, n
     """Send the withdraw of a proposal, or the cancel of a request (PROTOCOL 4.8)."""
     request = exchange.draft
     if exchange.is_proposal:
-        found = exchange.record.fulfillments if exchange.record is not None else []
-        fulfillers = [item.by for item in found]
-        to = tuple(dict.fromkeys([*request.to, *fulfillers])) if request.to else ()
-        sender.send(
-            kinds.MCP_WITHDRAW,
-            {"reason": cause.code},
-            now=now,
-            priority=Priority.END,
-            to=to,
-            correlation=(request.id,),
-            concerned=to,
-        )
+        send_withdraws(sender, [exchange], cause, now)
     elif (call := exchange.call).method != "initialize":
         name = str(call.rpc_id if call.rpc_id is not None else request.id)
         sender.send(
@@ -234,3 +233,40 @@ def send_end(sender: EnvelopeSender, exchange: OutboundExchange, cause: Cause, n
             correlation=(request.id,),
             concerned=request.to,
         )
+
+
+def send_withdraws(
+    sender: EnvelopeSender,
+    exchanges: Sequence[OutboundExchange],
+    cause: Cause,
+    now: float,
+) -> None:
+    """Send one withdraw of some proposals, to all that these concern."""
+    to: dict[str, None] = {}
+    for exchange in exchanges:
+        found = exchange.record.fulfillments if exchange.record is not None else []
+        to.update(dict.fromkeys([*exchange.draft.to, *(item.by for item in found)]))
+    addressed = tuple(to) if all(exchange.draft.to for exchange in exchanges) else ()
+    sender.send(
+        kinds.MCP_WITHDRAW,
+        {"reason": cause.code},
+        now=now,
+        priority=Priority.END,
+        to=addressed,
+        correlation=tuple(exchange.draft.id for exchange in exchanges),
+        concerned=addressed,
+    )
+
+
+def together(
+    exchanges: Sequence[OutboundExchange], *, by_audience: bool
+) -> list[list[OutboundExchange]]:
+    """The proposals that one withdraw takes back each; by audience, where a gateway has some."""
+    groups: dict[tuple[str, ...], list[OutboundExchange]] = {}
+    for exchange in exchanges:
+        groups.setdefault(exchange.draft.to if by_audience else (), []).append(exchange)
+    return [
+        group[first : first + MAX_NAMED]
+        for group in groups.values()
+        for first in range(0, len(group), MAX_NAMED)
+    ]

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from meup_agent.errors import AlreadyDecided, AlreadyInProgress, AmbiguousProposal, ParticipantGone
+from collections.abc import Iterable, Mapping
+
+from meup_agent.errors import (
+    AlreadyDecided,
+    AlreadyInProgress,
+    AmbiguousProposal,
+    ParticipantGone,
+)
 from meup_agent.protocol.callers import find_missing
+from meup_agent.protocol.exchange.dependencies import DependentProposals
 from meup_agent.protocol.exchange.effects import Key, Priority, Unsend, Wake
 from meup_agent.protocol.exchange.outbound_exchange import (
     Fulfills,
@@ -15,6 +23,8 @@ from meup_agent.protocol.exchange.outbound_exchange import (
     record_end,
     rejection_without_the_absent,
     send_end,
+    send_withdraws,
+    together,
     undecided_addressees,
 )
 from meup_agent.protocol.exchange.proposal_store import (
@@ -59,6 +69,8 @@ class OutboundTracker:
         self._ended: TTLMap[str, OutboundExchange] = TTLMap(
             count=ENDED_COUNT, seconds=ENDED_SECONDS, size=ENDED_SIZE
         )
+        self._dependents = DependentProposals(context, self)
+        self._withdrawn: list[OutboundExchange] | None = None  # those to be withdrawn together
         self._fulfilled: TTLMap[ProposalKey, bool] = TTLMap(
             count=MAX_PROPOSALS, seconds=float("inf")
         )
@@ -75,6 +87,11 @@ class OutboundTracker:
         """An exchange that is open."""
         return self._open.get(exchange_id)
 
+    def _open_and_offered(self, exchange_id: str) -> OutboundExchange | None:
+        """An exchange that is open, and of which others can have heard."""
+        exchange = self._open.get(exchange_id)
+        return None if exchange is None or exchange.is_blocked else exchange
+
     def open_fulfillments(self, proposal: ProposalKey) -> list[OutboundExchange]:
         """The open requests of ours that fulfill a proposal."""
         return [exchange for exchange in self._open.values() if exchange.fulfills == proposal]
@@ -85,8 +102,19 @@ class OutboundTracker:
 
     # --- begun and ended by ourselves ---
 
-    def open(self, exchange: OutboundExchange, now: float) -> None:
+    def open(
+        self,
+        exchange: OutboundExchange,
+        now: float,
+        depends_on: Mapping[str, Ending | None] | None = None,
+    ) -> None:
         """Begin a request or proposal; raises as :meth:`ExchangeTable.open`."""
+        if depends_on:
+            exchange.state = OutboundState.BLOCKED
+            self._dependents.check(exchange, depends_on, now)
+            self._open[exchange.key.id] = exchange
+            self._dependents.open(exchange, depends_on, now)
+            return
         if exchange.fulfilling is not None:
             exchange.record = self._check_wanted(exchange, exchange.fulfilling, now)
             if exchange.record is not None:
@@ -184,7 +212,12 @@ class OutboundTracker:
     def end_by_sibling(self, exchange_id: str, kind: str, cause: Cause, now: float) -> None:
         """End what another process under our name has withdrawn or cancelled."""
         exchange = self._open.get(exchange_id)
-        if exchange is None or exchange.draft.kind != kind or exchange.call.method == "initialize":
+        if (
+            exchange is None
+            or exchange.is_blocked
+            or exchange.draft.kind != kind
+            or exchange.call.method == "initialize"
+        ):
             return
         self.note_left(exchange, now)
         self.apply(
@@ -193,6 +226,21 @@ class OutboundTracker:
             now,
             Withdrawal(exchange_id, self._context.me, cause),
         )
+
+    def open_proposals(self) -> list[OutboundExchange]:
+        """The proposals that are open, oldest first; blocked ones, too."""
+        return [exchange for exchange in self._open.values() if exchange.is_proposal]
+
+    def withdraw_all(self, keys: Iterable[Key], cause: Cause, now: float, *, joint: bool) -> None:
+        """Withdraw proposals; ``joint``: as many in one envelope as it may name."""
+        self._withdrawn = []
+        for key in keys:
+            self.give_up(key, cause, now)
+        ended, self._withdrawn = self._withdrawn, None
+        guarantees, sender = self._context.roster.guarantees, self._context.envelope_sender
+        by_one = together(ended, by_audience=guarantees.hidden_targets)
+        for group in by_one if joint else [[exchange] for exchange in ended]:
+            send_withdraws(sender, group, cause, now)
 
     def give_up_all(self, cause: Cause, now: float) -> None:
         """End everything that is open: we leave."""
@@ -237,7 +285,9 @@ class OutboundTracker:
     def stopped(self, why: str, now: float) -> None:
         """End every wait: there will be no further connection."""
         for exchange in list(self._open.values()):
-            ending = Unsent(why) if exchange.state is OutboundState.UNSENT else Unknown(why)
+            if not exchange.is_open:  # it depended on one of those before it
+                continue
+            ending = Unknown(why) if exchange.state is OutboundState.WAITING else Unsent(why)
             self.apply(exchange, OutboundEvent.STOPPED, now, ending)
 
     def look(self, key: Key, now: float) -> None:
@@ -251,7 +301,7 @@ class OutboundTracker:
         gone_at = self._gone_at(exchange, now)
         if gone_at is not None and now >= gone_at:
             rejection = rejection_without_the_absent(exchange, exchange.proposal)
-            if rejection is not None and exchange.proposal.in_progress_by is None:
+            if rejection is not None:
                 self.apply(exchange, OutboundEvent.REJECTION, now, rejection)
                 return
             self.apply(exchange, OutboundEvent.GONE, now, self._gone(exchange))
@@ -317,7 +367,7 @@ class OutboundTracker:
 
     def refused(self, envelope_id: str, payload: dict[str, object], now: float) -> bool:
         """End what the gateway refused; true if it is a request or proposal of ours."""
-        exchange = self._open.get(envelope_id)
+        exchange = self._open_and_offered(envelope_id)
         if exchange is None:
             return self._ended.get(envelope_id, now) is not None
         error, words = payload.get("error"), payload.get("message")
@@ -365,6 +415,8 @@ class OutboundTracker:
         """Step an exchange through the lifecycle; a cause given is sent, else the ending's."""
         state, action = outbound_step(exchange.state, event)
         match action:
+            case OutboundAction.OFFER:
+                self._dependents.offer(exchange, now)
             case OutboundAction.KEEP | OutboundAction.IGNORE | OutboundAction.LATE:
                 pass
             case OutboundAction.NOTE_SENT:
@@ -398,7 +450,11 @@ class OutboundTracker:
             ):
                 guarantees = self._context.roster.guarantees
                 record_end(exchange, ending, self._context.me, echo=guarantees.echo)
-                send_end(self._context.envelope_sender, exchange, cause or cause_of(ending), now)
+                if self._withdrawn is not None and exchange.is_proposal:
+                    self._withdrawn.append(exchange)
+                else:
+                    why = cause or cause_of(ending)
+                    send_end(self._context.envelope_sender, exchange, why, now)
                 self._note_unseen(exchange, now, ended=True)
         exchange.state = state
         if action is OutboundAction.NOTE_SENT:
@@ -433,6 +489,8 @@ class OutboundTracker:
         del self._open[exchange.key.id]
         self._ended.put(exchange.key.id, exchange, now, size=size_of(exchange.draft))
         self._context.effects.append(Wake(exchange.key, ending))
+        if self._dependents:
+            self._dependents.settle(exchange.key.id, ending, now)
 
 
 def _is_of(request: FulfillingRequest, exchange: OutboundExchange) -> bool:

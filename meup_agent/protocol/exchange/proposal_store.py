@@ -134,6 +134,12 @@ class ProposalEntry(msgspec.Struct):
     # Other proposals that its proposer made under this id before, latest first.
     earlier: tuple[ProposalEntry, ...] = ()
 
+    @classmethod
+    def of(cls, envelope: Envelope) -> ProposalEntry:
+        """The record of a proposal that no participant has seen."""
+        key = ProposalKey(envelope.sender, envelope.id)
+        return cls(key, envelope, fingerprint_of(envelope))
+
     @property
     def call(self) -> Call:
         """The call that is proposed."""

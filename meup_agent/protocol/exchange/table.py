@@ -5,7 +5,7 @@ Its parts, and what they may call, are listed at the head of this folder.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ from meup_agent.protocol.exchange.table_context import (
     TableContext,
 )
 from meup_agent.protocol.lifecycle import OutboundState, ProposalState
+from meup_agent.protocol.outcomes import Ending
 from meup_agent.reasons import Cause
 
 UNSENT = "the answer could not be sent"
@@ -150,6 +151,11 @@ class ExchangeTable:
         """The state of a proposal at this moment, also where no event has shown it yet."""
         return self._context.state_of(record, now)
 
+    def is_blocked(self, key: Key) -> bool:
+        """True if a proposal of ours waits for others of ours to be fulfilled."""
+        exchange = self._outbound.find_open(key.id)
+        return exchange is not None and exchange.is_blocked
+
     def next_deadline(self) -> float | None:
         """The time at which :meth:`tick` has something to do; an earlier one does no harm."""
         return self._context.timers[0][0] if self._context.timers else None
@@ -174,6 +180,10 @@ class ExchangeTable:
         wait: Wait = Wait.ADDRESSED,
         idempotent: bool = False,  # it is sent again after a reconnect, under the same id
         fulfills: Fulfills | None = None,
+        # Proposals of ours that must be fulfilled before it is sent, with their endings where the
+        # caller knows them; its deadline is ``ttl`` seconds from then.
+        depends_on: Mapping[str, Ending | None] | None = None,
+        ttl: float | None = None,
     ) -> tuple[Key, list[Effect]]:
         """Begin a request or a proposal of our own.
 
@@ -187,6 +197,7 @@ class ExchangeTable:
             ParticipantGone: That proposal's proposer has left.
             IllegalStep: The handler has ended; what it began would outlive it.
             ObservingOnly: We only observe.
+            UsageError: It depends on what is no proposal of ours, on itself, or on too many.
         """
         self.check_may_send(draft.kind)
         handler = None if parent is None else self._scheduler.find(parent)
@@ -197,9 +208,9 @@ class ExchangeTable:
             )
         key = Key("out", self._context.me, draft.id)
         exchange = OutboundExchange(
-            key, self.date(draft), deadline, parent, wait, idempotent, fulfills
+            key, self.date(draft), deadline, parent, wait, idempotent, fulfills, ttl=ttl
         )
-        self._outbound.open(exchange, now)
+        self._outbound.open(exchange, now, depends_on)
         if handler is not None and fulfills is not None and fulfills.even_if_gone:
             handler.outlasts_sender = True
         if handler is not None and handler.cause is not None:
@@ -220,6 +231,20 @@ class ExchangeTable:
     def give_up(self, key: Key, cause: Cause, now: float) -> list[Effect]:
         """End the wait of a caller that gave up: withdraw a proposal, cancel a request."""
         self._outbound.give_up(key, cause, now)
+        return self._flush(now)
+
+    def open_proposals(self) -> list[tuple[Key, ProposalEntry]]:
+        """Our open proposals, oldest first; one that waits for others has a record of its own."""
+        return [
+            (each.key, each.record or ProposalEntry.of(each.draft))
+            for each in self._outbound.open_proposals()
+        ]
+
+    def withdraw_all(
+        self, keys: Iterable[Key], cause: Cause, now: float, *, joint: bool
+    ) -> list[Effect]:
+        """Withdraw proposals of ours; ``joint``: together, where the dialect names several."""
+        self._outbound.withdraw_all(keys, cause, now, joint=joint)
         return self._flush(now)
 
     def reject(

@@ -1,0 +1,87 @@
+"""The stories of deciding: steps that follow one another, and two reviewers at once."""
+
+import anyio
+import pytest
+
+from examples import two_reviewers
+from meup_agent import Agent, Proposal, Space
+from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from tests.examples.test_examples import gateway, in_space, run_example
+from tests.programs import PATIENCE, ROOT, program
+
+__all__ = ["gateway"]
+
+
+@pytest.mark.parametrize("rejected", ["", "back_up", "migrate", "announce"])
+def test_cascade_ends_with_the_step_that_is_rejected(
+    gateway: ThreadedGateway, rejected: str
+) -> None:
+    tools, fulfiller, ran = Agent("tools"), Agent("fulfiller"), list[str]()
+
+    for step in ("back_up", "migrate", "restart", "announce"):
+
+        async def work(step: str = step) -> str:
+            ran.append(step)
+            return "done"
+
+        tools.tool(name=step)(work)
+
+    @fulfiller.on_proposal
+    async def decide(proposal: Proposal) -> None:
+        if proposal.tool == rejected:
+            await proposal.reject("policy")
+        else:
+            await proposal.fulfill()
+
+    async def act(_: Space) -> None:
+        token = gateway.token("fulfiller")
+        async with fulfiller.join(gateway.url, space="demo", token=token):
+            await anyio.to_thread.run_sync(lambda: run(expected))
+
+    def run(expected: list[str]) -> None:
+        with run_example(gateway, "cascade.py", "proposer") as proposer:
+            assert proposer.wait() == 0
+        assert proposer.stdout == expected
+
+    steps = ["back_up", "migrate", "restart", "announce"]
+    at = steps.index(rejected) if rejected else len(steps)
+    expected = [f"{step}: done" for step in steps[:at]]
+    expected += [f"{step}: rejected by fulfiller (policy)" for step in steps[at : at + 1]]
+    expected += [f"{step}: withdrawn (policy)" for step in steps[at + 1 :]]
+    in_space(gateway, "tools", act, tools)
+    assert ran == steps[:at]
+
+
+def check_story(lines: list[str]) -> None:
+    """One of the two was first, and the tool ran once."""
+    assert lines.count("tools: paid 5") == 1
+    assert lines.count("proposer: paid 5") == 1
+    decided = sorted(line.partition(": ")[2] for line in lines if line[:3] in ("ada", "ben"))
+    assert decided == ["approved, paid 5", "the other one was first"]
+
+
+def test_of_two_reviewers_one_is_first() -> None:
+    with program([ROOT / "examples/two_reviewers.py"], {}) as story:
+        assert story.wait() == 0
+    check_story(story.stdout)
+
+
+@pytest.mark.anyio
+async def test_of_two_reviewers_one_is_first_over_sockets(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Gateway(participants=two_reviewers.PARTICIPANTS).in_thread() as running:
+        url, lines = running.url, list[str]()
+        with anyio.fail_after(PATIENCE):
+            async with (
+                two_reviewers.tools().join(url, space="demo", token=running.token("tools")),
+                two_reviewers.reviewer("ada").join(url, space="demo", token=running.token("ada")),
+                two_reviewers.reviewer("ben").join(url, space="demo", token=running.token("ben")),
+                Agent("proposer").join(url, space="demo", token=running.token("proposer")) as space,
+            ):
+                await two_reviewers.propose_payment(space)
+                while not any("the other one" in line for line in lines):
+                    lines += capsys.readouterr().out.splitlines()
+                    await anyio.sleep(0.001)
+        lines += capsys.readouterr().out.splitlines()
+        check_story(lines)
