@@ -316,5 +316,5 @@ async def _refuse(message: InboundMessage, rejection: RejectMessage) -> None:
         raise RequestRefused(rejection)
     if (proposal := message.proposal) is not None:
         with suppress(AlreadyDecided, AlreadyInProgress):
-            words = allowed_words(message.space, rejection.explain)
+            words = allowed_words(proposal, message.space, rejection.explain)
             await proposal.reject(rejection.reason, explain=words)

@@ -80,7 +80,7 @@ class Decider:
                 await proposal.fulfill(rule=decision.told)
             elif decision.verdict is Verdict.DENY:
                 explain = decision.explain or f"The rule {decision.rule} denies this call."
-                words = allowed_words(space, explain)
+                words = allowed_words(proposal, space, explain)
                 await proposal.reject(decision.reason, explain=words, rule=decision.told)
             elif self._held is not None:
                 self._held(proposal, space, decision)

@@ -237,14 +237,14 @@ class Reviewer:
                 self._drop(held)
                 await held.proposal.reject(
                     Reason.DISAGREE,
-                    explain=allowed_words(held.space, explain_rejection(count)),
+                    explain=allowed_words(held.proposal, held.space, explain_rejection(count)),
                     rule=held.told,
                 )
                 return
             again = await self._decider.decide(held.proposal, held.space, again=True)
             if again.verdict is Verdict.DENY:
                 self._drop(held)
-                words = allowed_words(held.space, again.explain)
+                words = allowed_words(held.proposal, held.space, again.explain)
                 await held.proposal.reject(again.reason, explain=words, rule=again.told)
             elif not _asks_the_same(held.decision, again):
                 await self._begin_anew(held, again)
@@ -320,7 +320,9 @@ class Reviewer:
                         " refusal nor a permission."
                     )
                     await held.proposal.reject(
-                        Reason.TIMEOUT, explain=allowed_words(held.space, words), rule=held.told
+                        Reason.TIMEOUT,
+                        explain=allowed_words(held.proposal, held.space, words),
+                        rule=held.told,
                     )
                 elif decision.remind is not None and now - held.reminded >= decision.remind:
                     held.reminded = now

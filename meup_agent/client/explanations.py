@@ -11,6 +11,7 @@ from meup_agent.protocol import kinds
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from meup_agent.client.proposal import Proposal
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.session import Session
@@ -103,9 +104,10 @@ async def send_explanation(
     return chat.id
 
 
-def allowed_words(space: Space, text: str | None) -> str | None:
+def allowed_words(proposal: Proposal, space: Space, text: str | None) -> str | None:
     """The words, if a chat of them is allowed: a program's rejection is sent without them, too."""
-    allowed = not space.capabilities or space.may(kinds.CHAT, {"message": text})
+    to = (proposal.proposer,)
+    allowed = not space.capabilities or space.may(kinds.CHAT, {"message": text}, to=to)
     return text if allowed else None
 
 
@@ -118,15 +120,17 @@ def check_may_explain(
 ) -> None:
     """Raise Refused where no capability of ours allows the words, UsageError where none fit."""
     session.sayable(kinds.CHAT, payload, to=to, correlation=(session.table.new_id(),))
-    check_may_send(session, kinds.CHAT, payload, what)
+    check_may_send(session, kinds.CHAT, payload, what, to=to)
 
 
-def check_may_send(session: Session, kind: str, payload: Any, what: str) -> None:
+def check_may_send(
+    session: Session, kind: str, payload: Any, what: str, *, to: tuple[str, ...]
+) -> None:
     """Raise Refused for what our announced capabilities do not allow."""
     roster = session.table.roster
     # Some gateways announce nothing to those whom they have forgotten (PROTOCOL 2).
     known = bool(roster.my_capabilities) or roster.guarantees.identity_checked
-    if known and not roster.is_allowed(roster.me, kind, payload):
+    if known and not roster.is_allowed(roster.me, kind, payload, to):
         said = f" with the reason {payload['reason']!r}" if "reason" in payload else ""
         raise Refused(
             "capability_violation",

@@ -217,7 +217,7 @@ class Proposal:
         payload = build_rejection(str(reason), rule)
         session.sayable(kinds.MCP_REJECT, payload, to=to, correlation=(self.id,))
         what = f"proposal {self.id} was not rejected"
-        check_may_send(session, kinds.MCP_REJECT, payload, what)
+        check_may_send(session, kinds.MCP_REJECT, payload, what, to=to)
         if explain:
             check_may_explain(session, {"message": explain}, to=to, what=what)
         rejection = session.reject(self._key, str(reason), rule)

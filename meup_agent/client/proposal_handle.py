@@ -197,9 +197,10 @@ class ProposalHandle:
         """
         session, what = self._session, f"proposal {self.id} was not withdrawn"
         if session.table.is_sent(self._key):
-            check_may_send(session, kinds.MCP_WITHDRAW, {"reason": str(reason)}, what)
+            payload, to = {"reason": str(reason)}, session.table.addressees(self._key)
+            check_may_send(session, kinds.MCP_WITHDRAW, payload, what, to=to)
             if explain:
-                check_may_explain(session, {"message": explain}, to=(), what=what)
+                check_may_explain(session, {"message": explain}, to=to, what=what)
         said = session.pending_calls.give_up(
             self._key, Cause(str(reason), session.me, at=session.now())
         )

@@ -352,11 +352,11 @@ class Space(SpaceManagement, ResourceVerbs):
             for key, entry in session.table.open_proposals()
             if where is None or where(ProposalRecord(entry))
         ]
-        if any(map(session.table.is_sent, keys)):
-            what = "no proposal was withdrawn"
-            check_may_send(session, kinds.MCP_WITHDRAW, {"reason": str(reason)}, what)
+        for to in {session.table.addressees(key) for key in keys if session.table.is_sent(key)}:
+            payload, what = {"reason": str(reason)}, "no proposal was withdrawn"
+            check_may_send(session, kinds.MCP_WITHDRAW, payload, what, to=to)
             if explain:
-                check_may_explain(session, {"message": explain}, to=(), what=what)
+                check_may_explain(session, {"message": explain}, to=to, what=what)
         cause = Cause(str(reason), session.me, at=session.now())
         joint = session.dialect in PUBLISHED
         sent = session.pending_calls.withdraw_all(keys, cause, joint=joint)

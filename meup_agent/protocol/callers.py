@@ -82,7 +82,7 @@ def find_missing(
             grants.append(name)
         if name in (me, call.target):
             continue
-        if may.allow(kinds.MCP_REJECT, _DECIDES):
+        if may.allow(kinds.MCP_REJECT, _DECIDES, (me,)):
             rejects.append(name)
         elif _makes_calls(may):
             calls.append(name)
@@ -103,24 +103,35 @@ class Allowed(StrEnum):
     NONE = "none"
 
 
-def allowed_arguments(capabilities: Sequence[object], tool: str) -> Allowed:
-    """The arguments with which announced capabilities allow the call of a tool."""
+def allowed_arguments(
+    capabilities: Sequence[object], tool: str, owner: str | None = None
+) -> Allowed:
+    """The arguments with which announced capabilities allow the call of a tool.
+
+    Without its owner, a capability that limits addressees allows some.
+    """
+    to = () if owner is None else (owner,)
     payload = {"method": "tools/call", "params": {"name": tool, "arguments": {}}}
-    if compile_announced(capabilities).allow(kinds.MCP_REQUEST, payload):
+    if compile_announced(capabilities).allow(kinds.MCP_REQUEST, payload, to):
         return Allowed.ANY
-    wider = [_without_arguments(each) for each in capabilities]
-    some = compile_announced(wider).allow(kinds.MCP_REQUEST, payload)
+    wider = [_without_arguments(each, limits_to=owner is not None) for each in capabilities]
+    some = compile_announced(wider).allow(kinds.MCP_REQUEST, payload, to)
     return Allowed.SOME if some else Allowed.NONE
 
 
-def _without_arguments(pattern: object) -> object:
-    """A capability without what it says of a tool's arguments."""
-    payload = payloads.as_object(payloads.as_object(pattern).get("payload"))
+def _without_arguments(pattern: object, *, limits_to: bool) -> object:
+    """A capability without what it says of a tool's arguments, and perhaps of addressees."""
+    if not isinstance(pattern, dict):
+        return pattern
+    members = dict(payloads.as_object(pattern))
+    if not limits_to:
+        members.pop("to", None)
+    payload = payloads.as_object(members.get("payload"))
     params = payload.get("params")
     if not isinstance(params, dict):
-        return pattern
+        return members
     kept = {name: each for name, each in payloads.as_object(params).items() if name != "arguments"}
-    return {**payloads.as_object(pattern), "payload": {**payload, "params": kept}}
+    return {**members, "payload": {**payload, "params": kept}}
 
 
 def _makes_calls(may: Capabilities) -> bool:

@@ -88,3 +88,13 @@ def test_arguments_with_which_a_tool_may_be_called(
     capabilities: list[Any], allowed: Allowed
 ) -> None:
     assert allowed_arguments(capabilities, "read") is allowed
+
+
+def test_capability_that_limits_addressees_counts_for_these() -> None:
+    limited = [{"kind": "mcp/request", "to": "files"}]
+    assert allowed_arguments(limited, "read", "files") is Allowed.ANY
+    assert allowed_arguments(limited, "read", "shell") is Allowed.NONE
+    assert allowed_arguments(limited, "read") is Allowed.SOME
+    rejects = {"reviewer": [{"kind": "mcp/reject", "to": "me"}]}
+    assert find_missing(call(), rejects.items(), me="me").could == ("reviewer",)
+    assert find_missing(call(), rejects.items(), me="other").could == ()

@@ -91,7 +91,7 @@ class _Asked:
         self.owner: str | None = owner if is_owned else None
         self.tool = rest if is_owned else said
         found = {
-            name: allowed_arguments(each, self.tool)
+            name: allowed_arguments(each, self.tool, self.owner)
             for name, each in {space.me: space.capabilities, **self._listed}.items()
         }
         self.allowed = {name: each for name, each in found.items() if each is not Allowed.NONE}

@@ -151,6 +151,11 @@ class ExchangeTable:
         """The state of a proposal at this moment, also where no event has shown it yet."""
         return self._context.state_of(record, now)
 
+    def addressees(self, key: Key) -> tuple[str, ...]:
+        """The addressees of an open exchange of ours; empty: all, or it has ended."""
+        exchange = self._outbound.find_open(key.id)
+        return () if exchange is None else exchange.draft.to
+
     def is_blocked(self, key: Key) -> bool:
         """True if a proposal of ours waits for others of ours to be fulfilled."""
         exchange = self._outbound.find_open(key.id)
