@@ -59,6 +59,24 @@ def test_a_rejection_counts_when_its_proposer_takes_it_for_an_answer(dialect: st
     assert only.explanation(only.decision.step) == "it leaves the workspace"
 
 
+@pytest.mark.rule("4.16.one_envelope")
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_withdrawal_of_several_is_one_of_each_and_its_explanation_too(dialect: str) -> None:
+    journal = Journal(dialect=dialect)
+    ids = tuple(journal.propose() for _ in range(3))
+    kept = journal.propose()
+    withdraw = journal.say("alice", kinds.MCP_WITHDRAW, {"reason": "duplicate"}, correlation=ids)
+    journal.chat("alice", "made three times", withdraw)
+    for each in journal.audit.proposals:
+        if each.id == kept:
+            assert each.state == "pending"
+            continue
+        assert each.state == "withdrawn"
+        assert each.decision is not None
+        assert (each.decision.by, each.decision.reason) == ("alice", "duplicate")
+        assert each.explanation(each.decision.step) == "made three times"
+
+
 def test_a_withdrawal_with_a_reason_of_its_own_is_a_withdrawal() -> None:
     journal = Journal()
     proposal = journal.propose(to=("bob",))

@@ -176,14 +176,12 @@ class Audit:
 
     def _record_chat(self, entry: Entry) -> None:
         envelope = entry.envelope
-        found = self._index.find_referenced(envelope)
-        if found is None:
-            return
         payload = envelope.payload_object
         text = payload.get("message", payload.get("text"))
-        about = "" if found.id == found.proposal.id else found.id
         said = text if isinstance(text, str) else ""
-        self._index.add(found.proposal, entry, StepKind.SAID, about=about, text=said)
+        for found in self._index.find_referenced(envelope):
+            about = "" if found.id == found.proposal.id else found.id
+            self._index.add(found.proposal, entry, StepKind.SAID, about=about, text=said)
 
     def _record_operation(self, entry: Entry) -> None:
         if entry.envelope.kind == kinds.SYSTEM_PRESENCE:

@@ -123,8 +123,7 @@ class FulfillmentRecorder:
         folded = self._folder.fold(envelope, seconds(entry))
         found = self._find_item(folded.record, folded.fulfillment)
         if found is None:
-            about = self._index.find_referenced(envelope)
-            if about is not None:
+            for about in self._index.find_referenced(envelope)[:1]:
                 self._index.add(
                     about.proposal, entry, StepKind.RESPONDED, ignored=Ignored.NOT_THEIRS
                 )

@@ -76,12 +76,16 @@ class ProposalIndex:
         # Each is kept as long as its record, so that no other record can have its number.
         return None if record is None else self._by_record.get(id(record))
 
-    def find_referenced(self, envelope: Envelope) -> Named | None:
-        """The envelope that one refers to: its sender's own, otherwise the latest."""
+    def find_referenced(self, envelope: Envelope) -> list[Named]:
+        """The envelope that one refers to: its sender's own, otherwise the latest.
+
+        A withdraw of several proposals stands there once for each.
+        """
         found = [named for name in envelope.correlation for named in self._names.get(name, ())]
-        return max(
-            found, key=lambda named: (named.sender == envelope.sender, named.seq), default=None
-        )
+        if not found:
+            return []
+        best = max(found, key=lambda named: (named.sender == envelope.sender, named.seq))
+        return [named for named in found if (named.id, named.seq) == (best.id, best.seq)]
 
     def find_requests(self, name: str) -> Iterable[tuple[ProposalAudit, FulfillmentAudit]]:
         """The requests with one of their names that carry a proposal out, latest first."""

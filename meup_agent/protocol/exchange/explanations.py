@@ -39,6 +39,10 @@ class ExplanationStore:
             size=EXPLANATION_COUNT * EXPLANATION_CHARS,
         )
 
+    def __len__(self) -> int:
+        """The number of rejects and withdraws whose words are expected, or kept."""
+        return len(self._expected)
+
     def expect_of_reject(self, by: str, reject_id: str, proposal: str, now: float) -> None:
         """Expect an explanation of a reject."""
         self._expected.put((by, reject_id), _Expected((proposal,), withdrawn=False), now)
