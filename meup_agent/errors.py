@@ -308,8 +308,9 @@ class ProposalRejected(PeerError):
 class ProposalWithdrawn(PeerError):
     """A proposal was withdrawn while a caller waited for its outcome."""
 
-    def __init__(self, proposal_id: str, reason: str) -> None:
-        super().__init__(f"proposal {proposal_id} was withdrawn: {reason}")
+    def __init__(self, proposal_id: str, reason: str, text: str = "") -> None:
+        why = f" ({printable(text)})" if text else ""
+        super().__init__(f"proposal {proposal_id} was withdrawn: {reason}{why}")
         self.proposal_id = proposal_id
         self.reason = reason
 

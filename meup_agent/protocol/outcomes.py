@@ -303,7 +303,7 @@ def raise_for(ending: Ending, *, what: str = "the request", explanation: str = "
         case Rejection():
             raise ProposalRejected(ending.proposal_id, ending.reason, ending.by, explanation)
         case Withdrawal():
-            raise ProposalWithdrawn(ending.proposal_id, ending.reason)
+            raise ProposalWithdrawn(ending.proposal_id, ending.reason, ending.cause.text)
         case Expiry():
             raise ProposalExpired(ending.proposal_id, sent=ending.sent, begun_by=ending.begun_by)
         case Gone():

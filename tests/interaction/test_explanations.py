@@ -4,15 +4,17 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from meup_agent import Agent, Envelope, Explanation, Proposal, Reason, Rejection
+from meup_agent import Agent, Envelope, Explanation, Proposal, Reason, Rejection, Settings
 from meup_agent.errors import NotSent, Refused, UsageError
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.protocol import kinds
+from meup_agent.protocol.dialects import DIALECTS
 from meup_agent.protocol.exchange.explanations import EXPLANATION_CHARS
 from meup_agent.testing.memory import MemorySpace
 from tests.interaction.people import (
     PARTICIPANTS,
     PATIENCE,
+    QUICK,
     InMemory,
     Meeting,
     Notes,
@@ -77,6 +79,28 @@ async def test_rejection_is_explained_after_the_wait_for_it_has_ended(
             await receipt.explain("it burns")
         with pytest.raises(UsageError, match="needs words"):
             await receipt.explain("")
+
+
+@pytest.mark.rule("4.3.explained_later")
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_explanation_is_one_in_each_dialect(
+    meeting: Meeting, notes: Notes, dialect: str
+) -> None:
+    settings = Settings(backoff=QUICK.backoff, dialect=dialect)
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, undecided(), settings=settings) as reviewer,
+            join(meeting, listening("proposer", notes)) as space,
+            taped(reviewer) as tape,
+            space.propose("tools", "x", to="reviewer") as proposal,
+        ):
+            await tape.until(is_proposal)
+            receipt = await reviewer.proposal(proposal.id).reject(Reason.UNSAFE)
+            await receipt.explain("it smokes")
+            await notes.until(
+                Explanation((proposal.id,), "reviewer", receipt.id, "it smokes", False)
+            )
+            assert await proposal.explanation() == "it smokes"
 
 
 @pytest.mark.rule("4.3.explained_later")

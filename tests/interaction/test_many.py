@@ -19,7 +19,7 @@ from meup_agent import (
     Space,
     Withdrawal,
 )
-from meup_agent.errors import UsageError
+from meup_agent.errors import ProposalWithdrawn, UsageError
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import DIALECTS, PUBLISHED
 from tests.interaction.people import (
@@ -109,6 +109,8 @@ async def test_rejected_step_withdraws_what_depends_on_it(meeting: Meeting, note
                 assert outcome.reason == Reason.UNSAFE
                 assert f"{second.id}, which it depends on, was rejected" in str(outcome.cause)
                 assert each.state is ProposalState.WITHDRAWN
+                with pytest.raises(ProposalWithdrawn, match=r"unsafe \(proposal .* rejected by"):
+                    await each.result()
             with pytest.raises(UsageError, match="depends_on takes a list"):
                 await space.propose("tools", "work", depends_on="x").__aenter__()
             await tape.all_said(space)

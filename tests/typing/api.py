@@ -20,8 +20,10 @@ from meup_agent import (
     Chat,
     Conflict,
     Context,
+    DecisionReceipt,
     Envelope,
     Expiry,
+    Explanation,
     Fulfillment,
     Gap,
     Gone,
@@ -86,7 +88,10 @@ async def review(proposal: Proposal, ctx: Context) -> None:
     assert_type(proposal.target, str | None)
     assert_type(proposal.arguments, dict[str, Any])
     assert_type(proposal.state, ProposalState | None)
-    await proposal.reject(Reason.UNSAFE, explain="no")
+    receipt = await proposal.reject(Reason.UNSAFE, explain="no")
+    assert_type(receipt, DecisionReceipt)
+    assert_type(receipt.id, str)
+    assert_type(await receipt.explain("words"), str)
     await proposal.reject("a reason of our own")
     await proposal.reject()  # type: ignore[call-arg]
     done = await proposal.fulfill({"path": "b"}, executor="files", timeout=None)
@@ -117,6 +122,12 @@ async def rejected(rejection: Rejection) -> None:
 @agent.on_reject()
 def rejected_in_a_thread(rejection: Rejection, ctx: Context) -> None:
     ctx.check_cancelled()
+
+
+@agent.on_explanation
+async def explained(explanation: Explanation) -> None:
+    assert_type(explanation.text, str)
+    assert_type(explanation.proposal_ids, tuple[str, ...])
 
 
 @agent.on_withdraw
@@ -289,7 +300,11 @@ async def proposing(space: Space) -> None:
         assert_type(outcome, Outcome)
         assert_type(by_match(outcome), str)
         assert_type(await proposal.result(accept_edits=True), Any)
-        await proposal.withdraw(Reason.NO_LONGER_NEEDED)
+        assert_type(await proposal.withdraw(Reason.NO_LONGER_NEEDED, explain="x"), DecisionReceipt)
+        async with space.propose("files", "sync", depends_on=[proposal, "id"], wait="all") as then:
+            assert_type(then.offered, bool)
+        space.propose("files", "sync", depends_on=[5])  # type: ignore[list-item]
+    assert_type(await space.withdraw_all(lambda each: each.tool == "a"), list[DecisionReceipt])
     with space.propose("files", "write_file"):  # type: ignore[attr-defined]
         pass
 
