@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from meup_agent.cli.console_link import link_lines
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.up_state import digest_of, keep_token, make_folder, token_path, up_folder
 from meup_agent.errors import ConfigurationError
@@ -91,8 +92,11 @@ def check_command(server: Server) -> None:
             raise ConfigurationError(f"there is no command {server.command!r}")
 
 
-def banner(url: str, space: str, names: list[str], folder: Path) -> str:
-    """The lines to paste into an MCP client, and the commands to decide with; without a token."""
+def banner(url: str, space: str, names: list[str], folder: Path, link: str | None = None) -> str:
+    """The lines to paste into an MCP client, and the ways to decide; without a token.
+
+    By the ``link`` a browser signs in as ``you``, once.
+    """
     shown = [visible(name, 40) for name in names[:MAX_NAMED]]
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     client = {
@@ -115,6 +119,7 @@ def banner(url: str, space: str, names: list[str], folder: Path) -> str:
             "",
             pasted,
             "",
+            *link_lines(link, YOU),
             "Decide in another terminal:",
             "",
             f'  eval "$(meup env {YOU}{named})"',

@@ -37,7 +37,7 @@ def hash_token(token: str) -> str:
 
     A plain hash is enough for tokens that are long and random, as those of :func:`new_token` are.
     """
-    return HASH_PREFIX + _digest(token).hex()
+    return HASH_PREFIX + digest_of_token(token).hex()
 
 
 def read_hash(text: str) -> str:
@@ -68,7 +68,7 @@ class Tokens:
     ) -> None:
         self._identities: dict[bytes, tuple[bytes, Identity]] = {}
         for token, identity in known:
-            self._add(_digest(token), identity)
+            self._add(digest_of_token(token), identity)
         for digits, identity in hashed:
             self._add(bytes.fromhex(digits), identity)
 
@@ -82,9 +82,14 @@ class Tokens:
 
     def identify(self, token: str) -> Identity | None:
         """The identity of a token; ``None`` if it is unknown."""
-        digest = _digest(token)
+        digest = digest_of_token(token)
         stored, identity = self._identities.get(digest, (b"", None))
         return identity if hmac.compare_digest(stored, digest) else None
+
+    def holder(self, digest: bytes) -> Identity | None:
+        """The identity of the token with a digest, which a session was opened with."""
+        _, identity = self._identities.get(digest, (b"", None))
+        return identity
 
     def _add(self, digest: bytes, identity: Identity) -> None:
         _, other = self._identities.setdefault(digest, (digest, identity))
@@ -96,5 +101,6 @@ class Tokens:
             )
 
 
-def _digest(token: str) -> bytes:
+def digest_of_token(token: str) -> bytes:
+    """The SHA-256 by which a token is known."""
     return sha256(token.encode(errors="surrogatepass")).digest()

@@ -177,6 +177,7 @@ class HttpConfig:
     host: str | None = None
     port: PortNumber | None = None
     enabled: bool = True
+    console: bool | None = None  # the page; `None`: where only this machine reaches it
 
     @property
     def own_address(self) -> tuple[str, int] | None:

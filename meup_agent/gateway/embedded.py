@@ -14,7 +14,7 @@ from meup_agent.errors import UsageError
 from meup_agent.gateway.config import DEFAULT_HOST, Config
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.presets import Participants, first_token, one_space_config
-from meup_agent.gateway.server import RunningGateway, serve
+from meup_agent.gateway.server import Page, RunningGateway, serve
 from meup_agent.protocol.space.counters import SpaceCounters
 
 
@@ -35,6 +35,7 @@ class Gateway(AsyncContextManagerMixin):
         host: Where to listen.
         port: Where to listen; 0: any free port, the same again after :meth:`restart`.
         limits: Its limits, where no ``config`` says it.
+        page: The console that it serves, where the configuration allows one.
 
     Raises:
         ConfigurationError: A participant's id cannot be one.
@@ -50,7 +51,9 @@ class Gateway(AsyncContextManagerMixin):
         host: str = DEFAULT_HOST,
         port: int = 0,
         limits: GatewayLimits | None = None,
+        page: Page | None = None,
     ) -> None:
+        self._page = page
         self._config = config or one_space_config(space, participants or {}, limits)
         self._host = host
         self._port = port
@@ -135,7 +138,7 @@ class Gateway(AsyncContextManagerMixin):
 
     async def _listen(self) -> None:
         self._running = await self._stack.enter_async_context(
-            serve(self._config, self._host, self._port)
+            serve(self._config, self._host, self._port, page=self._page)
         )
 
 

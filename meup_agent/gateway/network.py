@@ -60,6 +60,18 @@ def serves_http(config: Config) -> bool:
     return own is not None or shares_port(config, config.host)
 
 
+def serves_console(config: Config, host: str) -> bool:
+    """True if a gateway that listens at a host serves the console.
+
+    Where other machines reach it the configuration has to say so: tokens are typed into it.
+    """
+    own = None if config.http is None else config.http.own_address
+    if own is None and not shares_port(config, host):
+        return False
+    asked = None if config.http is None else config.http.console
+    return is_loopback(host if own is None else own[0]) if asked is None else asked
+
+
 def server_context(tls: TlsConfig) -> ssl.SSLContext:
     """The TLS context of a port, from a certificate and a key that belong together."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

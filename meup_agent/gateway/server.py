@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -26,12 +26,16 @@ from meup_agent.gateway.network import (
     listen_error,
     local_host,
     server_context,
+    serves_console,
     shares_port,
 )
 from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 from meup_agent.protocol.space.counters import SpaceCounters
 
 if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
+    from starlette.types import ASGIApp
+
     from meup_agent.gateway.edge.http.server import HttpEdge
     from meup_agent.protocol.space.journal import Journal
 
@@ -41,6 +45,13 @@ and a client that finds no room tries again after a second, or three, or seven."
 
 LAST_TURNS: Final = 1.0
 """Seconds for the loop to report that dropped sockets are closed; it takes one or two turns."""
+
+
+CONSOLE_PATH: Final = "/console"
+
+Page = Callable[[GatewayRuntime], "AbstractAsyncContextManager[ASGIApp]"]
+"""A factory of the console: an application that a gateway serves for the length of a block. It is
+handed in, since the console stands above the gateway."""
 
 
 class RunningGateway:
@@ -56,6 +67,7 @@ class RunningGateway:
         )
         self._http_url: str | None = None
         self._http: HttpEdge | None = None
+        self._routes: list[BaseRoute] = []
         self._handshakes = HandshakeLimiter(max_handshakes(config.limits))
 
     @property
@@ -97,6 +109,18 @@ class RunningGateway:
         """The address of its HTTP API for clients on this machine; ``None``: it serves none."""
         return self._http_url
 
+    @property
+    def console_url(self) -> str | None:
+        """The address of its console for browsers on this machine; ``None``: it serves none."""
+        url = self._http_url if self._routes else None
+        return None if url is None else url + CONSOLE_PATH
+
+    def mount(self, page: ASGIApp) -> None:
+        """Serve a page beside the HTTP API, once it listens."""
+        from starlette.routing import Mount
+
+        self._routes.append(Mount(CONSOLE_PATH, page))
+
     def drop(self, participant: str) -> None:
         """Drop the sockets of a participant, in each space, without a close frame."""
         self.runtime.drop(participant)
@@ -119,7 +143,7 @@ class RunningGateway:
             # Loaded only where it is wanted: a web framework takes its time.
             from meup_agent.gateway.edge.http.server import HttpEdge
 
-            self._http = HttpEdge(self.runtime)
+            self._http = HttpEdge(self.runtime, routes=self._routes)
             await self._http.start()
         try:
             self._server = await listener.listen(
@@ -153,7 +177,7 @@ class RunningGateway:
             check_encrypted(config, address[0])
             from meup_agent.gateway.edge.http.port import HttpPort
 
-            http = HttpPort(self.runtime, *address, config.tls)
+            http = HttpPort(self.runtime, *address, config.tls, self._routes)
             await http.listen()
             self.runtime.local_http = is_loopback(address[0])
             self._http, self._http_url = http, http.url
@@ -205,7 +229,11 @@ def _http_address(url: str) -> str:
 
 @asynccontextmanager
 async def serve(
-    config: Config, host: str | None = None, port: int | None = None
+    config: Config,
+    host: str | None = None,
+    port: int | None = None,
+    *,
+    page: Page | None = None,
 ) -> AsyncGenerator[RunningGateway]:
     """Run a gateway for the length of a block.
 
@@ -216,20 +244,26 @@ async def serve(
         config: Its spaces and limits.
         host: Where to listen, in place of the configuration's.
         port: Where to listen, in place of the configuration's; 0: any free port.
+        page: The console, where the configuration allows one.
 
     Raises:
         ConfigurationError: The address cannot be listened at, the journal's file cannot be used, or
             the configuration is wrong.
     """
     with nullcontext() if config.tls is None else shorten_tls_failures():
-        async with open_journal(config.journal, wall_clock) as journal:
+        async with open_journal(config.journal, wall_clock) as journal, AsyncExitStack() as pages:
             gateway = RunningGateway(config, journal)
-            await gateway.listen(
-                config.host if host is None else host, config.port if port is None else port
-            )
+            host = config.host if host is None else host
+            if page is not None and serves_console(config, host):
+                gateway.mount(await pages.enter_async_context(page(gateway.runtime)))
+            await gateway.listen(host, config.port if port is None else port)
             try:
                 await gateway.listen_for_http()
                 yield gateway
             finally:
-                await gateway.stop()
+                try:
+                    # Its event streams end, before answers are waited for.
+                    await pages.aclose()
+                finally:
+                    await gateway.stop()
                 log.info("stopped listening at %s", gateway.listens_at)

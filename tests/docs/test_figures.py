@@ -42,6 +42,9 @@ NO_LIMITS = {
     *("payloads.INVALID_REQUEST", "payloads.METHOD_NOT_FOUND"),
     *("events.KICKED", "events.NORMAL"),
     *("context.TIMEOUT", "context.CONFLICT", "context.TOO_LARGE", "context.WRONG_TYPE"),
+    *("guard.TOO_LARGE", "inbox.CONFLICT"),
+    # The looks of plots, and from where on a bar is red.
+    *("health.NEAR", "health.PLOT_WIDTH", "health.PLOT_HEIGHT"),
     # What is read of the journal at a time, and what is only advice for when to come back.
     *("events.CATCH_UP_PAGE", "space_views.FOLD_PAGE"),
     *("events.RETRY_MILLISECONDS", "context.RETRY_SECONDS"),

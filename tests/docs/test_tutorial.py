@@ -28,7 +28,7 @@ def shells() -> Generator[Shells]:
         gateway.wait_for("Their tokens are kept in")
         names = re.findall(r"meup env (\w+)", str(gateway))
         yield {name: variables_of(name) for name in names}
-        port = r" --port \d+|(?<=kept in ).*(?=\.$)"
+        port = r" --port \d+|(?<=kept in ).*(?=\.$)|(?<=127.0.0.1:)\d+|(?<=code=)\S+"
         said = [re.sub(r" +", " ", re.sub(port, "", line)) for line in gateway.stdout]
         assert said == [re.sub(r" +", " ", re.sub(port, "", line)) for line in shown("dev.txt")]
 

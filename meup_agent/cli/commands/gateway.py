@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import anyio
 import typer
 
+from meup_agent.cli.console_link import link_lines, make_console, open_link, sign_in_link
 from meup_agent.cli.dev_state import DevGateway, DevState, state_folder
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.options import OptionGroup
@@ -29,6 +30,7 @@ from meup_agent.transport.loops import background_tasks
 if TYPE_CHECKING:
     from meup_agent.gateway.config import Config, TlsConfig
     from meup_agent.gateway.config_file import MakeTokens
+    from meup_agent.gateway.console import Console
     from meup_agent.gateway.server import RunningGateway
 
 ROLES: Final = {
@@ -40,6 +42,12 @@ ROLES: Final = {
     "guest1": "a free seat, as are guest2 and guest3: may do what the proposer may",
 }
 """The participants of ``--dev`` that are shown, and what each is for."""
+
+
+DECIDES: Final = "fulfiller"
+"""The participant of ``--dev`` that a person in a browser is."""
+
+log = logging.getLogger("meup_agent.gateway")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +134,13 @@ def gateway(
         bool,
         typer.Option("--new-tokens", help="With `--dev`: make new tokens; the old ones are void."),
     ] = False,
+    open_console: Annotated[
+        bool,
+        typer.Option(
+            "--open",
+            help="With `--dev`: open the console in a browser, signed in as the fulfiller.",
+        ),
+    ] = False,
     make_tokens: Annotated[
         bool,
         typer.Option(
@@ -141,7 +156,10 @@ def gateway(
 
     Members are told to dial again (close code 1012), and it exits with 0.
 
-    Example: `meup gateway --dev`
+    Where only this machine reaches it, it serves a console in which a person sees the space and
+    decides; it prints the address.
+
+    Example: `meup gateway --dev --open`
 
     Example: `meup gateway --config space.yaml --host 127.0.0.1 --port 8420`
 
@@ -154,6 +172,8 @@ def gateway(
         raise ConfigurationError("--make-tokens is for a file; --dev has its own tokens")
     if new_tokens and not dev:
         raise ConfigurationError("--new-tokens is for --dev; a file has its own tokens")
+    if open_console and not dev:
+        raise ConfigurationError("--open is for --dev; sign in with a token of the file")
     log_gateway(check=listen.check)
     from meup_agent.gateway.config_file import environment_over, load_config
     from meup_agent.gateway.presets import PARTICIPANTS, dev_config
@@ -177,15 +197,23 @@ def gateway(
         tokens = state.tokens(PARTICIPANTS, renew=new_tokens)
         settings = replace(settings, spaces=dev_config(tokens).spaces)
     for sentence in _started_elsewhere(settings):
-        logging.getLogger("meup_agent.gateway").warning("%s", sentence)
+        log.warning("%s", sentence)
+    console = make_console(settings)
 
     @asynccontextmanager
     async def shown(running: RunningGateway, _: GatewayStop) -> AsyncGenerator[None]:
         # Inside the block: nothing else listens at the port while `meup env` tells it.
-        with nullcontext() if state is None else _shown(state, settings, running):
+        link = None
+        if dev:
+            link = sign_in_link(
+                console, running, settings.spaces[0].participants[DECIDES].tokens[0]
+            )
+        with nullcontext() if state is None else _shown(state, settings, running, link):
+            if open_console:
+                await open_link(link)
             yield
 
-    run_gateway(settings, shown, STOPPING)
+    run_gateway(settings, shown, STOPPING, console)
 
 
 def _file_here() -> Path:
@@ -333,13 +361,23 @@ Beside = Callable[["RunningGateway", GatewayStop], AbstractAsyncContextManager[N
 """The block in which something runs beside a gateway that listens."""
 
 
-def run_gateway(settings: Config, beside: Beside, signals: Iterable[signal.Signals]) -> None:
+def run_gateway(
+    settings: Config,
+    beside: Beside,
+    signals: Iterable[signal.Signals],
+    console: Console | None = None,
+) -> None:
     """Run a gateway, and something beside it, until one of the signals."""
     loop = {"use_uvloop": find_spec("uvloop") is not None}
-    anyio.run(_serve, settings, beside, signals, backend_options=loop)
+    anyio.run(_serve, settings, beside, signals, console, backend_options=loop)
 
 
-async def _serve(settings: Config, beside: Beside, signals: Iterable[signal.Signals]) -> None:
+async def _serve(
+    settings: Config,
+    beside: Beside,
+    signals: Iterable[signal.Signals],
+    console: Console | None,
+) -> None:
     from meup_agent.gateway.network import is_loopback
     from meup_agent.gateway.open_files import fit_open_files
     from meup_agent.gateway.server import serve
@@ -348,12 +386,14 @@ async def _serve(settings: Config, beside: Beside, signals: Iterable[signal.Sign
     # Around the gateway, so that a second Ctrl-C does not interrupt its stopping.
     async with background_tasks() as tasks:
         await tasks.start(watch_signals, signals, stop.take)
-        async with serve(fit_open_files(settings)) as running:
+        async with serve(fit_open_files(settings), page=console) as running:
             if settings.tls is None and not is_loopback(settings.host):
                 sys.stderr.write(
                     f"meup: warning: listening at {settings.host} without TLS, so tokens and"
                     " messages can be read on the way\n"
                 )
+            if running.console_url is not None:
+                log.info("the console is at %s", running.console_url)
             async with beside(running, stop), background_tasks() as waiting:
                 waiting.start_soon(_cancel_when, running.failed, waiting.cancel_scope)
                 await stop.asked.wait()
@@ -367,18 +407,20 @@ async def _cancel_when(event: anyio.Event, scope: anyio.CancelScope) -> None:
 
 
 @contextmanager
-def _shown(state: DevState, settings: Config, running: RunningGateway) -> Generator[None]:
+def _shown(
+    state: DevState, settings: Config, running: RunningGateway, link: str | None
+) -> Generator[None]:
     """Let ``meup env`` find a ``--dev`` gateway, and tell the user how to be a participant."""
     (space,) = settings.spaces
     tokens = {name: entry.tokens[0] for name, entry in space.participants.items()}
     gateway = DevGateway(running.url, running.http_url, space.id, tokens)
     with state.announce(gateway):
-        sys.stdout.write(_banner(gateway, state.path))
+        sys.stdout.write(_banner(gateway, state.path, link))
         sys.stdout.flush()
         yield
 
 
-def _banner(gateway: DevGateway, folder: Path) -> str:
+def _banner(gateway: DevGateway, folder: Path, link: str | None) -> str:
     """The way to be one of the participants, for each of them a command and its role."""
     port = "" if gateway.port == DEFAULT_PORT else f" --port {gateway.port}"
     commands = {name: f'eval "$(meup env {name}{port})"' for name in ROLES}
@@ -391,5 +433,6 @@ def _banner(gateway: DevGateway, folder: Path) -> str:
             "",
             f"Their tokens are kept in {folder}.",
             "",
+            *link_lines(link, DECIDES),
         ]
     )

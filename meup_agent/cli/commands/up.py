@@ -23,6 +23,7 @@ from meup_agent.cli.commands.gateway import (
     log_gateway,
     run_gateway,
 )
+from meup_agent.cli.console_link import make_console, sign_in_link
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.signals import ENDING
@@ -64,7 +65,8 @@ class Plan:
     folder: Path
     launches: tuple[Launch, ...]
     token_files: Mapping[str, Path]
-    banner: Callable[[RunningGateway], str] | None = None
+    banner: Callable[[RunningGateway, str | None], str] | None = None
+    person: str | None = None  # the token of the one who decides in a browser
 
 
 def up(
@@ -166,7 +168,7 @@ def _load(file: Path, listen: ListenOptions, make_tokens: MakeTokens = "never") 
 
 def _read(file: Path, listen: ListenOptions) -> Plan:
     """The plan of a file; what is wrong with one participant is said, and the others stay."""
-    from meup_agent.cli.servers_space import has_people
+    from meup_agent.cli.servers_space import YOU, has_people
     from meup_agent.cli.up_state import token_path
     from meup_agent.gateway.space_yaml import base_of
 
@@ -196,23 +198,28 @@ def _read(file: Path, listen: ListenOptions) -> Plan:
         spaces[at] = replace(space, participants=participants)
     settings = replace(settings, spaces=tuple(spaces))
     settings.tokens()  # each is one participant's alone
-    banner = None
+    banner = person = None
     if len(spaces) == 1 and has_people(spaces[0].participants, folder):
         bridged = [launch.name for launch in launches if launch.server is not None]
         banner = partial(_banner, spaces[0].id, bridged, folder)
+        you = spaces[0].participants[YOU]
+        person = next(iter((*you.tokens, *you.token_files)), None)
     return Plan(
         settings=settings,
         folder=folder,
         launches=tuple(launches),
         token_files=token_files if len(spaces) == 1 else {},
         banner=banner,
+        person=person,
     )
 
 
-def _banner(space: str, names: list[str], folder: Path, running: RunningGateway) -> str:
+def _banner(
+    space: str, names: list[str], folder: Path, running: RunningGateway, link: str | None
+) -> str:
     from meup_agent.cli.servers_space import banner
 
-    return banner(running.url, space, names, folder)
+    return banner(running.url, space, names, folder, link)
 
 
 def _read_servers(path: Path, listen: ListenOptions) -> Plan:
@@ -245,6 +252,7 @@ def _read_servers(path: Path, listen: ListenOptions) -> Plan:
         launches=launches,
         token_files={name: token_path(folder, name) for name in servers_space.CAPABILITIES},
         banner=banner,
+        person=space.participants[servers_space.YOU].tokens[0],
     )
 
 
@@ -388,6 +396,8 @@ def _run(plan: Plan, lock: UpLock) -> None:
     from meup_agent.cli.render.prefixed import open_prefixed
     from meup_agent.cli.up_state import owner_of
 
+    console = make_console(plan.settings)
+
     @asynccontextmanager
     async def beside(running: RunningGateway, stop: GatewayStop) -> AsyncGenerator[None]:
         lock.tell(running.url, running.http_url, plan.settings.spaces[0].id, plan.token_files)
@@ -398,7 +408,7 @@ def _run(plan: Plan, lock: UpLock) -> None:
             run_children(output.show, hurry=stop.hurry) as children,
         ):
             if plan.banner is not None:
-                output.write(plan.banner(running))
+                output.write(plan.banner(running, sign_in_link(console, running, plan.person)))
             if not stop.asked.is_set():
                 for program in _programs(plan, running):
                     children.start(program)
@@ -410,7 +420,7 @@ def _run(plan: Plan, lock: UpLock) -> None:
                 children.end(stop.number)
 
     try:
-        run_gateway(plan.settings, beside, ENDING)
+        run_gateway(plan.settings, beside, ENDING, console)
     except ConfigurationError as error:
         owner = owner_of(plan.settings.port)
         if owner is not None and str(error).startswith("cannot listen at"):

@@ -8,7 +8,7 @@ finds what is left when something is taken away: no grant outlives what its gran
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -89,6 +89,10 @@ class GrantStore:
     def __getitem__(self, participant: str) -> Capabilities:
         """The capabilities of a participant; KeyError if the space has no such participant."""
         return self._compiled[participant]
+
+    def __iter__(self) -> Iterator[str]:
+        """The participants of the space, present or not."""
+        return iter(tuple(self._configured))
 
     def has_room(self, capabilities: Sequence[JsonObject]) -> bool:
         """True if so many more can be granted in the space."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Sequence
 from typing import Final
 
 from starlette.responses import PlainTextResponse
+from starlette.routing import BaseRoute
 
 from meup_agent.gateway.admission import BAD_REQUEST
 from meup_agent.gateway.config import TlsConfig
@@ -22,13 +24,18 @@ class HttpPort(HttpEdge):
     """The HTTP API of a gateway on a port of its own."""
 
     def __init__(
-        self, runtime: GatewayRuntime, host: str, port: int, tls: TlsConfig | None
+        self,
+        runtime: GatewayRuntime,
+        host: str,
+        port: int,
+        tls: TlsConfig | None,
+        routes: Sequence[BaseRoute] = (),
     ) -> None:
         def refusal() -> PlainTextResponse:
             said = f"this port is for HTTP; the gateway's port for WebSocket is {runtime.url}"
             return PlainTextResponse(said, BAD_REQUEST)
 
-        super().__init__(runtime, refusal, None if tls is None else server_context(tls))
+        super().__init__(runtime, refusal, None if tls is None else server_context(tls), routes)
         self._host = host
         self._port = port
         self._scheme = "http" if tls is None else "https"

@@ -7,7 +7,7 @@ import logging
 import math
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any, Final, cast
@@ -16,6 +16,7 @@ import h11
 import uvicorn
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -32,6 +33,7 @@ class HttpEdge:
         runtime: The gateway.
         refusal: The answer to a WebSocket upgrade that comes here.
         tls: The TLS of the sockets that it listens at itself.
+        routes: What it serves beside the API.
     """
 
     def __init__(
@@ -39,9 +41,10 @@ class HttpEdge:
         runtime: GatewayRuntime,
         refusal: Callable[[], PlainTextResponse] | None = None,
         tls: ssl.SSLContext | None = None,
+        routes: Sequence[BaseRoute] = (),
     ) -> None:
         limits = runtime.limits
-        app = http_app(lambda: runtime)
+        app = http_app(lambda: runtime, *routes)
         config = uvicorn.Config(
             _dated(_http_only(app, refusal or _not_the_first)),
             http=_protocol(limits.handshake_timeout),

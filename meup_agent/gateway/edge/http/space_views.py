@@ -80,6 +80,11 @@ class SpaceProposals:
 _proposals_by_space: WeakKeyDictionary[SpaceServer, SpaceProposals] = WeakKeyDictionary()
 
 
+def proposals_of(host: SpaceServer) -> SpaceProposals:
+    """The proposals of a space, which all its readers share."""
+    return _proposals_by_space.setdefault(host, SpaceProposals())
+
+
 async def get_proposals(runtime: GatewayRuntime, request: Request) -> Response:
     """The latest proposals, oldest first, each with its outcome."""
     _, host = authorize_space(runtime, request)
@@ -89,7 +94,7 @@ async def get_proposals(runtime: GatewayRuntime, request: Request) -> Response:
         known = ", ".join(ProposalState)
         raise bad_query(f"state must be one of {known}")
     timeline = read_flag(request, "timeline", False)
-    proposals = _proposals_by_space.setdefault(host, SpaceProposals())
+    proposals = proposals_of(host)
     await proposals.catch_up(host, host.now())
     audit = proposals.audit
     named = audit.proposals if wanted is None else audit.named(wanted)

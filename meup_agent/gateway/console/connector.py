@@ -1,0 +1,200 @@
+"""A participant's connection inside the gateway's process, with the rules of one over HTTP.
+
+As over HTTP (:mod:`meup_agent.transport.http`), what is sent is posted, and what is heard comes by
+an observer of the space: an agent that runs with the same token keeps its connection, and answers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Final
+
+import anyio
+
+from meup_agent.errors import CannotConnect, HandshakeRefused, InvalidEnvelope
+from meup_agent.gateway.admission import FORBIDDEN, NotAdmitted
+from meup_agent.gateway.auth import Identity
+from meup_agent.gateway.edge.handshake import read_dialect, read_resume, repeats_join
+from meup_agent.gateway.edge.http.context import Problem, await_callback
+from meup_agent.gateway.member import GatewayMember
+from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.protocol import kinds
+from meup_agent.protocol.dialects import decode
+from meup_agent.protocol.envelope import draft
+from meup_agent.protocol.limits import check_frame
+from meup_agent.protocol.space.decisions import Refusal
+from meup_agent.protocol.space.fanout import FrameFormat
+from meup_agent.transport.base import (
+    ABNORMAL,
+    DIALECT_HEADER,
+    LAST_SEEN_HEADER,
+    OBSERVE_HEADER,
+    RESUME_HEADER,
+    CloseInfo,
+    Connector,
+    InboxTransport,
+    Transport,
+    closing,
+)
+
+LONGEST_PAUSE: Final = 10.0
+"""Seconds between two attempts of one that sends too fast, at most, as over HTTP."""
+
+MAX_UNREAD_FRAMES: Final = 1_024
+"""Frames received and not read yet, before the rest waits in the gateway, where it is counted."""
+
+
+class LocalTransport(InboxTransport):
+    """Both ends of the connection: the writer of an observer's queue, and what its reader reads."""
+
+    joins_frames = False
+
+    def __init__(self, runtime: GatewayRuntime, identity: Identity, dialect: str) -> None:
+        super().__init__()
+        self._runtime = runtime
+        self._identity = identity
+        self._host = runtime.spaces[identity.space]
+        self._dialect = dialect
+        self._member: GatewayMember | None = None
+        self._held = False
+        self._first = True
+        self.response_headers = {DIALECT_HEADER.lower(): dialect, OBSERVE_HEADER.lower(): "1"}
+
+    @asynccontextmanager
+    async def joined(self, last_seen: int | None) -> AsyncGenerator[None]:
+        """Observe the space for the length of a block, from a number on."""
+        form = FrameFormat(self._dialect, numbered=True)
+        member = self._member = GatewayMember(
+            self._runtime, self._identity, form, self, last_seen=last_seen, observes=True
+        )
+        self._host.join(member)
+        try:
+            yield
+        finally:
+            self._end(CloseInfo(ABNORMAL, local=True))
+            self._host.leave(member)
+            member.lost()
+
+    # --- the gateway's end ------------------------------------------------------------------
+
+    def write(self, packed: bytes) -> None:
+        """Take a frame of the gateway's."""
+        if self._closed is not None:
+            return
+        self._inbox.append(packed)
+        self._arrived.notify_all()
+        if len(self._inbox) >= MAX_UNREAD_FRAMES and not self._held and self._member is not None:
+            self._held = True
+            self._member.pause()
+
+    def close(self, code: int, reason: str) -> None:
+        """End by a decision of the gateway's; what was written before can still be read."""
+        self._end(CloseInfo(code, reason))
+
+    # --- the participant's end --------------------------------------------------------------
+
+    async def __anext__(self) -> bytes:
+        """The next frame."""
+        frame = await super().__anext__()
+        if self._held and not self._inbox and self._member is not None:
+            self._held = False
+            self._member.resume()
+        return frame
+
+    async def send(self, frame: bytes) -> None:
+        """Post a frame; returns when it is kept or refused."""
+        async with self._turn:
+            self._check_open()
+            participant, host = self._identity.participant, self._host
+            first, self._first = self._first, False
+            if first and repeats_join(frame, participant, host.name):
+                return  # it has joined already
+            most = self._runtime.limits.max_message_bytes
+            if len(frame) > most:
+                self._refuse(frame, {"error": "too_large", "message": f"it has over {most} bytes"})
+                return
+            try:
+                check_frame(frame)
+            except InvalidEnvelope as invalid:
+                self._refuse(frame, {"error": invalid.problem, "message": str(invalid)})
+                return
+            while (pace := host.check_rate(participant, len(frame))) is not None:
+                await anyio.sleep(min(pace.seconds, LONGEST_PAUSE))
+                self._check_open()
+            try:
+                answer = await await_callback(
+                    partial(host.receive_as, participant, frame, self._dialect)
+                )
+            except Problem:
+                # Nothing tells whether it was kept: the session connects anew, and asks again.
+                self._end(CloseInfo(ABNORMAL))
+                self._check_open()
+                raise
+            if isinstance(answer, Refusal):
+                self._refuse(frame, answer.error.payload_object)
+
+    def _refuse(self, frame: bytes, payload: dict[str, Any]) -> None:
+        """Tell of a refusal as a member is told, in its place among the frames."""
+        error = draft(
+            kinds.SYSTEM_ERROR,
+            payload,
+            id=os.urandom(16).hex(),
+            sender=kinds.GATEWAY,
+            to=(self._identity.participant,),
+            correlation=(decode(frame).id,),
+        )
+        if self._member is not None:
+            self._host.fanout.deliver_to(self._member, error)
+
+    async def aclose(self, code: int = 1000, reason: str = "") -> None:
+        """Close the connection."""
+        self._end(closing(code, reason))
+
+    async def abort(self) -> None:
+        """End the connection at once."""
+        self._end(CloseInfo(ABNORMAL))
+
+
+def local_connector(
+    runtime: GatewayRuntime, identity: Identity, begin: Callable[[], Awaitable[int | None]]
+) -> Connector:
+    """Make a connector to a participant's space in this process.
+
+    Args:
+        runtime: The gateway.
+        identity: The participant that is signed in.
+        begin: The number after which a first connection begins to hear: where the oldest proposal
+            stands that is open.
+    """
+
+    @asynccontextmanager
+    async def dial(headers: Mapping[str, str]) -> AsyncGenerator[Transport]:
+        if not runtime.accepting:
+            raise CannotConnect("the gateway stops")
+        said = {name.lower(): value for name, value in headers.items()}
+        try:
+            check_entry(runtime, identity)
+            runtime.check_members(identity, observes=True)
+            runtime.join_throttle.join(identity, observes=True)
+            dialect = read_dialect(said.get(DIALECT_HEADER.lower())) or runtime.dialect(identity)
+            _, last_seen = read_resume(
+                said.get(RESUME_HEADER.lower()), said.get(LAST_SEEN_HEADER.lower())
+            )
+        except NotAdmitted as refused:
+            raise HandshakeRefused(refused.status, refused.retry_after, body=str(refused)) from None
+        if last_seen is None:
+            last_seen = await begin()
+        transport = LocalTransport(runtime, identity, dialect)
+        async with transport.joined(last_seen):
+            yield transport
+
+    return dial
+
+
+def check_entry(runtime: GatewayRuntime, identity: Identity) -> None:
+    """Raise :exc:`NotAdmitted` if a participant was removed from its space."""
+    if runtime.spaces[identity.space].is_kicked(identity.participant):
+        raise NotAdmitted(FORBIDDEN, "you were removed from the space")

@@ -1,0 +1,213 @@
+"""The console of a gateway: its routes, and the block in which they are served."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final
+from urllib.parse import quote, urlencode
+
+import anyio
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from meup_agent.errors import UsageError
+from meup_agent.gateway.admission import FORBIDDEN, TOO_MANY, UNAUTHORIZED, UNAVAILABLE, NotAdmitted
+from meup_agent.gateway.auth import digest_of_token
+from meup_agent.gateway.console.connector import check_entry
+from meup_agent.gateway.console.context import (
+    CONSOLE_HOME,
+    PageContext,
+    cookie_name,
+    redirect,
+)
+from meup_agent.gateway.console.guard import (
+    FORM_FACTOR,
+    SECURITY_HEADERS,
+    Denied,
+    check_csrf,
+    check_origin,
+    read_form,
+)
+from meup_agent.gateway.console.pages import PAGES, PageRoute
+from meup_agent.gateway.console.presence import PersonPresences
+from meup_agent.gateway.console.rendering import STATIC, make_environment
+from meup_agent.gateway.console.sign_in import BrowserSessions, FormSeals, SignInLinks
+from meup_agent.gateway.console.stream import SpaceFeeds
+from meup_agent.gateway.edge.http.context import Problem
+from meup_agent.gateway.logs import log
+from meup_agent.gateway.logs import quote as quote_for_log
+from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.gateway.server import CONSOLE_PATH
+from meup_agent.transport.loops import background_tasks
+
+STATIC_SECONDS: Final = 365 * 24 * 3600
+"""Seconds for which a browser keeps a static file; one that changes gets another address."""
+
+Clock = Callable[[], float]
+
+
+class Console:
+    """The console, to hand to a gateway: ``serve(config, page=Console())``.
+
+    Its sessions live in it, so they end with the process.
+
+    Args:
+        now: A clock in seconds, by which sessions and links end.
+    """
+
+    def __init__(self, now: Clock = time.monotonic) -> None:
+        self.sessions = BrowserSessions(now)
+        self.links = SignInLinks(now)
+        self.seals = FormSeals()
+        self._runtime: GatewayRuntime | None = None
+
+    def sign_in_link(self, console_url: str, token: str) -> str:
+        """A link by which one browser signs in, once and within ten minutes.
+
+        Args:
+            console_url: The console's address.
+            token: The token of the participant that it signs in.
+
+        Raises:
+            UsageError: The gateway does not run, or does not know the token.
+        """
+        digest = digest_of_token(token)
+        identity = None if self._runtime is None else self._runtime.tokens.holder(digest)
+        if identity is None:
+            raise UsageError("a sign-in link needs a gateway that runs, and a token of its own")
+        return f"{console_url}/link?{urlencode({'code': self.links.make(identity, digest)})}"
+
+    @asynccontextmanager
+    async def __call__(self, runtime: GatewayRuntime) -> AsyncGenerator[ASGIApp]:
+        """Serve the console of a gateway for the length of a block."""
+        self._runtime = runtime
+        async with background_tasks() as tasks:
+            presences = PersonPresences(runtime, tasks, CONSOLE_PATH)
+            site = ConsoleSite(self, runtime, presences, SpaceFeeds(runtime, tasks))
+            try:
+                yield site.app
+            finally:
+                site.closing.set()
+                self._runtime = None
+
+
+class ConsoleSite:
+    """The console while its gateway runs."""
+
+    def __init__(
+        self,
+        console: Console,
+        runtime: GatewayRuntime,
+        presences: PersonPresences,
+        feeds: SpaceFeeds,
+    ) -> None:
+        self.console = console
+        self.runtime = runtime
+        self.presences = presences
+        self.feeds = feeds
+        self.templates = make_environment()
+        self.closing = anyio.Event()
+        routes: list[BaseRoute] = [
+            Route("/", partial(_go_home), methods=["GET"]),
+            Mount("/static", _cached(StaticFiles(directory=STATIC))),
+            *(self._route(page) for page in PAGES),
+        ]
+        self.app = _with_headers(Starlette(routes=routes))
+
+    def _route(self, page: PageRoute) -> Route:
+        return Route(page.path, partial(self._answer, page), methods=[page.method])
+
+    async def _answer(self, page: PageRoute, request: Request) -> Response:
+        context = PageContext(self, request)
+        try:
+            return await self._serve(page, context)
+        except Denied as denied:
+            if denied.status in (FORBIDDEN, TOO_MANY):
+                said = "console: %s %s was refused with %d: %s"
+                why = quote_for_log(str(denied))
+                self.runtime.refusals.info(said, page.method, page.path, denied.status, why)
+            return context.problem(denied)
+        except NotAdmitted as refused:
+            said = f"{str(refused).capitalize()}."
+            return context.problem(Denied(refused.status, said, refused.headers))
+        except Problem as problem:
+            return context.problem(Denied(problem.status, str(problem), problem.headers))
+        except Exception:
+            log.exception("console: %s %s failed", page.method, page.path)
+            return context.problem(Denied(500, "The gateway failed here; its log says more."))
+
+    async def _serve(self, page: PageRoute, context: PageContext) -> Response:
+        """Check a request, and let its page answer."""
+        runtime, request = self.runtime, context.request
+        if not runtime.accepting or self.closing.is_set():
+            raise Denied(UNAVAILABLE, "The gateway stops; come back soon.")
+        cookie = request.cookies.get(cookie_name(request), "")
+        context.session = self.console.sessions.find(cookie, runtime.tokens)
+        if page.method == "POST":
+            check_origin(request)
+            most = FORM_FACTOR * runtime.limits.max_message_bytes
+            context.form = await read_form(request, most)
+        if page.open:
+            return await page.function(context)
+        if context.session is None:
+            return _sign_in_first(context)
+        check_entry(runtime, context.session.identity)
+        if page.method == "POST":
+            check_csrf(context.session, context.form)
+        presence = await self.presences.open(context.session.identity)
+        context.presence = presence
+        with presence.in_use():
+            return await page.function(context)
+
+
+def _sign_in_first(context: PageContext) -> Response:
+    """Send a browser without a session to the sign-in, and back from there; a script is told."""
+    request = context.request
+    if request.headers.get("accept", "").startswith("text/event-stream"):
+        raise Denied(UNAUTHORIZED, "You are not signed in any more.")
+    path = request.url.path if request.method == "GET" else CONSOLE_HOME
+    return redirect(context, f"/sign-in?next={quote(path, safe='')}")
+
+
+async def _go_home(request: Request) -> Response:
+    return Response(None, 303, {"Location": f"{request.scope['root_path']}/inbox"})
+
+
+def _with_headers(app: ASGIApp) -> ASGIApp:
+    """The application, with the headers that keep a browser from doing what no page asks for."""
+    headers = [(name.lower().encode(), said.encode()) for name, said in SECURITY_HEADERS.items()]
+
+    async def with_headers(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                given = list(message.get("headers", ()))
+                if not any(name == b"cache-control" for name, _ in given):
+                    given.append((b"cache-control", b"no-store"))
+                message["headers"] = [*given, *headers]
+            await send(message)
+
+        await app(scope, receive, send_with_headers)
+
+    return with_headers
+
+
+def _cached(app: ASGIApp) -> ASGIApp:
+    """Static files, which stay in the browser: each content has an address of its own."""
+    said = (b"cache-control", f"public, max-age={STATIC_SECONDS}, immutable".encode())
+
+    async def cached(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_cached(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 200:
+                message["headers"] = [*message.get("headers", ()), said]
+            await send(message)
+
+        await app(scope, receive, send_cached)
+
+    return cached

@@ -1,0 +1,123 @@
+"""One request of a browser, as a page sees it: checked, with its session and its participant."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import HTMLResponse, Response
+
+from meup_agent.gateway.admission import UNAUTHORIZED
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from meup_agent.gateway.auth import Identity
+    from meup_agent.gateway.console.console import ConsoleSite
+    from meup_agent.gateway.console.guard import Denied
+    from meup_agent.gateway.console.presence import PersonPresence
+    from meup_agent.gateway.console.sign_in import BrowserSession
+    from meup_agent.protocol.space.server import SpaceServer
+
+CONSOLE_HOME: Final = "/inbox"
+
+_PROBLEM_TITLES: Final = {
+    401: "Sign in again",
+    403: "Not allowed",
+    404: "Nothing here",
+    409: "Already decided",
+    429: "Too many attempts",
+    503: "The gateway is away",
+}
+
+
+class PageContext:
+    """A request, and what it takes to answer it."""
+
+    def __init__(self, site: ConsoleSite, request: Request) -> None:
+        self.site = site
+        self.request = request
+        self.form: dict[str, str] = {}
+        self.session: BrowserSession | None = None
+        self.presence: PersonPresence | None = None
+
+    @property
+    def identity(self) -> Identity:
+        """The participant that is signed in."""
+        assert self.session is not None, "the page is for those who are signed in"
+        return self.session.identity
+
+    @property
+    def here(self) -> PersonPresence:
+        """The participant's presence in its space."""
+        assert self.presence is not None, "the page is for those who are signed in"
+        return self.presence
+
+    @property
+    def host(self) -> SpaceServer:
+        """The participant's space: of no other one is anything shown."""
+        return self.site.runtime.spaces[self.identity.space]
+
+    @property
+    def base(self) -> str:
+        """The path that the console is mounted at."""
+        return str(self.request.scope.get("root_path", ""))
+
+    def page(self, template: str, status: int = 200, /, **values: Any) -> HTMLResponse:
+        """A page made of a template."""
+        return HTMLResponse(self.html(template, **values), status)
+
+    def html(self, template: str, /, **values: Any) -> str:
+        """The HTML of a template, with what every template may use."""
+        session = self.session
+        return self.site.templates.get_template(template).render(
+            base=self.base,
+            path=self.request.url.path.removeprefix(self.base),
+            me=None if session is None else session.identity.participant,
+            space=None if session is None else session.identity.space,
+            csrf="" if session is None else session.csrf,
+            now=datetime.now(UTC),
+            notice=self._notice(),
+            waiting=self._waiting(),
+            **values,
+        )
+
+    def problem(self, denied: Denied) -> Response:
+        """The page that says why there is no other."""
+        title = _PROBLEM_TITLES.get(denied.status, "That did not work")
+        page = self.page("problem.html", denied.status, title=title, message=str(denied))
+        page.headers.update(denied.headers)
+        if denied.status == UNAUTHORIZED:
+            page.headers["Cache-Control"] = "no-store"
+        return page
+
+    def notify(self, sentence: str) -> None:
+        """Show a sentence on the next page of this session."""
+        assert self.session is not None, "the page is for those who are signed in"
+        self.session.notice = sentence
+
+    def _notice(self) -> str:
+        if self.session is None:
+            return ""
+        said, self.session.notice = self.session.notice, ""
+        return said
+
+    def _waiting(self) -> int:
+        """Number of proposals that wait for this participant."""
+        return 0 if self.presence is None else len(self.presence.inbox)
+
+
+PageFunction = Callable[[PageContext], Awaitable[Response]]
+
+
+def redirect(context: PageContext, path: str) -> Response:
+    """Send the browser to a path of the console."""
+    return Response(None, 303, {"Location": context.base + path})
+
+
+def cookie_name(request: Request) -> str:
+    """The name of the session's cookie: cookies know no port, so the name does."""
+    port = request.url.port or (443 if request.url.scheme == "https" else 80)
+    prefix = "__Secure-" if request.url.scheme == "https" else ""
+    return f"{prefix}meup_{port}"

@@ -1,0 +1,134 @@
+"""The inbox of one participant, as its browsers are told of it: what came, what went, and why."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from meup_agent.approval import InboxRenewed, ItemArrived, ItemChanged, ItemLeft
+from meup_agent.gateway.console.rendering import key_of, make_environment
+from meup_agent.gateway.console.stream import GATHER_SECONDS, EventQueues, pack
+
+if TYPE_CHECKING:
+    from meup_agent.approval import Inbox, InboxChange, InboxItem
+
+QUEUE_ROWS: Final = 50
+"""Proposals that the queue beside a decision shows; of more it says how many."""
+
+MAX_SAID: Final = 5
+"""Changes of one push that are read out; of more it is said how many there were."""
+
+
+class InboxFeed:
+    """Renders the rows of an inbox once for all browsers of its participant, and says what changed.
+
+    Each event tells the version that it leads to, and the one that it starts from: a page that has
+    another one loads the queue anew.
+    """
+
+    def __init__(self, inbox: Inbox, base: str) -> None:
+        self.queues = EventQueues()
+        self._inbox = inbox
+        self._base = base
+        self._row = make_environment().get_template("inbox_row.html")
+        self._why = make_environment().get_template("inbox_left.html")
+        self._epoch = secrets.token_hex(4)
+        self._number = 0
+        self._visible: list[str] = [each for each, _ in self._newest()]
+        self._rows: dict[str, str] = {}
+
+    @property
+    def version(self) -> str:
+        """The state of the queue that the last event led to."""
+        return f"{self._epoch}:{self._number}"
+
+    def hello(self) -> bytes:
+        """The first event of a stream: the version that it begins with."""
+        return pack("hello", {"version": self.version, "waiting": len(self._inbox)})
+
+    def tell(self, sentence: str, *, failed: bool = False) -> None:
+        """Tell all browsers what became of a decision."""
+        self.queues.publish("inbox", pack("told", {"said": sentence, "failed": failed}))
+
+    async def follow(self) -> None:
+        """Publish changes until cancelled."""
+        waiting: list[InboxChange] = []
+        changed = anyio.Event()
+
+        async def read() -> None:
+            nonlocal changed
+            async for change in self._inbox.changes():
+                waiting.append(change)
+                changed.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            while True:
+                await changed.wait()
+                # One rendering for all that comes in this time.
+                await anyio.sleep(GATHER_SECONDS)
+                changed = anyio.Event()
+                taken, waiting[:] = waiting[:], []
+                self._publish(taken)
+
+    def _newest(self) -> list[tuple[str, InboxItem]]:
+        return [(item_key(item), item) for item in self._inbox.items[:QUEUE_ROWS]]
+
+    def _publish(self, changes: list[InboxChange]) -> None:
+        if not self.queues.wants("inbox"):
+            # Whoever comes next reads the page as it is then.
+            self._number += 1
+            self._visible = [key for key, _ in self._newest()]
+            return
+        shown = self._newest()
+        keys = [key for key, _ in shown]
+        before = set(self._visible)
+        altered = {item_key(each.item) for each in changes if isinstance(each, ItemChanged)}
+        gone = {item_key(each.item): each for each in changes if isinstance(each, ItemLeft)}
+        puts: list[dict[str, str]] = []
+        for at, (key, item) in enumerate(shown):
+            if key not in before or key in altered or self._place_moved(key, at, keys):
+                html = self._row.render(item=item, key=key, base=self._base, current="")
+                following = keys[at + 1] if at + 1 < len(keys) else ""
+                puts.append({"id": key, "before": following, "html": html})
+        was, self._visible = self.version, keys
+        self._number += 1
+        event: dict[str, Any] = {
+            "was": was,
+            "version": self.version,
+            "waiting": len(self._inbox),
+            # From the last to the first, so that the row before which one goes is there.
+            "put": puts[::-1],
+            "drop": sorted(before - set(keys)),
+            "left": {key: self._why.render(left=left) for key, left in gone.items()},
+            "changed": sorted(altered),
+            "said": _read_out(changes),
+            "renew": any(isinstance(each, InboxRenewed) for each in changes),
+        }
+        self.queues.publish("inbox", pack("inbox", event))
+
+    def _place_moved(self, key: str, at: int, keys: list[str]) -> bool:
+        """True if a row has another neighbour behind it than before, that was there before, too."""
+        if at + 1 >= len(keys) or key not in self._visible or keys[at + 1] not in self._visible:
+            return False
+        return self._visible.index(key) > self._visible.index(keys[at + 1])
+
+
+def item_key(item: InboxItem) -> str:
+    """The address of a proposal that waits."""
+    return key_of(item.proposer, item.id)
+
+
+def _read_out(changes: list[InboxChange]) -> list[str]:
+    """Words for what came and went, for those who do not see it."""
+    said: list[str] = []
+    for each in changes:
+        if isinstance(each, ItemArrived):
+            said.append(f"New: {each.item.proposer} proposes {each.item.tool or each.item.method}")
+        elif isinstance(each, ItemLeft):
+            said.append(f"Gone: {each.item.tool or each.item.method}, {each.words}")
+    if len(said) > MAX_SAID:
+        return [f"{len(said)} proposals came or went"]
+    return [each[:200] for each in said]

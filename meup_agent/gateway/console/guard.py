@@ -1,0 +1,112 @@
+"""The checks of each request before a page sees it, and the headers of each answer."""
+
+from __future__ import annotations
+
+import hmac
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl
+
+import anyio
+from starlette.requests import ClientDisconnect
+
+from meup_agent.gateway.admission import BAD_REQUEST, FORBIDDEN
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.requests import Request
+
+    from meup_agent.gateway.console.sign_in import BrowserSession
+
+CONTENT_SECURITY_POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+"""Nothing of another host, nothing inline, no frame around it."""
+
+SECURITY_HEADERS: Final = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    # Not `no-referrer`: by that a browser sends the Origin `null` with a form. No other host is
+    # told anything.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+MAX_FIELDS: Final = 200
+"""Fields of a form; the largest that a page has is made of a tool's schema."""
+
+FORM_FACTOR: Final = 3
+"""Bytes of a form for each byte of a message: each may stand as ``%XX``."""
+
+FORM_SECONDS: Final = 10.0
+"""Seconds for a form to arrive."""
+
+TOO_LARGE: Final = 413
+
+
+class Denied(Exception):
+    """A request is refused, with a status and a sentence for the person who made it."""
+
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = dict(headers or {})
+
+
+def check_origin(request: Request) -> None:
+    """Raise :exc:`Denied` unless a changing request comes from a page of our own.
+
+    The browser sets the header, and no page can say another. One that is missing is refused too:
+    each browser that the console works in sends it with a form.
+    """
+    own = f"{request.url.scheme}://{request.headers.get('host', '')}"
+    if request.headers.get("origin") != own:
+        raise Denied(FORBIDDEN, "This did not come from a page of the console; nothing was done.")
+
+
+def check_csrf(session: BrowserSession, form: Mapping[str, str]) -> None:
+    """Raise :exc:`Denied` unless a form has its session's token."""
+    given = form.get("csrf", "").encode(errors="surrogatepass")
+    if not hmac.compare_digest(session.csrf.encode(), given):
+        raise Denied(FORBIDDEN, "The page was too old to be trusted; reload it and try again.")
+
+
+async def read_form(request: Request, max_bytes: int) -> dict[str, str]:
+    """The fields of a form, of which each name counts once.
+
+    Raises:
+        Denied: It is too large, too slow, or no form.
+    """
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media != "application/x-www-form-urlencoded":
+        raise Denied(415, "Only forms of the console are taken.")
+    body = bytearray()
+    try:
+        with anyio.fail_after(FORM_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > max_bytes:
+                    raise Denied(TOO_LARGE, "That is more than a message may have.")
+        fields = parse_qsl(
+            body.decode("ascii"),
+            keep_blank_values=True,
+            errors="strict",
+            max_num_fields=MAX_FIELDS,
+        )
+    except TimeoutError:
+        raise Denied(408, "The form did not arrive in time.") from None
+    except (ClientDisconnect, ValueError):
+        raise Denied(BAD_REQUEST, "The form cannot be read.") from None
+    return dict(fields)

@@ -1,0 +1,70 @@
+"""The pages, in one table: each is a function of a checked request."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from meup_agent.gateway.console.context import PageFunction
+from meup_agent.gateway.console.pages.events import get_events
+from meup_agent.gateway.console.pages.health import show_health
+from meup_agent.gateway.console.pages.inbox import (
+    approve,
+    approve_edited,
+    reject,
+    show_inbox,
+    vote,
+)
+from meup_agent.gateway.console.pages.participants import (
+    grant,
+    invite,
+    kick,
+    revoke,
+    show_participants,
+    try_capability,
+)
+from meup_agent.gateway.console.pages.proposal import export_proposal, show_proposal
+from meup_agent.gateway.console.pages.sign_in import (
+    enter_by_link,
+    show_link,
+    show_sign_in,
+    sign_in,
+    sign_out,
+)
+from meup_agent.gateway.console.pages.timeline import show_envelope, show_timeline
+
+
+class PageRoute(NamedTuple):
+    """The way to a page."""
+
+    method: str
+    path: str
+    function: PageFunction
+    open: bool = False  # also for those who are not signed in
+
+
+PAGES: Final = (
+    PageRoute("GET", "/sign-in", show_sign_in, open=True),
+    PageRoute("POST", "/sign-in", sign_in, open=True),
+    PageRoute("GET", "/link", show_link, open=True),
+    PageRoute("POST", "/link", enter_by_link, open=True),
+    PageRoute("POST", "/sign-out", sign_out),
+    PageRoute("GET", "/inbox", show_inbox),
+    PageRoute("GET", "/inbox/{key}", show_inbox),
+    PageRoute("POST", "/inbox/{key}/approve", approve),
+    PageRoute("POST", "/inbox/{key}/edit", approve_edited),
+    PageRoute("POST", "/inbox/{key}/reject", reject),
+    PageRoute("POST", "/inbox/{key}/vote", vote),
+    PageRoute("GET", "/timeline", show_timeline),
+    PageRoute("GET", "/envelopes/{seq:int}", show_envelope),
+    PageRoute("GET", "/proposals/{key}", show_proposal),
+    PageRoute("GET", "/proposals/{key}/export", export_proposal),
+    PageRoute("GET", "/participants", show_participants),
+    PageRoute("GET", "/participants/try", try_capability),
+    PageRoute("POST", "/participants/grant", grant),
+    PageRoute("POST", "/participants/revoke", revoke),
+    PageRoute("POST", "/participants/invite", invite),
+    PageRoute("POST", "/participants/kick", kick),
+    PageRoute("GET", "/health", show_health),
+    PageRoute("GET", "/events", get_events),
+)
+"""Every page of the console."""

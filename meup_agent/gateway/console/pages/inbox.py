@@ -1,0 +1,309 @@
+"""The inbox: one decision a screen, the queue beside it, and the decisions themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import anyio
+from starlette.responses import Response
+
+from meup_agent.approval import Verb
+from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError
+from meup_agent.gateway.admission import BAD_REQUEST
+from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, redirect
+from meup_agent.gateway.console.feed import QUEUE_ROWS, item_key
+from meup_agent.gateway.console.guard import Denied
+from meup_agent.gateway.console.rendering import editable, pretty
+from meup_agent.gateway.console.schema_form import SchemaField, fields_of
+from meup_agent.protocol.payloads import changes as changes_between
+from meup_agent.protocol.payloads import digest, without_meta
+from meup_agent.reasons import Reason
+
+if TYPE_CHECKING:
+    from meup_agent.approval import Inbox, InboxItem
+
+CONFLICT: Final = 409
+
+CONFIRM_WORD: Final = "approve"
+"""The word that a dangerous call asks for."""
+
+OUTCOME_SECONDS: Final = 1.5
+"""Seconds for which the answer to an approval waits for its result; later it is told by the event
+stream."""
+
+REASONS: Final = (
+    (Reason.UNSAFE, "it could do harm"),
+    (Reason.DISAGREE, "it is not what should be done"),
+    (Reason.INVALID, "it is wrong as it stands"),
+    (Reason.POLICY, "a rule forbids it"),
+    (Reason.RESOURCE_LIMIT, "it takes too much"),
+)
+"""The reasons that a person chooses from, in words."""
+
+
+async def show_inbox(context: PageContext) -> Response:
+    """The inbox, with the decision whose deadline is next, or the one that was chosen."""
+    inbox = context.here.inbox
+    items = inbox.items
+    chosen = str(context.request.path_params.get("key", ""))
+    item = find_item(inbox, chosen) if chosen else next(iter(items), None)
+    return inbox_page(context, item, missing=bool(chosen) and item is None, key=chosen)
+
+
+def find_item(inbox: Inbox, key: str) -> InboxItem | None:
+    """The proposal with an address, if it waits."""
+    return next((each for each in inbox.items if item_key(each) == key), None)
+
+
+def inbox_page(
+    context: PageContext,
+    item: InboxItem | None,
+    *,
+    status: int = 200,
+    problem: str = "",
+    missing: bool = False,
+    key: str = "",
+    edit: Edit | None = None,
+) -> Response:
+    """The page, with one decision."""
+    inbox, now = context.here.inbox, datetime.now(UTC)
+    items = inbox.items
+    values: dict[str, Any] = {
+        "item": item,
+        "key": key if item is None else item_key(item),
+        "missing": missing,
+        "queue": [(item_key(each), each) for each in items[:QUEUE_ROWS]],
+        "more": max(len(items) - QUEUE_ROWS, 0),
+        "left_out": inbox.left_out,
+        "version": context.here.feed.version,
+        "problem": problem,
+        "edit": edit,
+        "topics": "inbox",
+        "reasons": [(str(code), words) for code, words in REASONS],
+        "word": CONFIRM_WORD,
+    }
+    if item is not None:
+        values |= _card(item, now)
+    return context.page("inbox.html", status, **values)
+
+
+def _card(item: InboxItem, now: datetime) -> dict[str, Any]:
+    """The values of a decision beside the item itself."""
+    deadline = item.deadline
+    sent = item.call.expires_at
+    left = None if deadline is None else max((deadline - now).total_seconds(), 0.0)
+    facts = item.tool_facts
+    return {
+        "call_text": call_text(item),
+        "digest": digest_of(item),
+        "seconds_left": left,
+        "whole": None if left is None or sent is None else _whole(item, left),
+        "fields": fields_of({} if facts is None else facts.schema, item.arguments),
+        "arguments_text": editable(item.arguments),
+        "similar": item.similar,
+        "facts": facts,
+        "record": item.record,
+        "danger": item.danger,
+        "may": {each.value for each in item.may},
+    }
+
+
+def _whole(item: InboxItem, left: float) -> float:
+    """The length of the bar: the time that the proposal had when it came to us."""
+    return max(left + anyio.current_time() - item.arrived_at, 1.0)
+
+
+def call_text(item: InboxItem) -> str:
+    """The call as it will run: what its digest covers, and nothing else."""
+    said: dict[str, Any] = {"to": item.target, "method": item.method}
+    return pretty({**said, "params": without_meta(item.call.params)})
+
+
+def digest_of(item: InboxItem) -> str:
+    """The digest of what was shown; of a call that has none, its text."""
+    found = digest(item.method, item.call.params, item.target)
+    return found or call_text(item)
+
+
+# --- decisions ---
+
+
+async def approve(context: PageContext) -> Response:
+    """Approve what was shown."""
+    item = _decided(context)
+    if isinstance(item, Response):
+        return item
+    if problem := _lacks_word(context, item):
+        return inbox_page(context, item, status=BAD_REQUEST, problem=problem)
+    return await _carry_out(context, item, None)
+
+
+async def approve_edited(context: PageContext) -> Response:
+    """Show what was changed, and, once that was seen, approve it."""
+    item = _decided(context)
+    if isinstance(item, Response):
+        return item
+    try:
+        arguments = _arguments(context, item)
+    except Denied as denied:
+        edit = Edit(context.form.get("arguments", editable(item.arguments)), None, ())
+        return inbox_page(context, item, status=BAD_REQUEST, problem=str(denied), edit=edit)
+    text = editable(arguments)
+    changed = changes_between(item.call, _edited_call(item, arguments), item.target)
+    edit = Edit(text, arguments, tuple(changed))
+    if context.form.get("seen") != text:
+        return inbox_page(context, item, edit=edit)
+    if problem := _lacks_word(context, item):
+        return inbox_page(context, item, status=BAD_REQUEST, problem=problem, edit=edit)
+    return await _carry_out(context, item, arguments if changed else None)
+
+
+async def reject(context: PageContext) -> Response:
+    """Reject what was shown, with a reason and words."""
+    item = _decided(context)
+    if isinstance(item, Response):
+        return item
+    reason = context.form.get("reason", "")
+    if reason not in {str(code) for code, _ in REASONS}:
+        return inbox_page(context, item, status=BAD_REQUEST, problem="Choose a reason to reject.")
+    words = context.form.get("words", "").strip() or None
+    inbox = context.here.inbox
+    return await _decide(context, item, lambda: inbox.reject(item, reason, words), "Rejected")
+
+
+async def vote(context: PageContext) -> Response:
+    """Vote about what was shown."""
+    item = _decided(context)
+    if isinstance(item, Response):
+        return item
+    given = context.form.get("vote")
+    if given not in ("approve", "reject"):
+        return inbox_page(context, item, status=BAD_REQUEST, problem="Vote for it or against it.")
+    words = context.form.get("words", "").strip() or None
+    inbox = cast("Any", context.here.inbox)
+    return await _decide(
+        context, item, lambda: inbox.vote(item, given == "approve", words), "Voted"
+    )
+
+
+class Edit:
+    """An edit of the proposed arguments: its text, and what it changes."""
+
+    def __init__(
+        self, text: str, arguments: dict[str, Any] | None, changed: tuple[Any, ...]
+    ) -> None:
+        self.text = text
+        self.arguments = arguments
+        self.changes = changed
+
+    @property
+    def is_ready(self) -> bool:
+        """True if it can be sent once its changes were seen."""
+        return self.arguments is not None
+
+
+def _decided(context: PageContext) -> InboxItem | Response:
+    """The proposal that a form decides, as it was shown; or the page that says it is gone."""
+    key = str(context.request.path_params["key"])
+    item = find_item(context.here.inbox, key)
+    if item is None:
+        return inbox_page(context, None, status=CONFLICT, missing=True, key=key)
+    if context.form.get("digest") != digest_of(item):
+        said = "The call is another one than you were shown. Look at it again; nothing was done."
+        return inbox_page(context, item, status=CONFLICT, problem=said)
+    return item
+
+
+def _lacks_word(context: PageContext, item: InboxItem) -> str:
+    if item.danger and context.form.get("word", "").strip().lower() != CONFIRM_WORD:
+        return f"This call is marked as dangerous: type “{CONFIRM_WORD}” to approve it."
+    return ""
+
+
+def _arguments(context: PageContext, item: InboxItem) -> dict[str, Any]:
+    """The arguments of the form: of its fields, or as JSON."""
+    form = context.form
+    try:
+        if "arguments" in form:
+            found = json.loads(form["arguments"])
+        else:
+            facts = item.tool_facts
+            fields = fields_of({} if facts is None else facts.schema, item.arguments)
+            found = {**item.arguments, **_of_fields(fields, form)}
+    except (ValueError, RecursionError) as error:
+        raise Denied(BAD_REQUEST, f"The arguments are no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise Denied(BAD_REQUEST, "The arguments must be a JSON object, in braces.")
+    return cast("dict[str, Any]", found)
+
+
+def _of_fields(fields: list[SchemaField], form: dict[str, str]) -> dict[str, Any]:
+    return {each.name: each.read(form) for each in fields if each.is_given(form)}
+
+
+def _edited_call(item: InboxItem, arguments: dict[str, Any]) -> Any:
+    from meup_agent.protocol.payloads import Call
+
+    return Call(item.method, {**item.call.params, "arguments": arguments})
+
+
+async def _carry_out(
+    context: PageContext, item: InboxItem, arguments: dict[str, Any] | None
+) -> Response:
+    """Approve, and wait a moment for the result; a longer one is told later."""
+    presence = context.here
+    inbox, feed = presence.inbox, presence.feed
+    name = item.tool or item.method
+    done = anyio.Event()
+    outcome: list[str | MeupError] = []
+
+    async def carry_out() -> None:
+        try:
+            fulfillment = await inbox.approve(item, arguments)
+            failed = "; the tool failed" if fulfillment and fulfillment.is_error else ""
+            outcome.append(f"Approved: {name} ran{failed}.")
+        except MeupError as error:
+            outcome.append(error)
+        finally:
+            done.set()
+        said = outcome[0]
+        told = f"{name} was not carried out: {said}" if isinstance(said, MeupError) else said
+        feed.tell(told, failed=isinstance(said, MeupError))
+
+    # In the presence's own tasks: a browser that goes must not stop what it has approved.
+    presence.tasks.start_soon(carry_out)
+    with anyio.move_on_after(OUTCOME_SECONDS):
+        await done.wait()
+    if not outcome:
+        context.notify(f"Approved: {name} runs now.")
+    elif isinstance(outcome[0], MeupError):
+        return _failed(context, item, outcome[0])
+    else:
+        context.notify(outcome[0])
+    return redirect(context, CONSOLE_HOME)
+
+
+async def _decide(
+    context: PageContext, item: InboxItem, verb: Callable[[], Awaitable[object]], said: str
+) -> Response:
+    try:
+        await verb()
+    except MeupError as error:
+        return _failed(context, item, error)
+    context.notify(f"{said}: {item.tool or item.method} of {item.proposer}.")
+    return redirect(context, CONSOLE_HOME)
+
+
+def _failed(context: PageContext, item: InboxItem, error: MeupError) -> Response:
+    late = isinstance(error, AlreadyDecided | AlreadyInProgress)
+    waits = find_item(context.here.inbox, item_key(item)) is not None
+    if late or not waits:
+        context.notify(f"Not done: {error}")
+        return redirect(context, CONSOLE_HOME)
+    return inbox_page(context, item, status=BAD_REQUEST, problem=f"Not done: {error}")
+
+
+__all__ = ["Verb", "approve", "approve_edited", "reject", "show_inbox", "vote"]

@@ -1,0 +1,191 @@
+"""The participants of a space: who is here, and what each may; and its management."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from starlette.responses import Response
+
+from meup_agent.errors import InvalidPattern, MeupError
+from meup_agent.gateway.admission import BAD_REQUEST
+from meup_agent.gateway.console.context import PageContext, redirect
+from meup_agent.gateway.console.guard import Denied
+from meup_agent.gateway.console.rendering import key_of
+from meup_agent.gateway.console.words import describe_capability
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.management_payloads import GRANT, INVITE, KICK, REVOKE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from meup_agent.protocol.capability import Capabilities
+
+TRIED = {
+    "propose": (kinds.MCP_PROPOSAL, "propose a call of"),
+    "call": (kinds.MCP_REQUEST, "call"),
+    "reject": (kinds.MCP_REJECT, "reject a proposal"),
+    "chat": (kinds.CHAT, "talk"),
+}
+"""What can be tried: the kind of envelope, and its deed in words."""
+
+
+class ParticipantView(NamedTuple):
+    """A participant as the page shows it."""
+
+    name: str
+    key: str
+    here: bool
+    dialect: str
+    queued: int
+    last_heard: float | None
+    may: list[tuple[str, str]]  # in words, and as the pattern
+
+
+async def show_participants(context: PageContext) -> Response:
+    """The page."""
+    return _page(context, {})
+
+
+async def try_capability(context: PageContext) -> Response:
+    """The page, with an answer to "may X do Y?"."""
+    query = context.request.query_params
+    who, deed, tool = query.get("who", ""), query.get("deed", ""), query.get("tool", "").strip()
+    host = context.host
+    if who not in host.grants or deed not in TRIED:
+        raise Denied(BAD_REQUEST, "Choose a participant of this space, and what it would do.")
+    kind, words = TRIED[deed]
+    payload: dict[str, Any] = {}
+    if deed in ("propose", "call"):
+        payload = payloads.request("tools/call", {"name": tool, "arguments": {}}, "")
+    elif deed == "reject":
+        payload = {"reason": "unsafe"}
+    allowed = host.grants[who].allow(kind, payload)
+    tried = {"who": who, "deed": deed, "tool": tool, "words": words, "allowed": allowed}
+    if allowed:
+        tried["by"] = _allowing(host.grants[who], kind, payload)
+    return _page(context, tried)
+
+
+def _page(context: PageContext, tried: dict[str, Any]) -> Response:
+    host, space = context.host, context.here.space
+    feed = context.site.feeds.of(host.name)
+    shown: list[ParticipantView] = []
+    for name in host.grants:
+        if host.is_kicked(name):
+            continue
+        member = host.member(name)
+        shown.append(
+            ParticipantView(
+                name=name,
+                key=key_of("participant", name),
+                here=member is not None,
+                dialect="" if member is None else member.form.dialect,
+                queued=int(getattr(member, "queued_bytes", 0)),
+                last_heard=feed.last_heard.get(name),
+                may=[
+                    (describe_capability(each), json.dumps(each, ensure_ascii=False))
+                    for each in host.grants[name].patterns
+                ],
+            )
+        )
+    shown.sort(key=lambda each: (not each.here, each.name))
+    sample = {"recipient": "x", "capabilities": [], "participant_id": "x"}
+    return context.page(
+        "participants.html",
+        participants=shown,
+        tried=tried,
+        deeds={each: words for each, (_, words) in TRIED.items()},
+        may={
+            "grant": space.may(GRANT, sample),
+            "revoke": space.may(REVOKE, sample),
+            "invite": space.may(INVITE, sample),
+            "kick": space.may(KICK, sample),
+        },
+        topics="space",
+    )
+
+
+def _allowing(capabilities: Capabilities, kind: str, payload: dict[str, Any]) -> str:
+    """The first pattern that allows an envelope by itself, in words."""
+    from meup_agent.protocol.capability import compile_capabilities
+
+    for each in capabilities.patterns:
+        if compile_capabilities([each]).allow(kind, payload):
+            return describe_capability(each)
+    return ""
+
+
+# --- management, by the verbs of the participant that is signed in ---
+
+
+async def grant(context: PageContext) -> Response:
+    """Grant a capability."""
+    who = _named(context)
+    pattern = _pattern(context)
+    await _manage(context.here.space.grant(who, [pattern], reason=_reason(context)))
+    context.notify(f"{who} may now {describe_capability(pattern)}.")
+    return redirect(context, "/participants")
+
+
+async def revoke(context: PageContext) -> Response:
+    """Revoke a capability."""
+    who = _named(context)
+    pattern = _pattern(context)
+    await _manage(context.here.space.revoke(who, [pattern], reason=_reason(context)))
+    context.notify(f"{who} may no longer {describe_capability(pattern)}.")
+    return redirect(context, "/participants")
+
+
+async def invite(context: PageContext) -> Response:
+    """Invite a participant; its token is shown once."""
+    who = context.form.get("who", "").strip()
+    given = [_pattern(context)] if context.form.get("pattern", "").strip() else []
+    invitation = await _manage(context.here.space.invite(who, given, reason=_reason(context)))
+    return context.page("invited.html", invitation=invitation, topics="")
+
+
+async def kick(context: PageContext) -> Response:
+    """Remove a participant."""
+    who = _named(context)
+    if context.form.get("sure") != who:
+        raise Denied(BAD_REQUEST, "Type the participant's name to remove it; nothing was done.")
+    await _manage(context.here.space.kick(who, reason=_reason(context)))
+    context.notify(f"{who} was removed from the space.")
+    return redirect(context, "/participants")
+
+
+async def _manage(verb: Any) -> Any:
+    try:
+        return await verb
+    except MeupError as error:
+        raise Denied(BAD_REQUEST, f"That was not done: {error}") from None
+
+
+def _named(context: PageContext) -> str:
+    who = context.form.get("who", "")
+    if who not in context.host.grants:
+        raise Denied(BAD_REQUEST, "This space has no such participant; nothing was done.")
+    return who
+
+
+def _reason(context: PageContext) -> str:
+    return context.form.get("reason", "").strip()
+
+
+def _pattern(context: PageContext) -> Mapping[str, Any]:
+    said = context.form.get("pattern", "")
+    try:
+        pattern = json.loads(said)
+    except (ValueError, RecursionError):
+        pattern = None
+    if not isinstance(pattern, dict):
+        example = '{"kind": "chat"}'
+        raise Denied(BAD_REQUEST, f"A capability is a JSON object, for example {example}.")
+    try:
+        from meup_agent.protocol.capability import compile_capabilities
+
+        compile_capabilities([cast("dict[str, Any]", pattern)])
+    except InvalidPattern as error:
+        raise Denied(BAD_REQUEST, f"That is no capability: {error}") from None
+    return cast("dict[str, Any]", pattern)

@@ -1,0 +1,64 @@
+"""One proposal: its whole chain."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from meup_agent.gateway.admission import NOT_FOUND
+from meup_agent.gateway.console.context import PageContext
+from meup_agent.gateway.console.guard import Denied
+from meup_agent.gateway.console.rendering import key_of, pretty
+from meup_agent.gateway.console.words import IGNORED, STATES, STEPS
+from meup_agent.gateway.edge.http.space_views import proposals_of
+from meup_agent.protocol.audit import proposal_as_json
+from meup_agent.protocol.payloads import without_meta
+
+if TYPE_CHECKING:
+    from meup_agent.protocol.audit import ProposalAudit
+
+
+async def find_proposal(context: PageContext, key: str) -> ProposalAudit:
+    """The latest proposal of this space with a key.
+
+    Raises:
+        Denied: The space has none, or has forgotten it.
+    """
+    proposals = proposals_of(context.host)
+    await proposals.catch_up(context.host, context.host.now())
+    for each in reversed(proposals.audit.proposals):
+        if key_of(each.proposer, each.id) == key:
+            return each
+    raise Denied(NOT_FOUND, "This space has no such proposal, or the gateway has forgotten it.")
+
+
+async def show_proposal(context: PageContext) -> Response:
+    """The page."""
+    key: str = context.request.path_params["key"]
+    proposal = await find_proposal(context, key)
+    call = proposal.call
+    return context.page(
+        "proposal.html",
+        proposal=proposal,
+        key=key,
+        call=call,
+        params=pretty(without_meta(call.params)),
+        states=STATES,
+        steps=STEPS,
+        ignored=IGNORED,
+        pretty=pretty,
+        topics="space",
+    )
+
+
+async def export_proposal(context: PageContext) -> Response:
+    """The chain as JSON, to keep."""
+    key: str = context.request.path_params["key"]
+    proposal = await find_proposal(context, key)
+    said = json.dumps(proposal_as_json(proposal, timeline=True), indent=2)
+    disposition = f'attachment; filename="proposal-{key}.json"'
+    return Response(
+        said, media_type="application/json", headers={"Content-Disposition": disposition}
+    )

@@ -1,0 +1,167 @@
+"""Signing in and out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from meup_agent.gateway.admission import FORBIDDEN, UNAUTHORIZED, NotAdmitted
+from meup_agent.gateway.auth import Identity, digest_of_token
+from meup_agent.gateway.console.connector import check_entry
+from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, cookie_name, redirect
+from meup_agent.gateway.console.guard import Denied, check_csrf
+
+if TYPE_CHECKING:
+    from starlette.responses import HTMLResponse
+
+SEAL_COOKIE: Final = "_form"
+"""What the cookie of a browser without a session has behind its name."""
+
+MAX_TOKEN_CHARS: Final = 4_096
+
+
+async def show_sign_in(context: PageContext) -> Response:
+    """The form for a token."""
+    if context.session is not None:
+        return redirect(context, _next(context))
+    return _form(context, "sign_in.html", after=_next(context), problem="")
+
+
+async def sign_in(context: PageContext) -> Response:
+    """Open a session for a token."""
+    _check_seal(context)
+    token = context.form.get("token", "").strip()
+    if not 0 < len(token) <= MAX_TOKEN_CHARS:
+        return _refused(context, UNAUTHORIZED, "Paste the token of a participant.")
+    try:
+        identity = context.site.runtime.identify(token, _address(context.request))
+        check_entry(context.site.runtime, identity)
+    except NotAdmitted as refused:
+        context.site.runtime.counters.not_admitted[refused.status] += 1
+        said = (
+            "This token is not known here. Is it complete, and of this gateway?"
+            if refused.status == UNAUTHORIZED
+            else f"{str(refused).capitalize()}."
+        )
+        answer = _refused(context, refused.status, said)
+        answer.headers.update(refused.headers)
+        return answer
+    return _enter(context, identity, digest_of_token(token), _next(context))
+
+
+async def show_link(context: PageContext) -> Response:
+    """The button behind a one-time link: what looks at links before a person does must not use it.
+
+    It names whom it signs in, so that no person is signed in as another unawares.
+    """
+    code = context.request.query_params.get("code", "")
+    link = context.site.console.links.find(code)
+    if link is None:
+        _count_wrong_code(context, code)
+        raise Denied(FORBIDDEN, _USED)
+    return _form(context, "link.html", code=code, participant=link.identity.participant,
+                 to=link.identity.space)  # fmt: skip
+
+
+async def enter_by_link(context: PageContext) -> Response:
+    """Open a session by a one-time link."""
+    _check_seal(context)
+    code = context.form.get("code", "")
+    link = context.site.console.links.take(code)
+    if link is None or context.site.runtime.tokens.holder(link.token) != link.identity:
+        _count_wrong_code(context, code)
+        raise Denied(FORBIDDEN, _USED)
+    check_entry(context.site.runtime, link.identity)
+    return _enter(context, link.identity, link.token, CONSOLE_HOME)
+
+
+async def sign_out(context: PageContext) -> Response:
+    """End the session."""
+    name = cookie_name(context.request)
+    context.site.console.sessions.close(context.request.cookies.get(name, ""))
+    response = redirect(context, "/sign-in")
+    response.delete_cookie(name, path=context.base, httponly=True, samesite="strict")
+    # Whatever a browser keeps of the pages.
+    response.headers["Clear-Site-Data"] = '"cache", "storage"'
+    return response
+
+
+_USED: Final = (
+    "This link was used already, or its ten minutes are over. Sign in with the token, or start the"
+    " gateway again for a new link."
+)
+
+
+def _enter(context: PageContext, identity: Identity, token: bytes, after: str) -> Response:
+    """Open a session under a new cookie, whatever cookie the browser had."""
+    console, request = context.site.console, context.request
+    name = cookie_name(request)
+    console.sessions.close(request.cookies.get(name, ""))
+    cookie, _ = console.sessions.open(identity, token)
+    response = redirect(context, after)
+    response.set_cookie(
+        name,
+        cookie,
+        max_age=int(console.sessions.age),
+        path=context.base,
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="strict",
+    )
+    return response
+
+
+def _form(context: PageContext, template: str, status: int = 200, **values: str) -> HTMLResponse:
+    """A form with a token of its own, and the cookie that it belongs to."""
+    request, seals = context.request, context.site.console.seals
+    name = cookie_name(request) + SEAL_COOKIE
+    cookie = request.cookies.get(name, "") or seals.new_cookie()
+    page = context.page(template, status, seal=seals.seal(cookie), **values)
+    page.set_cookie(
+        name,
+        cookie,
+        path=context.base,
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="strict",
+    )
+    return page
+
+
+def _refused(context: PageContext, status: int, problem: str) -> Response:
+    return _form(context, "sign_in.html", status, after=_next(context), problem=problem)
+
+
+def _check_seal(context: PageContext) -> None:
+    """Raise :exc:`Denied` unless the form is one that we gave to this browser."""
+    if context.session is not None and "csrf" in context.form:
+        check_csrf(context.session, context.form)
+        return
+    cookie = context.request.cookies.get(cookie_name(context.request) + SEAL_COOKIE, "")
+    if not context.site.console.seals.fits(cookie, context.form.get("seal", "")):
+        raise Denied(FORBIDDEN, "The page was too old to be trusted; reload it and try again.")
+
+
+def _count_wrong_code(context: PageContext, code: str) -> None:
+    """Let a guessed code count as a wrong token of its address does."""
+    try:
+        context.site.runtime.identify(f"link {code[:MAX_TOKEN_CHARS]}", _address(context.request))
+    except NotAdmitted as refused:
+        if refused.status != UNAUTHORIZED:
+            raise
+
+
+def _next(context: PageContext) -> str:
+    """The path of the console to go to afterwards: of the console alone, whatever was asked."""
+    given = context.form.get("next") or context.request.query_params.get("next", "")
+    path = given.removeprefix(context.base)
+    plain = path.startswith("/") and all(
+        part and part.replace("-", "").isalnum() for part in path[1:].split("/")
+    )
+    return path if plain and path.isascii() else CONSOLE_HOME
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client is not None else ""

@@ -1,0 +1,175 @@
+"""Templates, and the words and numbers in them."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from meup_agent.protocol.shown_text import Mark, Segment, segments
+
+FOLDER: Final = Path(__file__).parent
+STATIC: Final = FOLDER / "static"
+
+MAX_SHOWN: Final = 20_000
+"""Characters of one text that a page shows at once; the rest is a link away."""
+
+MAX_LINES: Final = 2_000
+"""Lines of one text that a page shows."""
+
+_MINUTE: Final = 60
+_HOUR: Final = 3_600
+_DAY: Final = 86_400
+
+
+def make_environment() -> Environment:
+    """The templates, in which every text is escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters.update(
+        shown=shown,
+        name=name,
+        left=left,
+        ago=ago,
+        clock=clock,
+        iso=iso,
+        pretty=pretty,
+        lines=lines,
+        compact=as_text,
+    )
+    environment.globals.update(asset=asset)
+    return environment
+
+
+@cache
+def asset(file: str) -> str:
+    """The name under which a browser keeps a static file: another file has another name."""
+    digest = sha256((STATIC / file).read_bytes()).hexdigest()[:12]
+    return f"{file}?v={digest}"
+
+
+# --- strangers' text ---
+
+
+def shown(text: object, most: int = MAX_SHOWN, *, is_name: bool = False) -> Markup:
+    """A participant's text, with what could deceive the eye marked, and cut."""
+    said = str(text)
+    parts = [
+        escape(each.text)
+        if each.mark is None
+        else Markup('<span class="mark" title="{}">{}</span>').format(each.why, each.text)
+        for each in segments(said[:most], is_name=is_name)
+    ]
+    if len(said) > most:
+        more = f"{len(said) - most:,} more characters"
+        parts.append(Markup('<span class="cut">… {}</span>').format(more))
+    return Markup("").join(parts)
+
+
+def lines(text: object, most: int = MAX_SHOWN) -> Markup:
+    """A participant's text of several lines, each as :func:`shown` shows it."""
+    said = str(text)
+    rows = said[:most].split("\n", MAX_LINES)
+    parts = [shown(each) for each in rows[:MAX_LINES]]
+    cut = len(said) - sum(len(each) + 1 for each in rows[:MAX_LINES]) + 1
+    if cut > 0:
+        parts.append(Markup('<span class="cut">… {}</span>').format(f"{cut:,} more characters"))
+    return Markup("\n").join(parts)
+
+
+def name(text: object) -> Markup:
+    """The name of a participant or a tool; it is isolated, so that its direction stays its own."""
+    return Markup('<bdi class="name">{}</bdi>').format(shown(text, 120, is_name=True))
+
+
+def pretty(value: object) -> str:
+    """JSON as a person reads it: nothing that it holds is left out or rewritten."""
+    return json.dumps(value, indent=2, ensure_ascii=False, sort_keys=False)
+
+
+def editable(value: object) -> str:
+    """JSON to edit: the same values, with what would not be seen in a field as escapes."""
+    said = pretty(value)
+    return said if said.isascii() else "".join(map(_escape_hidden, segments(said)))
+
+
+def hides_something(text: str) -> bool:
+    """True if a text has characters that would not be seen in a field."""
+    return any(each.mark in _HIDDEN or each.text == "\\r" for each in segments(text))
+
+
+_HIDDEN: Final = (Mark.DIRECTION, Mark.INVISIBLE)
+
+
+def _escape_hidden(segment: Segment) -> str:
+    if segment.mark is None or segment.mark is Mark.LOOK_ALIKE:
+        return segment.text
+    # Written out as Python does, which JSON does not read beyond four digits.
+    character = segment.text.encode("ascii").decode("unicode_escape")
+    return character if segment.mark is Mark.CONTROL else json.dumps(character)[1:-1]
+
+
+def key_of(proposer: str, proposal: str) -> str:
+    """The address of a proposal: of letters and digits alone, whatever stands in its id."""
+    said = json.dumps([proposer, proposal]).encode()
+    return sha256(said).hexdigest()[:24]
+
+
+# --- time ---
+
+
+def left(until: datetime | None, now: datetime | None = None) -> str:
+    """The time that is left, in words."""
+    if until is None:
+        return "no deadline"
+    seconds = (until - (now or datetime.now(UTC))).total_seconds()
+    if seconds < 0:
+        return f"{_amount(-seconds)} past its time"
+    return f"{_amount(seconds)} left"
+
+
+def ago(at: datetime | float, now: datetime | None = None) -> str:
+    """The time since something was, in words."""
+    since = datetime.fromtimestamp(at, UTC) if isinstance(at, int | float) else at
+    seconds = ((now or datetime.now(UTC)) - since).total_seconds()
+    return "just now" if seconds < 5 else f"{_amount(seconds)} ago"
+
+
+def clock(at: datetime | float) -> str:
+    """A moment, as a clock says it (UTC)."""
+    moment = datetime.fromtimestamp(at, UTC) if isinstance(at, int | float) else at
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def iso(at: datetime | float) -> str:
+    """A moment for the attribute ``datetime``."""
+    moment = datetime.fromtimestamp(at, UTC) if isinstance(at, int | float) else at
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds")
+
+
+def _amount(seconds: float) -> str:
+    if seconds < _MINUTE:
+        return f"{int(seconds)} s"
+    if seconds < _HOUR:
+        return f"{int(seconds / _MINUTE)} min"
+    if seconds < _DAY:
+        hours, rest = divmod(int(seconds), _HOUR)
+        return f"{hours} h {rest // _MINUTE} min" if hours < 6 else f"{hours} h"
+    return f"{int(seconds / _DAY)} d"
+
+
+def as_text(value: Any) -> str:
+    """A JSON value for one line: a text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

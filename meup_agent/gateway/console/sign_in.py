@@ -1,0 +1,165 @@
+"""Sign-in: sessions of browsers, and links that open one."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Final
+
+from meup_agent.gateway.auth import Identity, Tokens
+
+SESSION_IDLE: Final = 12 * 3600.0
+"""Seconds without a request after which a session ends: a working day with a long lunch."""
+
+SESSION_AGE: Final = 7 * 24 * 3600.0
+"""Seconds after which a session ends in any case."""
+
+MAX_SESSIONS: Final = 10_000
+"""Sessions of a gateway; the one that was used the longest ago makes room."""
+
+MAX_PARTICIPANT_SESSIONS: Final = 16
+"""Sessions of one participant; its one that was used the longest ago makes room."""
+
+LINK_SECONDS: Final = 600.0
+"""Seconds for which a one-time link opens a session."""
+
+MAX_LINKS: Final = 100
+"""Links that wait to be used; the oldest makes room."""
+
+_SECRET_BYTES: Final = 32
+
+
+@dataclass(slots=True)
+class BrowserSession:
+    """A browser that is signed in as a participant."""
+
+    identity: Identity
+    token: bytes  # the digest of the token that opened it, with which it ends
+    opened: float
+    used: float
+    notice: str = ""  # a sentence for the next page
+    csrf: str = field(default_factory=lambda: secrets.token_urlsafe(_SECRET_BYTES), repr=False)
+
+
+class BrowserSessions:
+    """The sessions of a gateway's browsers, by the digest of their cookie; in memory alone."""
+
+    def __init__(
+        self,
+        now: Callable[[], float],
+        *,
+        idle: float = SESSION_IDLE,
+        age: float = SESSION_AGE,
+    ) -> None:
+        self._now = now
+        self._idle = idle
+        self.age = age
+        self._sessions: OrderedDict[bytes, BrowserSession] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Number of sessions."""
+        return len(self._sessions)
+
+    def open(self, identity: Identity, token: bytes) -> tuple[str, BrowserSession]:
+        """Open a session; the value of its cookie is new, whatever the browser had before."""
+        theirs = [key for key, each in self._sessions.items() if each.identity == identity]
+        for key in theirs[: 1 + len(theirs) - MAX_PARTICIPANT_SESSIONS]:
+            del self._sessions[key]
+        if len(self._sessions) >= MAX_SESSIONS:
+            self._sessions.popitem(last=False)
+        cookie = secrets.token_urlsafe(_SECRET_BYTES)
+        at = self._now()
+        session = BrowserSession(identity, token, at, at)
+        self._sessions[_digest(cookie)] = session
+        return cookie, session
+
+    def find(self, cookie: str, tokens: Tokens) -> BrowserSession | None:
+        """The session of a cookie, unless it has ended by its age or with its token."""
+        key, at = _digest(cookie), self._now()
+        session = self._sessions.get(key)
+        if session is None:
+            return None
+        if not self.is_open(session, tokens):
+            del self._sessions[key]
+            return None
+        session.used = at
+        self._sessions.move_to_end(key)
+        return session
+
+    def is_open(self, session: BrowserSession, tokens: Tokens) -> bool:
+        """True if a session that was found has not ended since."""
+        at = self._now()
+        return (
+            at - session.used <= self._idle
+            and at - session.opened <= self.age
+            and tokens.holder(session.token) == session.identity
+        )
+
+    def close(self, cookie: str) -> None:
+        """End a session."""
+        self._sessions.pop(_digest(cookie), None)
+
+
+@dataclass(frozen=True, slots=True)
+class SignInLink:
+    """A link that opens one session."""
+
+    identity: Identity
+    token: bytes
+    until: float
+
+
+class SignInLinks:
+    """The one-time links of a gateway, by the digest of their code."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._links: OrderedDict[bytes, SignInLink] = OrderedDict()
+
+    def make(self, identity: Identity, token: bytes) -> str:
+        """Make a link's code."""
+        if len(self._links) >= MAX_LINKS:
+            self._links.popitem(last=False)
+        code = secrets.token_urlsafe(_SECRET_BYTES)
+        self._links[_digest(code)] = SignInLink(identity, token, self._now() + LINK_SECONDS)
+        return code
+
+    def find(self, code: str) -> SignInLink | None:
+        """The link of a code, without using it."""
+        link = self._links.get(_digest(code))
+        return link if link is not None and self._now() <= link.until else None
+
+    def take(self, code: str) -> SignInLink | None:
+        """The link of a code, which opens nothing more."""
+        link = self.find(code)
+        self._links.pop(_digest(code), None)
+        return link
+
+
+class FormSeals:
+    """CSRF tokens for forms before there is a session: a cookie's value, sealed."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(_SECRET_BYTES)
+
+    def new_cookie(self) -> str:
+        """A value for the cookie."""
+        return secrets.token_urlsafe(_SECRET_BYTES)
+
+    def seal(self, cookie: str) -> str:
+        """The token that belongs into the form."""
+        return hmac.new(self._key, cookie.encode(errors="surrogatepass"), sha256).hexdigest()
+
+    def fits(self, cookie: str, token: str) -> bool:
+        """True if a form came from a page that we gave to the same browser."""
+        return bool(cookie) and hmac.compare_digest(
+            self.seal(cookie).encode(), token.encode(errors="surrogatepass")
+        )
+
+
+def _digest(secret: str) -> bytes:
+    return sha256(secret.encode(errors="surrogatepass")).digest()

@@ -1,0 +1,280 @@
+// The console's own script: time, keys, drafts, and the event stream that all tabs of a browser share.
+// Pages work without it. It puts into the page what the server has rendered, and text as text.
+"use strict";
+(() => {
+  const body = document.body, base = body.dataset.base;
+  const $ = (selector, root = document) => root.querySelector(selector);
+  const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+  // The gateway's clock counts, whatever this machine's says.
+  const skew = Date.parse(body.dataset.now) - Date.now();
+  const now = () => Date.now() + skew;
+
+  // --- time ---
+  const amount = (s) => s < 60 ? `${Math.floor(s)} s` : s < 3600 ? `${Math.floor(s / 60)} min`
+    : s < 21600 ? `${Math.floor(s / 3600)} h ${Math.floor(s % 3600 / 60)} min`
+    : s < 86400 ? `${Math.floor(s / 3600)} h` : `${Math.floor(s / 86400)} d`;
+  const put = (element, text) => { if (element.textContent !== text) element.textContent = text; };
+  function tick() {
+    const at = now();
+    for (const each of all("time[data-left]")) {
+      const left = (Date.parse(each.dateTime) - at) / 1000;
+      put(each, left < 0 ? `${amount(-left)} past its time` : `${amount(left)} left`);
+    }
+    for (const each of all("time[data-ago]")) {
+      const ago = (at - Date.parse(each.dateTime)) / 1000;
+      put(each, ago < 5 ? "just now" : `${amount(ago)} ago`);
+    }
+    for (const each of all("progress[data-until]")) {
+      each.value = Math.max((Date.parse(each.dataset.until) - at) / 1000, 0);
+      each.classList.toggle("soon", each.value < each.max / 5);
+    }
+  }
+  setInterval(tick, 1000);
+
+  // --- what is said to everybody, and to those who do not see ---
+  const live = $("#live"), strip = $("#offline");
+  function say(text) { const line = document.createElement("p"); line.textContent = text; live.append(line); while (live.children.length > 6) live.firstChild.remove(); }
+  function offline(text) { strip.hidden = !text; put(strip, text || ""); }
+  function notice(text, failed) {
+    const line = document.createElement("p");
+    line.className = failed ? "notice failed" : "notice"; line.setAttribute("role", "status"); line.textContent = text;
+    all("#main > .notice").forEach((each) => each.remove());
+    $("#main").prepend(line);
+  }
+
+  // --- drafts: what is typed survives a reload, a reconnect and a new neighbour ---
+  const drafts = {
+    key() { return `draft ${base} ${$("#decision")?.dataset.key || ""}`; },
+    read() { try { return JSON.parse(sessionStorage.getItem(this.key())) || {}; } catch { return {}; } },
+    keep(field) { const kept = this.read(); kept[field.id] = field.value; try { sessionStorage.setItem(this.key(), JSON.stringify(kept)); } catch { /* full: it stays on the page */ } },
+    restore() {
+      if ($("#seen-form")) return;
+      for (const [id, value] of Object.entries(this.read())) {
+        const field = document.getElementById(id);
+        if (!field || !("draft" in field.dataset) || field.value === value) continue;
+        field.value = value;
+        field.closest("#edit")?.setAttribute("open", "");
+        field.closest("details")?.setAttribute("open", "");
+        check(field);
+      }
+    },
+    drop() { sessionStorage.removeItem(this.key()); },
+    get any() { return Object.keys(this.read()).length > 0; },
+  };
+  function check(field) {
+    if (!field.dataset.json) return true;
+    let problem = "";
+    try {
+      const value = field.value.trim() ? JSON.parse(field.value) : null;
+      if (field.dataset.json === "object" && (value === null || typeof value !== "object" || Array.isArray(value))) problem = "This must be a JSON object, in braces.";
+    } catch (error) { problem = `This is no JSON yet: ${error.message}`; }
+    const line = $(".complaint", field.closest(".field"));
+    line.hidden = !problem; put(line, problem);
+    field.setAttribute("aria-invalid", String(Boolean(problem)));
+    return !problem;
+  }
+  document.addEventListener("input", (event) => {
+    const field = event.target;
+    if (field.dataset && "draft" in field.dataset) { drafts.keep(field); check(field); }
+  });
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (!all("[data-json]", form).every(check)) { event.preventDefault(); $("[aria-invalid=true]", form).focus(); return; }
+    if (["approve-form", "reject-form", "vote-form", "seen-form"].includes(form.id)) drafts.drop();
+    // Twice would be refused; once is enough. Later, since a disabled button sends no value.
+    setTimeout(() => all("button", form).forEach((each) => { each.disabled = true; }), 0);
+  });
+  window.addEventListener("pageshow", () => all("button:disabled").forEach((each) => { each.disabled = false; }));
+
+  // --- keys ---
+  let armed = 0;
+  const isSeen = () => { const call = $("#call"); return !call || (call.scrollHeight <= call.clientHeight + 4) || call.dataset.seen; };
+  document.addEventListener("scroll", (event) => {
+    const call = event.target;
+    if (call.id === "call" && call.scrollTop + call.clientHeight >= call.scrollHeight - 4) call.dataset.seen = "yes";
+  }, true);
+  function step(by) {
+    const rows = all("#queue a"), at = rows.findIndex((each) => each.hasAttribute("aria-current"));
+    rows[Math.min(Math.max(at + by, 0), rows.length - 1)]?.click();
+  }
+  const keys = {
+    j: () => step(1), k: () => step(-1),
+    a() {
+      const button = $("#approve"), word = $("#word");
+      if (!button || button.disabled) return;
+      if (word && !word.value) { word.focus(); say("Type the word to approve this call."); return; }
+      if (!isSeen() && Date.now() - armed > 3000) {
+        armed = Date.now(); $("#call").focus();
+        notice("You have not seen all of the call. Press a again to approve it all the same."); return;
+      }
+      button.click();
+    },
+    e() { const edit = $("#edit"); if (edit) { edit.open = true; ($("[data-draft]", edit) || edit).focus(); } },
+    r() { $("#reason")?.focus(); },
+    v() { $("#vote")?.focus(); },
+    "?"() { const help = $(".keys"); if (help) { help.open = !help.open; $("summary", help).focus(); } },
+  };
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && event.target.closest("input, textarea, select")) { event.target.blur(); return; }
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select")) return;
+    if (Object.hasOwn(keys, event.key) && $("#desk")) { event.preventDefault(); keys[event.key](); }
+  });
+
+  // --- the page, part by part ---
+  const parse = (html) => { const holder = document.createElement("template"); holder.innerHTML = html; return holder.content; };
+  async function refresh(selector, url = location.href) {
+    const target = $(selector);
+    if (target && window.htmx) await htmx.ajax("GET", url, { source: target, target, select: selector, swap: "outerMorph" });
+  }
+  let later = 0;
+  const soon = (selector, wait = 300) => { clearTimeout(later); later = setTimeout(() => refresh(selector), wait); };
+  function title(count) {
+    const badge = $("#badge");
+    if (badge) { badge.hidden = !count; put(badge, String(count)); }
+    if ($("#desk")) { put($("#count"), String(count)); document.title = `${count ? `(${count}) ` : ""}Inbox · meup`; const more = $("#more"); more.hidden = count <= 50; put($("span", more), (count - 50).toLocaleString("en")); }
+  }
+  const isEditing = () => drafts.any || Boolean($("#seen-form")) || $("#decision")?.contains(document.activeElement?.closest("input, textarea, select"));
+
+  const handlers = {
+    hello(data) { title(data.waiting); const desk = $("#desk"); if (desk && desk.dataset.version !== data.version) handlers.renew(); },
+    inbox(data) {
+      title(data.waiting);
+      data.said.forEach(say);
+      const desk = $("#desk");
+      if (!desk || desk.dataset.version === data.version) return;
+      if (data.renew || desk.dataset.version !== data.was) { handlers.renew(); return; }
+      desk.dataset.version = data.version;
+      const queue = $("#queue"), shown = $("#decision").dataset.key;
+      data.drop.forEach((key) => document.getElementById(`q-${key}`)?.remove());
+      for (const each of data.put) {
+        document.getElementById(`q-${each.id}`)?.remove();
+        const row = parse(each.html).firstElementChild;
+        if (each.id === shown) $("a", row).setAttribute("aria-current", "true");
+        row.classList.add("came");
+        queue.insertBefore(row, each.before ? document.getElementById(`q-${each.before}`) : null);
+      }
+      if (Object.hasOwn(data.left, shown)) left(data.left[shown]);
+      else if (data.changed.includes(shown)) refresh("#decision");
+      else if (!$("#decision .card") && !$("#decision").dataset.key && data.waiting) refresh("#decision", `${base}/inbox`);
+    },
+    renew() { refresh(".queue").then(() => { if (!isEditing() && !$("#decision .card")) refresh("#decision"); }); fetchVersion(); },
+    told(data) { notice(data.said, data.failed); say(data.said); },
+    space(data) {
+      if ($("#timeline")) timeline(data);
+      const chain = $("#chain");
+      if (chain && data.touched.includes(chain.dataset.thread)) soon("#chain");
+      if ($("#people") && data.members && !$("#people").contains(document.activeElement)) soon("#people");
+    },
+    fresh() { if ($("#desk")) handlers.renew(); else if ($("#timeline")) soon("#timeline"); else if ($("#chain")) soon("#chain"); },
+    gone() { offline("You are signed out. What you typed stays on this page; sign in again in another tab, then reload."); },
+  };
+  async function fetchVersion() {
+    // The queue that was just loaded says which version it is.
+    const answer = await fetch(`${base}/inbox`, { headers: { Accept: "text/html" } }).catch(() => null);
+    if (!answer?.ok) return;
+    const desk = $("#desk"), page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const fresh = $("#desk", page);
+    if (desk && fresh) desk.dataset.version = fresh.dataset.version;
+  }
+  function left(html) {
+    const gone = $("#gone");
+    if (!gone) return;
+    gone.replaceChildren(parse(html)); gone.hidden = false;
+    all("#acts button, #edit button").forEach((each) => { each.disabled = true; each.dataset.gone = "yes"; });
+    const next = document.createElement("a");
+    next.className = "button"; next.href = `${base}/inbox`; next.textContent = "Next";
+    gone.append(" ", next);
+    if (isEditing()) return;
+    setTimeout(() => { if (!gone.isConnected || gone.hidden || isEditing()) return; const why = gone.firstChild.parentNode.innerText.replace(/\s*Next$/, ""); refresh("#decision", `${base}/inbox`).then(() => { notice(`The last one left: ${why}`); history.replaceState(null, "", `${base}/inbox`); }); }, 4000);
+  }
+
+  // --- timeline ---
+  let paused = false, held = [];
+  function passes(row) {
+    const filters = $("#filters");
+    const who = filters.elements.participant.value, tone = filters.elements.tone.value;
+    return (!who || row.dataset.from === who || row.dataset.to.split("\n").includes(who)) && (!tone || row.dataset.tone === tone);
+  }
+  function filter() { all("#rows > .row").forEach((row) => { row.hidden = !passes(row); }); }
+  function add(html) {
+    const rows = $("#rows");
+    for (const row of all(".row", parse(html))) {
+      if (document.getElementById(row.id)) continue;
+      row.hidden = !passes(row); row.classList.add("came"); rows.prepend(row);
+    }
+    $("#nothing")?.remove();
+    // As many as one looks at; what is older is loaded again by scrolling.
+    const kept = all("#rows > .row");
+    if (kept.length > 1000 && scrollY < 200) kept.slice(1000).forEach((row) => row.remove());
+  }
+  function timeline(data) {
+    if (paused) { held.push(data); put($("#held"), `${held.length} updates wait`); if (held.length > 200) held = [{ wider: true, touched: [] }]; return; }
+    if (data.wider) soon("#timeline"); else if (data.rows) add(data.rows);
+  }
+  function setUpTimeline() {
+    const filters = $("#filters"), pause = $("#pause");
+    if (!filters) return;
+    filters.hidden = pause.hidden = false;
+    filters.addEventListener("change", filter);
+    pause.addEventListener("click", () => {
+      paused = !paused; pause.setAttribute("aria-pressed", String(paused)); put(pause, paused ? "Go on" : "Pause");
+      if (!paused) { const taken = held; held = []; put($("#held"), ""); taken.forEach(timeline); }
+    });
+  }
+  document.addEventListener("htmx:after:swap", () => { if ($("#filters")) filter(); });
+
+  // --- one event stream for all tabs ---
+  function listen() {
+    const topic = body.dataset.topics || "inbox";
+    const channel = new BroadcastChannel(`meup ${base} ${location.host}`);
+    const handle = (type, data) => { if (Object.hasOwn(handlers, type)) handlers[type](data); };
+    const state = (text) => { offline(text); };
+    let source = null, wanted = "", last = null;
+    const locks = navigator.locks;
+    const lockOf = (name) => `meup ${base} ${name}`;
+    async function topics() {
+      if (!locks) return topic;
+      const { held: taken } = await locks.query(), prefix = lockOf("topic ");
+      return [...new Set(["inbox", ...taken.filter((each) => each.name.startsWith(prefix)).map((each) => each.name.slice(prefix.length))])].sort().join(",");
+    }
+    async function open() {
+      const now_ = await topics();
+      if (source && wanted === now_ && source.readyState !== EventSource.CLOSED) return;
+      source?.close();
+      wanted = now_;
+      const mine = source = new EventSource(`${base}/events?topics=${wanted}`);
+      const pass = (type, data) => { if (type === "hello" || type === "inbox") last = data; handle(type, data); channel.postMessage({ type, data }); };
+      for (const type of ["hello", "inbox", "space", "told", "fresh", "gone"]) {
+        mine.addEventListener(type, (event) => pass(type, JSON.parse(event.data)));
+      }
+      mine.addEventListener("gone", () => mine.close());
+      mine.onopen = () => { state(""); channel.postMessage({ type: "state", data: "" }); };
+      mine.onerror = () => {
+        const text = "Reconnecting… nothing that you typed is lost.";
+        state(text); channel.postMessage({ type: "state", data: text });
+        if (mine.readyState === EventSource.CLOSED) setTimeout(retry, 2000, mine);
+      };
+    }
+    async function retry(mine) {
+      if (mine !== source) return;
+      // A refused stream closes for good, and does not say why: the page that asks does.
+      const answer = await fetch(`${base}/inbox`, { redirect: "manual" }).catch(() => null);
+      if (answer && (answer.type === "opaqueredirect" || answer.status === 401)) { handle("gone", {}); channel.postMessage({ type: "gone", data: {} }); return; }
+      source = null; open();
+    }
+    channel.onmessage = ({ data: message }) => {
+      if (message.type === "state") state(message.data);
+      else if (message.type === "topics") { if (source) { open(); if (last) channel.postMessage({ type: "hello", data: { version: last.version, waiting: last.waiting } }); } }
+      else handle(message.type, message.data);
+    };
+    if (!locks) { open(); return; } // without a secure context each tab has its own
+    locks.request(lockOf(`topic ${topic}`), { mode: "shared" }, () => { channel.postMessage({ type: "topics" }); return new Promise(() => {}); });
+    locks.request(lockOf("stream"), () => { open(); setInterval(open, 15000); return new Promise(() => {}); });
+  }
+
+  tick();
+  drafts.restore();
+  setUpTimeline();
+  if (body.dataset.signedIn) listen();
+  if ($("#decision .card, #card")) $("#card-title")?.focus({ preventScroll: true });
+})();

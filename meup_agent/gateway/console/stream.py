@@ -1,0 +1,192 @@
+"""Event streams to browsers: topics, bounded queues, and the feed of a space's envelopes.
+
+A fragment is rendered once and handed, as the same bytes, to each stream that wants its topic. A
+browser that is too slow is told to load its page anew instead of being sent everything that it
+missed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import AsyncGenerator, Generator, Iterable
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from meup_agent.gateway.admission import TOO_MANY
+from meup_agent.gateway.console.guard import Denied
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+    from starlette.types import Receive, Scope, Send
+
+    from meup_agent.gateway.console.context import PageContext
+    from meup_agent.gateway.console.timeline import SpaceFeed
+    from meup_agent.gateway.runtime import GatewayRuntime
+
+GATHER_SECONDS: Final = 0.05
+"""Seconds for which changes are gathered: a person sees no difference, and a lively space costs
+twenty renderings a second at the most."""
+
+KEEP_ALIVE_SECONDS: Final = 15.0
+"""Seconds of silence after which a comment is sent, and the session looked at again."""
+
+MAX_STREAMS: Final = 256
+"""Event streams of a participant's browsers at once: one of each browser."""
+
+MAX_QUEUED_BYTES: Final = 1024 * 1024
+"""Bytes that wait for one browser; one that is slower loads its page anew."""
+
+TOPICS: Final = frozenset({"inbox", "space"})
+"""What a stream can be asked for: the participant's inbox, and the space's envelopes."""
+
+
+def pack(event: str, data: dict[str, Any]) -> bytes:
+    """An event, in one line of JSON."""
+    return f"event: {event}\ndata: {json.dumps(data, ensure_ascii=True)}\n\n".encode()
+
+
+FRESH: Final = pack("fresh", {})
+"""Tells a browser that it missed something: it loads its page anew."""
+
+
+class EventQueue:
+    """The events that wait for one browser."""
+
+    def __init__(self, topics: Iterable[str]) -> None:
+        self.topics = frozenset(topics) & TOPICS
+        self._waiting: deque[bytes] = deque()
+        self._bytes = 0
+        self._came = anyio.Event()
+
+    def put(self, event: bytes) -> None:
+        """Queue an event, or, in place of one too many, the word that much was missed."""
+        self._waiting.append(event)
+        self._bytes += len(event)
+        if self._bytes > MAX_QUEUED_BYTES:
+            self._waiting.clear()
+            self._waiting.append(FRESH)
+            self._bytes = len(FRESH)
+        self._came.set()
+
+    async def take(self) -> bytes:
+        """Everything that waits, as soon as there is something."""
+        while not self._waiting:
+            self._came = anyio.Event()
+            await self._came.wait()
+        taken = b"".join(self._waiting)
+        self._waiting.clear()
+        self._bytes = 0
+        return taken
+
+
+class EventQueues:
+    """The streams of one participant, or of one space."""
+
+    def __init__(self) -> None:
+        self._queues: dict[EventQueue, None] = {}
+
+    def __len__(self) -> int:
+        """Number of streams."""
+        return len(self._queues)
+
+    def wants(self, topic: str) -> bool:
+        """True if there is a stream with a topic."""
+        return any(topic in each.topics for each in self._queues)
+
+    def publish(self, topic: str, event: bytes) -> None:
+        """Hand an event to each stream that wants its topic."""
+        for each in self._queues:
+            if topic in each.topics:
+                each.put(event)
+
+    @contextmanager
+    def holding(self, queue: EventQueue) -> Generator[None]:
+        """Publish to a queue for the length of a block."""
+        self._queues[queue] = None
+        try:
+            yield
+        finally:
+            del self._queues[queue]
+
+
+class StreamResponse:
+    """The event stream of one browser; an ASGI response."""
+
+    def __init__(self, context: PageContext, topics: Iterable[str]) -> None:
+        self._context = context
+        self._queue = EventQueue(topics)
+        self._feed = context.here.feed
+        if len(self._feed.queues) >= MAX_STREAMS:
+            raise Denied(TOO_MANY, f"You have {MAX_STREAMS} browsers open; close one first.")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send events until the browser goes, its session ends, or the gateway stops."""
+        context, queue = self._context, self._queue
+        headers = [(b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async with (
+            context.site.feeds.open(context.host.name, queue),
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(self._until_gone, receive, tasks.cancel_scope)
+            tasks.start_soon(self._until_closed, tasks.cancel_scope)
+            with context.here.in_use(), self._feed.queues.holding(queue):
+                queue.put(b"retry: 1000\n\n" + self._feed.hello())
+                while self._may_go_on():
+                    chunk = b": nothing new\n\n"
+                    with anyio.move_on_after(KEEP_ALIVE_SECONDS):
+                        chunk = await queue.take()
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                gone = pack("gone", {})
+                await send({"type": "http.response.body", "body": gone, "more_body": True})
+            tasks.cancel_scope.cancel()
+        # At the end of the gateway the browser comes back by itself.
+        with anyio.CancelScope(shield=True, deadline=anyio.current_time() + 1.0):
+            await send({"type": "http.response.body", "body": b""})
+
+    def _may_go_on(self) -> bool:
+        context, session = self._context, self._context.session
+        sessions, tokens = context.site.console.sessions, context.site.runtime.tokens
+        return (
+            session is not None
+            and sessions.is_open(session, tokens)
+            and not context.host.is_kicked(session.identity.participant)
+            and not context.here.ended
+        )
+
+    async def _until_gone(self, receive: Receive, scope: anyio.CancelScope) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        scope.cancel()
+
+    async def _until_closed(self, scope: anyio.CancelScope) -> None:
+        await self._context.site.closing.wait()
+        scope.cancel()
+
+
+class SpaceFeeds:
+    """The feeds of a gateway's spaces; one follows its space while a stream wants it."""
+
+    def __init__(self, runtime: GatewayRuntime, tasks: TaskGroup) -> None:
+        self._runtime = runtime
+        self._tasks = tasks
+        self._feeds: dict[str, SpaceFeed] = {}
+
+    def of(self, space: str) -> SpaceFeed:
+        """The feed of a space, which begins to follow it."""
+        from meup_agent.gateway.console.timeline import SpaceFeed
+
+        feed = self._feeds.get(space)
+        if feed is None:
+            feed = self._feeds[space] = SpaceFeed(self._runtime.spaces[space])
+            self._tasks.start_soon(feed.follow)
+        return feed
+
+    @asynccontextmanager
+    async def open(self, space: str, queue: EventQueue) -> AsyncGenerator[None]:
+        """Publish what happens in a space to a queue, for the length of a block."""
+        with self.of(space).queues.holding(queue):
+            yield

@@ -1,0 +1,202 @@
+"""A gateway with a console, agents in its spaces, and browsers without a script."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from html.parser import HTMLParser
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+
+from meup_agent import Agent
+from meup_agent.client.proposal_handle import ProposalHandle
+from meup_agent.client.space import Space
+from meup_agent.gateway.config import Config
+from meup_agent.gateway.console import Console
+from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway.presets import one_space_config
+
+PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
+    "you": [{"kind": "mcp/request"}, {"kind": "mcp/reject"}, {"kind": "chat"}],
+    "other": [{"kind": "mcp/request"}, {"kind": "mcp/reject"}],
+    "looker": [{"kind": "chat"}],
+    "boss": [{"kind": "*"}],
+    "proposer": [
+        {"kind": "mcp/proposal"},
+        {"kind": "chat"},
+        {"kind": "mcp/request", "payload": {"method": "tools/list"}},
+    ],
+    "tools": [{"kind": "mcp/response"}, {"kind": "chat"}],
+}
+
+WAIT = 20.0
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> Any:
+    """The gateway's loop."""
+    return ("asyncio", {"use_uvloop": False})
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class _Form(HTMLParser):
+    """The forms of a page, with the values that a browser would send."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forms: list[dict[str, Any]] = []
+        self._area: str | None = None
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        said = dict(attrs)
+        if tag == "form":
+            self.forms.append({"action": said.get("action"), "fields": {}})
+        elif tag == "input" and self.forms and said.get("name"):
+            self.forms[-1]["fields"][said["name"]] = said.get("value") or ""
+        elif tag == "textarea" and self.forms and said.get("name"):
+            self._area = said["name"]
+            self.forms[-1]["fields"][self._area] = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._area is not None:
+            self.forms[-1]["fields"][self._area] += data
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "textarea" and self._area is not None:
+            fields = self.forms[-1]["fields"]
+            # The line end after the tag is none of the text's.
+            fields[self._area] = fields[self._area].removeprefix("\n")
+            self._area = None
+
+
+@dataclass
+class Browser:
+    """A browser without a script: it follows links, sends forms, and keeps cookies."""
+
+    client: httpx.AsyncClient
+    origin: str
+
+    async def get(self, path: str, **options: Any) -> httpx.Response:
+        return await self.client.get(f"/console{path}", **options)
+
+    async def post(self, path: str, fields: dict[str, str], **headers: str) -> httpx.Response:
+        return await self.client.post(
+            f"/console{path}", data=fields, headers={"Origin": self.origin, **headers}
+        )
+
+    async def fields(self, path: str, action: str) -> dict[str, str]:
+        """The fields of the form of a page that goes to an address."""
+        page = await self.get(path)
+        return fields_in(page.text, action)
+
+    async def submit(self, path: str, action: str, **fields: str) -> httpx.Response:
+        """Fill in the form of a page, and send it."""
+        return await self.post(action, {**await self.fields(path, action), **fields})
+
+    async def sign_in(self, token: str) -> httpx.Response:
+        return await self.submit("/sign-in", "/sign-in", token=token)
+
+
+def fields_in(page: str, action: str) -> dict[str, str]:
+    """The fields of the form in a page that goes to an address."""
+    parser = _Form()
+    parser.feed(page)
+    found = [each for each in parser.forms if each["action"] == f"/console{action}"]
+    assert found, f"no form goes to {action}: {[each['action'] for each in parser.forms]}"
+    fields: dict[str, str] = found[0]["fields"]
+    return fields
+
+
+@dataclass
+class Site:
+    """A gateway with its console."""
+
+    gateway: Gateway
+    console: Console
+    clock: Clock
+    stack: AsyncExitStack
+    ran: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    def token(self, participant: str, space: str | None = None) -> str:
+        return self.gateway.token(participant, space)
+
+    async def browser(self, participant: str | None = None, space: str | None = None) -> Browser:
+        """A browser, signed in as a participant."""
+        client = httpx.AsyncClient(
+            base_url=self.gateway.http_url, trust_env=False, timeout=WAIT, follow_redirects=False
+        )
+        browser = Browser(await self.stack.enter_async_context(client), self.gateway.http_url)
+        if participant is not None:
+            answer = await browser.sign_in(self.token(participant, space))
+            assert answer.status_code == 303
+        return browser
+
+    async def join(
+        self, participant: str, agent: Agent | None = None, space: str = "demo"
+    ) -> Space:
+        """Let an agent be in the space until the test ends."""
+        joining = (agent or Agent(participant)).join(
+            self.gateway.url, space=space, token=self.token(participant, space)
+        )
+        return await self.stack.enter_async_context(joining)
+
+    async def tools(self) -> Space:
+        """Let the participant that has tools join."""
+        agent = Agent("tools")
+
+        @agent.tool
+        async def write_file(path: str, text: str = "") -> str:
+            """Writes a file."""
+            self.ran.append({"path": path, "text": text})
+            return "written"
+
+        return await self.join("tools", agent)
+
+    async def propose(
+        self,
+        space: Space,
+        arguments: dict[str, Any] | None = None,
+        tool: str = "write_file",
+        to: str = "",
+    ) -> ProposalHandle:
+        """Propose a call until the test ends."""
+        given = {"path": "a.md", "text": "hello"} if arguments is None else arguments
+        proposal = space.propose("tools", tool, given, ttl=600, to=to or ())
+        return await self.stack.enter_async_context(proposal)
+
+
+def two_spaces() -> Config:
+    """The space of the tests, and another one with a participant of the same name."""
+    first = one_space_config("demo", PARTICIPANTS)
+    second = one_space_config("elsewhere", PARTICIPANTS)
+    return replace(first, spaces=(*first.spaces, *second.spaces))
+
+
+@asynccontextmanager
+async def open_site(config: Config | None = None) -> AsyncGenerator[Site]:
+    """A gateway with a console, for the length of a block."""
+    clock = Clock()
+    console = Console(clock)
+    with anyio.fail_after(60):
+        async with (
+            Gateway(config=config or two_spaces(), page=console) as gateway,
+            AsyncExitStack() as stack,
+        ):
+            yield Site(gateway, console, clock, stack)
+
+
+@pytest.fixture
+async def site() -> AsyncGenerator[Site]:
+    async with open_site() as opened:
+        yield opened

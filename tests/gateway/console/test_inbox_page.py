@@ -1,0 +1,135 @@
+"""Deciding in the inbox, without a script."""
+
+import re
+
+import pytest
+
+from meup_agent.client.space import Space
+from meup_agent.protocol.outcomes import Fulfillment, Rejection
+from tests.gateway.console.conftest import Browser, Site, fields_in
+
+pytestmark = pytest.mark.anyio
+
+
+async def proposer_of(site: Site) -> Space:
+    await site.tools()
+    return await site.join("proposer")
+
+
+async def card(browser: Browser) -> tuple[str, str]:
+    """The page of the first decision, and its key."""
+    page = (await browser.get("/inbox")).text
+    found = re.search(r'data-key="([0-9a-f]{24})"', page)
+    assert found is not None, "nothing waits"
+    return page, found[1]
+
+
+async def test_inbox_shows_the_exact_call(site: Site) -> None:
+    await site.propose(await proposer_of(site), {"path": "a.md", "text": "<b>hi</b>"})
+    page, _ = await card(await site.browser("you"))
+    assert "&lt;b&gt;hi&lt;/b&gt;" in page
+    assert "<b>hi" not in page
+    assert "Approve" in page
+    assert "min left" in page
+
+
+async def test_approved_call_runs(site: Site) -> None:
+    proposal = await site.propose(await proposer_of(site))
+    browser = await site.browser("you")
+    _, key = await card(browser)
+    answer = await browser.submit("/inbox", f"/inbox/{key}/approve")
+    assert answer.status_code == 303
+    outcome = await proposal.outcome()
+    assert isinstance(outcome, Fulfillment)
+    assert outcome.by == "you"
+    assert site.ran == [{"path": "a.md", "text": "hello"}]
+    page = (await browser.get("/inbox")).text
+    assert "Nothing waits for you" in page
+    assert "Approved: write_file ran." in page
+
+
+async def test_rejected_call_does_not_run(site: Site) -> None:
+    proposal = await site.propose(await proposer_of(site), to="you")
+    browser = await site.browser("you")
+    _, key = await card(browser)
+    answer = await browser.submit(
+        "/inbox", f"/inbox/{key}/reject", reason="unsafe", words="not today"
+    )
+    assert answer.status_code == 303
+    outcome = await proposal.outcome()
+    assert isinstance(outcome, Rejection)
+    assert (outcome.by, outcome.reason) == ("you", "unsafe")
+    page = (await browser.get(f"/proposals/{key}")).text
+    assert "not today" in page
+    assert site.ran == []
+
+
+async def test_edit_is_shown_before_it_is_sent(site: Site) -> None:
+    proposal = await site.propose(await proposer_of(site))
+    browser = await site.browser("you")
+    _, key = await card(browser)
+    action = f"/inbox/{key}/edit"
+    shown = await browser.submit("/inbox", action, arguments='{"path": "b.md", "text": "hello"}')
+    assert shown.status_code == 200
+    assert "What you change" in shown.text
+    assert site.ran == []
+    assert "a.md" in shown.text
+    assert "b.md" in shown.text
+    answer = await browser.post(action, fields_in(shown.text, action))
+    assert answer.status_code == 303
+    outcome = await proposal.outcome()
+    assert isinstance(outcome, Fulfillment)
+    assert [change.path for change in outcome.changes or ()] == ["arguments.path"]
+    assert site.ran == [{"path": "b.md", "text": "hello"}]
+
+
+@pytest.mark.parametrize("typed", ["{", "[1]", '"text"', "", "[" * 100_000])
+async def test_edit_that_is_no_object_is_refused_and_kept(site: Site, typed: str) -> None:
+    await site.propose(await proposer_of(site))
+    browser = await site.browser("you")
+    _, key = await card(browser)
+    answer = await browser.submit("/inbox", f"/inbox/{key}/edit", arguments=typed)
+    assert answer.status_code == 400
+    assert 'role="alert"' in answer.text
+    assert fields_in(answer.text, f"/inbox/{key}/edit")["arguments"] == typed
+    assert site.ran == []
+
+
+async def test_decided_proposal_is_not_decided_again(site: Site) -> None:
+    proposal = await site.propose(await proposer_of(site))
+    you, other = await site.browser("you"), await site.browser("other")
+    page, key = await card(you)
+    theirs, _ = await card(other)
+    approve = f"/inbox/{key}/approve"
+    await you.post(approve, fields_in(page, approve))
+    await proposal.outcome()
+    answer = await other.post(approve, fields_in(theirs, approve))
+    assert answer.status_code in (303, 409)
+    assert site.ran == [{"path": "a.md", "text": "hello"}]
+
+
+async def test_other_call_than_was_shown_is_not_approved(site: Site) -> None:
+    await site.propose(await proposer_of(site))
+    browser = await site.browser("you")
+    page, key = await card(browser)
+    fields = fields_in(page, f"/inbox/{key}/approve")
+    answer = await browser.post(f"/inbox/{key}/approve", {**fields, "digest": "0" * 64})
+    assert answer.status_code == 409
+    assert "another one than you were shown" in answer.text
+    assert site.ran == []
+
+
+async def test_who_may_not_decide_is_offered_nothing(site: Site) -> None:
+    await site.propose(await proposer_of(site))
+    browser = await site.browser("looker")
+    assert "Nothing waits for you" in (await browser.get("/inbox")).text
+
+
+async def test_withdrawn_proposal_leaves(site: Site) -> None:
+    proposal = await site.propose(await proposer_of(site))
+    browser = await site.browser("you")
+    page, key = await card(browser)
+    await proposal.withdraw()
+    answer = await browser.post(f"/inbox/{key}/reject", fields_in(page, f"/inbox/{key}/reject"))
+    assert answer.status_code in (303, 409)
+    assert "withdrawn" in (await browser.get(f"/proposals/{key}")).text

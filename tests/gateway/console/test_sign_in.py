@@ -1,0 +1,178 @@
+"""Signing in: by a token, by a link, and how a session ends."""
+
+import pytest
+
+from meup_agent.gateway.console.sign_in import LINK_SECONDS, SESSION_AGE, SESSION_IDLE
+from tests.gateway.console.conftest import Browser, Site
+
+pytestmark = pytest.mark.anyio
+
+
+def path_of(link: str) -> str:
+    return link.partition("/console")[2]
+
+
+async def is_signed_in(browser: Browser) -> bool:
+    return (await browser.get("/health")).status_code == 200
+
+
+async def test_token_opens_a_session(site: Site) -> None:
+    browser = await site.browser()
+    answer = await browser.sign_in(site.token("you"))
+    assert (answer.status_code, answer.headers["location"]) == (303, "/console/inbox")
+    said = answer.headers["set-cookie"]
+    assert "HttpOnly" in said
+    assert "SameSite=strict" in said
+    assert "Path=/console" in said
+    page = await browser.get("/inbox")
+    assert "Nothing waits for you" in page.text
+    assert '<bdi class="name">you</bdi>' in page.text
+
+
+async def test_cookie_is_no_token(site: Site) -> None:
+    browser = await site.browser("you")
+    for name, value in browser.client.cookies.items():
+        assert site.token("you") not in (name, value)
+
+
+async def test_page_without_a_session_leads_to_the_sign_in_and_back(site: Site) -> None:
+    browser = await site.browser()
+    answer = await browser.get("/timeline")
+    assert answer.status_code == 303
+    where = answer.headers["location"]
+    assert where.startswith("/console/sign-in?next=")
+    fields = await browser.fields(where.removeprefix("/console"), "/sign-in")
+    answer = await browser.post("/sign-in", {**fields, "token": site.token("you")})
+    assert answer.headers["location"] == "/console/timeline"
+
+
+@pytest.mark.parametrize(
+    "given", ["https://evil.example/", "//evil.example/", "/\\evil.example", "/../x", "/a?b=c"]
+)
+async def test_sign_in_leads_nowhere_else(site: Site, given: str) -> None:
+    browser = await site.browser()
+    fields = await browser.fields("/sign-in", "/sign-in")
+    answer = await browser.post("/sign-in", {**fields, "token": site.token("you"), "next": given})
+    assert answer.headers["location"] == "/console/inbox"
+
+
+async def test_unknown_token_opens_nothing(site: Site) -> None:
+    browser = await site.browser()
+    answer = await browser.sign_in("not-a-token")
+    assert answer.status_code == 401
+    assert "not known here" in answer.text
+    assert "not-a-token" not in answer.text
+    assert not await is_signed_in(browser)
+
+
+async def test_guessing_is_limited_like_every_login(site: Site) -> None:
+    browser = await site.browser()
+    statuses = [(await browser.sign_in(f"guess-{at}")).status_code for at in range(25)]
+    assert statuses[:20] == [401] * 20
+    assert statuses[20:] == [429] * 5
+    assert (await browser.sign_in(site.token("you"))).status_code == 429
+
+
+async def test_guessed_links_count_as_wrong_tokens(site: Site) -> None:
+    browser = await site.browser()
+    statuses = [(await browser.get(f"/link?code=guess-{at}")).status_code for at in range(22)]
+    assert statuses[:20] == [403] * 20
+    assert statuses[20:] == [429] * 2
+
+
+async def test_signing_out_ends_the_session(site: Site) -> None:
+    browser = await site.browser("you")
+    stolen = await site.browser()
+    stolen.client.cookies = browser.client.cookies
+    answer = await browser.submit("/health", "/sign-out")
+    assert answer.headers["location"] == "/console/sign-in"
+    assert not await is_signed_in(stolen)
+
+
+async def test_idle_session_ends(site: Site) -> None:
+    browser = await site.browser("you")
+    site.clock.now += SESSION_IDLE - 1
+    assert await is_signed_in(browser)
+    site.clock.now += SESSION_IDLE + 1
+    assert not await is_signed_in(browser)
+
+
+async def test_session_ends_however_it_is_used(site: Site) -> None:
+    browser = await site.browser("you")
+    for _ in range(int(SESSION_AGE / SESSION_IDLE)):
+        site.clock.now += SESSION_IDLE - 1
+        assert await is_signed_in(browser)
+    site.clock.now += SESSION_IDLE - 1
+    assert not await is_signed_in(browser)
+
+
+async def test_session_ends_with_its_token(site: Site) -> None:
+    boss = await site.join("boss")
+    invitation = await boss.invite("guest", [{"kind": "chat"}])
+    browser = await site.browser()
+    assert (await browser.sign_in(str(invitation.token))).status_code == 303
+    assert await is_signed_in(browser)
+    await boss.kick("guest")
+    assert (await browser.get("/health")).status_code == 403
+    await boss.invite("guest")
+
+
+async def test_session_has_a_new_cookie_at_each_sign_in(site: Site) -> None:
+    browser = await site.browser()
+    planted = {"meup_1": "planted", f"meup_{site.gateway.port}": "planted"}
+    for name, value in planted.items():
+        browser.client.cookies.set(name, value)
+    fields = await browser.fields("/sign-in", "/sign-in")
+    await browser.post("/sign-in", {**fields, "token": site.token("you")})
+    given = [each.value for each in browser.client.cookies.jar if each.path == "/console"]
+    assert given
+    assert "planted" not in given
+    attacker = await site.browser()
+    for name, value in planted.items():
+        attacker.client.cookies.set(name, value)
+    assert not await is_signed_in(attacker)
+
+
+# --- links ---
+
+
+async def test_link_signs_in_once(site: Site) -> None:
+    link = path_of(site.console.sign_in_link("/console", site.token("you")))
+    browser, thief = await site.browser(), await site.browser()
+    shown = await browser.get(link)
+    assert "Continue as" in shown.text
+    assert "you" in shown.text
+    stolen = await thief.fields(link, "/link")
+    answer = await browser.submit(link, "/link")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/console/inbox")
+    assert await is_signed_in(browser)
+    assert (await thief.post("/link", stolen)).status_code == 403
+    assert (await thief.get(link)).status_code == 403
+    assert not await is_signed_in(thief)
+
+
+async def test_looking_at_a_link_does_not_use_it(site: Site) -> None:
+    link = path_of(site.console.sign_in_link("/console", site.token("you")))
+    scanner, browser = await site.browser(), await site.browser()
+    for _ in range(3):
+        assert (await scanner.get(link)).status_code == 200
+    assert not await is_signed_in(scanner)
+    assert (await browser.submit(link, "/link")).status_code == 303
+
+
+async def test_link_ends_after_ten_minutes(site: Site) -> None:
+    link = path_of(site.console.sign_in_link("/console", site.token("you")))
+    browser = await site.browser()
+    fields = await browser.fields(link, "/link")
+    site.clock.now += LINK_SECONDS + 1
+    assert (await browser.get(link)).status_code == 403
+    assert (await browser.post("/link", fields)).status_code == 403
+    assert not await is_signed_in(browser)
+
+
+async def test_form_for_a_link_belongs_to_one_browser(site: Site) -> None:
+    link = path_of(site.console.sign_in_link("/console", site.token("you")))
+    browser, other = await site.browser(), await site.browser()
+    fields = await browser.fields(link, "/link")
+    assert (await other.post("/link", fields)).status_code == 403
+    assert (await browser.post("/link", fields)).status_code == 303
