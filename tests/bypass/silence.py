@@ -108,5 +108,5 @@ async def approved_after_the_run_died(place: Place) -> None:
         async with raw(place.meeting, "agent") as agent:
             await agent.say(kinds.MCP_PROPOSAL, proposed("delete", path="prod.db"), id="p1")
             await until(lambda: bool(held))
-        await anyio.sleep(120)
+        await anyio.sleep(HOUR)
         await attempt(held[0].fulfill())

@@ -284,11 +284,14 @@ def test_a_space_is_looked_at_beside_the_running_agent(gateway: ThreadedGateway)
 
 
 def test_agents_are_tested_without_a_network() -> None:
-    names = ("test_without_network.py", "test_bad_connection.py", "test_lost_connection.py")
+    names = (
+        *("test_without_network.py", "test_bad_connection.py", "test_lost_connection.py"),
+        "test_expire_overnight.py",
+    )
     files = [EXAMPLES / name for name in names]
     with program(["-m", "pytest", "-q", "-p", "no:cacheprovider", *files]) as tests:
         assert tests.wait() == 0, str(tests)
-    assert "11 passed" in tests.stdout[-1]
+    assert "12 passed" in tests.stdout[-1]
 
 
 def test_space_file_has_the_roles_of_the_dev_gateway() -> None:
