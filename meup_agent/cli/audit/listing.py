@@ -19,6 +19,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from meup_agent.cli.audit.phrases import (
+    by_rule,
     edits,
     lasted,
     name,
@@ -36,7 +37,7 @@ from meup_agent.cli.render.formatting import (
 )
 from meup_agent.cli.render.layout import NARROW, STATE_STYLES, Glyphs, RowBuilder
 from meup_agent.cli.render.observer import MAX_FOLLOWED
-from meup_agent.protocol.audit import ProposalAudit, SpaceOperation, StepKind
+from meup_agent.protocol.audit import ProposalAudit, SpaceOperation, Step, StepKind
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import objects_in
 
@@ -141,6 +142,8 @@ class ProposalListing:
             took = lasted(item.first.at, decision.at)
             said = why(decision.reason, item.explanation(decision.step))
             yield f"by {name(decision.by)} {when}, after {took}" + (f": {said}" if said else "")
+            if rule := by_rule(decision.step.rule):
+                yield rule
         yield from self._fulfilled(item)
         others = [
             step
@@ -148,9 +151,7 @@ class ProposalListing:
             if decision is None or step.by != decision.by or decision.step.what != StepKind.REJECTED
         ]
         if others:
-            rejections = (
-                f"{name(step.by)} ({why(step.reason, item.explanation(step))})" for step in others
-            )
+            rejections = (_rejection(item, step) for step in others)
             yield f"rejected by {', '.join(rejections)}"
 
     def _pending(self, item: ProposalAudit) -> Iterator[str]:
@@ -177,6 +178,11 @@ class ProposalListing:
         answered = item.answered
         if answered is not None and answered.is_error:
             yield format_answer(answered.answer)[0] if answered.answer else "failed"
+
+
+def _rejection(item: ProposalAudit, step: Step) -> str:
+    said = (why(step.reason, item.explanation(step)), by_rule(step.rule))
+    return f"{name(step.by)} ({', '.join(filter(None, said))})"
 
 
 def _about_operation(item: SpaceOperation) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Final
 from meup_agent.cli.render.escape import compact, visible
 from meup_agent.cli.render.formatting import MAX_NAME
 from meup_agent.protocol.audit import Ignored, ProposalAudit
+from meup_agent.protocol.audit.told_rule import ToldRule
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import Change
 
@@ -93,6 +94,22 @@ def why(reason: str, explanation: str = "") -> str:
     """A reason, and what was said to explain it."""
     code, text = visible(reason, MAX_WORDS), visible(" ".join(explanation.split()), MAX_WORDS)
     return f"{code}: {text}" if code and text else code or text
+
+
+def by_rule(rule: ToldRule | None) -> str:
+    """The rule that a decision tells, and its votes; empty where it tells none."""
+    if rule is None:
+        return ""
+    said = f"by the rule {visible(rule.name, MAX_NAME)}"
+    if rule.policy:
+        said += f" of policy {visible(rule.policy, MAX_NAME)}"
+    if not rule.of:
+        return said
+    votes: dict[str, list[str]] = {}
+    for voter, vote in rule.votes.items():
+        votes.setdefault(vote, []).append(voter)
+    each = (f"{visible(vote, MAX_NAME)}: {names(who)}" for vote, who in votes.items())
+    return f"{said}, {rule.of} approvals needed ({'; '.join(each) or 'no votes'})"
 
 
 def _value(value: object) -> str:

@@ -11,6 +11,7 @@ from meup_agent.cli.audit.phrases import (
     FAILED,
     IGNORED,
     MAX_WORDS,
+    by_rule,
     edits,
     lasted,
     local,
@@ -87,6 +88,7 @@ class ProposalTimeline:
             because = f": {said}" if said else ""
             how = f"decided by {name(decision.by)}" if decision.by else "expired"
             lines.append(f"{how} after {took}{because}")
+            lines += filter(None, [by_rule(decision.step.rule)])
         if changes := edits(proposal.changes, self._glyphs.arrow):
             lines.append(f"edited: {changes}")
         for each in lines:
@@ -124,7 +126,7 @@ class ProposalTimeline:
                 return f"{format_proposed(proposal.call)}{whom}"
             case StepKind.REQUESTED:
                 item = _fulfillment(proposal, step.id)
-                return self._request(item, whom)
+                return ", ".join(filter(None, [self._request(item, whom), by_rule(step.rule)]))
             case StepKind.RESPONDED:
                 return _answer(_fulfillment(proposal, step.about), step)
             case StepKind.PROGRESSED:
@@ -140,7 +142,8 @@ class ProposalTimeline:
             case StepKind.RENEWED:
                 return f"until {time_of(step.until, beside=step.at)}"
             case StepKind.REJECTED | StepKind.WITHDREW:
-                return why(step.reason, step.text)
+                said = [why(step.reason, step.text), by_rule(step.rule)]
+                return ", ".join(filter(None, said))
 
     def _request(self, item: FulfillmentAudit | None, whom: str) -> str:
         if item is None:

@@ -16,6 +16,7 @@ from meup_agent.protocol.audit.fulfillments import FulfillmentRecorder
 from meup_agent.protocol.audit.index import ProposalIndex, decide
 from meup_agent.protocol.audit.operations import GrantHistory, SpaceOperation, read_operation
 from meup_agent.protocol.audit.records import Ignored, ProposalAudit, StepKind, seconds
+from meup_agent.protocol.audit.told_rule import read_told_rule
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.inbound_exchange import USED_AGAIN
 from meup_agent.protocol.exchange.proposal_store import ProposalKey, ProposalStore
@@ -169,8 +170,9 @@ class Audit:
             return
         if why is None and not proposal.state.is_pending:
             why = Ignored.LATE
-        reason = read_reason(envelope.payload_object.get("reason"))
-        self._index.add(proposal, entry, StepKind.REJECTED, reason=reason, ignored=why)
+        payload = envelope.payload_object
+        reason, rule = read_reason(payload.get("reason")), read_told_rule(payload)
+        self._index.add(proposal, entry, StepKind.REJECTED, reason=reason, ignored=why, rule=rule)
 
     # --- what is said besides ---
 

@@ -15,6 +15,7 @@ from meup_agent.protocol.audit.records import (
     StepKind,
     seconds,
 )
+from meup_agent.protocol.audit.told_rule import read_told_rule
 from meup_agent.protocol.exchange.proposal_store import FulfillingRequest, ProposalEntry
 from meup_agent.protocol.exchange.resolution import find_answered, find_referenced, resolve
 from meup_agent.protocol.payloads import Call, read_response
@@ -43,7 +44,11 @@ class FulfillmentRecorder:
         else:
             late = proposal.decision is not None
             step = self._index.add(
-                proposal, entry, StepKind.REQUESTED, ignored=Ignored.LATE if late else None
+                proposal,
+                entry,
+                StepKind.REQUESTED,
+                ignored=Ignored.LATE if late else None,
+                rule=read_told_rule(call.params),
             )
             to = fulfillment.executors
             edits = payloads.changes(proposal.call, call, to[0] if len(to) == 1 else None)

@@ -16,6 +16,7 @@ from meup_agent.protocol.audit.records import (
     Step,
     StepKind,
 )
+from meup_agent.protocol.audit.told_rule import ToldRule
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.proposal_store import (
     ProposalEntry,
@@ -113,11 +114,12 @@ class ProposalIndex:
         reason: str | None = None,
         text: str = "",
         ignored: Ignored | None = None,
+        rule: ToldRule | None = None,
     ) -> Step:
         """Append a step to a proposal."""
         step = _step(entry, what, proposal.state)
         step.about, step.reason, step.text = about, reason or "", text[:MAX_TEXT]
-        step.ignored = ignored
+        step.ignored, step.rule = ignored, rule
         self._append(proposal, step)
         return step
 
@@ -151,7 +153,8 @@ class ProposalIndex:
             proposal.omitted += 1
             return
         proposal.steps.append(step)
-        self.grow(proposal, _STEP_BYTES + len(step.text) + len(step.reason))
+        size = 0 if step.rule is None else _STEP_BYTES * (1 + len(step.rule.votes))
+        self.grow(proposal, _STEP_BYTES + len(step.text) + len(step.reason) + size)
         if not step.id:  # no envelope said it
             return
         self._names.setdefault(step.id, []).append(Named(step.id, step.seq, step.by, proposal))

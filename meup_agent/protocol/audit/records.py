@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from meup_agent.protocol import payloads
+from meup_agent.protocol.audit.told_rule import ToldRule
 from meup_agent.protocol.exchange.proposal_store import FulfillingRequest, ProposalEntry
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import Change
@@ -83,6 +84,7 @@ class Step(msgspec.Struct):
     text: str = ""
     # The reason why it changed nothing; empty if it did, or had nothing to change.
     ignored: Ignored | None = None
+    rule: ToldRule | None = None  # the rule by which a request or rejection says to be made
     times: int = 1  # count of envelopes; only progress is gathered into one step
     until: int = 0  # when it was said the last time
 
@@ -240,6 +242,7 @@ def proposal_as_json(proposal: ProposalAudit, *, timeline: bool = False) -> Json
                 "id": step.id,
                 "reason": step.reason,
                 "explanation": proposal.explanation(step),
+                "rule": _rule(step),
             }
             for step in proposal.rejections
         ],
@@ -250,6 +253,7 @@ def proposal_as_json(proposal: ProposalAudit, *, timeline: bool = False) -> Json
             "at": rfc3339(decision.at),
             "reason": decision.reason or None,
             "explanation": proposal.explanation(decision.step),
+            "rule": _rule(decision.step),
         }
     if timeline:
         said["timeline"] = [_step(step) for step in proposal.steps]
@@ -271,7 +275,12 @@ def _fulfillment(item: FulfillmentAudit) -> JsonObject:
         "responded_by": None if item.response is None else item.response.by,
         "is_error": item.is_error,
         "answer": item.answer,
+        "rule": _rule(item.step),
     }
+
+
+def _rule(step: Step) -> JsonObject | None:
+    return None if step.rule is None else step.rule.document
 
 
 def _change(change: Change) -> JsonObject:
@@ -292,6 +301,8 @@ def _step(step: Step) -> JsonObject:
         "state": step.state.value,
         "ignored": None if step.ignored is None else step.ignored.value,
     }
+    if step.rule is not None:
+        said["rule"] = step.rule.document
     if step.times > 1:
         said["times"], said["until"] = step.times, rfc3339(step.until)
     return said
