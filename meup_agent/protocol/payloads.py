@@ -38,6 +38,9 @@ BEGUN_BY: Final = "dev.meup/begun_by"
 WRAPPED: Final = "dev.meup/wrapped"
 """In a result: its structured content is ``{"result": value}`` because the value is no object."""
 PROGRESS_TOKEN: Final = "progressToken"
+TRACEPARENT: Final = "traceparent"
+MAX_TRACEPARENT: Final = 128
+"""Characters of a W3C ``traceparent`` that is repeated: it has 55."""
 WRAPPER: Final = "proposal"
 """The only member of an object that some put around a proposal's payload."""
 
@@ -389,7 +392,11 @@ def build_fulfillment(
     if arguments is not None:
         params["arguments"] = arguments
     edits = changes(call, Call(call.method, params), executor)
-    meta = {name: value for name, value in call.meta.items() if _is_passed_on(name)}
+    meta: JsonObject = {}
+    trace = call.meta.get(TRACEPARENT)
+    if isinstance(trace, str) and len(trace) <= MAX_TRACEPARENT:
+        # All else is shown neither to rules nor to people, and its target might act on it.
+        meta[TRACEPARENT] = trace
     own_digest = digest(call.method, params, executor if call.target is not None else None)
     if own_digest is not None:
         meta[DIGEST] = own_digest
@@ -405,11 +412,6 @@ def build_fulfillment(
 def build_rejection(reason: str, rule: JsonObject | None = None) -> JsonObject:
     """The payload of a rejection, with the rule that decided it where a policy did (6)."""
     return {"reason": reason} if rule is None else {"reason": reason, META: {RULE: rule}}
-
-
-def _is_passed_on(name: str) -> bool:
-    """True if a fulfillment repeats a key of the proposal's ``_meta``: ``traceparent``, say."""
-    return name != PROGRESS_TOKEN and not name.startswith(PREFIX)
 
 
 def read_response(payload: object) -> tuple[Any, dict[str, Any] | None]:

@@ -125,7 +125,10 @@ async def test_a_call_that_was_edited_is_no_plain_result(meeting: Meeting) -> No
         assert await proposers.call("tools", "add", call, accept_edits=True) == 12
 
 
-async def test_a_fulfillment_passes_on_what_others_put_into_meta(meeting: Meeting) -> None:
+@pytest.mark.rule("6.meta_not_repeated")
+async def test_a_fulfillment_repeats_the_trace_and_nothing_that_nobody_saw(
+    meeting: Meeting,
+) -> None:
     async with (
         gathered(meeting, calculator(), willing(), "proposer") as (_, _, proposers),
         taped(proposers) as tape,
@@ -133,11 +136,18 @@ async def test_a_fulfillment_passes_on_what_others_put_into_meta(meeting: Meetin
         params = {
             "name": "add",
             "arguments": {"a": 1, "b": 2},
-            "_meta": {"traceparent": "00-1-2-01", "dev.meup/target": "tools"},
+            "_meta": {
+                "traceparent": "00-1-2-01",
+                "dev.meup/target": "tools",
+                "acme/force": True,
+                "baggage": "admin=1",
+            },
         }
         await proposers.send("mcp/proposal", {"method": "tools/call", "params": params})
         request = await tape.until(lambda envelope: envelope.kind == kinds.MCP_REQUEST)
-        assert call_of(request).meta["traceparent"] == "00-1-2-01"
+        meta = call_of(request).meta
+        assert meta["traceparent"] == "00-1-2-01"
+        assert meta.keys() == {"traceparent", "dev.meup/digest", "dev.meup/proposer"}
 
 
 async def test_somebody_else_may_be_named_to_execute(meeting: Meeting) -> None:
