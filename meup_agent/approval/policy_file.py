@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, cast
@@ -126,6 +127,34 @@ def _read_rule(given: object, place: str) -> PolicyRule:
         return made(**values)
     except ConfigurationError as error:
         raise ConfigurationError(f"{place}.{error}") from None
+
+
+def document_of(rule: PolicyRule) -> dict[str, Any]:
+    """A rule as a file has it: only what was given, and times with their unit."""
+    body: dict[str, Any] = {}
+    for each in fields(rule):
+        value = getattr(rule, each.name)
+        if value == each.default and each.name != "never":
+            continue
+        body[each.name] = _span(value) if each.name in _SPANS else value
+    return {str(rule.verdict): _as_yaml(body)}
+
+
+def _as_yaml(value: Any) -> Any:
+    """Lists and keys as plain ones, and a text of an enumeration as a text."""
+    if isinstance(value, Mapping):
+        return {str(key): _as_yaml(each) for key, each in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_as_yaml(each) for each in cast("Sequence[Any]", value)]
+    return str(value) if isinstance(value, str) else value
+
+
+def _span(seconds: float) -> str:
+    """A time in its largest unit that it fills."""
+    for unit, length in reversed(_UNITS.items()):
+        if seconds % length == 0 and seconds >= length:
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds:f}s"
 
 
 def _seconds(given: object, place: str) -> float:

@@ -19,6 +19,7 @@ from tests.bench import (
     patterns,
     policy,
     request,
+    suggest,
     withdraw,
 )
 from tests.bench.figures import main
@@ -39,6 +40,7 @@ PROGRAMS = (
     gateway_stalled.PROGRAM,
     journal.PROGRAM,
     audit.PROGRAM,
+    suggest.PROGRAM,
     memory.PROGRAM,
     imports.PROGRAM,
     meup_up.PROGRAM,

@@ -1,11 +1,13 @@
 """`meup policy`: a good policy ends with 0, and everything else with a sentence."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
 from meup_agent.cli import exit_codes
+from tests.bench.suggest import write
 from tests.cli.processes import meup
 from tests.programs import ROOT
 
@@ -103,5 +105,52 @@ def test_a_case_that_is_decided_otherwise_fails(tmp_path: Path) -> None:
 )
 def test_cases_that_cannot_be_meant(tmp_path: Path, text: str, said: str) -> None:
     done = meup("policy", "test", written(tmp_path, text, "c.yaml"))
+    assert done.returncode == exit_codes.USAGE
+    assert said in done.stderr
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("journal") / "journal.db"
+    asyncio.run(write(path, 1_200))
+    return str(path)
+
+
+def test_what_is_suggested_is_a_good_policy(journal: str, tmp_path: Path) -> None:
+    done = meup("policy", "suggest", "--journal", journal, "--least", "5")
+    assert (done.returncode, done.stderr) == (exit_codes.OK, "")
+    assert "- allow: {tool: tool_0, arguments: {path: " in done.stdout
+    assert "would have changed 0; of such calls at least " in done.stdout
+    assert "  # proposals: proposer-" in done.stdout
+    checked = meup("policy", "check", written(tmp_path, done.stdout))
+    assert checked.returncode == exit_codes.OK, checked.stdout
+
+
+def test_a_suggestion_as_json_has_every_proposal(journal: str) -> None:
+    done = meup("policy", "suggest", "--journal", journal, "--least", "5", "--json")
+    found = json.loads(done.stdout)["rules"]
+    assert found
+    for each in found:
+        assert each["covers"] == len(each["proposals"]) >= 5
+        assert each["changed"] == len(each["would_have_changed"])
+        assert 0 < each["bound"] < 1
+
+
+def test_nothing_is_suggested_of_too_little(journal: str) -> None:
+    done = meup("policy", "suggest", "--journal", journal, "--least", "1000")
+    assert (done.returncode, done.stdout) == (exit_codes.OK, "")
+    assert "nothing to suggest: no 1000 of 1,200 decisions are alike" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "what to learn from is missing"),
+        (("--journal", "x", "--http", "http://x"), "not both"),
+        (("--journal", "nowhere.db"), "there is no journal"),
+    ],
+)
+def test_a_suggestion_needs_a_journal(options: tuple[str, ...], said: str) -> None:
+    done = meup("policy", "suggest", *options)
     assert done.returncode == exit_codes.USAGE
     assert said in done.stderr

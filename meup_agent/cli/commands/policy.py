@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 import typer
 
 from meup_agent.cli.commands import Command, Group
+from meup_agent.cli.commands.policy_suggest import suggest
 from meup_agent.cli.failures import Failure, Misuse, require_extra
 from meup_agent.cli.options import Json
 from meup_agent.cli.render.escape import as_json_line, visible
@@ -29,7 +30,7 @@ PolicyFilePath = Annotated[
 policy = typer.Typer(
     name="policy",
     cls=Group,
-    help="Check, explain and test the rules of `meup reviewer`.\n\n"
+    help="Check, explain, test and suggest the rules of `meup reviewer`.\n\n"
     "Example: `meup policy check policy.yaml`",
     add_completion=False,
 )
@@ -152,6 +153,9 @@ def run_cases(
     if failed:
         raise Failure(f"{len(failed)} of {len(cases)} cases are decided otherwise by {path}")
     sys.stdout.write(f"{len(cases)} cases are decided as expected by {path}\n")
+
+
+policy.command("suggest", cls=Command)(suggest)
 
 
 def _document(found: PolicyDecision) -> dict[str, Any]:

@@ -1,0 +1,383 @@
+"""Suggestions: rules that would have decided as people did.
+
+Of the decisions about one tool those are looked for that have something in common, by proposer,
+target or argument, and of which none was decided otherwise. A rule says all that its decisions have
+in common, so that it is no wider than they are. Before it is given out each is tried on every
+decision by the policy itself, in its order with the others: one that allows what was not approved
+is dropped. Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from meup_agent.approval.decision_log import MAX_VALUE_CHARS, Judgement, LoggedProposal
+from meup_agent.approval.policy import Policy
+from meup_agent.approval.rules import AllowRule, DenyRule, PolicyRule
+from meup_agent.errors import ConfigurationError
+from meup_agent.reasons import Reason
+
+LEAST: Final = 20
+"""Decisions that a rule covers at the least: with as many its bound is 0.84."""
+
+Z: Final = 1.959964
+"""Of the normal distribution, for 95 % on both sides."""
+
+MAX_CHANGED: Final = 0.05
+"""Part of its decisions that a denying rule may change; an allowing one changes none."""
+
+MAX_RULES_SUGGESTED: Final = 100
+"""Rules of one suggestion, those that cover most: more, nobody looks through."""
+
+MAX_NAMES: Final = 5
+"""Names or values that a rule lists; of more, it asks for none."""
+
+MAX_DEPTH: Final = 2
+"""Times that the decisions about a tool are taken apart by something that they have in common."""
+
+MAX_DIRECTORIES: Final = 3
+"""Levels of a path by which decisions are taken apart."""
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_.@:+ -]+(?:/[A-Za-z0-9_.@:+ -]+)*")
+"""Texts that mean only themselves as a pattern."""
+
+_JUDGED: Final = frozenset(Reason) - {
+    Reason.BUSY,
+    Reason.TIMEOUT,
+    Reason.DUPLICATE,
+    Reason.INCAPABLE,
+    Reason.RESOURCE_LIMIT,
+    Reason.NO_LONGER_NEEDED,
+}
+"""Reasons that say something of the call, and not of the moment."""
+
+Attribute = Callable[[LoggedProposal], object]
+Told = Callable[[float, float], None]
+"""Told how many decisions have been looked at, of how many."""
+
+
+class Suggestion(NamedTuple):
+    """A rule that is suggested, and what speaks for it.
+
+    Attributes:
+        rule: The rule.
+        covered: The proposals that it would have decided, oldest first.
+        changed: Those of them that people decided otherwise.
+        bound: The part of such calls that people decide so, at the least: the lower end of
+            Wilson's interval at 95 %.
+        unseen: Arguments of these calls that the rule does not look at.
+    """
+
+    rule: PolicyRule
+    covered: tuple[LoggedProposal, ...]
+    changed: tuple[LoggedProposal, ...]
+    bound: float
+    unseen: tuple[str, ...]
+
+
+def wilson(agreed: int, of: int) -> float:
+    """The lower end of Wilson's score interval, at 95 %."""
+    if not of:
+        return 0.0
+    part, square = agreed / of, Z * Z
+    middle = part + square / (2 * of)
+    spread = Z * math.sqrt(part * (1 - part) / of + square / (4 * of * of))
+    return max(0.0, (middle - spread) / (1 + square / of))
+
+
+def suggest_rules(
+    decided: Sequence[LoggedProposal],
+    *,
+    least: int = LEAST,
+    told: Told = lambda done, total: None,
+) -> list[Suggestion]:
+    """Rules that would have decided as people did, those that deny first."""
+    tools: dict[str, list[LoggedProposal]] = {}
+    for each in decided:
+        tools.setdefault(each.tool, []).append(each)
+    rules: list[PolicyRule] = []
+    done = 0
+    for tool, theirs in tools.items():
+        rules += _rules_for(tool, theirs, least)
+        done += len(theirs)
+        told(done / 2, len(decided))
+    return _tried(rules, decided, least, told)
+
+
+def _rules_for(tool: str, decided: list[LoggedProposal], least: int) -> Iterator[PolicyRule]:
+    if not _PLAIN.fullmatch(tool):
+        return
+    approved = [each for each in decided if each.judgement is Judgement.APPROVED]
+    others = [each for each in decided if each.judgement is not Judgement.APPROVED]
+    rejected = [
+        each
+        for each in others
+        if each.by_people and each.judgement is Judgement.REJECTED and each.reason in _JUDGED
+    ]
+    for group in _groups(rejected, approved, least, MAX_CHANGED):
+        [(reason, _)] = Counter(each.reason for each in group).most_common(1)
+        yield DenyRule(tool, reason=reason, **_common(group))
+    if all(each.is_whole for each in others):
+        people = [each for each in approved if each.by_people]
+        for group in _groups(people, others, least, 0.0):
+            yield AllowRule(tool, **_common(group))
+
+
+# --- what decisions have in common ---
+
+
+def _groups(
+    wanted: list[LoggedProposal],
+    others: list[LoggedProposal],
+    least: int,
+    changed: float,
+    depth: int = MAX_DEPTH,
+) -> Iterator[list[LoggedProposal]]:
+    """Groups of wanted decisions whose common rule takes none of the others, or few."""
+    if len(wanted) < least:
+        return
+    taken = _taken(_common(wanted), others)
+    if taken <= changed * len(wanted):
+        yield wanted
+        return
+    if not depth:
+        return
+    best: list[list[LoggedProposal]] = []
+    most, chosen = 0, None
+    for attribute in _attributes(wanted):
+        mine, theirs = _parts(wanted, attribute), _parts(others, attribute)
+        if len(mine) < 2:
+            continue
+        clean = [
+            part
+            for value, part in mine.items()
+            if len(part) >= least
+            and _taken(_common(part), theirs.get(value, [])) <= changed * len(part)
+        ]
+        count = sum(map(len, clean))
+        if count > most:
+            most, best, chosen = count, clean, attribute
+    yield from best
+    rest = wanted
+    if chosen is not None:
+        kept = {id(each) for part in best for each in part}
+        rest = [each for each in wanted if id(each) not in kept]
+    if depth > 1:
+        for attribute in [chosen] if chosen is not None else list(_attributes(rest))[:4]:
+            found = False
+            parts = _parts(rest, attribute)
+            theirs = _parts(others, attribute)
+            for value, part in parts.items():
+                for group in _groups(part, theirs.get(value, []), least, changed, depth - 1):
+                    found = True
+                    yield group
+            if found:
+                return
+
+
+def _attributes(decided: list[LoggedProposal]) -> Iterator[Attribute]:
+    yield lambda each: each.proposer
+    yield lambda each: each.target
+    counts = Counter(name for each in decided for name in each.arguments)
+    for name, _ in counts.most_common(8):
+        if not _is_key(name):
+            continue
+        yield _value_of(name)
+        for level in range(1, MAX_DIRECTORIES + 1):
+            yield _directory_of(name, level)
+
+
+def _value_of(name: str) -> Attribute:
+    def value(each: LoggedProposal) -> object:
+        found = each.arguments.get(name)
+        return (type(found), found) if _is_exact(found) else None
+
+    return value
+
+
+def _directory_of(name: str, level: int) -> Attribute:
+    def directory(each: LoggedProposal) -> object:
+        found = each.arguments.get(name)
+        if not isinstance(found, str):
+            return None
+        parts = found.split("/")
+        return tuple(parts[:level]) if len(parts) > level else None
+
+    return directory
+
+
+def _parts(decided: list[LoggedProposal], by: Attribute) -> dict[object, list[LoggedProposal]]:
+    found: dict[object, list[LoggedProposal]] = {}
+    for each in decided:
+        value = by(each)
+        if value is not None:
+            found.setdefault(value, []).append(each)
+    return found
+
+
+def _common(group: list[LoggedProposal]) -> dict[str, Any]:
+    """All that the decisions of a group have in common, as patterns of a rule."""
+    first = group[0].arguments
+    names = [name for name in first if _is_key(name)]
+    arguments = {
+        name: pattern
+        for name in names
+        if all(name in each.arguments for each in group)
+        and (pattern := _pattern_of([each.arguments[name] for each in group])) is not None
+    }
+    found: dict[str, Any] = {"arguments": arguments} if arguments else {}
+    for key, values in (
+        ("target", {each.target for each in group}),
+        ("proposer", {each.proposer for each in group}),
+    ):
+        if len(values) <= MAX_NAMES and all(
+            isinstance(each, str) and _PLAIN.fullmatch(each) for each in values
+        ):
+            listed = sorted(map(str, values))
+            found[key] = listed[0] if len(listed) == 1 else listed
+    return found
+
+
+def _pattern_of(values: list[Any]) -> Any:
+    """The pattern of what an argument always was; ``None`` where that is anything."""
+    if len({type(each) for each in values}) != 1:
+        return None
+    few = set(values) if all(map(_is_exact, values)) else set[Any]()
+    if 0 < len(few) <= MAX_NAMES:
+        listed = sorted(few)
+        return listed[0] if len(listed) == 1 else listed
+    if not isinstance(values[0], str):
+        return None
+    parts = values[0].split("/")[:-1]
+    for each in values[1:]:
+        theirs = each.split("/")[:-1]
+        same = 0
+        while same < min(len(parts), len(theirs)) and parts[same] == theirs[same]:
+            same += 1
+        parts = parts[:same]
+    prefix = "/".join(parts)
+    # A glob matches no segment that begins with a dot, and nobody means one.
+    plain = _PLAIN.fullmatch(prefix.removeprefix("/")) and not any(
+        part.startswith(".") for part in parts
+    )
+    return f"{prefix}/**" if plain else None
+
+
+def _is_exact(value: object) -> bool:
+    """True if a value as a pattern means itself alone."""
+    if isinstance(value, str):
+        return (
+            len(value) < MAX_VALUE_CHARS and _PLAIN.fullmatch(value.removeprefix("/")) is not None
+        )
+    return isinstance(value, bool | int)
+
+
+def _is_key(name: str) -> bool:
+    return "/" not in name and _PLAIN.fullmatch(name) is not None
+
+
+def _taken(common: dict[str, Any], others: Iterable[LoggedProposal]) -> int:
+    """The count of decisions that a rule would take besides its own."""
+    target, proposer = (_list(common.get(key)) for key in ("target", "proposer"))
+    arguments = [(name, _list(each)) for name, each in common.get("arguments", {}).items()]
+    return sum(
+        1
+        for each in others
+        if (not target or each.target in target)
+        and (not proposer or each.proposer in proposer)
+        and all(_fits(each.arguments.get(name), wanted) for name, wanted in arguments)
+    )
+
+
+def _list(given: Any) -> list[Any]:
+    if given is None:
+        return []
+    return given if isinstance(given, list) else [given]
+
+
+def _fits(value: object, wanted: list[Any]) -> bool:
+    for each in wanted:
+        if isinstance(each, str) and each.endswith("/**"):
+            if isinstance(value, str) and value.startswith(each[:-2]):
+                return True
+        elif value == each and isinstance(value, bool) == isinstance(each, bool):
+            return True
+    return False
+
+
+# --- the trial ---
+
+
+def _tried(
+    rules: list[PolicyRule], decided: Sequence[LoggedProposal], least: int, told: Told
+) -> list[Suggestion]:
+    """The rules that stand the trial, with the decisions that each makes."""
+    ordered: list[PolicyRule] = [each for each in rules if isinstance(each, DenyRule)]
+    ordered += [each for each in rules if not isinstance(each, DenyRule)]
+    while kept := _loadable(ordered):
+        found = _decisions(kept, decided, told)
+        good = [each for each in found if _is_good(each, least)]
+        if len(good) == len(found):
+            if len(good) <= MAX_RULES_SUGGESTED:
+                return good
+            good = sorted(good, key=lambda each: -len(each.covered))[:MAX_RULES_SUGGESTED]
+        # What one that is dropped would have decided falls to those behind it.
+        left = {id(each.rule) for each in good}
+        ordered = [each for each in kept if id(each) in left]
+    return []
+
+
+def _loadable(rules: list[PolicyRule]) -> list[PolicyRule]:
+    """The rules without those that the ones before them leave nothing."""
+    kept: list[PolicyRule] = []
+    tools: dict[str, list[PolicyRule]] = {}
+    for rule in rules:
+        same = tools.setdefault(str(rule.tool), [])
+        try:
+            Policy([*same, rule])
+        except ConfigurationError:
+            continue
+        same.append(rule)
+        kept.append(rule)
+    return kept
+
+
+def _decisions(
+    rules: list[PolicyRule], decided: Sequence[LoggedProposal], told: Told
+) -> list[Suggestion]:
+    by_tool: dict[str, list[PolicyRule]] = {}
+    for rule in rules:
+        by_tool.setdefault(str(rule.tool), []).append(rule)
+    # A policy of a tool's rules alone decides as all of them do, for no other is of that tool.
+    policies = {tool: Policy(theirs) for tool, theirs in by_tool.items()}
+    covered: dict[int, list[LoggedProposal]] = {id(rule): [] for rule in rules}
+    for count, each in enumerate(decided):
+        if count % 1_000 == 0:
+            told(len(decided) / 2 + count / 2, len(decided))
+        policy = policies.get(each.tool)
+        if policy is not None:
+            number = policy.decide(each.call, each.proposer).number
+            if number is not None:
+                covered[id(policy.rules[number])].append(each)
+    told(len(decided), len(decided))
+    return [_suggestion(rule, covered[id(rule)]) for rule in rules]
+
+
+def _suggestion(rule: PolicyRule, covered: list[LoggedProposal]) -> Suggestion:
+    wanted = Judgement.APPROVED if isinstance(rule, AllowRule) else Judgement.REJECTED
+    changed = tuple(each for each in covered if each.judgement is not wanted)
+    seen = rule.arguments if isinstance(rule.arguments, dict) else {}
+    unseen = sorted({name for each in covered for name in each.arguments} - set(seen))
+    bound = wilson(len(covered) - len(changed), len(covered))
+    return Suggestion(rule, tuple(covered), changed, bound, tuple(unseen))
+
+
+def _is_good(found: Suggestion, least: int) -> bool:
+    if len(found.covered) < least:
+        return False
+    most = 0.0 if isinstance(found.rule, AllowRule) else MAX_CHANGED * len(found.covered)
+    return len(found.changed) <= most

@@ -1,0 +1,169 @@
+"""``meup policy suggest``: rules that would have decided as people did, read from a journal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import anyio
+import typer
+
+from meup_agent.cli.address import Http, HttpOptions, Space, Token, TokenFile, find_http_url
+from meup_agent.cli.audit.sources import Pages, moment, read_file, read_over_http
+from meup_agent.cli.failures import require_extra
+from meup_agent.cli.options import Json
+from meup_agent.cli.render.console import Stderr, log_nothing
+from meup_agent.cli.render.escape import as_json_line, visible
+from meup_agent.cli.render.output import Output, OutputClosed
+from meup_agent.cli.render.progress import progress_line
+from meup_agent.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from meup_agent.approval.decision_log import LoggedProposal
+    from meup_agent.approval.suggest import Suggestion
+
+SHOWN_PROPOSALS: Final = 10
+"""Proposals that are listed with a rule; ``--json`` has all of them."""
+
+MAX_SHOWN: Final = 100  # characters of an id or a value in a comment
+
+
+def suggest(
+    journal: Annotated[
+        Path | None,
+        typer.Option("--journal", metavar="FILE", help="Read this journal of a gateway."),
+    ] = None,
+    http: Http = None,
+    space: Space = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="TIME",
+            help="Only what was said from then on: a time such as 2026-01-31T22:00, or how long"
+            " ago, such as 90s, 15m, 2h, 7d.",
+        ),
+    ] = None,
+    least: Annotated[
+        int,
+        typer.Option(min=2, metavar="COUNT", help="Decisions that a rule covers at the least."),
+    ] = 20,
+    as_json: Json = False,
+) -> None:
+    """Suggest rules that would have decided as people did. It only suggests.
+
+    It reads a journal, and prints a policy in YAML, which `meup policy check` takes. Above each
+    rule stands how many decisions it covers, how many it would have changed, the part of such
+    calls that people decide so at the least (95 %), and the proposals to look at before the rule is
+    taken. No rule allows what was rejected or edited. Decisions by a policy are no evidence.
+
+    Example: `meup policy suggest --journal journal.db --space demo > suggested.yaml`
+    """
+    require_extra("a policy file")
+    begin = None if since is None else moment(since, "--since", time.time())
+    options = HttpOptions(http=http, space=space, token=token, token_file=token_file)
+    if journal is not None and http is not None:
+        raise ConfigurationError("give --journal or --http, not both")
+    if journal is None and find_http_url(http) is None:
+        raise ConfigurationError(
+            "what to learn from is missing; give --journal with a gateway's journal, or --http"
+            " with the address of one that runs"
+        )
+    log_nothing()
+    pages = (
+        read_file(journal, space, begin)
+        if journal is not None
+        else read_over_http(options.address(), begin)
+    )
+    anyio.run(_run, pages, least, as_json)
+
+
+async def _run(pages: Pages, least: int, as_json: bool) -> None:
+    from meup_agent.approval.decision_log import DecisionLog
+    from meup_agent.approval.suggest import suggest_rules
+    from meup_agent.client.messages import Progress
+
+    log, count, stderr, output = DecisionLog(), 0, Stderr(colour=False), Output(colour=False)
+    async with progress_line(stderr.console, "reading the journal") as shown:
+        async with aclosing(pages):
+            async for page in pages:
+                for entry in page:
+                    log.add(entry.envelope)
+                count += len(page)
+                shown.rename(f"reading the journal: {count:,} envelopes")
+        decided = log.decided()
+
+        def told(done: float, total: float) -> None:
+            progress = Progress(done, total, "looking for rules")
+            anyio.from_thread.run_sync(shown.update, progress)
+
+        # In a thread, so that the bar moves meanwhile.
+        found = await anyio.to_thread.run_sync(
+            lambda: suggest_rules(decided, least=least, told=told)
+        )
+    try:
+        document = {"rules": [_document(each) for each in found]}
+        await output.show_all([as_json_line(document)] if as_json else _yaml_lines(found))
+    except OutputClosed:
+        output.abandon()
+    if not found:
+        sys.stderr.write(
+            f"meup: nothing to suggest: no {least} of {len(decided):,} decisions are alike\n"
+        )
+
+
+def _yaml_lines(found: list[Suggestion]) -> Iterator[str]:
+    """The policy, with what speaks for each rule above it."""
+    import yaml
+
+    from meup_agent.approval.policy_file import document_of
+
+    if found:
+        yield "# Look at the proposals of a rule before you take it.\nrules:\n"
+    for each in found:
+        covers, changes = len(each.covered), len(each.changed)
+        yield f"  # covers {covers:,} decisions, would have changed {changes:,};"
+        yield f" of such calls at least {each.bound:.1%} are decided so (95 %)\n"
+        if each.unseen:
+            yield f"  # does not look at: {_listed(each.unseen)}\n"
+        if each.changed:
+            yield f"  # would have changed: {_proposals(each.changed)}\n"
+        yield f"  # proposals: {_proposals(each.covered)}\n"
+        said = yaml.safe_dump(
+            document_of(each.rule), default_flow_style=True, sort_keys=False, width=10**9
+        )
+        yield f"  - {said.strip().removeprefix('{').removesuffix('}')}\n"
+
+
+def _proposals(some: tuple[LoggedProposal, ...]) -> str:
+    more = len(some) - SHOWN_PROPOSALS
+    listed = _listed([f"{each.proposer}/{each.id}" for each in some[:SHOWN_PROPOSALS]])
+    return listed + (f" and {more:,} more (--json has them all)" if more > 0 else "")
+
+
+def _listed(words: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(visible(each, MAX_SHOWN) for each in words)
+
+
+def _document(each: Suggestion) -> dict[str, Any]:
+    from meup_agent.approval.policy_file import document_of
+
+    return {
+        "rule": document_of(each.rule),
+        "covers": len(each.covered),
+        "changed": len(each.changed),
+        "bound": round(each.bound, 4),
+        "unseen": list(each.unseen),
+        "would_have_changed": [_named(one) for one in each.changed],
+        "proposals": [_named(one) for one in each.covered],
+    }
+
+
+def _named(one: LoggedProposal) -> dict[str, Any]:
+    return {"id": one.id, "proposer": one.proposer}

@@ -1,0 +1,270 @@
+"""Suggested rules: never one that allows what was not approved, and no wider than what was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import count
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meup_agent.approval import AllowRule, AskRule, DenyRule, LimitRule, Policy, QuorumRule
+from meup_agent.approval.decision_log import DecisionLog, Judgement
+from meup_agent.approval.policy_file import document_of, findings_of, read_policy
+from meup_agent.approval.rules import PolicyRule
+from meup_agent.approval.suggest import Suggestion, suggest_rules, wilson
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.envelope import draft
+
+
+class Past:
+    """What was said, decision by decision."""
+
+    def __init__(self) -> None:
+        self.log = DecisionLog()
+        self._ids = (f"e{number}" for number in count())
+
+    def say(self, sender: str, kind: str, payload: Any, about: str = "", id: str = "") -> str:
+        correlation = (about,) if about else ()
+        made = draft(
+            kind, payload, id=id or next(self._ids), sender=sender, correlation=correlation
+        )
+        self.log.add(made)
+        return made.id
+
+    def propose(
+        self, arguments: dict[str, Any], *, tool: str = "read", by: str = "bob", id: str = ""
+    ) -> str:
+        params = {"name": tool, "arguments": arguments, "_meta": {payloads.TARGET: "files"}}
+        return self.say(by, kinds.MCP_PROPOSAL, payloads.proposal("tools/call", params), id=id)
+
+    def fulfill(
+        self,
+        about: str,
+        arguments: dict[str, Any],
+        *,
+        tool: str = "read",
+        by: str = "lead",
+        rule: Any = None,
+    ) -> None:
+        meta = {} if rule is None else {payloads.RULE: rule}
+        params = {"name": tool, "arguments": arguments, "_meta": meta}
+        request = payloads.request("tools/call", params, "r")
+        self.say(by, kinds.MCP_REQUEST, request, about)
+
+    def approve(self, *, times: int = 1, tool: str = "read", **arguments: Any) -> None:
+        for _ in range(times):
+            self.fulfill(self.propose(arguments, tool=tool), arguments, tool=tool)
+
+    def reject(
+        self, *, times: int = 1, tool: str = "read", reason: str = "unsafe", **arguments: Any
+    ) -> None:
+        for _ in range(times):
+            p = self.propose(arguments, tool=tool)
+            self.say("lead", kinds.MCP_REJECT, {"reason": reason}, p)
+
+    def suggest(self, least: int = 20) -> list[Suggestion]:
+        return suggest_rules(self.log.decided(), least=least)
+
+
+@pytest.fixture
+def past() -> Past:
+    return Past()
+
+
+def rules_of(found: Iterable[Suggestion]) -> list[PolicyRule]:
+    return [each.rule for each in found]
+
+
+def test_what_was_always_approved_is_allowed_as_narrowly_as_it_was(past: Past) -> None:
+    for number in range(30):
+        past.approve(path=f"docs/{number}.md", limit=5)
+    [found] = past.suggest()
+    assert found.rule == AllowRule(
+        "read", arguments={"path": "docs/**", "limit": 5}, target="files", proposer="bob"
+    )
+    assert (len(found.covered), found.changed, found.unseen) == (30, (), ())
+    assert found.bound == pytest.approx(0.8865, abs=1e-4)
+
+
+def test_what_was_rejected_parts_the_rules(past: Past) -> None:
+    for number in range(25):
+        past.approve(path=f"docs/{number}.md")
+        past.reject(path=f"secrets/{number}.md")
+    deny, allow = past.suggest()
+    assert isinstance(deny.rule, DenyRule)
+    assert (deny.rule.arguments, deny.rule.reason) == ({"path": "secrets/**"}, "unsafe")
+    assert isinstance(allow.rule, AllowRule)
+    assert allow.rule.arguments == {"path": "docs/**"}
+
+
+def test_one_rejection_keeps_a_rule_from_allowing(past: Past) -> None:
+    past.approve(times=100, path="docs/a.md")
+    assert len(past.suggest()) == 1
+    past.reject(path="docs/a.md")
+    assert past.suggest() == []
+
+
+def test_an_edit_is_no_approval(past: Past) -> None:
+    past.approve(times=50, path="docs/a.md")
+    p = past.propose({"path": "docs/a.md"})
+    past.fulfill(p, {"path": "docs/b.md"})
+    assert past.suggest() == []
+
+
+def test_few_decisions_are_too_few(past: Past) -> None:
+    past.approve(times=19, path="docs/a.md")
+    assert past.suggest() == []
+    assert len(past.suggest(least=19)) == 1
+
+
+@pytest.mark.parametrize("reason", ["busy", "timeout", "incapable", "no_longer_needed"])
+def test_a_reason_of_the_moment_denies_nothing(past: Past, reason: str) -> None:
+    past.reject(times=50, reason=reason, path="docs/a.md")
+    assert past.suggest() == []
+
+
+def test_decisions_by_a_policy_are_no_evidence_but_their_rejections_count(past: Past) -> None:
+    rule = {"verdict": "allow", "rule": "r", "policy": "x"}
+    for _ in range(50):
+        p = past.propose({"path": "docs/a.md"})
+        past.fulfill(p, {"path": "docs/a.md"}, rule=rule)
+    assert past.suggest() == []
+    past.approve(times=50, path="docs/a.md")
+    assert len(past.suggest()) == 1
+    p = past.propose({"path": "docs/a.md"})
+    payload = {"reason": "policy", "_meta": {payloads.RULE: rule | {"verdict": "deny"}}}
+    past.say("reviewer", kinds.MCP_REJECT, payload, p)
+    assert past.suggest() == []
+
+
+def test_what_a_person_decided_that_a_rule_asked_is_evidence(past: Past) -> None:
+    for _ in range(20):
+        p = past.propose({"path": "docs/a.md"})
+        past.fulfill(p, {"path": "docs/a.md"}, rule={"verdict": "ask", "rule": "r"})
+    assert len(past.suggest()) == 1
+
+
+def test_a_deny_may_change_few(past: Past) -> None:
+    past.reject(times=99, path="tmp/a")
+    past.approve(path="tmp/a")
+    [found] = past.suggest()
+    assert isinstance(found.rule, DenyRule)
+    assert (len(found.covered), len(found.changed)) == (100, 1)
+    assert found.bound == pytest.approx(0.9455, abs=1e-4)
+
+
+def test_what_the_proposer_or_a_stranger_to_its_id_says_is_no_decision(past: Past) -> None:
+    for number in range(30):
+        p = past.propose({"path": "docs/a.md"}, by="bob", id=f"p{number}")
+        past.fulfill(p, {"path": "docs/a.md"}, by="bob")
+        past.propose({"path": "etc/a.md"}, by="eve", id=f"p{number}")
+        past.fulfill(p, {"path": "etc/a.md"}, by="lead")
+    assert past.suggest() == []
+
+
+@pytest.mark.parametrize(
+    ("tool", "key", "value"),
+    [
+        ("read_*", "path", "docs/a.md"),
+        ("/read/", "path", "docs/a.md"),
+        ("!read", "path", "docs/a.md"),
+        ("read", "*", "docs/a.md"),
+        ("read", "path", "*"),
+        ("read", "path", "!x"),
+        ("read", "path", "[a]/b/c"),
+        ("read", "$..path", "x"),
+    ],
+)
+def test_what_would_be_a_pattern_is_in_no_rule(past: Past, tool: str, key: str, value: str) -> None:
+    for number in range(30):
+        arguments: dict[str, Any] = {key: value if number else f"{value}{number}"}
+        past.approve(tool=tool, **arguments)
+    for each in rules_of(past.suggest()):
+        assert "*" not in str(each.tool)
+        assert each.tool == "read"
+        assert value not in str(each.arguments)
+
+
+def test_the_suggestions_are_a_good_policy(past: Past) -> None:
+    for number in range(40):
+        past.approve(path=f"docs/{number % 7}/{number}.md")
+        past.reject(path=f"src/{number}.py", reason="policy")
+        past.approve(tool="list", depth=number % 3)
+        past.reject(tool="shell", line=f"rm {number}")
+    found = past.suggest()
+    text = yaml.safe_dump({"rules": [document_of(each.rule) for each in found]})
+    policy = read_policy(yaml.safe_load(text))
+    assert findings_of(policy) == []
+    assert len(policy.rules) == len(found) == 4
+    assert Policy(rules_of(found)).digest == policy.digest
+
+
+ARGUMENTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "path": st.sampled_from(["docs/a", "docs/b/c", "src/a", "/etc/x", ".git/a", "docs/.x/y"]),
+        "force": st.booleans(),
+        "limit": st.sampled_from([1, 2, 1.0, "1"]),
+        "more": st.sampled_from([[], {}, None, "x" * 300]),
+    },
+)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["read", "write"]),
+            st.sampled_from(["bob", "eve"]),
+            ARGUMENTS,
+            st.sampled_from(Judgement),
+        ),
+        max_size=60,
+    )
+)
+def test_no_suggestion_allows_what_was_not_approved(
+    made: list[tuple[str, str, dict[str, Any], Judgement]],
+) -> None:
+    past, calls = Past(), []
+    for tool, proposer, arguments, judgement in made:
+        p = past.propose(arguments, tool=tool, by=proposer)
+        if judgement is Judgement.REJECTED:
+            past.say("lead", kinds.MCP_REJECT, {"reason": "unsafe"}, p)
+        else:
+            edit = {"path": "elsewhere"} if judgement is Judgement.EDITED else {}
+            past.fulfill(p, {**arguments, **edit}, tool=tool)
+        params = {"name": tool, "arguments": arguments, "_meta": {payloads.TARGET: "files"}}
+        calls.append((payloads.Call("tools/call", params), proposer, judgement))
+    found = past.suggest(least=2)
+    policy = Policy(rules_of(found))
+    for call, proposer, judgement in calls:
+        decision = policy.decide(call, proposer)
+        assert decision.verdict != "allow" or judgement is Judgement.APPROVED
+    for each in found:
+        assert len(each.covered) >= 2
+        assert not each.changed or isinstance(each.rule, DenyRule)
+
+
+@pytest.mark.parametrize(
+    ("agreed", "of", "bound"),
+    [(0, 0, 0.0), (0, 10, 0.0), (10, 10, 0.7225), (50, 100, 0.4038), (1_000, 1_000, 0.9962)],
+)
+def test_wilsons_bound(agreed: int, of: int, bound: float) -> None:
+    assert wilson(agreed, of) == pytest.approx(bound, abs=1e-4)
+
+
+def test_a_rule_is_written_as_a_file_has_it() -> None:
+    rules: list[PolicyRule] = [
+        AskRule("write_*", ttl=600.0, remind=90.0),
+        QuorumRule("deploy", of=2, among=("a", "b"), ttl=0.25),
+        LimitRule("send", count=5, every=3600.0, then="deny"),
+        DenyRule(["rm", "shell*"], reason="unsafe", explain="no"),
+        AllowRule("read", arguments={"path": ["a", "b/**"]}, method="tools/*", name="reads"),
+    ]
+    documents = [document_of(each) for each in rules]
+    assert documents[0] == {"ask": {"tool": "write_*", "ttl": "10m", "remind": "90s"}}
+    again = read_policy(yaml.safe_load(yaml.safe_dump({"rules": documents})))
+    assert again.digest == Policy(rules).digest
