@@ -36,11 +36,15 @@ from meup_agent.approval.rules import (
     Verdict,
 )
 from meup_agent.approval.tool_directory import ToolFacts
+from meup_agent.approval.decision_log import DecisionLog, Judgement, LoggedProposal
+from meup_agent.approval.reviewer import Reviewer
+from meup_agent.approval.suggest import Suggestion, suggest_rules
 
 __all__ = [
     "AllowRule",
     "ApprovalOutcome",
     "AskRule",
+    "DecisionLog",
     "DenyRule",
     "Departure",
     "History",
@@ -53,16 +57,21 @@ __all__ = [
     "ItemArrived",
     "ItemChanged",
     "ItemLeft",
+    "Judgement",
     "LimitRule",
+    "LoggedProposal",
     "PastProposal",
     "Policy",
     "PolicyDecision",
     "PolicyRule",
     "ProposerRecord",
     "QuorumRule",
+    "Reviewer",
     "SimilarCall",
+    "Suggestion",
     "ToolFacts",
     "Verb",
     "Verdict",
     "load_policy",
+    "suggest_rules",
 ]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from meup_agent.approval.reachability import check_reachable
+from meup_agent.approval.rule_index import FEW, ArgumentIndex, BeginningIndex
 from meup_agent.approval.rules import (
     AskRule,
     DenyRule,
@@ -144,6 +145,21 @@ class _Compiled(NamedTuple):
     decision: PolicyDecision
 
 
+class _Candidates:
+    """The rules for one tool, in their order."""
+
+    def __init__(self, rules: list[_Compiled]) -> None:
+        self.rules = rules
+        self._index = None
+        if len(rules) > FEW:
+            self._index = ArgumentIndex([each.rule.pattern.get("arguments") for each in rules])
+
+    def of(self, arguments: dict[str, Any]) -> Iterable[_Compiled]:
+        """Those that may match a call with some arguments."""
+        numbers = None if self._index is None else self._index.find(arguments)
+        return self.rules if numbers is None else [self.rules[number] for number in numbers]
+
+
 class Policy:
     """Rules that decide calls.
 
@@ -185,7 +201,8 @@ class Policy:
         self._default = PolicyDecision(
             Verdict.ASK, DEFAULT, why="no rule matches", policy=self.digest
         )
-        self._by_tool: dict[tuple[str, str], tuple[_Compiled, ...]] = {}
+        self._tools = BeginningIndex([each.rule.pattern.get("tool") for each in self._compiled])
+        self._by_tool: dict[tuple[str, str], _Candidates] = {}
 
     def __repr__(self) -> str:
         """The number of rules, and the digest."""
@@ -207,7 +224,7 @@ class Policy:
         counted: tuple[LimitCount, ...] = ()
         candidate = None
         try:
-            for candidate in self._candidates(call.method, call.name):
+            for candidate in self._candidates(call.method, call.name).of(call.arguments):
                 rest = candidate.rest
                 if rest is not None and not rest(value, work):
                     continue
@@ -235,20 +252,23 @@ class Policy:
         try:
             return [
                 each.name
-                for each in self._candidates(call.method, call.name)
+                for each in self._candidates(call.method, call.name).rules
                 if each.rest is None or each.rest(value, work)
             ]
         except Exhausted:
             return []
 
-    def _candidates(self, method: str, tool: str) -> tuple[_Compiled, ...]:
+    def _candidates(self, method: str, tool: str) -> _Candidates:
         found = self._by_tool.get((method, tool))
         if found is None:
             work = WorkBudget(tool)
-            found = tuple(
-                each
-                for each in self._compiled
-                if each.method(method, work) and (each.tool is None or each.tool(tool, work))
+            possible = [self._compiled[number] for number in self._tools.find(tool)]
+            found = _Candidates(
+                [
+                    each
+                    for each in possible
+                    if each.method(method, work) and (each.tool is None or each.tool(tool, work))
+                ]
             )
             if len(self._by_tool) >= MAX_TOOLS_REMEMBERED:
                 self._by_tool.clear()

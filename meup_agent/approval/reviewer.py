@@ -30,7 +30,14 @@ from meup_agent.approval.voting import Vote, VoteCount, VoteOutcome
 from meup_agent.approval.watched_policy import WatchedPolicy
 from meup_agent.client.explanations import allowed_words
 from meup_agent.client.running_handler import handler_is
-from meup_agent.errors import ConfigurationError, MeupError, RequestError, VoteRefused, printable
+from meup_agent.errors import (
+    ConfigurationError,
+    MeupError,
+    RequestError,
+    UsageError,
+    VoteRefused,
+    printable,
+)
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.reasons import Reason
@@ -48,6 +55,9 @@ log = logging.getLogger("meup_agent.approval")
 
 POLL_SECONDS: Final = 0.5
 """Interval at which reminders are looked at, and the file, of which each decision looks anew."""
+
+RULE_SECONDS: Final = 3.0
+"""Wait of a vote for the rule of its proposal, which may have come just before it."""
 
 SAY_SECONDS: Final = 5.0
 """Wait for the gateway to take one rejection or reminder."""
@@ -78,6 +88,7 @@ class Reviewer:
         self._space_name = ""
         self._tasks: TaskGroup | None = None
         self._counted = 0  # proposals whose votes have decided, and that are being carried out
+        self._arrived = Condition()  # one more is held
         self._ended = Condition()  # one of them has ended
         self.agent = Agent("reviewer")
         self._decider = Decider(self.policy.current, held=self.hold)
@@ -125,6 +136,7 @@ class Reviewer:
                 log.error("no vote can be counted: %s", printable(str(error)))
                 held.count = count
         self._held.add(held)
+        self._arrived.notify_all()
 
     # --- the tools ---
 
@@ -143,6 +155,7 @@ class Reviewer:
         no other.
         """
         try:
+            await self._until_held(context.space, proposal, proposer)
             return self._vote(context, proposal, proposer, Vote(vote), explanation or "", digest)
         except VoteRefused as error:
             log.info("a vote of %r does not count: %s", context.sender, error)
@@ -181,6 +194,18 @@ class Reviewer:
             with handler_is(None):
                 self._tasks.start_soon(self._carry_out, held)
         return result_of_vote(held, count)
+
+    async def _until_held(self, space: Space, proposal: str, proposer: str) -> None:
+        """Wait for the rule of what came a moment ago: its tool's schema is asked for first."""
+        with anyio.move_on_after(RULE_SECONDS):
+            while self._held.get(proposer, proposal) is None:
+                try:
+                    state = space.proposal(proposal, proposer=proposer).state
+                except UsageError:
+                    return
+                if state is not ProposalState.PENDING:
+                    return
+                await self._arrived.wait()
 
     def _check_voter(self, context: Context) -> None:
         """Refuse votes whose voter is not certain, or not the one that decided to vote."""

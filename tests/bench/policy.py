@@ -69,9 +69,9 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
     for each in unknown:
         first.decide(each, "bob")
     cold = (time.process_time() - begun) / len(unknown) * 1e6
-    yield Figure(f"{RULES} rules, the first call of a tool", cold, "µs")
+    yield Figure(f"{RULES} rules, the first call of a tool", cold, "µs", 20)
     [last] = taken(by_argument(), [call("read_file", path=f"d{RULES - 1}/a")], times)
-    yield Figure(f"{RULES} rules of one tool, the last one decides", last, "µs")
+    yield Figure(f"{RULES} rules of one tool, the last one decides", last, "µs", 20)
 
 
 PROGRAM = Program("policy", "Policies: rules that decide a call", measure)

@@ -1,9 +1,13 @@
-"""The example of a policy is good, and decides its cases."""
+"""The examples of policies: the file, reads that are allowed, four eyes, and learning."""
+
+import asyncio
+from pathlib import Path
 
 from meup_agent.approval import load_policy
 from meup_agent.approval.cases import load_cases
 from meup_agent.approval.policy_file import findings_of
-from tests.programs import ROOT
+from tests.bench.suggest import write
+from tests.programs import ROOT, program
 
 
 def test_the_policy_is_good_and_decides_its_cases() -> None:
@@ -13,3 +17,33 @@ def test_the_policy_is_good_and_decides_its_cases() -> None:
     assert findings_of(policy) == []
     assert len(cases) == 5
     assert [said for each in cases if (said := each.failure(policy))] == []
+
+
+def output_of(name: str, *options: object) -> str:
+    with program([ROOT / "examples" / name, *map(str, options)]) as done:
+        assert done.wait() == 0, done
+        return "\n".join(done.stdout)
+
+
+def test_reads_are_allowed_and_the_rest_is_asked() -> None:
+    assert output_of("allow_reads.py").splitlines() == [
+        "the text of docs/plan.md",
+        "paula is asked: write_file docs/plan.md",
+        "2 letters are in docs/plan.md",
+    ]
+
+
+def test_four_eyes_see_more_than_two() -> None:
+    first, second, third, last = output_of("four_eyes.py").splitlines()
+    assert first.startswith("lead: lead proposed it, and a proposer's vote never counts")
+    assert second == "security votes: {'security': 'approve'}, open"
+    assert third == "oncall votes: {'security': 'approve', 'oncall': 'approve'}, approved"
+    assert last == "1.4 is deployed"
+
+
+def test_rules_are_learned_from_a_journal(tmp_path: Path) -> None:
+    journal = tmp_path / "journal.db"
+    asyncio.run(write(journal, 1_200))
+    found = output_of("learn.py", journal, "demo", 5)
+    assert "allow tool_0 {'path': " in found
+    assert "decisions, 0 changed" in found

@@ -1,0 +1,94 @@
+"""Rule index: the rules that a text can match, by the beginnings of their patterns.
+
+Most patterns begin with letters that mean only themselves. So of two hundred rules that differ by
+a tool's name or by one argument, a few are left to be compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+from meup_agent.protocol.capability.glob import is_glob
+from meup_agent.protocol.capability.paths import is_path
+from meup_agent.protocol.capability.strings import begins, is_exact
+
+FEW: Final = 8
+"""Rules that are compared one after the other as fast as an index finds them."""
+
+
+class BeginningIndex:
+    """Numbers by the beginnings of patterns; those of patterns without one are found always.
+
+    Args:
+        patterns: A pattern for each number, of any JSON form; ``None``: any text.
+    """
+
+    def __init__(self, patterns: Sequence[object]) -> None:
+        self._always: list[int] = []
+        by_length: dict[int, dict[str, list[int]]] = {}
+        for number, pattern in enumerate(patterns):
+            beginnings = beginnings_of(pattern)
+            if beginnings is None:
+                self._always.append(number)
+                continue
+            for each in beginnings:
+                by_length.setdefault(len(each), {}).setdefault(each, []).append(number)
+        self._by_length = sorted(by_length.items())
+
+    def find(self, text: object) -> list[int]:
+        """The numbers, in order, of which the patterns may match a value; of others none does."""
+        if not isinstance(text, str):
+            return self._always
+        found = self._always
+        for length, numbers in self._by_length:
+            more = numbers.get(text[:length])
+            if more is not None:
+                found = found + more
+        # A pattern may have several beginnings.
+        return found if found is self._always else sorted(set(found))
+
+
+class ArgumentIndex:
+    """Numbers of patterns of arguments, by the argument that most of them look at."""
+
+    def __init__(self, patterns: Sequence[object]) -> None:
+        keys: Counter[str] = Counter()
+        for each in patterns:
+            if isinstance(each, dict):
+                members = cast("dict[str, object]", each)
+                keys.update(
+                    key
+                    for key, value in members.items()
+                    if not is_path(key) and not is_glob(key) and beginnings_of(value) is not None
+                )
+        [(self._key, count)] = keys.most_common(1) or [("", 0)]
+        self._index = None
+        if count > FEW:
+            self._index = BeginningIndex([self._wanted(each) for each in patterns])
+
+    def find(self, arguments: dict[str, Any]) -> list[int] | None:
+        """The numbers of the patterns that may match; ``None``: any may."""
+        return None if self._index is None else self._index.find(arguments.get(self._key))
+
+    def _wanted(self, pattern: object) -> object:
+        return (
+            cast("dict[str, object]", pattern).get(self._key) if isinstance(pattern, dict) else None
+        )
+
+
+def beginnings_of(pattern: object) -> tuple[str, ...] | None:
+    """Texts of which each match begins with one; ``None`` where nothing is known of that."""
+    if isinstance(pattern, list | tuple):
+        found: list[str] = []
+        for each in cast("Sequence[object]", pattern):
+            inner = beginnings_of(each)
+            if inner is None:
+                return None
+            found += inner
+        return tuple(found) or None
+    if not isinstance(pattern, str) or pattern.startswith("!"):
+        return None
+    begun = pattern if is_exact(pattern) else begins(pattern)
+    return (begun,) if begun else None

@@ -1,0 +1,93 @@
+"""The rule index leaves out no rule that matches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meup_agent.approval.policy import Policy
+from meup_agent.approval.rule_index import ArgumentIndex, BeginningIndex, beginnings_of
+from meup_agent.approval.rules import AllowRule, DenyRule, PolicyRule
+from meup_agent.errors import ConfigurationError
+from meup_agent.protocol.capability import compile_pattern
+from meup_agent.protocol.payloads import Call
+
+PATTERNS: list[Any] = [
+    *("a", "ab", "a*", "ab*", "*", "**", "?b", "a?", "[ab]c", "{a,b}*", "!a", "!!a", "!a*", "a/**"),
+    *("/a/", "/^a/", "/a|b/", "", 1, True, 1.5, ["a", "b*"], ["a", 1], ["!a", "b"], {"x": "a"}),
+    [["a"], "b"],
+]
+VALUES: list[Any] = ["a", "ab", "b", "abc", "a/b", "c", "", "ac", 1, True, 1.5, None, [], ["a"], {}]
+
+
+@given(st.lists(st.sampled_from(PATTERNS), max_size=30), st.sampled_from(VALUES))
+def test_each_pattern_that_matches_is_found_in_order(patterns: list[Any], value: Any) -> None:
+    found = BeginningIndex(patterns).find(value)
+    assert found == sorted(set(found))
+    matching = {
+        number for number, each in enumerate(patterns) if compile_pattern(each).matches(value)
+    }
+    assert matching <= set(found)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
+def test_beginnings_are_those_of_each_match(pattern: Any) -> None:
+    beginnings = beginnings_of(pattern)
+    if beginnings is not None:
+        matches = compile_pattern(pattern).matches
+        for value in VALUES:
+            assert not matches(value) or str(value).startswith(beginnings)
+
+
+ARGUMENTS = st.dictionaries(
+    st.sampled_from(["x", "y", "*", "**", "$.x", "x?"]),
+    st.sampled_from([each for each in PATTERNS if each not in ("", [["a"], "b"])]),
+    max_size=2,
+)
+
+
+@given(
+    rules=st.lists(
+        st.builds(
+            lambda make, tool, arguments: make(tool, arguments=arguments),
+            st.sampled_from([AllowRule, DenyRule]),
+            st.sampled_from(["a", "a*", "*", ["a", "b*"], "/a/", "!b"]),
+            st.one_of(ARGUMENTS, st.lists(ARGUMENTS, min_size=1, max_size=2)),
+        ),
+        min_size=9,
+        max_size=25,
+    ),
+    tool=st.sampled_from(["a", "b", "ab"]),
+    given_arguments=st.dictionaries(
+        st.sampled_from(["x", "y", "xy"]), st.sampled_from(VALUES), max_size=3
+    ),
+)
+def test_the_first_rule_that_matches_decides(
+    rules: list[PolicyRule], tool: str, given_arguments: dict[str, Any]
+) -> None:
+    kept: list[PolicyRule] = []
+    for rule in rules:
+        try:
+            Policy([*kept, rule])
+        except ConfigurationError:
+            continue
+        kept.append(rule)
+    policy, call = Policy(kept), Call("tools/call", {"name": tool, "arguments": given_arguments})
+    wanted = [
+        name
+        for name, rule in zip(policy.names, kept, strict=True)
+        if compile_pattern(rule.pattern).matches(
+            {"method": "tools/call", "tool": tool, "arguments": given_arguments, "proposer": "p"}
+        )
+    ]
+    assert policy.matching(call, "p") == wanted
+    assert policy.decide(call, "p").rule == (wanted[0] if wanted else "default")
+
+
+def test_few_arguments_are_compared_one_after_the_other() -> None:
+    assert ArgumentIndex([{"x": "a"}] * 8).find({"x": "b"}) is None
+    assert ArgumentIndex([{"x": "a"}] * 9).find({"x": "b"}) == []
+    assert ArgumentIndex([None] * 20).find({}) is None
