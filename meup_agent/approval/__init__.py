@@ -10,6 +10,7 @@ decides anything by itself, and silence is none of its decisions.
 
 from __future__ import annotations
 
+from meup_agent.approval.decision_log import DecisionLog, Judgement, LoggedProposal
 from meup_agent.approval.inbox import ApprovalOutcome, Inbox
 from meup_agent.approval.inbox_changes import InboxChanges
 from meup_agent.approval.inbox_item import (
@@ -25,6 +26,7 @@ from meup_agent.approval.inbox_item import (
 from meup_agent.approval.policy import History, Policy, PolicyDecision
 from meup_agent.approval.policy_file import load_policy
 from meup_agent.approval.proposal_history import PastProposal, ProposerRecord, SimilarCall
+from meup_agent.approval.reviewer import Reviewer
 from meup_agent.approval.reviewer_rules import InboxRule
 from meup_agent.approval.rules import (
     AllowRule,
@@ -35,10 +37,8 @@ from meup_agent.approval.rules import (
     QuorumRule,
     Verdict,
 )
-from meup_agent.approval.tool_directory import ToolFacts
-from meup_agent.approval.decision_log import DecisionLog, Judgement, LoggedProposal
-from meup_agent.approval.reviewer import Reviewer
 from meup_agent.approval.suggest import Suggestion, suggest_rules
+from meup_agent.approval.tool_directory import ToolFacts
 
 __all__ = [
     "AllowRule",

@@ -24,7 +24,7 @@ from meup_agent.reasons import Reason
 LEAST: Final = 20
 """Decisions that a rule covers at the least: with as many its bound is 0.84."""
 
-Z: Final = 1.959964
+_Z: Final = 1.959964
 """Of the normal distribution, for 95 % on both sides."""
 
 MAX_CHANGED: Final = 0.05
@@ -83,9 +83,9 @@ def wilson(agreed: int, of: int) -> float:
     """The lower end of Wilson's score interval, at 95 %."""
     if not of:
         return 0.0
-    part, square = agreed / of, Z * Z
+    part, square = agreed / of, _Z * _Z
     middle = part + square / (2 * of)
-    spread = Z * math.sqrt(part * (1 - part) / of + square / (4 * of * of))
+    spread = _Z * math.sqrt(part * (1 - part) / of + square / (4 * of * of))
     return max(0.0, (middle - spread) / (1 + square / of))
 
 
