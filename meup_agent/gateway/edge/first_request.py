@@ -56,7 +56,9 @@ class FirstRequest(asyncio.BufferedProtocol):
         """Begin to read, unless it was dropped while TLS was negotiated."""
         self._transport = cast("asyncio.Transport", transport)
         if self._dropped:
-            self._transport.abort()
+            # Later in this turn: the reader that aiofastnet adds next would outlive the socket, and
+            # be in the way of another one with its number.
+            asyncio.get_running_loop().call_soon(self._transport.abort)
 
     def get_buffer(self, sizehint: int) -> bytearray:
         """Room for the next read."""
