@@ -89,7 +89,7 @@ async def test_http_and_websocket_have_one_address() -> None:
         assert gateway.http_url == gateway.url.replace("ws://", "http://")
         async with dial(gateway, "bob") as bob, raw(gateway) as (reader, writer):
             writer.write(HEALTH)
-            assert await answer(reader) == (200, b'{"status": "ok"}')
+            assert await answer(reader) == (200, b'{"status":"ok"}')
             await undisturbed(bob)
 
 
@@ -99,7 +99,7 @@ async def test_tls_is_for_both() -> None:
         async with over_tls(gateway) as (reader, writer):
             for _ in range(2):
                 writer.write(HEALTH)
-                assert await answer(reader) == (200, b'{"status": "ok"}')
+                assert await answer(reader) == (200, b'{"status":"ok"}')
         async with over_tls(gateway) as (reader, writer):
             writer.write(head(gateway, "bob"))
             await greeted(reader)
