@@ -61,6 +61,7 @@ LIFECYCLE: Final = {
     "4.2.expiry": "a pending proposal expires for all once the gateway's clock is 60 s beyond it",
     "4.2.expiry.accepted_before": "what was asked for before that completes",
     "4.2.expiry.told": "a handler that looked at a proposal is cancelled as it expires, and told",
+    "4.4.edits_judged": "an edited call is judged again, by policy and capabilities",
     "4.4.even_if_gone": "where a decider wants it, it is fulfilled for a proposer who has left",
     "4.15.offered": "a dependent is sent once all that it depends on is fulfilled",
     "4.15.withdrawn": "a bad end withdraws the dependents, in their order",
@@ -128,6 +129,8 @@ SPACES: Final = {
 }
 
 WHO_MAY: Final = {
+    "4.17.renew": "its proposer gives a pending proposal more time, and changes nothing else of it",
+    "4.17.bounds": "a renewal is later, at most a week ahead, one of 1,000, and of no other's",
     "5.who.withdraw": "the proposer, while the proposal is pending",
     "5.who.fulfill": "whoever requests what was proposed: its method, and its tool",
     "5.who.cancel": "the requester",

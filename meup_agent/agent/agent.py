@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import anyio
 
@@ -17,10 +19,12 @@ from meup_agent.agent.registry import Registry
 from meup_agent.agent.runner import Runner
 from meup_agent.agent.script import Backend, check_may_run, run_script
 from meup_agent.agent.tasks import handler_tasks
+from meup_agent.client.proposal import Proposal
 from meup_agent.client.space import Space
 from meup_agent.errors import ConfigurationError, ConnectionFailed, UsageError
 from meup_agent.events import Observer
 from meup_agent.protocol.exchange import Mode
+from meup_agent.protocol.payloads import Call
 from meup_agent.session import Session, Settings
 from meup_agent.session.event_emitter import check_observer, observed
 from meup_agent.transport.websocket import websocket_connector
@@ -39,6 +43,12 @@ AnyObserver = TypeVar("AnyObserver", bound=Observer)
 
 GRACE: Final = 5.0
 """Seconds that handlers get to finish when an agent stops, and again to end when cancelled."""
+
+
+EditJudge = Callable[
+    [Space, Proposal, Call, dict[str, Any] | None], Awaitable[dict[str, Any] | None]
+]
+"""See :meth:`Agent.judge_edits`."""
 
 
 class Extension(Protocol):
@@ -70,6 +80,7 @@ class Agent(Decorators):
         for each in middleware:
             self.middleware(each)
         self._observers: list[Observer] = []
+        self._edit_judge: EditJudge | None = None
         super().__init__(self._registry.add)
 
     def include(self, source: object) -> None:
@@ -119,6 +130,23 @@ class Agent(Decorators):
             ConfigurationError: The extension needs more than an agent has.
         """
         extension.install(self)
+
+    def judge_edits(self, judge: EditJudge) -> None:
+        """Ask an async function before a fulfillment is sent that is not what was proposed.
+
+        It is asked after the middleware, in every space of the agent, whoever made the edit.
+
+        Args:
+            judge: Takes the space, the proposal, the call as it would be made, and the rule that
+                let the proposal pass, where one did. It returns the rule that lets the call pass,
+                or raises.
+
+        Raises:
+            UsageError: The agent has started.
+        """
+        if self._registry.frozen:
+            raise UsageError("the judge of edits comes too late: the agent has started")
+        self._edit_judge = judge
 
     def observe(self, observer: AnyObserver) -> AnyObserver:
         """Tell a function what happens to the agent in all its spaces; also a decorator.
@@ -217,6 +245,8 @@ class Agent(Decorators):
                 take_over=take_over,
             )
             bare = Space(session)
+            if self._edit_judge is not None:
+                session.edit_judge = partial(self._edit_judge, bare)
             layers = self._middleware.outbound
             joined = MiddlewareSpace(session, bare, layers) if layers else bare
             runner.attach(session, joined, bare)

@@ -10,7 +10,7 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
-from meup_agent.client.proposal_handle import TTL
+from meup_agent.client.proposal_handle import Ttl
 from meup_agent.client.running_handler import awaited, handler_is
 from meup_agent.client.space import send_progress
 from meup_agent.protocol import payloads
@@ -108,7 +108,7 @@ class Context:
         arguments: dict[str, Any] | None = None,
         *,
         to: str | Iterable[str] = (),
-        timeout: float | None = TTL,
+        timeout: Ttl = "space",
         total_timeout: float | None = None,
         idempotent: bool = False,
         accept_edits: bool = False,
@@ -155,7 +155,7 @@ class Context:
         arguments: dict[str, Any] | None = None,
         *,
         to: str | Iterable[str] = (),
-        ttl: float | None = TTL,
+        ttl: Ttl = "space",
         wait: Wait | str = Wait.ADDRESSED,
         depends_on: Iterable[ProposalHandle | str] = (),
         on_progress: OnProgress | None = None,

@@ -17,7 +17,7 @@ from meup_agent.client.explanations import allowed_words
 from meup_agent.client.proposal import Proposal
 from meup_agent.client.schema_check import Checker, checker_for
 from meup_agent.client.space import Space
-from meup_agent.errors import ConfigurationError, MeupError, printable
+from meup_agent.errors import ConfigurationError, MeupError, Refused, printable
 from meup_agent.protocol.payloads import META, Call, as_object, read_proposal
 from meup_agent.reasons import Reason
 
@@ -66,6 +66,7 @@ class Decider:
     def install(self, agent: Agent) -> None:
         """Register it as the agent's handler of proposals of every method."""
         agent.on_proposal(method="**")(self.handle)
+        agent.judge_edits(self.judge_edit)
 
     async def handle(self, proposal: Proposal, space: Space) -> None:
         """Decide one proposal, and do what was decided."""
@@ -88,11 +89,40 @@ class Decider:
             # It is decided elsewhere, or stays pending: people can still decide it.
             log.warning("proposal %s: %s", proposal.id, printable(str(error)))
 
+    async def judge_edit(
+        self, space: Space, proposal: Proposal, call: Call, rule: dict[str, Any] | None
+    ) -> dict[str, Any] | None:
+        """Judge an edited call as the call that it now is; the rule to be told.
+
+        A person, or a program of its own, that edits is asked by that, and may do what is left to
+        people. A rule that let the proposal pass may not.
+
+        Raises:
+            Refused: The policy does not let it pass.
+        """
+        proposed = read_proposal(proposal.envelope.payload)
+        decision = await self._decide(call, proposal.proposer, space, again=False)
+        asked = decision.verdict is Verdict.ASK and rule is None
+        if decision.verdict is not Verdict.ALLOW and not asked:
+            what = printable((proposed.name or proposed.method)[:64])
+            raise Refused(
+                "policy",
+                f"proposal {proposal.id} was not fulfilled: as it was edited, the call of {what!r}"
+                f" is not let pass by the rule {decision.rule}",
+            )
+        return decision.told
+
     async def decide(
         self, proposal: Proposal, space: Space, *, again: bool = False
     ) -> PolicyDecision:
         """Decide one proposal, and count it; ``again``: without its limits, which it has passed."""
-        shown = await self._show(read_proposal(proposal.envelope.payload), space)
+        call = read_proposal(proposal.envelope.payload)
+        return await self._decide(call, proposal.proposer, space, again=again)
+
+    async def _decide(
+        self, call: Call, proposer: str, space: Space, *, again: bool
+    ) -> PolicyDecision:
+        shown = await self._show(call, space)
         # From here on nothing waits: what is decided is counted before the next one is.
         policy, at = self._policy(), anyio.current_time()
         if shown.problem:
@@ -105,7 +135,7 @@ class Decider:
                 policy=policy.digest,
             )
         history = History() if again else self._histories.setdefault(space, History())
-        decision = policy.decide(shown.call, proposal.proposer, history, at)
+        decision = policy.decide(shown.call, proposer, history, at)
         history.record(decision, at)
         if decision.verdict is Verdict.ALLOW and shown.doubt:
             return msgspec.structs.replace(decision, verdict=Verdict.ASK, why=shown.doubt)

@@ -12,7 +12,7 @@ from meup_agent.client.explanations import (
 )
 from meup_agent.client.requests import request
 from meup_agent.client.running_handler import awaited
-from meup_agent.errors import AlreadyDecided, AlreadyInProgress, UsageError
+from meup_agent.errors import AlreadyDecided, AlreadyInProgress, Refused, UsageError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import Fulfills, ProposalKey
 from meup_agent.protocol.exchange.proposal_store import fingerprint_of
@@ -133,7 +133,8 @@ class Proposal:
                 tool does not take these ``arguments``; nothing was sent.
             UsageError: The proposal does not say who should carry it out; give ``executor``.
             RequestTimeout: No response came in time, or there was no connection in time.
-            Refused: The gateway does not let us make that request.
+            Refused: The gateway does not let us make that request; or, of an edited one, our
+                capabilities or our policy do not, and nothing was sent.
             ParticipantGone: The executor left the space; or the proposer did, 30 s ago or more,
                 without ``even_if_gone``, and nothing was sent.
             ConnectionFailed: The request was not sent, or its outcome is not known.
@@ -144,6 +145,7 @@ class Proposal:
                 f"proposal {self.id} does not say who should carry it out; "
                 "name the executor: fulfill(executor=…)"
             )
+        follows = timeout == "proposer"
         if timeout == "proposer":
             timeout = self._seconds_left()
         if arguments is not None and self.method == "tools/call":
@@ -151,6 +153,15 @@ class Proposal:
         params, changes = build_fulfillment(
             self._call, arguments, to, proposer=self.proposer, rule=rule
         )
+        if changes:
+            self._check_may_request(params, to)
+        judge = self._session.edit_judge
+        if changes and judge is not None:
+            # The call that it now is was shown to no rule, and its rule let another one pass.
+            rule = await judge(self, _call_for(self.method, params, to), rule)
+            params, changes = build_fulfillment(
+                self._call, arguments, to, proposer=self.proposer, rule=rule
+            )
         if on_progress is None and payloads.PROGRESS_TOKEN in self._call.meta:
             # The proposer follows the progress of our request, so the executor must tell it.
             on_progress = _ignore
@@ -162,7 +173,7 @@ class Proposal:
                 params,
                 timeout=timeout,
                 on_progress=on_progress,
-                fulfills=Fulfills(self._key, self._record or self._entry, even_if_gone),
+                fulfills=Fulfills(self._key, self._record or self._entry, even_if_gone, follows),
             )
         except AlreadyInProgress as error:
             raise AlreadyInProgress(self.id, error.by) from None
@@ -174,6 +185,19 @@ class Proposal:
             error=response.error,
             changes=changes,
         )
+
+    def _check_may_request(self, params: dict[str, Any], to: str) -> None:
+        """Raise Refused where our announced capabilities do not allow an edited call."""
+        roster = self._session.table.roster
+        if not roster.my_capabilities or not roster.guarantees.identity_checked:
+            return  # the gateway's word is not certain, or there is none (PROTOCOL 2)
+        asked = payloads.request(self.method, params, "")
+        if not roster.is_allowed(roster.me, kinds.MCP_REQUEST, asked, to=(to,)):
+            raise Refused(
+                "capability_violation",
+                f"proposal {self.id} was not fulfilled: none of the capabilities of {roster.me!r}"
+                " allows the call as it was edited",
+            )
 
     def _seconds_left(self) -> float | None:
         """Seconds that the proposer waits at the most; ``None``: as long as it takes."""
@@ -229,6 +253,12 @@ class Proposal:
         return DecisionReceipt(
             rejection, (self.id,), explainer_of(session), explained=bool(explain)
         )
+
+
+def _call_for(method: str, params: dict[str, Any], executor: str) -> payloads.Call:
+    """The call of a fulfillment as a proposal would say it, for those who judge proposals."""
+    meta = {payloads.TARGET: executor}
+    return payloads.Call(method, {**payloads.without_meta(params), payloads.META: meta})
 
 
 def _ignore(_: Progress) -> None:

@@ -6,7 +6,7 @@ import inspect
 import warnings
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
@@ -35,12 +35,15 @@ from meup_agent.protocol.outcomes import (
     value_of,
 )
 from meup_agent.protocol.payloads import build_proposal
+from meup_agent.protocol.timestamps import moment_of
 from meup_agent.reasons import Cause, Reason
 from meup_agent.session.deadlines import checked_timeout
+from meup_agent.session.settings import TTL as TTL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
     from contextlib import AbstractAsyncContextManager
+    from datetime import datetime
     from types import TracebackType
 
     from meup_agent.client.explanations import Explainer
@@ -49,8 +52,13 @@ if TYPE_CHECKING:
     from meup_agent.protocol.outcomes import Ending, Outcome
     from meup_agent.session import Session
 
-TTL: Final = 300.0
-"""Seconds that a proposal waits for a decision, if nothing else is said: a person may decide it."""
+Ttl = float | Literal["space"] | None
+"""Seconds that a proposal waits; ``space``: as its session's settings say, ``None``: for ever."""
+
+
+def ttl_in(session: Session, ttl: Ttl) -> float | None:
+    """The seconds that a proposal waits in a space."""
+    return session.ttl if ttl == "space" else ttl
 
 
 class ProposalHandle:
@@ -214,6 +222,34 @@ class ProposalHandle:
     def explain_by(self, explainer: Explainer) -> None:
         """Have this function send the words that explain its withdrawal."""
         self._explainer = explainer
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """The time at which we give it up, by the gateway's clock; ``None``: never."""
+        store, me = self._session.table.proposal_store, self._session.me
+        record = store.get(ProposalKey(me, self.id), self._session.now())
+        at = None if record is None else record.expires_at
+        return None if at is None else moment_of(at)
+
+    @awaited
+    async def renew(self, ttl: float) -> None:
+        """Give it more time, before its deadline; nothing else of it changes (PROTOCOL 4.17).
+
+        Returns when the gateway has taken it, where the gateway shows that. One that it refuses
+        leaves the deadline as it was.
+
+        Args:
+            ttl: Seconds from now to wait for a decision and its result, at most a week.
+
+        Raises:
+            AlreadyDecided: It is not pending any more; expired is decided, too.
+            UsageError: It has no deadline, or has a later one, or that would be too late.
+            Refused: The gateway did not let it through.
+        """
+        seconds = checked_timeout(ttl)
+        if seconds is None:
+            raise UsageError("a renewal gives a deadline; propose with ttl=None to have none")
+        await self._session.taken((self._session.pending_calls.renew(self._key, seconds),))
 
     def leave(self) -> None:
         """Its block is left: withdraw it if it is undecided."""

@@ -15,7 +15,7 @@ from meup_agent.client.explanations import (
 )
 from meup_agent.client.management import SpaceManagement
 from meup_agent.client.proposal import Proposal, ProposalRecord
-from meup_agent.client.proposal_handle import TTL, PendingProposal, ProposalHandle, propose
+from meup_agent.client.proposal_handle import PendingProposal, ProposalHandle, Ttl, propose, ttl_in
 from meup_agent.client.requests import TIMEOUT, request
 from meup_agent.client.resources import ResourceVerbs
 from meup_agent.client.running_handler import awaited
@@ -178,7 +178,7 @@ class Space(SpaceManagement, ResourceVerbs):
         arguments: dict[str, Any] | None = None,
         *,
         to: str | Iterable[str] = (),
-        timeout: float | None = TTL,
+        timeout: Ttl = "space",
         total_timeout: float | None = None,
         idempotent: bool = False,
         accept_edits: bool = False,
@@ -196,7 +196,7 @@ class Space(SpaceManagement, ResourceVerbs):
             to: If it becomes a proposal: the participants that should decide it; empty: any that
                 may.
             timeout: Seconds to wait, for a request as for a proposal; ``None``: as long as it
-                takes.
+                takes. By default the space's ``ttl`` (:class:`Settings`).
             total_timeout: Seconds to wait in all if it becomes a request: each progress
                 (``on_progress``) lets the ``timeout`` begin anew. ``None``: ten times the timeout;
                 as much as the timeout: progress does not extend it. Of a proposal the timeout is
@@ -222,23 +222,24 @@ class Space(SpaceManagement, ResourceVerbs):
             ParticipantGone: Every participant that could answer has left.
             ConnectionFailed: It was not sent, or its outcome is not known.
         """
+        seconds = ttl_in(self._session, timeout)
         params = {"name": tool, "arguments": arguments or {}}
         made = payloads.request("tools/call", params, "")
         if self.may(kinds.MCP_REQUEST, made, to=(participant,)):
-            await self._tools.check(participant, tool, arguments or {}, timeout)
+            await self._tools.check(participant, tool, arguments or {}, seconds)
             response = await request(
                 self._session,
                 participant,
                 "tools/call",
                 params,
-                timeout=timeout,
+                timeout=seconds,
                 total_timeout=total_timeout,
                 idempotent=idempotent,
                 on_progress=on_progress,
             )
             return value_of(response)
         async with self.propose(
-            participant, tool, arguments, to=to, ttl=timeout, on_progress=on_progress
+            participant, tool, arguments, to=to, ttl=seconds, on_progress=on_progress
         ) as proposal:
             return await proposal.result(accept_edits=accept_edits)
 
@@ -272,7 +273,7 @@ class Space(SpaceManagement, ResourceVerbs):
         arguments: dict[str, Any] | None = None,
         *,
         to: str | Iterable[str] = (),
-        ttl: float | None = TTL,
+        ttl: Ttl = "space",
         wait: Wait | str = Wait.ADDRESSED,
         depends_on: Iterable[ProposalHandle | str] = (),
         on_progress: OnProgress | None = None,
@@ -284,7 +285,9 @@ class Space(SpaceManagement, ResourceVerbs):
             tool: The tool's name.
             arguments: Its arguments.
             to: The participants that should decide it; empty: any that may.
-            ttl: Seconds to wait for a decision and its result; ``None``: as long as it takes.
+            ttl: Seconds to wait for a decision and its result; ``None``: as long as it takes. By
+                default the space's (:class:`Settings`). The handle can :meth:`renew
+                <ProposalHandle.renew>` it.
             wait: The rejection that ends the wait: ``addressed``, ``first``, ``all`` or
                 ``deadline`` (PROTOCOL 4.5).
             depends_on: Proposals of ours, or their ids, that must be fulfilled first (PROTOCOL
@@ -301,20 +304,20 @@ class Space(SpaceManagement, ResourceVerbs):
             UsageError: It was awaited, or asked for something, instead of entered; or it depends on
                 what is no proposal of ours, on itself, or on more than 64.
         """
-        given = arguments or {}
+        given, seconds = arguments or {}, ttl_in(self._session, ttl)
         block = propose(
             self._session,
             "tools/call",
             {"name": tool, "arguments": given},
             target=participant,
             to=names(to),
-            ttl=ttl,
+            ttl=seconds,
             wait=Wait(wait),
             on_progress=on_progress,
             depends_on=depends_on,
             check=None
             if participant is None
-            else partial(self._tools.check, participant, tool, given, ttl),
+            else partial(self._tools.check, participant, tool, given, seconds),
         )
         return PendingProposal(block)
 

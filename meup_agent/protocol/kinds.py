@@ -15,6 +15,8 @@ MCP_RESPONSE: Final = "mcp/response"
 MCP_PROPOSAL: Final = "mcp/proposal"
 MCP_WITHDRAW: Final = "mcp/withdraw"
 MCP_REJECT: Final = "mcp/reject"
+MCP_RENEW: Final = "mcp/renew"
+"""Ours: its proposer gives a proposal more time (PROTOCOL 4.17)."""
 CHAT: Final = "chat"
 SYSTEM_WELCOME: Final = "system/welcome"
 SYSTEM_PRESENCE: Final = "system/presence"
@@ -54,6 +56,7 @@ KINDS: Final = _table(
     Kind(MCP_PROPOSAL),
     Kind(MCP_WITHDRAW, correlated=True),
     Kind(MCP_REJECT, correlated=True),
+    Kind(MCP_RENEW, correlated=True),
     Kind(CHAT),
     Kind("chat/acknowledge", correlated=True),
     Kind("chat/cancel", correlated=True),

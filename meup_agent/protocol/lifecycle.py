@@ -81,6 +81,35 @@ def last_moment(expires_at: int) -> int:
     return expires_at + _CLOCK_DIFFERENCE
 
 
+MAX_RENEWAL_SECONDS: Final = 7 * 24 * 3600.0
+"""Time that a renewal may give from its acceptance on: an open proposal costs each reader."""
+
+MAX_RENEWALS: Final = 1_000
+"""Renewals of one proposal: each is kept in the journal, and read by everybody."""
+
+
+def renewal_problem(
+    state: ProposalState, expires_at: int | None, until: int, at: int | None, renewals: int
+) -> str:
+    """The reason why a proposal gets no more time; empty: it does (PROTOCOL 4.17).
+
+    ``until`` is the time that its proposer asks for, ``at`` the gateway's at this moment, both in
+    microseconds since 1970, and ``renewals`` how often it was renewed before.
+    """
+    now = state_at(state, expires_at, at)
+    if not now.is_pending:
+        return f"it is {now}"
+    if expires_at is None:
+        return "it has no deadline that could be later"
+    if until <= expires_at:
+        return "its deadline is as late already; a renewal takes no time away"
+    if at is not None and until > at + round(MAX_RENEWAL_SECONDS * 1_000_000) + _CLOCK_DIFFERENCE:
+        return f"a renewal gives at most {MAX_RENEWAL_SECONDS:.0f} s"
+    if renewals >= MAX_RENEWALS:
+        return f"it was renewed {MAX_RENEWALS} times"
+    return ""
+
+
 _CLOCK_DIFFERENCE: Final = CLOCK_DIFFERENCE // MICROSECOND
 
 

@@ -16,7 +16,7 @@ import msgspec
 import rfc8785
 
 from meup_agent.protocol import kinds
-from meup_agent.protocol.timestamps import moment_of, read_moment
+from meup_agent.protocol.timestamps import moment_of, read_moment, rfc3339
 from meup_agent.reasons import Cause
 
 META: Final = "_meta"
@@ -61,7 +61,7 @@ MAX_RPC_ID_CHARS: Final = 256
 """Characters of a JSON-RPC id, as of an envelope's: it is remembered, for cancels."""
 
 MAX_TTL: Final = 366 * 24 * 3600.0
-"""Seconds of a foreign ``ttl``, beyond which it is as good as none, and of one renewal."""
+"""Seconds of a foreign ``ttl``, beyond which it is as good as none."""
 
 JsonObject = dict[str, Any]
 
@@ -407,6 +407,16 @@ def build_fulfillment(
         meta[RULE] = rule
     params[META] = meta
     return params, edits
+
+
+def build_renewal(expires_at: int) -> JsonObject:
+    """The payload of a renewal: the later deadline, and nothing that the digest covers."""
+    return {"expires_at": rfc3339(expires_at)}
+
+
+def read_renewal(payload: JsonObject) -> int | None:
+    """The deadline of a renewal in microseconds since 1970; ``None`` if it has none."""
+    return read_moment(payload.get("expires_at"))
 
 
 def build_rejection(reason: str, rule: JsonObject | None = None) -> JsonObject:

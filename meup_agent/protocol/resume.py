@@ -8,6 +8,7 @@ import msgspec
 
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.payloads import as_object
+from meup_agent.protocol.timestamps import read_moment, rfc3339
 
 ARRIVED: Final = "dev.meup/arrived"
 """In a presence: the newcomer reads what it missed by itself. ``new``: it was not here before,
@@ -16,7 +17,8 @@ have missed anything, and the others say again what must not be missed (PROTOCOL
 
 REPLAYED: Final = "dev.meup/replayed"
 """Beside ``seq`` of an open proposal that was accepted before its reader came, and of a request
-that is out to fulfill it: an object, whose ``in_progress`` says whether there is such a request."""
+that is out to fulfill it: an object. Its ``in_progress`` says whether there is such a request, its
+``expires_at`` a deadline that is not the proposal's own any more."""
 
 MISSED_NOTHING: Final = frozenset({"new", "resumed"})
 """The values for members to which nothing need be sent again."""
@@ -73,22 +75,37 @@ def add_until(welcome: Envelope, until: int) -> Envelope:
     return msgspec.structs.replace(welcome, raw_payload=raw)
 
 
-def replayed(frame: bytes, seq: int, *, in_progress: bool) -> bytes:
+class ReplayMark(NamedTuple):
+    """The gateway's word on an open proposal from before its reader came."""
+
+    in_progress: bool = False  # a request is out to fulfill it
+    # Its deadline in microseconds since 1970, where the proposal does not say it itself.
+    expires_at: int | None = None
+
+
+NOT_REPLAYED: Final = ReplayMark()
+
+
+def replayed(frame: bytes, seq: int, mark: ReplayMark) -> bytes:
     """A frame from before its reader came, with the number of its reader's welcome."""
-    mark = b"true" if in_progress else b"false"
-    marked = b'%b,"%b":{"in_progress":%b}}' % (frame.rstrip()[:-1], REPLAYED.encode(), mark)
+    said = b"true" if mark.in_progress else b"false"
+    if mark.expires_at is not None:
+        said += b',"expires_at":"%b"' % rfc3339(mark.expires_at).encode()
+    marked = b'%b,"%b":{"in_progress":%b}}' % (frame.rstrip()[:-1], REPLAYED.encode(), said)
     return numbered(marked, seq)
 
 
-def read_replayed(extra: tuple[tuple[str, bytes], ...]) -> bool | None:
-    """True if a replayed proposal is in progress; ``None``: the envelope is no replay.
+def read_replayed(extra: tuple[tuple[str, bytes], ...]) -> ReplayMark | None:
+    """The mark of a replayed envelope; ``None``: it is no replay.
 
     A sender can write this header field, too: it counts only in an envelope whose number shows that
     it is not new.
     """
     for name, raw in extra:
         if name == REPLAYED:
-            return as_object(_decode_json(raw)).get("in_progress") is not False
+            said = as_object(_decode_json(raw))
+            in_progress = said.get("in_progress") is not False
+            return ReplayMark(in_progress, read_moment(said.get("expires_at")))
     return None
 
 

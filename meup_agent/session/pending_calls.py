@@ -145,6 +145,12 @@ class PendingCalls:
             if isinstance(effect, Send) and effect.priority is Priority.END
         ]
 
+    def renew(self, key: Key, seconds: float) -> str:
+        """Give a proposal more time; the id of what is said for that."""
+        renewal, effects = self.table.renew(key, seconds, self.now())
+        self.apply(effects)
+        return renewal.id
+
     def forget(self, key: Key) -> None:
         """Forget the ending, which no caller will ask for."""
         self._waits.pop(key, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -32,6 +33,7 @@ from meup_agent.protocol.exchange import (
     Wake,
 )
 from meup_agent.protocol.limits import check_frame
+from meup_agent.protocol.payloads import Call
 from meup_agent.protocol.timestamps import moment_of
 from meup_agent.reasons import Cause, Reason
 from meup_agent.session.connection import SessionConnection
@@ -53,7 +55,7 @@ from meup_agent.transport.handshake import advice_for
 from meup_agent.transport.loops import Condition, background_tasks, loop_clock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+    from collections.abc import AsyncGenerator, Coroutine, Iterable
     from typing import Self
 
     from anyio.abc import TaskGroup
@@ -66,6 +68,10 @@ if TYPE_CHECKING:
     from meup_agent.transport.base import Connector
 
 log = logging.getLogger("meup_agent.session")
+
+EditJudge = Callable[[Any, Call, dict[str, Any] | None], Awaitable[dict[str, Any] | None]]
+"""Takes a proposal, the call that would be made, and the rule that let the proposal pass; gives
+the rule that lets the call pass, or raises."""
 
 FLUSH_SECONDS: Final = 2.0
 """Wait of a session that ends until its last envelopes are sent."""
@@ -96,6 +102,10 @@ class Session(AsyncContextManagerMixin):
         take_over: bool = False,
     ) -> None:
         self._settings = settings or Settings()
+        self.ttl: Final = self._settings.ttl
+        """Seconds that a proposal waits where it does not say; ``None``: as long as it takes."""
+        self.edit_judge: EditJudge | None = None
+        """Judges a fulfillment that is not what was proposed, before it is sent."""
         self._handlers = handlers
         self._where = where
         self._participant = participant

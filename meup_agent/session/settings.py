@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from meup_agent.errors import ConfigurationError, UsageError
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.protocol.exchange import Limits, Mode
+from meup_agent.session.deadlines import checked_timeout
 from meup_agent.session.reconnector import Backoff
 
 if TYPE_CHECKING:
@@ -14,6 +17,24 @@ if TYPE_CHECKING:
     from meup_agent.protocol.exchange import Key, Role, Work
     from meup_agent.protocol.payloads import Call
     from meup_agent.reasons import Cause
+
+
+TTL: Final = 300.0
+"""Seconds that a proposal waits for a decision, if nothing else is said: a person may decide it."""
+
+
+def ttl_from_environment() -> float | None:
+    """Seconds of ``MEUP_TTL``, which may also be ``none``; without it :data:`TTL`."""
+    said = os.environ.get("MEUP_TTL", "").strip()
+    if not said or said.lower() == "none":
+        return None if said else TTL
+    try:
+        return checked_timeout(float(said))
+    except (ValueError, UsageError):
+        raise ConfigurationError(
+            f"MEUP_TTL is {said!r}; give seconds that a proposal waits, or none for as long as it"
+            " takes"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +47,8 @@ class Settings:
         limits: The handlers that run and wait at once.
         first_welcome: Seconds to wait for the first welcome; ``None``: as long as it takes.
         mode: Take part, only ask, or only look on.
+        ttl: Seconds that a proposal waits for its decision and result where it does not say, else
+            ``MEUP_TTL``, else 300; ``None``: as long as it takes.
     """
 
     dialect: str = DEFAULT_DIALECT
@@ -33,6 +56,11 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     first_welcome: float | None = 10.0
     mode: Mode = Mode.PARTICIPATING
+    ttl: float | None = field(default_factory=ttl_from_environment)
+
+    def __post_init__(self) -> None:
+        """Check the ttl, which each proposal would raise for."""
+        checked_timeout(self.ttl)
 
 
 class Handlers(Protocol):

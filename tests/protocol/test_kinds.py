@@ -38,6 +38,7 @@ def test_what_refers_to_something() -> None:
         "mcp/response",
         "mcp/withdraw",
         "mcp/reject",
+        "mcp/renew",
         "chat/acknowledge",
         "chat/cancel",
         "capability/grant-ack",

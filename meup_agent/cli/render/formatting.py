@@ -27,6 +27,7 @@ _NOUNS: Final = {
     kinds.MCP_PROPOSAL: "proposal",
     kinds.MCP_WITHDRAW: "withdraw",
     kinds.MCP_REJECT: "reject",
+    kinds.MCP_RENEW: "renew",
     kinds.SYSTEM_WELCOME: "welcome",
     kinds.SYSTEM_ERROR: "refused",
 }
@@ -86,6 +87,8 @@ def _said(envelope: Envelope) -> tuple[str, str, ProgressFigures | None, bool]:
             return noun, said, None, failed
         case kinds.MCP_WITHDRAW | kinds.MCP_REJECT:
             return noun, compact_text(payload.get("reason")), None, False
+        case kinds.MCP_RENEW:
+            return noun, compact_text(payload.get("expires_at")), None, False
         case kinds.CHAT:
             return noun, compact_text(payload.get("message", payload.get("text"))), None, False
         case kinds.SYSTEM_PRESENCE:

@@ -96,6 +96,8 @@ class Audit:
                 self._record_withdrawal(entry)
             case kinds.MCP_REJECT:
                 self._record_rejection(entry)
+            case kinds.MCP_RENEW:
+                self._record_renewal(entry)
             case kinds.MCP_REQUEST:
                 call = payloads.read_call(envelope.payload)
                 if call.method == kinds.CANCELLED:
@@ -152,6 +154,14 @@ class Audit:
                 decide(proposal, proposal.accepted_rejection or step)
         if not found and not self._index.was_released(*envelope.correlation):
             self.unknown += 1
+
+    def _record_renewal(self, entry: Entry) -> None:
+        folded = self._folder.fold(entry.envelope, seconds(entry))
+        proposal = self._index.find(folded.record)
+        if proposal is None:
+            return
+        until = payloads.read_renewal(entry.envelope.payload_object)
+        self._index.add_renewal(proposal, entry, until or entry.at, folded.ignored)
 
     def _find_withdrawn(self, withdraw: Envelope, name: str, now: float) -> ProposalAudit | None:
         """The proposal that a withdrawal takes back, or would."""

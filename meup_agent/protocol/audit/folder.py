@@ -35,6 +35,8 @@ _ME: Final = "\0observer"
 _IGNORED: Final = {
     "late_withdraw": Ignored.LATE,
     "withdraw_by_another": Ignored.NOT_THEIRS,
+    "late_renew": Ignored.LATE,
+    "renew_by_another": Ignored.NOT_THEIRS,
     "duplicate": Ignored.AGAIN,
     "duplicate_proposal": Ignored.AGAIN,
     "duplicate_reject": Ignored.AGAIN,
@@ -106,6 +108,9 @@ class ProposalFolder:
         match envelope.kind:
             case kinds.MCP_PROPOSAL:
                 return Folded(store.get(ProposalKey(envelope.sender, envelope.id), now))
+            case kinds.MCP_RENEW:
+                keys = (ProposalKey(envelope.sender, name) for name in envelope.correlation)
+                return Folded(next(filter(None, (store.get(key, now) for key in keys)), None))
             case kinds.MCP_WITHDRAW:
                 proposer = payloads.on_behalf_of(envelope.sender, envelope.payload_object)
                 keys = (ProposalKey(proposer, name) for name in envelope.correlation)

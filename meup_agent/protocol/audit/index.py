@@ -123,6 +123,16 @@ class ProposalIndex:
         self._append(proposal, step)
         return step
 
+    def add_renewal(
+        self, proposal: ProposalAudit, entry: Entry, until: int, ignored: Ignored | None
+    ) -> None:
+        """Append a renewal; several in a row are one step, with the latest deadline."""
+        last = proposal.steps[-1]
+        if last.what is StepKind.RENEWED and ignored is None is last.ignored:
+            last.times, last.until = last.times + 1, until
+            return
+        self.add(proposal, entry, StepKind.RENEWED, ignored=ignored).until = until
+
     def add_expiry(self, proposal: ProposalAudit, seq: int) -> Step:
         """Append that a proposal expired, which no envelope says: after its last, or in its time.
 
@@ -130,7 +140,7 @@ class ProposalIndex:
         """
         record = proposal.record
         assert record.expires_at is not None
-        at = max(last_moment(record.expires_at), *(step.until for step in proposal.steps))
+        at = max(last_moment(record.expires_at), *(step.at for step in proposal.steps))
         step = Step(seq, at, StepKind.EXPIRED, "", "", (), record.state, until=at)
         step.reason = record.reason or ""
         self._append(proposal, step)

@@ -85,8 +85,8 @@ class Step(msgspec.Struct):
     # The reason why it changed nothing; empty if it did, or had nothing to change.
     ignored: Ignored | None = None
     rule: ToldRule | None = None  # the rule by which a request or rejection says to be made
-    times: int = 1  # count of envelopes; only progress is gathered into one step
-    until: int = 0  # when it was said the last time
+    times: int = 1  # count of envelopes; progress and renewals are gathered into one step
+    until: int = 0  # when it was said the last time; of a renewal, the deadline that it gave
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -303,6 +303,6 @@ def _step(step: Step) -> JsonObject:
     }
     if step.rule is not None:
         said["rule"] = step.rule.document
-    if step.times > 1:
+    if step.times > 1 or step.what is StepKind.RENEWED:
         said["times"], said["until"] = step.times, rfc3339(step.until)
     return said

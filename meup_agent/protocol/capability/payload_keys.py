@@ -25,6 +25,7 @@ PAYLOAD_KEYS: Final[Mapping[str, frozenset[str]]] = {
     kinds.MCP_RESPONSE: frozenset({"jsonrpc", "id", "result", "error"}),
     kinds.MCP_WITHDRAW: frozenset({"reason", "proposalId"}),
     kinds.MCP_REJECT: frozenset({"reason", "proposalId"}),
+    kinds.MCP_RENEW: frozenset({"expires_at"}),
     kinds.CHAT: frozenset({"message", "text", "format"}),
     GRANT: frozenset({"recipient", "capabilities", "reason"}),
     GRANT_ACK: frozenset({"status", "reason"}),

@@ -44,6 +44,7 @@ _EXCHANGES: Final = frozenset(
         kinds.MCP_PROPOSAL,
         kinds.MCP_WITHDRAW,
         kinds.MCP_REJECT,
+        kinds.MCP_RENEW,
         kinds.MCP_REQUEST,
         kinds.MCP_RESPONSE,
     }
@@ -92,11 +93,11 @@ class InboundDispatcher(TablePart):
 
     def _dispatch_old(self, envelope: Envelope, now: float) -> None:
         """Apply what we have read, or an open proposal, with its request, of before we came."""
-        in_progress = read_replayed(envelope.extra)
-        if in_progress is None or not _is_readable(envelope):
+        replayed = read_replayed(envelope.extra)
+        if replayed is None or not _is_readable(envelope):
             self._context.drop("duplicate", envelope, expected=True)
         elif envelope.kind == kinds.MCP_PROPOSAL:
-            self.proposals.receive(envelope, now, begins=not in_progress)
+            self.proposals.receive(envelope, now, replayed)
         elif envelope.kind == kinds.MCP_REQUEST:
             self._requests.enter(envelope, now)
 
@@ -185,6 +186,8 @@ class InboundDispatcher(TablePart):
                 self.proposals.receive_withdraw(envelope, now)
             case kinds.MCP_REJECT:
                 self.proposals.receive_reject(envelope, now)
+            case kinds.MCP_RENEW:
+                self.proposals.receive_renewal(envelope, now)
             case kinds.MCP_RESPONSE:
                 self.reader.receive(envelope, now)
             case _:

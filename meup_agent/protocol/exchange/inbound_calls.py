@@ -23,6 +23,7 @@ from meup_agent.protocol.exchange.response_reader import ResponseReader
 from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.lifecycle import ProposalEvent
 from meup_agent.protocol.payloads import Call
+from meup_agent.protocol.resume import NOT_REPLAYED, ReplayMark
 from meup_agent.reasons import Cause, Reason, cause_of_cancel, read_reason
 
 
@@ -246,8 +247,8 @@ class InboundProposals(TablePart):
 
     # --- a proposal ---
 
-    def receive(self, envelope: Envelope, now: float, *, begins: bool = True) -> None:
-        """Apply a proposal; one that begins nothing is a record only."""
+    def receive(self, envelope: Envelope, now: float, replayed: ReplayMark = NOT_REPLAYED) -> None:
+        """Apply a proposal; one that is in progress already is a record only."""
         context, store = self._context, self._context.proposal_store
         key = ProposalKey(envelope.sender, envelope.id)
         if envelope.sender == context.me:
@@ -262,6 +263,8 @@ class InboundProposals(TablePart):
                 cause = cause_of_end(*key, Reason.NO_LONGER_NEEDED, USED_AGAIN, now)
                 self._end(key, known, cause, now)
         record = store.add(envelope, now, accepted=context.moment(now))
+        if replayed.expires_at is not None:
+            store.set_deadline(record, replayed.expires_at)
         reason = context.tombstones.get("withdrawn", *key, now)
         if reason is not None:
             store.withdrawn(key, reason, now)
@@ -269,7 +272,11 @@ class InboundProposals(TablePart):
         if record.copied:
             self._notify_copied(record, envelope, now)
         starts_nothing = record.copied or not record.state.is_pending
-        if begins and (starts_nothing or envelope.concerns(context.me)) and context.mode.answers:
+        if (
+            not replayed.in_progress
+            and (starts_nothing or envelope.concerns(context.me))
+            and context.mode.answers
+        ):
             self._take(record, envelope, now)
 
     def _take(self, record: ProposalEntry, envelope: Envelope, now: float) -> None:
@@ -301,6 +308,30 @@ class InboundProposals(TablePart):
         first = next((each.key.proposer for each in named if not each.copied), "")
         conflict = Conflict(record.key.id, copied_by=envelope.sender, proposer=first)
         self._scheduler.notify(Role.CONFLICT, envelope, now, conflict, droppable=True)
+
+    # --- a renewal ---
+
+    def receive_renewal(self, envelope: Envelope, now: float) -> None:
+        """Apply a renewal: the proposer's, of one pending proposal (PROTOCOL 4.17)."""
+        context, store = self._context, self._context.proposal_store
+        until = payloads.read_renewal(envelope.payload_object)
+        if until is None or len(envelope.correlation) != 1:
+            context.drop("malformed_renew", envelope)
+            return
+        name = envelope.correlation[0]
+        record = store.get(ProposalKey(envelope.sender, name), now)
+        if record is None:
+            by_another = bool(store.under(name, now))
+            why = "renew_by_another" if by_another else "unknown_renew"
+            context.drop(why, envelope, expected=not by_another)
+            return
+        before = record.expires_at
+        if envelope.sender == context.me and before == until:
+            return  # our own, which took effect as it was said
+        if store.renew(record, until, context.moment(now)):
+            context.drop("late_renew", envelope, expected=True)
+        elif before is not None:
+            self._outbound.postpone(record, (until - before) / 1_000_000, now)
 
     # --- a withdraw ---
 

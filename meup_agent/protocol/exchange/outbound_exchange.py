@@ -49,6 +49,7 @@ class Fulfills(NamedTuple):
     proposal: ProposalKey
     record: ProposalEntry | None = None  # that proposal, as its decider has seen it
     even_if_gone: bool = False  # it is wanted also where its proposer has left
+    follows: bool = False  # its deadline is the proposal's, and moves with that
 
 
 class OutboundExchange(msgspec.Struct):

@@ -9,8 +9,11 @@ from meup_agent.errors import (
     AlreadyInProgress,
     AmbiguousProposal,
     ParticipantGone,
+    UsageError,
 )
+from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.callers import find_missing
+from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.dependencies import DependentProposals
 from meup_agent.protocol.exchange.effects import Key, Priority, Unsend, Wake
 from meup_agent.protocol.exchange.outbound_exchange import (
@@ -71,6 +74,10 @@ class OutboundTracker:
         )
         self._dependents = DependentProposals(context, self)
         self._withdrawn: list[OutboundExchange] | None = None  # those to be withdrawn together
+        # Renewals that the gateway may refuse, each with the deadlines before it.
+        self._renewals: TTLMap[str, tuple[OutboundExchange, float, int]] = TTLMap(
+            count=ENDED_COUNT, seconds=ENDED_SECONDS
+        )
         self._fulfilled: TTLMap[ProposalKey, bool] = TTLMap(
             count=MAX_PROPOSALS, seconds=float("inf")
         )
@@ -252,6 +259,65 @@ class OutboundTracker:
         for exchange in [item for item in self._open.values() if item.parent == parent]:
             self.give_up(exchange.key, cause, now)
 
+    # --- more time ---
+
+    def renew(self, key: Key, seconds: float, now: float) -> Envelope:
+        """Give a proposal of ours more time from now on; raises as :meth:`ExchangeTable.renew`."""
+        context, exchange = self._context, self._open.get(key.id)
+        record = None if exchange is None else exchange.proposal
+        if exchange is not None and record is None and exchange.is_proposal:
+            raise UsageError(
+                f"proposal {key.id} waits for those that it depends on; its time has not begun"
+            )
+        if exchange is None or record is None:
+            known = context.proposal_store.get(ProposalKey(context.me, key.id), now)
+            state = ProposalState.EXPIRED if known is None else context.state_of(known, now)
+            raise AlreadyDecided(key.id, ProposalState.EXPIRED if state.is_pending else state)
+        moment, before, deadline = context.moment(now), record.expires_at, exchange.deadline
+        until = None if moment is None else (moment // 1_000 + round(seconds * 1_000)) * 1_000
+        if before is None or deadline is None or until is None:
+            raise UsageError(
+                f"proposal {key.id} has no deadline, and waits as long as it takes; propose it with"
+                " a ttl to renew it"
+            )
+        problem = context.proposal_store.renew(record, until, moment)
+        if problem:
+            raise UsageError(f"proposal {key.id} was not renewed: {problem}")
+        exchange.deadline = now + seconds
+        context.look_again(exchange.deadline, key)
+        renewal = context.envelope_sender.send(
+            kinds.MCP_RENEW,
+            payloads.build_renewal(until),
+            now=now,
+            priority=Priority.ANSWER,
+            to=exchange.draft.to,
+            correlation=(key.id,),
+        )
+        self._renewals.put(renewal.id, (exchange, deadline, before), now)
+        return renewal
+
+    def _take_back_renewal(self, envelope_id: str, now: float) -> bool:
+        """Return to the deadline before a renewal that the gateway refused; true if it was one."""
+        found = self._renewals.pop(envelope_id)
+        if found is None:
+            return False
+        exchange, deadline, expires_at = found
+        if exchange.is_open and exchange.proposal is not None:
+            exchange.deadline = deadline
+            self._context.proposal_store.set_deadline(exchange.proposal, expires_at)
+            self._context.look_again(max(deadline, now), exchange.key)
+        return True
+
+    def postpone(self, record: ProposalEntry, seconds: float, now: float) -> None:
+        """Let what waits for a proposal wait longer: it was renewed, perhaps beside us."""
+        own = self.find_own_proposal(record, now)
+        waiting = self.open_fulfillments(record.key) if own is None else [own]
+        for each in waiting:
+            follows = each.fulfilling is None or each.fulfilling.follows
+            if each.is_open and each.deadline is not None and follows:
+                each.deadline += seconds
+                self._context.look_again(each.deadline, each.key)
+
     # --- the connection ---
 
     def connection_lost(self, now: float) -> None:
@@ -369,7 +435,8 @@ class OutboundTracker:
         """End what the gateway refused; true if it is a request or proposal of ours."""
         exchange = self._open_and_offered(envelope_id)
         if exchange is None:
-            return self._ended.get(envelope_id, now) is not None
+            is_renewal = self._take_back_renewal(envelope_id, now)
+            return is_renewal or self._ended.get(envelope_id, now) is not None
         error, words = payload.get("error"), payload.get("message")
         code = error if isinstance(error, str) else "error"
         message = f"the gateway refused {exchange.draft.kind} {envelope_id}: {code}"

@@ -18,6 +18,7 @@ from meup_agent.protocol.lifecycle import (
     ProposalEvent,
     ProposalState,
     last_moment,
+    renewal_problem,
     state_at,
 )
 from meup_agent.protocol.outcomes import Rejection
@@ -131,6 +132,7 @@ class ProposalEntry(msgspec.Struct):
     seen_at: float = 0.0
     # The time at which its proposer gives it up, in microseconds since 1970 (UTC), as far as said.
     expires_at: int | None = None
+    renewals: int = 0  # how often that was moved
     # Other proposals that its proposer made under this id before, latest first.
     earlier: tuple[ProposalEntry, ...] = ()
 
@@ -361,14 +363,18 @@ class ProposalStore:
         """The time after which the next proposal is to be looked at by :meth:`expire`."""
         return self._expiries[0][0] if self._expiries else None
 
-    def renew(self, record: ProposalEntry, expires_at: int) -> bool:
-        """Give a pending proposal more time; ``False`` if that changes nothing (PROTOCOL 4.2)."""
-        before = record.expires_at
-        if not record.state.is_pending or before is None or expires_at <= before:
-            return False
+    def renew(self, record: ProposalEntry, until: int, at: int | None) -> str:
+        """Give a pending proposal more time; the reason why it gets none, or empty."""
+        problem = renewal_problem(record.state, record.expires_at, until, at, record.renewals)
+        if not problem:
+            record.renewals += 1
+            self.set_deadline(record, until)
+        return problem
+
+    def set_deadline(self, record: ProposalEntry, expires_at: int) -> None:
+        """Move the deadline of a proposal, as its gateway or its proposer has it."""
         record.expires_at = expires_at
         self._watch(record)
-        return True
 
     def expire(self, at: int) -> list[ProposalEntry]:
         """Step every proposal whose time is over at a time of the gateway's clock."""

@@ -233,6 +233,15 @@ class ExchangeTable:
         if exchange is not None:
             exchange.patience, exchange.latest = by, until
 
+    def renew(self, key: Key, seconds: float, now: float) -> tuple[Envelope, list[Effect]]:
+        """Give a proposal of ours more time from now on; the renewal, and the effects.
+
+        Raises:
+            AlreadyDecided: It is not pending any more.
+            UsageError: It has no deadline, or cannot have that one.
+        """
+        return self._outbound.renew(key, seconds, now), self._flush(now)
+
     def give_up(self, key: Key, cause: Cause, now: float) -> list[Effect]:
         """End the wait of a caller that gave up: withdraw a proposal, cancel a request."""
         self._outbound.give_up(key, cause, now)

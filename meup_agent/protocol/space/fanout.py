@@ -252,7 +252,7 @@ class Fanout:
     def _deliver_replayed(self, member: Subscriber, replay: ReplayedEnvelope, seq: int) -> None:
         frame = self._cache.encode(replay.envelope, member.form.dialect)
         if frame is not None:
-            marked = replayed(frame, seq, in_progress=replay.in_progress)
+            marked = replayed(frame, seq, replay.mark)
             self._queue(member, member.form.pack(marked))
             self._counters.delivered += 1
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from meup_agent.protocol import kinds
+from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState, proposal_step, state_at
 
@@ -46,6 +46,7 @@ class OpenItem(msgspec.Struct, eq=False):
     called: tuple[str, str] = ("", "")
     # The time at which a proposal expires, in microseconds since 1970 (UTC).
     expires_at: int | None = None
+    renewals: int = 0
     # Requests that are out to fulfill a proposal, by number.
     fulfilling: dict[int, OpenItem] = msgspec.field(default_factory=dict[int, "OpenItem"])
     whole: bool = True  # false if the payload was too large to keep
@@ -68,6 +69,13 @@ class OpenItem(msgspec.Struct, eq=False):
     def step(self, event: ProposalEvent) -> None:
         """Take a step of a proposal's lifecycle; IllegalStep if there is no such."""
         self.state = proposal_step(self.state, event)
+
+    @property
+    def moved_to(self) -> int | None:
+        """A proposal's deadline, where its readers cannot tell it from the proposal alone."""
+        call = None if self.expires_at is None else payloads.read_proposal(self.envelope.payload)
+        own = None if call is None else call.expiry(None)
+        return None if own == self.expires_at else self.expires_at
 
     def state_at(self, at: int) -> ProposalState:
         """A proposal's state at a time: without a request out it expires (PROTOCOL 4.2)."""

@@ -14,7 +14,7 @@ import msgspec
 
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState
+from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState, renewal_problem
 from meup_agent.protocol.payloads import JsonObject
 from meup_agent.protocol.space.decisions import (
     Broadcast,
@@ -36,7 +36,7 @@ MAX_OPEN_BYTES: Final = 4 * 1024 * 1024
 """Bytes of frames and payloads that are kept of a participant, to decide about them again."""
 
 TRACKED_KINDS: Final = frozenset(
-    {kinds.MCP_PROPOSAL, kinds.MCP_REQUEST, kinds.MCP_RESPONSE, kinds.MCP_WITHDRAW}
+    {kinds.MCP_PROPOSAL, kinds.MCP_REQUEST, kinds.MCP_RESPONSE, kinds.MCP_WITHDRAW, kinds.MCP_RENEW}
 )
 """The kinds with which something begins or ends."""
 
@@ -161,6 +161,8 @@ class InFlight:
                 self._requested(envelope, payload, at)
             case kinds.MCP_RESPONSE:
                 self._responded(envelope, payload)
+            case kinds.MCP_RENEW:
+                self._renewed(envelope, payload)
             case kinds.MCP_WITHDRAW:
                 # The gateway's own words come here only when they are read from the journal again.
                 by = payloads.on_behalf_of(envelope.sender, payload)
@@ -234,6 +236,29 @@ class InFlight:
             by_id = next(named, by_id)
         if by_id is not None:
             self._take(self._requests, sender, by_id.envelope.id)
+
+    def renewal_problem(self, renewal: Envelope, until: int, at: int) -> str:
+        """The reason why a renewal gives no more time; empty: it does (PROTOCOL 4.17)."""
+        sender, proposal = renewal.sender, renewal.correlation[0]
+        item = self._proposals.get(sender, proposal)
+        if item is not None:
+            return renewal_problem(item.state, item.expires_at, until, at, item.renewals)
+        ended = self._proposals.ended.of(proposal).get(sender)
+        return "it is not known here" if ended is None else f"it is {ended.state}"
+
+    def _renewed(self, envelope: Envelope, payload: dict[str, Any]) -> None:
+        until = payloads.read_renewal(payload)
+        for proposal in envelope.correlation:
+            item = self._proposals.get(envelope.sender, proposal)
+            if item is not None and until is not None:
+                item.expires_at = until
+                item.renewals += 1
+
+    def forget_old(self, at: int) -> None:
+        """Forget what began too long ago and may be decided no more, of all participants."""
+        for shelf in (self._requests, self._proposals):
+            for participant in tuple(shelf.owners):
+                self._forget_old(shelf, participant, at)
 
     def _withdrawn(self, sender: str, envelope_id: str, at: int) -> None:
         proposal = self._proposals.get(sender, envelope_id)

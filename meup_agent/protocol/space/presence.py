@@ -16,7 +16,7 @@ from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import JsonObject
-from meup_agent.protocol.resume import ARRIVED
+from meup_agent.protocol.resume import ARRIVED, ReplayMark
 from meup_agent.protocol.space.indexes import OpenItem
 from meup_agent.protocol.space.inflight import InFlight
 from meup_agent.reasons import Reason
@@ -114,7 +114,7 @@ class ReplayedEnvelope(NamedTuple):
     """An envelope of before a newcomer came."""
 
     envelope: Envelope  # a proposal, or a request that is out to fulfill the one before it
-    in_progress: bool
+    mark: ReplayMark
 
 
 def select_replayed(
@@ -148,7 +148,10 @@ def select_replayed(
             found.append(told)
     found.sort(key=lambda told: told[0].number)
     return [
-        ReplayedEnvelope(item.envelope, told[0].state is ProposalState.IN_PROGRESS)
+        ReplayedEnvelope(
+            item.envelope,
+            ReplayMark(told[0].state is ProposalState.IN_PROGRESS, told[0].moved_to),
+        )
         for told in found
         for item in told
     ]

@@ -32,6 +32,7 @@ RESERVED_KIND: Final = "reserved_kind"
 CAPABILITY_VIOLATION: Final = "capability_violation"
 NOT_PROPOSER: Final = "not_proposer"
 NOT_PENDING: Final = "not_pending"
+NOT_RENEWED: Final = "not_renewed"
 SEVERAL_PROPOSALS: Final = "several_proposals"
 RESERVED_KEY: Final = "reserved_key"
 
@@ -98,6 +99,8 @@ class Rules:
             )
         if envelope.kind == kinds.MCP_WITHDRAW:
             return self._check_proposer(envelope)
+        if envelope.kind == kinds.MCP_RENEW:
+            return self._check_renewal(arrival)
         if envelope.kind == kinds.MCP_REQUEST and not is_notification(arrival.payload):
             refused = self._check_id(envelope)
             return self._check_named(arrival) if refused is None else refused
@@ -115,10 +118,32 @@ class Rules:
             return True
         if envelope.kind == kinds.MCP_REQUEST:
             return payloads.called(payload)[0] in ALWAYS_ALLOWED_METHODS
+        if envelope.kind == kinds.MCP_RENEW:
+            return True  # whoever may propose something may say until when
         if envelope.kind == GRANT_ACK:
             return self._management.may_acknowledge(participant, envelope.correlation)
         answers = envelope.kind == kinds.MCP_RESPONSE
         return answers and self._open.was_asked(participant, envelope.correlation)
+
+    def _check_renewal(self, arrival: InboundFrame) -> Refusal | None:
+        """Only the proposer renews, and only what is pending, within bounds (PROTOCOL 4.17)."""
+        renewal = arrival.envelope
+        until = payloads.read_renewal(arrival.payload)
+        if until is None or len(renewal.correlation) != 1:
+            return refuse(
+                renewal,
+                "invalid_envelope",
+                "a renewal names one proposal in its correlation, and its later deadline in"
+                " 'expires_at', an RFC 3339 time with its zone",
+            )
+        refused = self._check_proposer(renewal)
+        if refused is not None:
+            return refused
+        problem = self._open.renewal_problem(renewal, until, arrival.at)
+        if not problem:
+            return None
+        message = f"proposal {renewal.correlation[0]!r} gets no more time: {problem}"
+        return refuse(renewal, NOT_RENEWED, message)
 
     def _check_proposer(self, withdraw: Envelope) -> Refusal | None:
         """Only the proposer withdraws; unknown and late withdraws pass (PROTOCOL 3, 4.1)."""
@@ -128,7 +153,7 @@ class Rules:
                 return refuse(
                     withdraw,
                     NOT_PROPOSER,
-                    f"proposal {proposal} is not yours; only its proposer withdraws it",
+                    f"proposal {proposal} is not yours; only its proposer withdraws or renews it",
                 )
         return None
 

@@ -32,7 +32,6 @@ from meup_agent.protocol.space.decisions import (
 )
 from meup_agent.protocol.space.fanout import Fanout, Subscriber
 from meup_agent.protocol.space.indexes import Receipt
-from meup_agent.protocol.space.inflight import OPEN_SECONDS
 from meup_agent.protocol.space.journal import Entry, Journal
 from meup_agent.protocol.space.management import KICKED_CODE, REMOVED, InviteIssuer
 from meup_agent.protocol.space.members import (
@@ -58,6 +57,9 @@ log = logging.getLogger("meup_agent.gateway")
 
 TAKEN_OVER: Final = 4409
 """Close code for a connection that a newer one of the same participant replaced (PROTOCOL 3)."""
+
+RECOVERED_SECONDS: Final = 24 * 3_600.0
+"""Time before its start of which a gateway reads what was said: proposals may be held overnight."""
 
 RECOVERED_ENTRIES: Final = 100_000
 """Entries that are read when a gateway starts, to know again what is open, and sent twice."""
@@ -418,13 +420,14 @@ class SpaceServer:
 
     def _recover(self) -> None:
         """Restore from the journal what holds, what is open and what is recognized."""
-        since = self.now() - round(OPEN_SECONDS * 1_000_000)
+        since = self.now() - round(RECOVERED_SECONDS * 1_000_000)
         recovered = self.journal.recover(self.name, since=since, limit=RECOVERED_ENTRIES)
         # Before any request: what asked in a dialect is answered in it.
         for dialect in {entry.envelope.protocol for entry in recovered.entries}:
             self._state.register_dialect(dialect)
         for entry in recovered.entries:
             self._state.recover(entry)
+        self._state.open.forget_old(self.now())
         for grant in self._state.restore(recovered.facts):
             log.warning(
                 "%s: grant %s holds no more: who gave or got it is not what they were",

@@ -315,7 +315,8 @@ class Peer:
         meta = {} if fulfills is None else {"_meta": {payloads.PROPOSER: fulfills.proposer}}
         if fulfills is not None:
             even_if_gone = options.pop("even_if_gone", False)
-            options["fulfills"] = Fulfills(fulfills, even_if_gone=even_if_gone)
+            follows = options.pop("follows", False)
+            options["fulfills"] = Fulfills(fulfills, even_if_gone=even_if_gone, follows=follows)
         return self._begins(
             draft(
                 kinds.MCP_REQUEST,

@@ -12,7 +12,7 @@ from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange import Effect, Role
 from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.resume import read_seq, replayed
+from meup_agent.protocol.resume import ReplayMark, read_seq, replayed
 from tests.protocol.exchange.peer import dropped, said, started
 from tests.protocol.exchange.test_resume_cursor import EVERYTHING, Numbered
 
@@ -36,7 +36,7 @@ class Newcomer(Numbered):
         return draft(kinds.MCP_REQUEST, body, id="r", sender=sender, to=(to,), correlation=("p",))
 
     def is_told(self, envelope: Envelope, *, in_progress: bool = False) -> list[Effect]:
-        frame = replayed(encode(envelope, self.dialect), self.seq, in_progress=in_progress)
+        frame = replayed(encode(envelope, self.dialect), self.seq, ReplayMark(in_progress))
         assert read_seq(frame) == self.seq
         return self.did(self.table.receive(decode(frame), self.now, self.seq))
 
@@ -117,7 +117,7 @@ def test_a_withdraw_ends_what_was_told(me: Newcomer) -> None:
 def test_the_mark_in_what_is_new_means_nothing(me: Newcomer) -> None:
     """A sender wrote it, to have no handler see its proposal, or begin with its request."""
     proposal = me.proposes()
-    frame = replayed(encode(proposal, me.dialect), me.seq + 1, in_progress=True)
+    frame = replayed(encode(proposal, me.dialect), me.seq + 1, ReplayMark(True))
     me.seq += 1
     assert len(started(me.did(me.table.receive(decode(frame), me.now, me.seq)))) == 1
 

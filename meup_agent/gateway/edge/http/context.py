@@ -133,6 +133,7 @@ _OF_A_REFUSAL: Final = {
     "participant_exists": CONFLICT,
     "already_exists": CONFLICT,
     "not_pending": CONFLICT,
+    "not_renewed": CONFLICT,
 }
 """The status by a refusal's code; whatever else is refused is not allowed to this sender."""
 
