@@ -11,6 +11,9 @@ from meup_agent.protocol.payloads import as_object
 WELCOME_KEY: Final = "dev.meup/guarantees"
 """The key of a welcome for its gateway's guarantees; readers may leave it."""
 
+DIALECT: Final = "dialect"
+"""In a participant of a welcome or presence: the dialect that it speaks, while it is present."""
+
 OBSERVING: Final = "observing"
 """In a welcome, ``true``: its reader is not present. As the code of a ``system/error``: its reader
 sent something, and observers send nothing."""

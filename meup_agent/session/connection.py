@@ -18,8 +18,10 @@ from meup_agent.errors import (
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.dialects.rpc_ids import BY_RPC_ID, RpcIds
+from meup_agent.protocol.dialects.translate import to_executor
 from meup_agent.protocol.exchange import Priority
 from meup_agent.protocol.guarantees import is_eviction
+from meup_agent.protocol.kinds import MCP_PROPOSAL
 from meup_agent.protocol.limits import check_frame
 from meup_agent.protocol.resume import read_seq
 from meup_agent.session.join import PROBE_ATTEMPTS, EchoProbe
@@ -276,6 +278,9 @@ class SessionConnection:
             return False
         draft = waiting.draft
         try:
+            if draft.kind == MCP_PROPOSAL and self._first and self._first.names_executors:
+                # In the table it stays a broadcast: whoever may decides.
+                draft = draft if draft.to or draft.frame else to_executor(draft)
             frame = encode(draft, self.dialect)
             if frame is not draft.frame:  # one that was written before was checked then
                 check_frame(frame)

@@ -9,6 +9,7 @@ import anyio
 
 from meup_agent.errors import SessionEnded, WrongParticipant
 from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.dialects import PUBLISHED
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.guarantees import is_eviction
 
@@ -54,6 +55,7 @@ class Welcomed(NamedTuple):
     capable: bool
     numbered: bool = False
     complete: bool = False
+    names_executors: bool = False  # in `to` of proposals, and everybody sees them
 
     @classmethod
     def read(cls, table: ExchangeTable, dialect: str) -> Welcomed:
@@ -66,6 +68,7 @@ class Welcomed(NamedTuple):
             capable=bool(roster.my_capabilities),
             numbered=table.seq is not None,
             complete=table.is_complete,
+            names_executors=dialect in PUBLISHED and not roster.guarantees.hidden_targets,
         )
 
 

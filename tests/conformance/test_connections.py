@@ -18,7 +18,7 @@ from tests.conformance.wire import Site
 @pytest.mark.parametrize(
     ("kind", "payload", "header"),
     [
-        ("mcp/response", {"result": 5}, {"correlation_id": "r1"}),
+        ("mcp/response", {"result": 5}, {"correlation_id": ["r1"]}),
         ("mcp/response", {}, {"correlation_id": ["r1", "p1"]}),
         ("mcp/response", {"error": {"code": "NOT_FOUND", "message": "no"}}, {"correlationId": "r"}),
         ("mcp/request", {"method": "tools/call"}, {"to": "alice"}),

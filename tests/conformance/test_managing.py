@@ -19,6 +19,7 @@ from tests.existing.versions import MEW_V04
 
 LIST: Json = {"kind": "mcp/request", "payload": {"method": "tools/list"}}
 TOOLS: Json = {"kind": "mcp/request", "payload": {"method": "tools/*"}}
+ANSWERS: Json = {"id": "mcp-response", "kind": "mcp/response"}
 WITHDRAW: Json = {"kind": "mcp/withdraw"}
 MANAGERS: list[Json] = [
     {"kind": "capability/*"},
@@ -91,7 +92,7 @@ def test_a_grant_outlives_the_connection(managed: Site) -> None:
             assert tries(alice)
         with managed.member("alice") as alice:
             you = alice.hear("system/welcome")["payload"]["you"]
-            assert you == {"id": "alice", "capabilities": [{"kind": "chat"}, WITHDRAW, LIST]}
+            assert you["capabilities"] == [{"kind": "chat"}, WITHDRAW, LIST, ANSWERS]
             with managed.member("bob") as newer:
                 others = newer.hear("system/welcome")["payload"]["participants"]
                 assert you in others
@@ -142,7 +143,7 @@ def test_revoking_by_pattern_takes_everything_that_it_covers(managed: Site) -> N
             manager.send("capability/revoke", {"recipient": "alice", "capabilities": [pattern]})
             update = alice.until("system/welcome")["payload"]["you"]["capabilities"]
             alice.until("capability/revoke")
-        assert update == [WITHDRAW]
+        assert update == [WITHDRAW, ANSWERS]
         assert not tries(alice)
         assert not tries(alice, "tools/call")
         # Also what it was configured to have.
@@ -222,7 +223,7 @@ def test_who_is_invited_joins_with_what_they_were_given(managed: Site) -> None:
             with managed.dial({"Authorization": f"Bearer {token}"}) as socket:
                 dave = Wire(socket, "dave", managed.dialect)
                 you = dave.hear("system/welcome")["payload"]["you"]
-                assert you == {"id": "dave", "capabilities": [WITHDRAW, LIST]}
+                assert (you["id"], you["capabilities"]) == ("dave", [WITHDRAW, LIST, ANSWERS])
                 assert tries(dave)
         manager.send("space/invite", {"participant_id": "bob"})
         assert manager.until("space/invite-ack")["payload"]["status"] == "already_exists"

@@ -9,11 +9,19 @@ from tests.conformance.wire import Json, Site, Wire, serving
 WITHDRAW = {"kind": "mcp/withdraw"}
 
 
-def described(name: str) -> Json:
-    """A participant as a welcome and a presence describe it."""
+ANSWERS = {"id": "mcp-response", "kind": "mcp/response"}
+
+
+def held(name: str) -> list[Json]:
+    """What a participant may send."""
     own = PARTICIPANTS[name]
     covered = own == [{"kind": "*"}] or {"kind": "mcp/*"} in own
-    return {"id": name, "capabilities": own if covered else [*own, WITHDRAW]}
+    return own if covered else [*own, WITHDRAW]
+
+
+def described(name: str, dialect: str) -> Json:
+    """A participant as a welcome and a presence describe it."""
+    return {"id": name, "capabilities": [*held(name), ANSWERS], "dialect": dialect}
 
 
 @pytest.mark.rule("A.G7", "C.W5")
@@ -21,8 +29,8 @@ def test_who_connects_is_welcomed_first(site: Site) -> None:
     with site.join("bob"), site.member("alice") as alice:
         welcome = alice.hear("system/welcome")
         assert (welcome["from"], welcome["to"]) == ("system:gateway", ["alice"])
-        assert welcome["payload"]["you"] == described("alice")
-        assert welcome["payload"]["participants"] == [described("bob")]
+        assert welcome["payload"]["you"] == described("alice", site.dialect)
+        assert welcome["payload"]["participants"] == [described("bob", site.dialect)]
 
 
 @pytest.mark.rule("A.G8")
@@ -31,7 +39,10 @@ def test_everybody_is_told_who_comes(site: Site) -> None:
         bob.hear("system/welcome")
         for member in (alice, carol, bob):
             said = member.hear("system/presence")
-            assert said["payload"] == {"event": "join", "participant": described("bob")}
+            assert said["payload"] == {
+                "event": "join",
+                "participant": described("bob", site.dialect),
+            }
             assert "to" not in said
 
 
@@ -91,7 +102,7 @@ def test_what_no_capability_allows_goes_no_further(site: Site) -> None:
         assert error["payload"] == {
             "error": "capability_violation",
             "attempted_kind": "mcp/request",
-            "your_capabilities": described("alice")["capabilities"],
+            "your_capabilities": held("alice"),
         }
         alice.send("chat", {"text": "hi"})
         assert bob.hear("chat")["from"] == "alice"

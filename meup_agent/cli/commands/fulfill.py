@@ -112,7 +112,8 @@ def fulfill(
                 " its own; use the token of a participant that decides it"
             )
         call = payloads.read_proposal(envelope.payload)
-        to = executor or call.target
+        # The gateway knows whom a proposal of another dialect names.
+        to: str | None = executor or call.target or record.get("target")
         if to is None:
             raise Misuse(
                 f"proposal {envelope.id} does not say who should carry it out; give --executor"

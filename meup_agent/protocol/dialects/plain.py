@@ -11,8 +11,11 @@ import msgspec
 
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects.base import Dialect, one_and_all, read_plain, write_frame
-from meup_agent.protocol.dialects.translate import with_message, with_text
+from meup_agent.protocol.dialects.translate import to_executor, with_message, with_text
 from meup_agent.protocol.envelope import Envelope
+
+_NAMING_DECIDERS: Final = ("meup/v0.1", "mcpx/v0.1")
+"""Dialects in which ``to`` of a proposal names who decides it."""
 
 
 class _Dots:
@@ -33,6 +36,8 @@ class _Slashes(msgspec.Struct, frozen=True):
     read = staticmethod(read_plain)
 
     def write(self, envelope: Envelope) -> bytes:
+        if envelope.kind == kinds.MCP_PROPOSAL and envelope.protocol in _NAMING_DECIDERS:
+            envelope = to_executor(envelope)
         payload = with_text(envelope, self.name)
         return write_frame(envelope, self.name, envelope.kind, payload, None, envelope.correlation)
 

@@ -5,7 +5,8 @@ Everything else stays byte for byte (PROTOCOL 1, *forward unchanged*).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +21,7 @@ DECISIONS: Final = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
 Members = dict[str, Any]
 
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_participant = msgspec.json.Decoder(dict[str, Any]).decode
 _PLAIN: Final = encode_leniently("plain")
 
 
@@ -30,7 +32,7 @@ def with_message(envelope: Envelope, dialect: str) -> bytes:
 
 def with_text(envelope: Envelope, dialect: str) -> bytes:
     """The payload for a dialect whose chat has ``text`` and ``format``."""
-    return _translated(envelope, dialect, _message_to_text)
+    return _translated(envelope, dialect, _message_to_text, also=_ALSO_CHANGED)
 
 
 def with_proposal_id(envelope: Envelope, dialect: str, proposal_id: str) -> bytes:
@@ -44,15 +46,59 @@ def with_proposal_id(envelope: Envelope, dialect: str, proposal_id: str) -> byte
     return encode_leniently({"proposalId": proposal_id} | _without_proposal_id(members))
 
 
-def _translated(envelope: Envelope, dialect: str, chat: Callable[[Members], Members]) -> bytes:
+def _translated(
+    envelope: Envelope,
+    dialect: str,
+    chat: Callable[[Members], Members],
+    also: Mapping[str, Callable[[Members], Members]] = MappingProxyType({}),
+) -> bytes:
     if envelope.protocol == dialect:
         return envelope.raw_payload
-    change = _CHANGES.get(envelope.kind, chat if envelope.kind == kinds.CHAT else None)
+    change = _CHANGES.get(envelope.kind) or also.get(envelope.kind)
+    if change is None and envelope.kind == kinds.CHAT:
+        change = chat
     members = None if change is None else _members(envelope)
     if change is None or members is None:
         return envelope.raw_payload
     changed = change(members)
     return envelope.raw_payload if changed is members else encode_leniently(changed)
+
+
+def to_executor(proposal: Envelope) -> Envelope:
+    """A proposal for the published dialects, where ``to`` names the executor (PROTOCOL 4.4)."""
+    target = payloads.read_proposal(proposal.payload).target
+    if target is None or proposal.to == (target,):
+        return proposal
+    return msgspec.structs.replace(proposal, to=(target,))
+
+
+def announce_response(capabilities: list[Any]) -> list[Any]:
+    """Capabilities as existing gateways announce them: everybody may answer.
+
+    Their agents ask only those for tools of whom this kind is announced, whatever wildcards allow.
+    """
+    if any(isinstance(each, dict) and _is_response(each) for each in capabilities):
+        return capabilities
+    return [*capabilities, {"id": "mcp-response", "kind": kinds.MCP_RESPONSE}]
+
+
+def _is_response(capability: dict[str, Any]) -> bool:
+    return capability.get("kind") == kinds.MCP_RESPONSE and "payload" not in capability
+
+
+def _with_response(members: Members) -> Members:
+    """A presence whose participant may answer."""
+    try:
+        participant = _decode_participant(members["participant"])
+    except (KeyError, msgspec.DecodeError):
+        return members
+    listed = participant.get("capabilities")
+    if not isinstance(listed, list):
+        return members  # one that leaves
+    announced = announce_response(listed)
+    if announced is listed:
+        return members
+    return {**members, "participant": {**participant, "capabilities": announced}}
 
 
 def _members(envelope: Envelope) -> Members | None:
@@ -101,3 +147,8 @@ _CHANGES: Final[dict[str, Callable[[Members], Members]]] = {
     kinds.MCP_WITHDRAW: _without_proposal_id,
     kinds.MCP_REJECT: _without_proposal_id,
 }
+
+_ALSO_CHANGED: Final[dict[str, Callable[[Members], Members]]] = {
+    kinds.SYSTEM_PRESENCE: _with_response
+}
+"""What changes for the published dialects alone."""

@@ -5,8 +5,9 @@ PROTOCOL 4.1 to 4.5 for proposals, withdraws and rejects, 4.4 and 4.7 for reques
 
 from __future__ import annotations
 
-from meup_agent.protocol import payloads
+from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.exchange.addressing import as_broadcast
 from meup_agent.protocol.exchange.admission import early_fulfillment, is_early
 from meup_agent.protocol.exchange.effects import Conflict, Role
 from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, TablePart
@@ -253,6 +254,8 @@ class InboundProposals(TablePart):
         key = ProposalKey(envelope.sender, envelope.id)
         if envelope.sender == context.me:
             return
+        broadcast = self._as_broadcast(envelope)
+        envelope = broadcast or envelope
         known = store.get(key, now)
         if known is not None:
             if known.fingerprint == fingerprint_of(envelope):
@@ -271,6 +274,7 @@ class InboundProposals(TablePart):
         self._requests.bind_early(record, now)
         if record.copied:
             self._notify_copied(record, envelope, now)
+        begins = begins and (broadcast is None or self._may_fulfill(record))
         starts_nothing = record.copied or not record.state.is_pending
         if (
             not replayed.in_progress
@@ -301,6 +305,21 @@ class InboundProposals(TablePart):
             responses.busy(exchange, now)
         else:
             scheduler.enqueue(exchange, now)
+
+    def _as_broadcast(self, proposal: Envelope) -> Envelope | None:
+        """A proposal whose ``to`` names its executor, as one to everybody (PROTOCOL 4.4)."""
+        roster = self._context.roster
+        if roster.guarantees.hidden_targets:
+            return None  # nobody else sees it (PROTOCOL 2)
+        return as_broadcast(proposal, roster.dialect_of(proposal.sender), roster.dialect)
+
+    def _may_fulfill(self, record: ProposalEntry) -> bool:
+        """True if our capabilities, as announced, allow the request that fulfills a proposal."""
+        roster, call = self._context.roster, record.call
+        request = payloads.request(call.method, call.params, "")
+        to = (call.target,) if call.target is not None else ()
+        able = roster.is_allowed(roster.me, kinds.MCP_REQUEST, request, to)
+        return able or not roster.my_capabilities
 
     def _notify_copied(self, record: ProposalEntry, envelope: Envelope, now: float) -> None:
         """Tell handlers that a proposal has the id of another participant's."""

@@ -14,6 +14,7 @@ from meup_agent.protocol.capability import Capabilities, compile_announced
 from meup_agent.protocol.dialects import spoken
 from meup_agent.protocol.exchange.ttl_map import TTLMap
 from meup_agent.protocol.guarantees import (
+    DIALECT,
     OBSERVING,
     Guarantees,
     is_eviction,
@@ -43,10 +44,12 @@ class Participant(msgspec.Struct, frozen=True):
     Attributes:
         id: Its name.
         capabilities: Its capabilities, as the gateway announced them; not to be changed.
+        dialect: The dialect that it speaks; empty where the gateway does not tell.
     """
 
     id: str
     capabilities: tuple[Any, ...] = ()
+    dialect: str = ""
 
 
 class Presence(NamedTuple):
@@ -64,6 +67,8 @@ class Roster:
         self.welcomed_at: float | None = None
         self.my_capabilities: tuple[Any, ...] = ()
         self.guarantees = Guarantees()
+        self.dialect = ""
+        """That of our connection."""
         self.may_evict = False
         self.observing = False
         """We are not present: the gateway took us for an observer (PROTOCOL 3)."""
@@ -101,7 +106,7 @@ class Roster:
             self._announced[you.id] = you
         if not update:
             self.welcomed_at = now
-            known = spoken(dialect) or dialect
+            known = self.dialect = spoken(dialect) or dialect
             self.guarantees = read_guarantees(payload, known)
             self.may_evict = may_evict(payload, known)
         return Presence([], []) if later else self.settle(now)
@@ -155,6 +160,11 @@ class Roster:
         participant = self._present.get(participant_id)
         return () if participant is None else participant.capabilities
 
+    def dialect_of(self, participant_id: str) -> str:
+        """The dialect of a participant; where none is told, as of one over HTTP, our own."""
+        participant = self._present.get(participant_id)
+        return self.dialect if participant is None else participant.dialect or self.dialect
+
     def absent_since(self, participant_id: str, now: float) -> float | None:
         """The time since which a participant is away, our welcome at the earliest (4.6)."""
         if participant_id in self._present or self.welcomed_at is None:
@@ -190,13 +200,15 @@ def read_participant(value: object) -> Participant | None:
         return None
     capabilities: object = item.get("capabilities")
     listed = cast("list[object]", capabilities) if isinstance(capabilities, list) else []
+    said = item.get(DIALECT)
+    dialect = (spoken(said) or "") if isinstance(said, str) else ""
     written = json.dumps(listed)
     if len(written) > MAX_SHARED_CHARS:
-        return Participant(name, tuple(listed))
-    return _shared(name, written)
+        return Participant(name, tuple(listed), dialect)
+    return _shared(name, written, dialect)
 
 
 @lru_cache(maxsize=MAX_SHARED)
-def _shared(name: str, capabilities: str) -> Participant:
+def _shared(name: str, capabilities: str, dialect: str) -> Participant:
     """One record for all agents of a process that hear of the same participant."""
-    return Participant(name, tuple(json.loads(capabilities)))
+    return Participant(name, tuple(json.loads(capabilities)), dialect)

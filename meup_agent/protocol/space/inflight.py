@@ -131,6 +131,12 @@ class InFlight:
                 asked = True
         return asked
 
+    def proposals_under(self, ids: tuple[str, ...]) -> list[OpenItem]:
+        """The open proposals of these ids."""
+        return [
+            item for each in ids if each in self._proposals for item in self._proposals.under(each)
+        ]
+
     def round_robin(self) -> Iterator[OpenItem]:
         """The open proposals, the newest of each proposer first, in turns."""
         return self._proposals.round_robin()
@@ -280,7 +286,7 @@ class InFlight:
                     if not _is_refused_by_all(request, response.sender):
                         continue
                 elif request.fulfills is not None:
-                    self._fulfilled(request.fulfills)
+                    self.fulfilled(request.fulfills)
                 self.end(request)
             if "result" in payload:
                 self._responded_late(correlated, response.sender)
@@ -293,9 +299,10 @@ class InFlight:
             proposer, proposal_id, number = ended.fulfills
             proposal = self._proposals.get(proposer, proposal_id)
             if proposal is not None and proposal.number == number:
-                self._fulfilled(proposal)
+                self.fulfilled(proposal)
 
-    def _fulfilled(self, proposal: OpenItem) -> None:
+    def fulfilled(self, proposal: OpenItem) -> None:
+        """End a proposal that was answered."""
         if proposal.state.is_pending:
             proposal.step(ProposalEvent.RESPONSE)
             self.end(proposal)

@@ -13,7 +13,10 @@ import msgspec
 
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.capability import Capabilities
+from meup_agent.protocol.dialects import PUBLISHED
+from meup_agent.protocol.dialects.translate import announce_response
 from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.guarantees import DIALECT
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import JsonObject
 from meup_agent.protocol.resume import ARRIVED, ReplayMark
@@ -56,9 +59,17 @@ class JoinDrafts(NamedTuple):
     presence: Envelope
 
 
-def describe_participant(participant: str, capabilities: Capabilities) -> dict[str, Any]:
-    """A participant as welcomes and presences say it."""
-    return {"id": participant, "capabilities": list(capabilities.patterns)}
+def describe_participant(
+    participant: str, capabilities: Capabilities, dialect: str = "", *, reader: str = ""
+) -> dict[str, Any]:
+    """A participant as welcomes and presences say it, with its dialect while it is present.
+
+    Readers of the published dialects find that it answers, as its own gateways say of everybody.
+    """
+    listed = list(capabilities.patterns)
+    listed = announce_response(listed) if reader in PUBLISHED else listed
+    said: dict[str, Any] = {"id": participant, "capabilities": listed}
+    return {**said, DIALECT: dialect} if dialect else said
 
 
 GONE_SECONDS: Final = 30.0
@@ -162,8 +173,11 @@ def _is_kept(item: OpenItem) -> bool:
 
 
 def _may_fulfill(proposal: OpenItem, may: May) -> bool:
-    payload = proposal.envelope.payload_object
-    call = payloads.read_proposal(payload)
-    target = payloads.meta_of(payloads.unwrapped(payload)).get(payloads.TARGET)
-    to = (target,) if isinstance(target, str) else proposal.envelope.to
-    return may(kinds.MCP_REQUEST, payloads.request(call.method, call.params, ""), to)
+    return may(kinds.MCP_REQUEST, *call_of(proposal.envelope))
+
+
+def call_of(proposal: Envelope) -> tuple[JsonObject, tuple[str, ...]]:
+    """The request that would fulfill a proposal as it is: its payload and its addressees."""
+    call = payloads.read_proposal(proposal.payload_object)
+    to = (call.target,) if call.target is not None else proposal.to
+    return payloads.request(call.method, call.params, ""), to

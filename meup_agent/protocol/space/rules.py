@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.dialects import PUBLISHED, spoken
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.management_payloads import GRANT_ACK
 from meup_agent.protocol.space.decisions import (
@@ -22,9 +23,10 @@ from meup_agent.protocol.space.decisions import (
 )
 from meup_agent.protocol.space.grants import GrantStore
 from meup_agent.protocol.space.inbound import InboundFrame
+from meup_agent.protocol.space.indexes import OpenItem
 from meup_agent.protocol.space.inflight import InFlight, is_notification
 from meup_agent.protocol.space.management import KICKED, REMOVED, SpaceManager
-from meup_agent.protocol.space.presence import AbsenceTracker
+from meup_agent.protocol.space.presence import AbsenceTracker, call_of
 from meup_agent.protocol.space.rate_limits import Allowance
 
 IDENTITY_MISMATCH: Final = "identity_mismatch"
@@ -122,8 +124,28 @@ class Rules:
             return True  # whoever may propose something may say until when
         if envelope.kind == GRANT_ACK:
             return self._management.may_acknowledge(participant, envelope.correlation)
-        answers = envelope.kind == kinds.MCP_RESPONSE
-        return answers and self._open.was_asked(participant, envelope.correlation)
+        if envelope.kind != kinds.MCP_RESPONSE:
+            return False
+        asked = self._open.was_asked(participant, envelope.correlation)
+        return asked or bool(self.answered_proposals(envelope))
+
+    def answered_proposals(self, response: Envelope) -> list[OpenItem]:
+        """The open proposals that a response of the published dialects decides by itself.
+
+        Agents there approve so: they make the call in a request of their own, and answer the
+        proposal with its result. So it counts only from a participant that may make the call.
+        """
+        if spoken(response.protocol) not in PUBLISHED:
+            return []
+        grants = self._grants[response.sender]
+        return [
+            item
+            for item in self._open.proposals_under(response.correlation)
+            if item.whole
+            and item.envelope.sender != response.sender
+            and response.concerns(item.envelope.sender)
+            and grants.allow(kinds.MCP_REQUEST, *call_of(item.envelope))
+        ]
 
     def _check_renewal(self, arrival: InboundFrame) -> Refusal | None:
         """Only the proposer renews, and only what is pending, within bounds (PROTOCOL 4.17)."""

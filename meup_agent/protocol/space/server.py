@@ -44,7 +44,7 @@ from meup_agent.protocol.space.members import (
     crowded,
     refuse_observer,
 )
-from meup_agent.protocol.space.presence import JoinState, ReplayedEnvelope, describe_participant
+from meup_agent.protocol.space.presence import JoinState, ReplayedEnvelope
 from meup_agent.protocol.space.rate_limits import (
     Allowance,
     NoticeThrottle,
@@ -123,7 +123,11 @@ class SpaceServer:
     @property
     def present(self) -> list[dict[str, Any]]:
         """The members with what they may send, as a welcome lists them."""
-        return [describe_participant(name, self.grants[name]) for name in self._state.present]
+        return self._state.described()
+
+    def described(self, reader: str) -> list[dict[str, Any]]:
+        """The same, as it is said to a reader of a dialect."""
+        return self._state.described(reader)
 
     def __len__(self) -> int:
         """The number of members."""
@@ -165,7 +169,7 @@ class SpaceServer:
             older.close(TAKEN_OVER, "a newer connection of the same participant took over")
         self._state.register_dialect(member.form.dialect)
         join_state = self.fanout.join_state(member.form, member.last_seen)
-        joined = self._state.join(participant, join_state)
+        joined = self._state.join(participant, join_state, dialect=member.form.dialect)
         # A member that continues without a gap reads what it missed. And one that does not say that
         # it resumes may take what is replayed for something new.
         is_told = join_state.can_resume and (not join_state.resumed or join_state.gap)
@@ -205,7 +209,7 @@ class SpaceServer:
         self.observers.add(member)
         self.counters.observed += 1
         join_state = self.fanout.join_state(member.form, member.last_seen)
-        welcome = self._state.observe(member.participant, join_state)
+        welcome = self._state.observe(member.participant, join_state, dialect=member.form.dialect)
         # No open proposals are replayed: an observer may decide none.
         self.journal.call_when_kept(partial(self._welcome, member, welcome, join_state, ()))
 

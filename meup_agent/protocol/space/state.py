@@ -13,13 +13,13 @@ from typing import Any, Final
 import msgspec
 
 from meup_agent.errors import InvalidEnvelope
-from meup_agent.protocol import kinds
+from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.dialects import PUBLISHED
 from meup_agent.protocol.dialects.rpc_ids import BY_RPC_ID, RpcIds
 from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.guarantees import OBSERVING, OURS, said_by
-from meup_agent.protocol.limits import MAX_DEPTH, check_depth
+from meup_agent.protocol.limits import MAX_DEPTH, MAX_FRAME_BYTES, check_depth
 from meup_agent.protocol.management_payloads import READERS
 from meup_agent.protocol.space.completion import complete
 from meup_agent.protocol.space.decisions import (
@@ -62,6 +62,10 @@ NO_RESUME: Final = JoinState(can_resume=False)
 """The state of a newcomer that gets no numbers."""
 
 
+_READERS: Final = ("", "mew/v0.4")
+"""A dialect for each form in which participants are described."""
+
+
 class SpaceState:
     """The participants of a space, and every decision about them; drafts have no id or time."""
 
@@ -84,9 +88,10 @@ class SpaceState:
         self._now = now
         self.grants = GrantStore(participants or {})
         # In the order in which they came.
-        self._present: dict[str, None] = {}
-        # Of these, as JSON, and since which change of anyone's capabilities.
-        self._descriptions: dict[str, bytes] = {}
+        self._present: dict[str, str] = {}
+        # Of these, as JSON, for readers of the published dialects and for others, and since which
+        # change of anyone's capabilities.
+        self._descriptions: tuple[dict[str, bytes], dict[str, bytes]] = ({}, {})
         self._described_at = 0
         self.management = SpaceManager(self.grants, self._present, new_token, address)
         self._absences = AbsenceTracker()
@@ -124,7 +129,9 @@ class SpaceState:
         if dialect == BY_RPC_ID and self._rpc_ids is None:
             self._rpc_ids = RpcIds()
 
-    def join(self, participant: str, join_state: JoinState = NO_RESUME) -> JoinDrafts:
+    def join(
+        self, participant: str, join_state: JoinState = NO_RESUME, *, dialect: str = ""
+    ) -> JoinDrafts:
         """Add a participant, or a newer connection of one that is there.
 
         A newer connection is announced as a ``join`` without a ``leave`` before it. The
@@ -134,10 +141,11 @@ class SpaceState:
         """
         is_new = join_state.can_resume and not join_state.resumed
         self._absences.joined(participant, self._now(), new=is_new)
-        self._present[participant] = None
-        if self._described_at == self.grants.changes:
-            self._descriptions[participant] = self._described(participant)
-        you = describe_participant(participant, self.grants[participant])
+        self._present[participant] = dialect
+        for reader, descriptions in zip(_READERS, self._descriptions, strict=True):
+            if participant in descriptions:  # in its place, the order is that of coming
+                descriptions[participant] = self._described(participant, reader)
+        you = self._description(participant)
         return JoinDrafts(
             self._welcome(participant, **join_state.welcome_fields),
             gateway_draft(
@@ -146,44 +154,58 @@ class SpaceState:
             ),
         )
 
-    def observe(self, participant: str, join_state: JoinState = NO_RESUME) -> Envelope:
+    def observe(
+        self, participant: str, join_state: JoinState = NO_RESUME, *, dialect: str = ""
+    ) -> Envelope:
         """The draft of an observer's welcome, which is announced to no member (PROTOCOL 3)."""
         more = {OBSERVING: True, **join_state.welcome_fields}
-        return self._welcoming(participant, "", more)
+        return self._welcoming(participant, "", more, dialect)
 
     def _welcome(self, participant: str, **missed: Any) -> Envelope:
         """The draft of a participant's welcome; also when its capabilities have changed."""
-        return self._welcoming(participant, participant, missed)
+        return self._welcoming(participant, participant, missed, self._present.get(participant, ""))
 
-    def _welcoming(self, participant: str, left_out: str, more: Mapping[str, Any]) -> Envelope:
+    def _welcoming(
+        self, participant: str, left_out: str, more: Mapping[str, Any], reader: str
+    ) -> Envelope:
         """The draft of a welcome, put together from what was encoded before.
 
         Each newcomer is told of all the others: to encode all of them anew took half of the time
         in which 2,000 came.
         """
-        present = dict(self._described_present())
+        present = dict(self._described_present(reader))
         present.pop(left_out, None)
         rest = encode_json({**more, **said_by(OURS)})
         raw = b'{"you":%b,"participants":[%b],%b' % (
-            self._described(participant),
+            self._described(participant, reader),
             b",".join(present.values()),
             rest[1:],
         )
         return gateway_draft(kinds.SYSTEM_WELCOME, raw, to=participant)
 
-    def _described_present(self) -> dict[str, bytes]:
+    def _described_present(self, reader: str) -> dict[str, bytes]:
         """The participants in the space, in the order in which they came, each as JSON."""
         if self._described_at != self.grants.changes:
             self._described_at = self.grants.changes
-            self._descriptions.clear()
-        if len(self._descriptions) != len(self._present):
+            for each in self._descriptions:
+                each.clear()
+        descriptions = self._descriptions[reader in PUBLISHED]
+        if len(descriptions) != len(self._present):
             for name in self._present:
-                if name not in self._descriptions:
-                    self._descriptions[name] = self._described(name)
-        return self._descriptions
+                if name not in descriptions:
+                    descriptions[name] = self._described(name, reader)
+        return descriptions
 
-    def _described(self, participant: str) -> bytes:
-        return encode_json(describe_participant(participant, self.grants[participant]))
+    def _described(self, participant: str, reader: str) -> bytes:
+        return encode_json(self._description(participant, reader))
+
+    def _description(self, participant: str, reader: str = "") -> dict[str, Any]:
+        dialect = self._present.get(participant, "")
+        return describe_participant(participant, self.grants[participant], dialect, reader=reader)
+
+    def described(self, reader: str = "") -> list[dict[str, Any]]:
+        """The participants in the space as a welcome lists them to a reader of a dialect."""
+        return [self._description(name, reader) for name in self._present]
 
     def select_replayed(self, participant: str) -> list[ReplayedEnvelope]:
         """The open proposals that a newcomer is told of, since it may decide them."""
@@ -193,7 +215,8 @@ class SpaceState:
         """Remove a participant; the draft of the presence for the others."""
         del self._present[participant]
         self._absences.left(participant, self._now())
-        self._descriptions.pop(participant, None)
+        for descriptions in self._descriptions:
+            descriptions.pop(participant, None)
         return gateway_draft(
             kinds.SYSTEM_PRESENCE, {"event": "leave", "participant": {"id": participant}}
         )
@@ -274,7 +297,9 @@ class SpaceState:
             return decode_inbound(completed, dialect, at)
         if inbound.envelope.ts is None and dialect in PUBLISHED:
             completed = complete(frame, {"ts": rfc3339(at)})
-            return inbound if completed is None else decode_inbound(completed, dialect, at)
+            # One that is as large as it may be goes without.
+            if completed is not None and len(completed) <= MAX_FRAME_BYTES:
+                return decode_inbound(completed, dialect, at)
         return inbound
 
     def _defaults(self, participant: str, dialect: str, at: int) -> dict[str, object]:
@@ -317,6 +342,9 @@ class SpaceState:
             self.limiter.count_withdrawal(envelope.sender, inbound.at)
             if self._announce_withdrawals:
                 then = self._announce(envelope, inbound.payload)
+        if envelope.kind == kinds.MCP_RESPONSE and not payloads.is_refusal(inbound.payload):
+            for proposal in self._rules.answered_proposals(envelope):
+                self.open.fulfilled(proposal)
         self._track(envelope, inbound.payload, inbound.at)
         return Acceptance(envelope, then=then, receipt=receipt)
 
@@ -359,7 +387,7 @@ class SpaceState:
         then: list[Consequence] = list(done.then)
         for participant in done.changed:
             if participant in self._present and participant != done.kicked:
-                who = describe_participant(participant, self.grants[participant])
+                who = self._description(participant)
                 update = {"event": "update", "participant": who}
                 then.append(Broadcast(gateway_draft(kinds.SYSTEM_PRESENCE, update)))
         for participant in dict.fromkeys((*done.changed, done.kicked)):

@@ -27,7 +27,8 @@ def test_whom_a_token_belongs_to(api: Api) -> None:
 def test_who_is_there(api: Api) -> None:
     with api.join("bob"):
         found = api.get("/spaces/demo/participants", "carol").json()
-    assert found == {"participants": [{"id": "bob", "capabilities": PARTICIPANTS["bob"]}]}
+    bob = {"id": "bob", "capabilities": PARTICIPANTS["bob"], "dialect": "meup/v0.1"}
+    assert found == {"participants": [bob]}
 
 
 @pytest.mark.parametrize("what", ["participants", "proposals", "events"])

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from meup_agent.gateway.admission import FORBIDDEN
+from meup_agent.gateway.config import REFERENCE_DIALECT
 from meup_agent.gateway.edge.http.context import Json, Problem, authenticate
 from meup_agent.gateway.network import is_loopback
 from meup_agent.gateway.runtime import GatewayRuntime
@@ -44,7 +45,7 @@ async def list_participants(runtime: GatewayRuntime, request: Request) -> Respon
     elif wanted is None and len(runtime.spaces) == 1:
         wanted = next(iter(runtime.spaces))
     space = runtime.spaces.get(wanted or "")
-    present = [] if space is None else space.present
+    present = [] if space is None else space.described(REFERENCE_DIALECT)
     return Json({"participants": [{**each, "connected": True} for each in present]})
 
 
