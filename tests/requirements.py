@@ -119,6 +119,10 @@ IDS: Final = {
 
 SPACES: Final = {
     "3.filled_in": "what an envelope leaves out is filled in, and what it says wrongly is refused",
+    "3.announced": "welcome and presence say each member's dialect; all are announced to answer",
+    "3.answers_proposal": "in the published dialects who may make a call may answer its proposal",
+    "4.4.executor": "there `to` names the executor, which is silent about what it does not decide",
+    "4.4.executor.written": "what their members get carries the executor in `to`",
     "3.existing_paths": "/health and /participants answer as those of existing gateways",
     "3.invited_over_http": "an invitation over HTTP is answered with its token",
     "3.already_exists": "in the published dialects an acknowledgement says that one is there",

@@ -280,7 +280,7 @@ class SessionConnection:
         try:
             if draft.kind == MCP_PROPOSAL and self._first and self._first.names_executors:
                 # In the table it stays a broadcast: whoever may decides.
-                draft = draft if draft.to or draft.frame else to_executor(draft)
+                draft = draft if draft.to else to_executor(draft).replace()
             frame = encode(draft, self.dialect)
             if frame is not draft.frame:  # one that was written before was checked then
                 check_frame(frame)

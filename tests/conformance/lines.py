@@ -324,8 +324,8 @@ C: Final = (
         "rule",
         "",
         "existing gateways let everybody send `mcp/response`",
-        differs="everybody may answer what they were asked, and only that: an answer that nobody"
-        " asked for may end somebody's wait",
+        differs="it is announced of everybody, and everybody may answer what they were asked, or a"
+        " proposal whose call they may make: any other answer may end somebody's wait",
     ),
 )
 

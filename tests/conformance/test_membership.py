@@ -24,7 +24,7 @@ def described(name: str, dialect: str) -> Json:
     return {"id": name, "capabilities": [*held(name), ANSWERS], "dialect": dialect}
 
 
-@pytest.mark.rule("A.G7", "C.W5")
+@pytest.mark.rule("A.G7", "C.W5", "3.announced")
 def test_who_connects_is_welcomed_first(site: Site) -> None:
     with site.join("bob"), site.member("alice") as alice:
         welcome = alice.hear("system/welcome")

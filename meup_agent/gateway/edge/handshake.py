@@ -297,8 +297,8 @@ def _parse_join(message: bytes) -> Join | None:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotAdmitted(BAD_REQUEST, f"the join frame is not valid: {error}") from None
     inner = frame.payload
-    names = (frame.sender, frame.participant, frame.participant_too)
-    names += (inner.participant, inner.participant_too)
+    outer = (frame.sender, frame.participant, frame.participant_too)
+    names = (*outer, inner.participant, inner.participant_too)
     return Join(
         frozenset(name for name in names if name is not None),
         _one("space", frame.space, inner.space),
