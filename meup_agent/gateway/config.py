@@ -274,6 +274,7 @@ class Config:
     http: HttpConfig | None = None  # `None`: at the one port, where only this machine reaches it
     tls: TlsConfig | None = None  # `None`: no encryption
     insecure: bool = False  # no encryption, even where others than this machine can listen
+    history: Path | None = None  # a folder in which what passes is written; `None`: none
 
     def space(self, space_id: str) -> SpaceConfig | None:
         """A space by its id."""

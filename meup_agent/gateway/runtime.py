@@ -32,7 +32,7 @@ from meup_agent.gateway.member import WriteBatcher
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, spoken
 from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.journal import Journal, MemoryJournal
-from meup_agent.protocol.space.members import crowded
+from meup_agent.protocol.space.members import Recorder, crowded
 from meup_agent.protocol.space.rate_limits import Allowance
 from meup_agent.protocol.space.server import SpaceServer
 
@@ -70,6 +70,7 @@ class GatewayRuntime:
         on_failure: Callable[[], object] | None = None,
         new_id: Callable[[], str] | None = None,
         now: Callable[[], int] = wall_clock,
+        recorder: Recorder | None = None,
     ) -> None:
         kept = config.journal
         self.journal = journal or MemoryJournal(
@@ -119,6 +120,7 @@ class GatewayRuntime:
                 invites=_SpaceInvites(self, space.id),
                 announce_withdrawals=space.announce_withdrawals,
                 backpressure=self.backlogs.in_space(space.id),
+                recorder=recorder,
             )
             for space in config.spaces
         }

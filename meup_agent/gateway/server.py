@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -37,6 +43,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from meup_agent.gateway.edge.http.server import HttpEdge
+    from meup_agent.gateway.history import History
     from meup_agent.protocol.space.journal import Journal
 
 BACKLOG: Final = 4_096
@@ -57,13 +64,14 @@ handed in, since the console stands above the gateway."""
 class RunningGateway:
     """A gateway that listens; made by :func:`serve`."""
 
-    def __init__(self, config: Config, journal: Journal) -> None:
+    def __init__(self, config: Config, journal: Journal, history: History | None = None) -> None:
         self._config = config
         self.runtime = GatewayRuntime(
             config,
             journal=journal,
             loop=asyncio.get_running_loop(),
             on_failure=lambda: self._server.close(),
+            recorder=history,
         )
         self._http_url: str | None = None
         self._http: HttpEdge | None = None
@@ -250,9 +258,14 @@ async def serve(
         ConfigurationError: The address cannot be listened at, the journal's file cannot be used, or
             the configuration is wrong.
     """
-    with nullcontext() if config.tls is None else shorten_tls_failures():
+    with ExitStack() as stack, nullcontext() if config.tls is None else shorten_tls_failures():
         async with open_journal(config.journal, wall_clock) as journal, AsyncExitStack() as pages:
-            gateway = RunningGateway(config, journal)
+            history = None
+            if config.history is not None:
+                from meup_agent.gateway.history import open_history
+
+                history = stack.enter_context(open_history(config.history, wall_clock))
+            gateway = RunningGateway(config, journal, history)
             host = config.host if host is None else host
             if page is not None and serves_console(config, host):
                 gateway.mount(await pages.enter_async_context(page(gateway.runtime)))

@@ -89,6 +89,14 @@ class ListenOptions(OptionGroup):
             " damaged file is kept.",
         ),
     ] = False
+    history: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Also write every envelope, and every decision by capabilities, into files in this"
+            " folder, as JSON Lines; anyone who reads them reads everything.",
+        ),
+    ] = None
     check: Annotated[
         bool,
         typer.Option(
@@ -105,6 +113,7 @@ class ListenOptions(OptionGroup):
             host=settings.host if self.host is None else self.host,
             port=settings.port if self.port is None else self.port,
             insecure=settings.insecure or self.insecure,
+            history=self.history or settings.history,
             tls=_tls(settings, self.tls_certificate, self.tls_key),
             journal=replace(
                 settings.journal,

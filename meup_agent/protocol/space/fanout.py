@@ -65,6 +65,13 @@ class Subscriber(Protocol):
         """Call when most of what was delivered is on its way; not at all if it has ended."""
 
 
+class DeliveryRecorder(Protocol):
+    """Records what goes out to members."""
+
+    def delivered(self, space: str, participant: str, envelope: Envelope, frame: bytes) -> None:
+        """Record that an envelope went out to a member."""
+
+
 class EncodedCache:
     """The envelope that was encoded last, in each dialect that was asked for."""
 
@@ -108,7 +115,14 @@ class _Resuming:
 class Fanout:
     """The subscribers of a space."""
 
-    def __init__(self, space: str, journal: Journal, counters: SpaceCounters) -> None:
+    def __init__(
+        self,
+        space: str,
+        journal: Journal,
+        counters: SpaceCounters,
+        recorder: DeliveryRecorder | None = None,
+    ) -> None:
+        self._recorder = recorder
         self._space = space
         self._journal = journal
         self._counters = counters
@@ -228,6 +242,14 @@ class Fanout:
                 for subscriber in group.values():
                     subscriber.deliver(packed)
         self._counters.delivered += delivered
+        if self._recorder is not None:
+            for name, subscriber in self._by_name.items():
+                self._record(name, subscriber, entry.envelope)
+
+    def _record(self, name: str, subscriber: Subscriber, envelope: Envelope) -> None:
+        frame = self._cache.encode(envelope, subscriber.form.dialect)
+        if self._recorder is not None and frame is not None:
+            self._recorder.delivered(self._space, name, envelope, frame)
 
     def deliver_to(self, member: Subscriber, envelope: Envelope) -> None:
         """Deliver an envelope to one member alone, at this place in the order."""
@@ -248,6 +270,9 @@ class Fanout:
         # It has no number of its own: a reader that resumes from this one has seen all before it.
         self._queue(member, self.pack(Entry(seq, self._space, 0, envelope), member.form))
         self._counters.delivered += 1
+        name = _name(member) if self._recorder is not None else None
+        if name is not None:
+            self._record(name, member, envelope)
 
     def _deliver_replayed(self, member: Subscriber, replay: ReplayedEnvelope, seq: int) -> None:
         frame = self._cache.encode(replay.envelope, member.form.dialect)

@@ -14,11 +14,12 @@ from typing import Final, Protocol
 import msgspec
 
 from meup_agent.errors import InvalidEnvelope
+from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, encode
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.guarantees import OBSERVING
-from meup_agent.protocol.space.decisions import Refusal, draft_refusal
-from meup_agent.protocol.space.fanout import Fanout, Subscriber
+from meup_agent.protocol.space.decisions import Decision, Refusal, draft_refusal
+from meup_agent.protocol.space.fanout import DeliveryRecorder, Fanout, Subscriber
 from meup_agent.protocol.space.inbound import decode_inbound
 from meup_agent.protocol.space.journal import Journal
 from meup_agent.protocol.timestamps import rfc3339
@@ -62,6 +63,21 @@ class Backpressure(Protocol):
     def wait(self, sender: str) -> float:
         """Seconds for which a heavy sender waits before it asks again; 0: it need not."""
         ...
+
+
+class Recorder(DeliveryRecorder, Protocol):
+    """Records what passes through a space, where a gateway is asked to."""
+
+    def decided(
+        self,
+        space: str,
+        participant: str,
+        frame: bytes,
+        decision: Decision,
+        capabilities: Capabilities,
+        transport: str,
+    ) -> None:
+        """Record a frame of a member, and what was decided about it."""
 
 
 class _NoBackpressure:

@@ -21,6 +21,7 @@ from meup_agent.protocol.space.decisions import (
     Acceptance,
     Broadcast,
     Consequence,
+    Decision,
     Discard,
     Disconnect,
     Notice,
@@ -41,6 +42,7 @@ from meup_agent.protocol.space.members import (
     Backpressure,
     Member,
     Observers,
+    Recorder,
     crowded,
     refuse_observer,
 )
@@ -84,11 +86,13 @@ class SpaceServer:
         invites: InviteIssuer | None = None,
         announce_withdrawals: bool = False,
         backpressure: Backpressure = NO_BACKPRESSURE,
+        recorder: Recorder | None = None,
     ) -> None:
         self.name = name
         self.counters = counters
         self.journal = journal
         self._backpressure = backpressure
+        self._recorder = recorder
         self.now: Final = now
         """The gateway's clock, in microseconds since 1970."""
         allowance = allowance or Allowance()
@@ -110,7 +114,7 @@ class SpaceServer:
         self._members: dict[str, Member] = {}
         self.observers: Final = Observers(allowance.max_observers)
         """Connections that get everything and send nothing."""
-        self.fanout = Fanout(name, journal, counters)
+        self.fanout = Fanout(name, journal, counters, recorder)
         """Delivers what was accepted."""
         self._announcer = Announcer(name, journal, self.fanout, new_id, now, self._is_here)
         self._recover()
@@ -246,6 +250,8 @@ class SpaceServer:
         decision = self._state.decide(
             participant, frame, form.dialect, at=at, repeats=form.numbered
         )
+        if self._recorder is not None:
+            self._record(participant, frame, decision, "websocket")
         if isinstance(decision, Acceptance):
             self._carry_out(decision, None)
         elif isinstance(decision, Repetition):
@@ -280,6 +286,8 @@ class SpaceServer:
         decision = self._state.decide(
             participant, frame, dialect, repeats=repeats, waits=False, answers=private is not None
         )
+        if self._recorder is not None:
+            self._record(participant, frame, decision, "http")
         if isinstance(decision, Acceptance):
             for each in decision.then:
                 if private and isinstance(each, Notice) and each.draft.kind == INVITE_ACK:
@@ -294,6 +302,11 @@ class SpaceServer:
         else:
             self.counters.dropped += 1
             then(decision)
+
+    def _record(self, participant: str, frame: bytes, decision: Decision, transport: str) -> None:
+        if self._recorder is not None:
+            may = self.grants[participant]
+            self._recorder.decided(self.name, participant, frame, decision, may, transport)
 
     def backpressure_wait(self, participant: str) -> float:
         """Seconds for which a heavy sender waits now for a slow reader, before it asks again."""
