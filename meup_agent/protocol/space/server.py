@@ -21,7 +21,6 @@ from meup_agent.protocol.space.decisions import (
     Acceptance,
     Broadcast,
     Consequence,
-    Decision,
     Discard,
     Disconnect,
     Notice,
@@ -92,7 +91,7 @@ class SpaceServer:
         self.counters = counters
         self.journal = journal
         self._backpressure = backpressure
-        self._recorder = recorder
+        self._record = None if recorder is None else partial(recorder.decided, name)
         self.now: Final = now
         """The gateway's clock, in microseconds since 1970."""
         allowance = allowance or Allowance()
@@ -250,8 +249,8 @@ class SpaceServer:
         decision = self._state.decide(
             participant, frame, form.dialect, at=at, repeats=form.numbered
         )
-        if self._recorder is not None:
-            self._record(participant, frame, decision, "websocket")
+        if self._record is not None:
+            self._record(participant, frame, decision, self.grants[participant], "websocket")
         if isinstance(decision, Acceptance):
             self._carry_out(decision, None)
         elif isinstance(decision, Repetition):
@@ -286,8 +285,8 @@ class SpaceServer:
         decision = self._state.decide(
             participant, frame, dialect, repeats=repeats, waits=False, answers=private is not None
         )
-        if self._recorder is not None:
-            self._record(participant, frame, decision, "http")
+        if self._record is not None:
+            self._record(participant, frame, decision, self.grants[participant], "http")
         if isinstance(decision, Acceptance):
             for each in decision.then:
                 if private and isinstance(each, Notice) and each.draft.kind == INVITE_ACK:
@@ -302,11 +301,6 @@ class SpaceServer:
         else:
             self.counters.dropped += 1
             then(decision)
-
-    def _record(self, participant: str, frame: bytes, decision: Decision, transport: str) -> None:
-        if self._recorder is not None:
-            may = self.grants[participant]
-            self._recorder.decided(self.name, participant, frame, decision, may, transport)
 
     def backpressure_wait(self, participant: str) -> float:
         """Seconds for which a heavy sender waits now for a slow reader, before it asks again."""
