@@ -59,12 +59,12 @@ _BEFORE_CAPABILITIES: Final = frozenset(
 """Refusals for which no capability was looked at."""
 
 
-class _Line(NamedTuple):
+class _HistoryLine(NamedTuple):
     name: str
     text: bytes
 
 
-class History:
+class HistoryLog:
     """Writes what passes through a gateway into a folder."""
 
     def __init__(self, folder: Path, now: Callable[[], int]) -> None:
@@ -73,7 +73,7 @@ class History:
         self._now = now
         self._folder = folder
         self._files = {name: _RotatingFile(folder / name) for name in (ENVELOPES, DECISIONS)}
-        self._queue = SimpleQueue[_Line | None]()
+        self._queue = SimpleQueue[_HistoryLine | None]()
         self._lock = threading.Lock()
         self._waiting = 0
         self._failed = False
@@ -158,7 +158,7 @@ class History:
             if behind and self.left_out == 1:
                 log.warning("the history in %s is behind, and leaves lines out", self._folder)
             return
-        self._queue.put(_Line(name, text))
+        self._queue.put(_HistoryLine(name, text))
 
     def _write(self) -> None:
         while (line := self._queue.get()) is not None:
@@ -187,7 +187,7 @@ class History:
 
 
 @contextmanager
-def open_history(folder: Path, now: Callable[[], int]) -> Generator[History]:
+def open_history(folder: Path, now: Callable[[], int]) -> Generator[HistoryLog]:
     """A history for the length of a block.
 
     Raises:
@@ -197,7 +197,7 @@ def open_history(folder: Path, now: Callable[[], int]) -> Generator[History]:
         if not folder.is_dir():
             folder.mkdir(mode=0o700, parents=True)
             (folder / ".gitignore").write_text("*\n!.gitignore\n", encoding="utf-8")
-        history = History(folder, now)
+        history = HistoryLog(folder, now)
     except OSError as error:
         why = (error.strerror or "unknown reason").lower()
         raise ConfigurationError(f"--history: {folder} cannot be used ({why})") from None
@@ -248,12 +248,12 @@ def _compact(frame: bytes) -> bytes | None:
         return None
 
 
-class _Header(msgspec.Struct):
+class _RefusedHeader(msgspec.Struct):
     id: Any = None
     kind: Any = None
 
 
-_decode_header = msgspec.json.Decoder(_Header).decode
+_decode_header = msgspec.json.Decoder(_RefusedHeader).decode
 
 
 def _header(frame: bytes | None) -> tuple[str | None, str]:

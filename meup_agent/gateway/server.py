@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from meup_agent.gateway.edge.http.server import HttpEdge
-    from meup_agent.gateway.history import History
+    from meup_agent.gateway.history import HistoryLog
     from meup_agent.protocol.space.journal import Journal
 
 BACKLOG: Final = 4_096
@@ -64,7 +64,7 @@ handed in, since the console stands above the gateway."""
 class RunningGateway:
     """A gateway that listens; made by :func:`serve`."""
 
-    def __init__(self, config: Config, journal: Journal, history: History | None = None) -> None:
+    def __init__(self, config: Config, journal: Journal, history: HistoryLog | None = None) -> None:
         self._config = config
         self.runtime = GatewayRuntime(
             config,
