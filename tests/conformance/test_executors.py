@@ -12,7 +12,7 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from meup_agent import Agent, Context, Proposal, Settings, Space
+from meup_agent import Agent, Context, Fulfillment, Proposal, Settings, Space
 from meup_agent.gateway.embedded import ThreadedGateway
 from tests.conformance.wire import V01, V02, V04, Json, Site, Wire, serving
 from tests.existing.reference_peers import Fulfiller, ToolOwner
@@ -184,6 +184,7 @@ async def test_ours_proposes_their_terminal_approves_theirs_executes(
             async with space.propose("files", "add", {"a": 2}) as proposal:
                 await to_thread.run_sync(terminal.approve)
                 outcome = await proposal.outcome()
+    assert isinstance(outcome, Fulfillment)
     assert outcome.value == 3
     assert terminal.named == [["files"]]
 
@@ -202,6 +203,7 @@ async def test_ours_proposes_their_agent_approves_ours_executes(
         with Fulfiller(gateway.url, "approver", executor="files", **options):
             async with space.propose("files", "add", {"a": 2}) as proposal:
                 outcome = await proposal.outcome()
+    assert isinstance(outcome, Fulfillment)
     assert outcome.value == 3
     assert ran == [2]
 

@@ -213,12 +213,12 @@ def test_a_capability_limits_addressees(dialect: str, granted: bool) -> None:
                 root.send("capability/grant", {"recipient": "alice", "capabilities": [limited]})
                 told = alice.until("system/welcome")["payload"]["you"]["capabilities"]
                 assert {"kind": "mcp/request", "to": ["root", "tool-*"]} in told
-            for to in (["root"], ["tool-1"], ["tool-1", "root"], "root"):
-                sent = alice.send("mcp/request", {"method": "x"}, to=to)
+            for fits in (["root"], ["tool-1"], ["tool-1", "root"], "root"):
+                sent = alice.send("mcp/request", {"method": "x"}, to=fits)
                 assert root.until("mcp/request")["id"] == sent
             alice.until("mcp/request")
-            for to in ([], None, ["observer"], ["root", "observer"], ["Root"]):
-                alice.send("mcp/request", {"method": "x"}, to=to)
+            for fits_not in ([], None, ["observer"], ["root", "observer"], ["Root"]):
+                alice.send("mcp/request", {"method": "x"}, to=fits_not)
                 error = alice.until("system/error")["payload"]
                 assert error["error"] == "capability_violation"
 

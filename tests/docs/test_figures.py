@@ -23,6 +23,7 @@ NO_LIMITS = {
         "admission.BAD_REQUEST",
         "admission.UNAUTHORIZED",
         "admission.NOT_FOUND",
+        "space_yaml.REFERENCE_PORT",
         "admission.FORBIDDEN",
         "management.KICKED_CODE",
         "members.CROWDED_CODE",
