@@ -123,6 +123,7 @@ SPACES: Final = {
     "3.answers_proposal": "in the published dialects who may make a call may answer its proposal",
     "4.4.executor": "there `to` names the executor, which is silent about what it does not decide",
     "4.4.executor.written": "what their members get carries the executor in `to`",
+    "3.output_log": "a participant with an output log is present without a connection",
     "3.history": "with --history all that passes is written as JSON Lines, without tokens",
     "3.existing_paths": "/health and /participants answer as those of existing gateways",
     "3.invited_over_http": "an invitation over HTTP is answered with its token",

@@ -90,6 +90,10 @@ def read_token(path: Path) -> str:
     return lines[0].decode()
 
 
+def _below_folder(path: Path, info: ValidationInfo) -> Path:
+    return Path(info.context or "", path)
+
+
 def _check_dialect(name: str) -> str:
     known = spoken(name)
     if known is None:
@@ -126,6 +130,7 @@ Token = Annotated[str, AfterValidator(_check_token)]
 TokenHash = Annotated[str, AfterValidator(read_hash)]
 TokenOfFile = Annotated[str, AfterValidator(_read_token_file)]
 Dialect = Annotated[str, AfterValidator(_check_dialect)]
+PathOfFile = Annotated[Path, AfterValidator(_below_folder)]
 PortNumber = Annotated[int, Ge(0), Le(65535)]
 """A port; 0: any free one."""
 
@@ -243,6 +248,9 @@ class ParticipantConfig(LaunchSettings):
     # Further tokens: the SHA-256 of each, and the files that hold one; read, the tokens in them.
     token_hashes: tuple[TokenHash, ...] = field(default=(), repr=False)
     token_files: tuple[TokenOfFile, ...] = field(default=(), repr=False)
+    # A file in which stands what it gets; with the other, it is present without a connection.
+    output_log: PathOfFile | None = None
+    auto_connect: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

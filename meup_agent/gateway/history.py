@@ -9,18 +9,15 @@ acknowledgement of an invitation is left out.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
 from meup_agent.errors import ConfigurationError, InvalidPattern
-from meup_agent.gateway.logs import log
+from meup_agent.gateway.line_files import LineFiles, compact_line
 from meup_agent.protocol.capability import Capabilities, compile_capabilities
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.management_payloads import INVITE_ACK
@@ -29,18 +26,6 @@ from meup_agent.protocol.timestamps import rfc3339
 
 ENVELOPES: Final = "envelope-history.jsonl"
 DECISIONS: Final = "capability-decisions.jsonl"
-
-MAX_HISTORY_FILE_BYTES: Final = 64 * 1024 * 1024
-"""Bytes after which a file of the history is put aside, as ``….1``, and a new one is begun."""
-
-KEPT_HISTORY_FILES: Final = 5
-"""Older files that are kept of each; the oldest one is removed."""
-
-MAX_HISTORY_WAITING_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of lines that wait for the disk; further ones are left out."""
-
-CLOSE_SECONDS: Final = 5.0
-"""Seconds that the last lines have when the gateway stops."""
 
 CAPABILITY_VIOLATION: Final = "capability_violation"
 
@@ -59,26 +44,13 @@ _BEFORE_CAPABILITIES: Final = frozenset(
 """Refusals for which no capability was looked at."""
 
 
-class _HistoryLine(NamedTuple):
-    name: str
-    text: bytes
-
-
 class HistoryLog:
     """Writes what passes through a gateway into a folder."""
 
     def __init__(self, folder: Path, now: Callable[[], int]) -> None:
-        self.left_out = 0
-        """Lines that were not written, since the disk was behind or failed."""
         self._now = now
-        self._folder = folder
-        self._files = {name: _RotatingFile(folder / name) for name in (ENVELOPES, DECISIONS)}
-        self._queue = SimpleQueue[_HistoryLine | None]()
-        self._lock = threading.Lock()
-        self._waiting = 0
-        self._failed = False
-        self._thread = threading.Thread(target=self._write, name="meup history", daemon=True)
-        self._thread.start()
+        self._envelopes, self._decisions = folder / ENVELOPES, folder / DECISIONS
+        self.lines = LineFiles(self._envelopes, self._decisions)
 
     # --- what passes ------------------------------------------------------------------------
 
@@ -96,7 +68,7 @@ class HistoryLog:
             return
         refused = decision if isinstance(decision, Refusal) else None
         envelope = decision.envelope if isinstance(decision, Acceptance) else None
-        compact = _compact(envelope.frame if envelope is not None and envelope.frame else frame)
+        compact = compact_line(envelope.frame if envelope is not None and envelope.frame else frame)
         named = _header(compact) if envelope is None else (envelope.id, envelope.kind)
         common = {"participant": participant, "space_id": space}
         metadata = {} if refused is None else {"reason": refused.code}
@@ -122,16 +94,16 @@ class HistoryLog:
                 "granted_capabilities": list(capabilities.patterns),
                 "metadata": {"source": "http_api" if transport == "http" else transport},
             }
-            self._put(DECISIONS, decided)
-        self._put(ENVELOPES, record)
+            self._put(self._decisions, decided)
+        self._put(self._envelopes, record)
 
     def delivered(self, space: str, participant: str, envelope: Envelope, frame: bytes) -> None:
         """Write that an envelope went out to a member."""
-        compact = _compact(frame)
+        compact = compact_line(frame)
         if envelope.kind == INVITE_ACK or compact is None:
             return
         self._put(
-            ENVELOPES,
+            self._envelopes,
             {
                 "event": "delivered",
                 "id": envelope.id,
@@ -144,46 +116,10 @@ class HistoryLog:
             },
         )
 
-    # --- the files --------------------------------------------------------------------------
-
-    def _put(self, name: str, record: dict[str, Any]) -> None:
+    def _put(self, path: Path, record: dict[str, Any]) -> None:
         known = {key: value for key, value in record.items() if value is not None}
-        text = msgspec.json.encode({"timestamp": rfc3339(self._now()), **known}) + b"\n"
-        with self._lock:
-            behind = self._waiting + len(text) > MAX_HISTORY_WAITING_BYTES
-            if not behind and not self._failed:
-                self._waiting += len(text)
-        if behind or self._failed:
-            self.left_out += 1
-            if behind and self.left_out == 1:
-                log.warning("the history in %s is behind, and leaves lines out", self._folder)
-            return
-        self._queue.put(_HistoryLine(name, text))
-
-    def _write(self) -> None:
-        while (line := self._queue.get()) is not None:
-            try:
-                self._files[line.name].write(line.text)
-                if self._queue.empty():
-                    for file in self._files.values():
-                        file.flush()
-            except OSError as error:
-                if not self._failed:
-                    log.error("the history in %s ends: %s", self._folder, error.strerror)
-                self._failed = True
-                self.left_out += 1
-            with self._lock:
-                self._waiting -= len(line.text)
-
-    def close(self) -> None:
-        """Write what waits, and close the files."""
-        self._queue.put(None)
-        self._thread.join(CLOSE_SECONDS)
-        if not self._thread.is_alive():
-            for file in self._files.values():
-                file.close()
-        if self.left_out:
-            log.warning("the history in %s lacks %d lines", self._folder, self.left_out)
+        stamped = {"timestamp": rfc3339(self._now()), **known}
+        self.lines.put(path, msgspec.json.encode(stamped) + b"\n")
 
 
 @contextmanager
@@ -204,48 +140,7 @@ def open_history(folder: Path, now: Callable[[], int]) -> Generator[HistoryLog]:
     try:
         yield history
     finally:
-        history.close()
-
-
-class _RotatingFile:
-    """A file for this user alone that is put aside when it is large."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._open()
-
-    def _open(self) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
-        self._file = os.fdopen(os.open(self._path, flags, 0o600), "ab")
-        self._size = self._file.tell()
-
-    def write(self, text: bytes) -> None:
-        if self._size and self._size + len(text) > MAX_HISTORY_FILE_BYTES:
-            self._file.close()
-            for number in range(KEPT_HISTORY_FILES, 0, -1):
-                older = self._aside(number - 1)
-                if older.exists():
-                    older.replace(self._aside(number))
-            self._open()
-        self._file.write(text)
-        self._size += len(text)
-
-    def _aside(self, number: int) -> Path:
-        return self._path.with_name(f"{self._path.name}.{number}") if number else self._path
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def _compact(frame: bytes) -> bytes | None:
-    """A frame in one line without blanks, as tools search in it; ``None`` if it is no JSON."""
-    try:
-        return msgspec.json.format(frame, indent=-1)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+        history.lines.close()
 
 
 class _RefusedHeader(msgspec.Struct):

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway import history
+from meup_agent.gateway import line_files
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.gateway.history import DECISIONS, ENVELOPES, open_history
 from meup_agent.protocol.envelope import Envelope
@@ -121,7 +121,7 @@ def note(number: int, size: int = 0) -> Envelope:
 
 @pytest.mark.rule("3.history")
 def test_large_files_are_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MAX_HISTORY_FILE_BYTES", 1_000)
+    monkeypatch.setattr(line_files, "MAX_LINE_FILE_BYTES", 1_000)
     with open_history(tmp_path, lambda: 0) as opened:
         for number in range(40):
             opened.delivered("demo", "bob", note(number, 100), note(number, 100).frame)
@@ -136,11 +136,11 @@ def test_large_files_are_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_disk_that_is_behind_or_full_holds_up_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(history, "MAX_HISTORY_WAITING_BYTES", 10)
+    monkeypatch.setattr(line_files, "MAX_WAITING_LINE_BYTES", 10)
     with open_history(tmp_path, lambda: 0) as opened:
         opened.delivered("demo", "bob", note(1), note(1).frame)
-    assert (opened.left_out, lines(tmp_path, ENVELOPES)) == (1, [])
-    assert "lacks 1 lines" in caplog.text
+    assert (opened.lines.left_out, lines(tmp_path, ENVELOPES)) == (1, [])
+    assert "1 lines were left out" in caplog.text
 
 
 def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:

@@ -56,11 +56,12 @@ def test_a_file_of_the_older_generation(tmp_path: Path, caplog: pytest.LogCaptur
         {"kind": ["reasoning/*"]},
     )
     assert config.tokens().identify("clerk-token") == Identity("quay", "clerk")
+    clerk = space.participants["clerk"]
+    assert (clerk.output_log, clerk.auto_connect) == (tmp_path / "logs" / "clerk.log", True)
     assert warnings(caplog) == [
         "ignored, since this gateway has no use for it: defaults.routing,"
-        " participants.*.auto_connect (clerk), participants.*.default_to (clerk),"
-        " participants.*.fifo (crane, clerk), participants.*.io (clerk),"
-        " participants.*.output_log (clerk), space.description",
+        " participants.*.default_to (clerk), participants.*.fifo (crane, clerk),"
+        " participants.*.io (clerk), space.description",
         "system/* comes only from the gateway, and is granted to none of: participants.crane,"
         " participants.clerk",
     ]
