@@ -274,10 +274,11 @@ class InboundProposals(TablePart):
         self._requests.bind_early(record, now)
         if record.copied:
             self._notify_copied(record, envelope, now)
-        begins = begins and (broadcast is None or self._may_fulfill(record))
+        is_ours = broadcast is None or self._may_fulfill(record)
         starts_nothing = record.copied or not record.state.is_pending
         if (
-            not replayed.in_progress
+            is_ours
+            and not replayed.in_progress
             and (starts_nothing or envelope.concerns(context.me))
             and context.mode.answers
         ):
