@@ -52,7 +52,9 @@ class LocalTransport(InboxTransport):
 
     joins_frames = False
 
-    def __init__(self, runtime: GatewayRuntime, identity: Identity, dialect: str) -> None:
+    def __init__(
+        self, runtime: GatewayRuntime, identity: Identity, dialect: str, *, observes: bool
+    ) -> None:
         super().__init__()
         self._runtime = runtime
         self._identity = identity
@@ -61,14 +63,17 @@ class LocalTransport(InboxTransport):
         self._member: GatewayMember | None = None
         self._held = False
         self._first = True
-        self.response_headers = {DIALECT_HEADER.lower(): dialect, OBSERVE_HEADER.lower(): "1"}
+        self._observes = observes
+        self.response_headers = {DIALECT_HEADER.lower(): dialect}
+        if observes:
+            self.response_headers[OBSERVE_HEADER.lower()] = "1"
 
     @asynccontextmanager
     async def joined(self, last_seen: int | None) -> AsyncGenerator[None]:
-        """Observe the space for the length of a block, from a number on."""
+        """Observe the space, or be a member, for the length of a block, from a number on."""
         form = FrameFormat(self._dialect, numbered=True)
         member = self._member = GatewayMember(
-            self._runtime, self._identity, form, self, last_seen=last_seen, observes=True
+            self._runtime, self._identity, form, self, last_seen=last_seen, observes=self._observes
         )
         self._host.join(member)
         try:
@@ -161,7 +166,7 @@ class LocalTransport(InboxTransport):
 def local_connector(
     runtime: GatewayRuntime, identity: Identity, begin: Callable[[], Awaitable[int | None]]
 ) -> Connector:
-    """Make a connector to a participant's space in this process.
+    """Make a connector by which a participant observes its space in this process, and speaks.
 
     Args:
         runtime: The gateway.
@@ -172,26 +177,50 @@ def local_connector(
 
     @asynccontextmanager
     async def dial(headers: Mapping[str, str]) -> AsyncGenerator[Transport]:
-        if not runtime.accepting:
-            raise CannotConnect("the gateway stops")
-        said = {name.lower(): value for name, value in headers.items()}
-        try:
-            check_entry(runtime, identity)
-            runtime.check_members(identity, observes=True)
-            runtime.join_throttle.join(identity, observes=True)
-            dialect = read_dialect(said.get(DIALECT_HEADER.lower())) or runtime.dialect(identity)
-            _, last_seen = read_resume(
-                said.get(RESUME_HEADER.lower()), said.get(LAST_SEEN_HEADER.lower())
-            )
-        except NotAdmitted as refused:
-            raise HandshakeRefused(refused.status, refused.retry_after, body=str(refused)) from None
+        dialect, last_seen = _entered(runtime, identity, headers, observes=True)
         if last_seen is None:
             last_seen = await begin()
-        transport = LocalTransport(runtime, identity, dialect)
+        transport = LocalTransport(runtime, identity, dialect, observes=True)
         async with transport.joined(last_seen):
             yield transport
 
     return dial
+
+
+def seat_connector(runtime: GatewayRuntime, identity: Identity) -> Connector:
+    """Make a connector by which a participant is a member, where nothing else of it is one."""
+
+    @asynccontextmanager
+    async def dial(headers: Mapping[str, str]) -> AsyncGenerator[Transport]:
+        dialect, last_seen = _entered(runtime, identity, headers, observes=False)
+        transport = LocalTransport(runtime, identity, dialect, observes=False)
+        # Nothing waits from here to the join: it must not take over from an agent.
+        if identity.participant in runtime.spaces[identity.space]:
+            raise CannotConnect("an agent of the participant is a member")
+        async with transport.joined(last_seen):
+            yield transport
+
+    return dial
+
+
+def _entered(
+    runtime: GatewayRuntime, identity: Identity, headers: Mapping[str, str], *, observes: bool
+) -> tuple[str, int | None]:
+    """Check that a participant may join; its dialect, and the number that it has heard last."""
+    if not runtime.accepting:
+        raise CannotConnect("the gateway stops")
+    said = {name.lower(): value for name, value in headers.items()}
+    try:
+        check_entry(runtime, identity)
+        runtime.check_members(identity, observes=observes)
+        runtime.join_throttle.join(identity, observes=observes)
+        dialect = read_dialect(said.get(DIALECT_HEADER.lower())) or runtime.dialect(identity)
+        _, last_seen = read_resume(
+            said.get(RESUME_HEADER.lower()), said.get(LAST_SEEN_HEADER.lower())
+        )
+    except NotAdmitted as refused:
+        raise HandshakeRefused(refused.status, refused.retry_after, body=str(refused)) from None
+    return dialect, last_seen
 
 
 def check_entry(runtime: GatewayRuntime, identity: Identity) -> None:

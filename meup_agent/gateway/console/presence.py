@@ -15,6 +15,7 @@ from meup_agent.errors import MeupError
 from meup_agent.gateway.admission import UNAVAILABLE
 from meup_agent.gateway.console.connector import local_connector
 from meup_agent.gateway.console.guard import Denied
+from meup_agent.gateway.console.seat import keep_seat
 from meup_agent.gateway.edge.http.space_views import proposals_of
 from meup_agent.gateway.logs import log, quote
 from meup_agent.protocol.exchange import Mode
@@ -159,6 +160,7 @@ class PersonPresences:
                 presence.tasks = tasks
                 presence.feed = InboxFeed(inbox, self._base)
                 tasks.start_soon(presence.feed.follow)
+                tasks.start_soon(keep_seat, self._runtime, identity, space, NO_TOKEN)
                 presence.ready.set()
                 await presence.until_idle()
                 # Noted first: a page that asks now begins a new one.

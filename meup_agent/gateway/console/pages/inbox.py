@@ -262,7 +262,8 @@ async def _carry_out(
 
     async def carry_out() -> None:
         try:
-            fulfillment = await inbox.approve(item, arguments)
+            with presence.in_use():  # whoever leaves cancels what it has begun
+                fulfillment = await inbox.approve(item, arguments)
             failed = "; the tool failed" if fulfillment and fulfillment.is_error else ""
             outcome.append(f"Approved: {name} ran{failed}.")
         except MeupError as error:
