@@ -134,8 +134,7 @@ async def _carry_out(
     space, failure = principal.space, None
     result: JsonObject = {}
     with principal.calls.running(call):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(call.relay)
+        async with call.relaying():
             try:
                 made = payloads.request(CALL, sent, "")
                 if space.may(kinds.MCP_REQUEST, made, to=(offer.participant,)):
@@ -144,8 +143,6 @@ async def _carry_out(
                     result = await _propose(space, offer, sent, call, settings)
             except Exception as error:
                 failure = error  # by itself, not in a group
-            finally:
-                call.close()
     match failure:
         case None:
             return result

@@ -43,6 +43,10 @@ CALL: Final = "tools/call"
 NO_REASON: Final = "no reason given"
 CLOSED: Final = "stream closed by the client"
 
+SDK_SECONDS: Final = 5.0
+"""Wait of a handler that we cancelled for the SDK to do so, too, where the SDK is to have the last
+word: it reads the notification after us, and would send on what had been returned before."""
+
 _SCOPE_KEY: Final = "meup_agent.stream"
 
 Key = tuple[str, str, "RequestId"]
@@ -129,7 +133,7 @@ class OpenStreams:
             del self._by_key[stream.key]
 
     @contextmanager
-    def track(self, participant: str, ctx: Ctx) -> Generator[None]:
+    def track(self, participant: str, ctx: Ctx) -> Generator[OpenStream]:
         """A call for the length of a block, which a cancel ends."""
         stream: OpenStream | None = None
         if ctx.request is not None:
@@ -140,7 +144,7 @@ class OpenStreams:
         cancelled = False
         try:
             with stream.scope:
-                yield
+                yield stream
         except anyio.get_cancelled_exc_class():
             cancelled = True
             raise
@@ -194,7 +198,7 @@ class CancellationLayer:
         session = _session_of(scope)
         body, replay = await _read(receive)
         head = _decode(body)
-        participant = getattr(scope.get("user"), "principal_key", "")
+        participant = getattr(scope.get("user"), "key", "")
         request_id = as_request_id(head.id)
         if head.method == CALL and request_id is not None:
             key = (participant, session, coerce_request_id(request_id)) if session else None

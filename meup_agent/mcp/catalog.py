@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+from mcp.shared.inbound import x_mcp_header_map
 from mcp_types.methods import serialize_server_result
 from pydantic import ValidationError
 
@@ -76,7 +78,7 @@ class Ambiguous(Exception):
         self.owners = owners
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Offer:
     """A tool, prompt, resource or template of a participant.
 
@@ -91,6 +93,11 @@ class Offer:
     name: str
     exposed: str
     described: JsonObject
+
+    @cached_property
+    def repeats_arguments(self) -> bool:
+        """True if its schema wants some arguments repeated as headers of the request."""
+        return bool(x_mcp_header_map(self.described.get("inputSchema")))
 
 
 @dataclass(slots=True)

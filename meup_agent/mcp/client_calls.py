@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from contextlib import contextmanager
+from collections import deque
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -30,8 +31,9 @@ from meup_agent.protocol import payloads
 from meup_agent.protocol.lifecycle import ProposalState
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 
+    from anyio.abc import TaskGroup
     from mcp.server.context import ServerRequestContext
 
     from meup_agent.client.messages import Request
@@ -110,7 +112,9 @@ class ClientCall:
         self._log_level = log_level
         self._asks = 0
         self._done = -_STEP
-        self._send, self._receive = anyio.create_memory_object_stream[Note](MAX_NOTES)
+        self._notes: deque[Note] = deque()
+        self._tasks: TaskGroup | None = None
+        self._relaying = False
 
     @property
     def is_carried_out(self) -> bool:
@@ -141,23 +145,31 @@ class ClientCall:
         self._put(("log", params))
 
     def _put(self, note: Note) -> None:
-        try:
-            self._send.send_nowait(note)
-        except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        if self._tasks is None or len(self._notes) >= MAX_NOTES:
             log.debug("left out, the client reads slowly: %r", note)
+            return
+        self._notes.append(note)
+        if not self._relaying:  # a task for each call would slow down those that tell nothing
+            self._relaying = True
+            self._tasks.start_soon(self._relay)
 
-    async def relay(self) -> None:
-        """Tell the client of each, until :meth:`close`."""
-        async with self._receive:
-            async for what, said in self._receive:
-                if what == "progress":
-                    await self._tell_progress(said)
-                else:
-                    await self._tell_log(said)
+    @asynccontextmanager
+    async def relaying(self) -> AsyncGenerator[None]:
+        """Tell the client of each note that comes during a block, at the latest at its end."""
+        async with anyio.create_task_group() as self._tasks:
+            try:
+                yield
+            finally:
+                self._tasks = None
 
-    def close(self) -> None:
-        """Nothing more comes."""
-        self._send.close()
+    async def _relay(self) -> None:
+        while self._notes:
+            what, said = self._notes.popleft()
+            if what == "progress":
+                await self._tell_progress(said)
+            else:
+                await self._tell_log(said)
+        self._relaying = False
 
     async def _tell_progress(self, progress: Progress) -> None:
         self._done = max(progress.done, self._done + _STEP)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 from collections import OrderedDict
@@ -10,14 +9,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import anyio
 from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
-from mcp.server.auth.middleware.bearer_auth import (
-    AuthenticatedUser,
-    BearerAuthBackend,
-    RequireAuthMiddleware,
-)
-from mcp.server.auth.provider import AccessToken
+from mcp.server.auth.middleware.bearer_auth import RequireAuthMiddleware
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import (
     DEFAULT_MAX_REQUEST_BODY_SIZE,
@@ -26,19 +19,18 @@ from mcp.server.transport_security import (
     TransportSecuritySettings,
 )
 from starlette.applications import Starlette
-from starlette.authentication import AuthCredentials, AuthenticationError
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
-from starlette.requests import HTTPConnection, Request
-from starlette.responses import JSONResponse
+from starlette.requests import Request
 from starlette.routing import Route
 
 from meup_agent.client.proposal_handle import TTL
-from meup_agent.errors import MeupError, UsageError
+from meup_agent.errors import UsageError
 from meup_agent.mcp.calls import CallSettings
 from meup_agent.mcp.cancellation import CancellationLayer, OpenStreams
-from meup_agent.mcp.principal import MAX_PRINCIPALS, PrincipalPool
+from meup_agent.mcp.http_auth import ParticipantAuth, ParticipantUser, answer_unavailable
+from meup_agent.mcp.principal_pool import MAX_PRINCIPALS, PrincipalPool
 from meup_agent.mcp.space_server import SpaceHandlers, make_server
 from meup_agent.transport.loops import background_tasks
 
@@ -47,7 +39,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from mcp.server.context import ServerRequestContext
-    from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from meup_agent.agent.agent import Agent
@@ -63,13 +54,6 @@ LOOPBACK_HOSTS: Final = (
 )
 """The values of ``Host`` by which this machine alone is meant; ``*``: any port."""
 
-MAX_WRONG_TOKENS: Final = 10
-"""Of one address in a minute."""
-
-WRONG_SECONDS: Final = 60.0
-MAX_ADDRESSES: Final = 4096
-"""Addresses whose wrong tokens are counted."""
-
 MAX_SESSIONS: Final = 1000
 """Sessions of clients at once; each has a task and its streams."""
 
@@ -82,124 +66,36 @@ participant takes the place of the others."""
 
 
 class SessionIds:
-    """The sessions of each participant, in the order of their last use."""
+    """The sessions of each participant, in the order of their last use, and whose they are."""
 
     def __init__(self) -> None:
-        self._ids: OrderedDict[str, OrderedDict[str, None]] = OrderedDict()
+        self._users: OrderedDict[str, OrderedDict[str, ParticipantUser]] = OrderedDict()
 
-    def note(self, participant: str, session: str) -> str | None:
+    def note(self, user: ParticipantUser, session: str) -> tuple[str, ParticipantUser] | None:
         """Note that a session is used; the one that is to end, if there are too many."""
-        ids = self._ids.setdefault(participant, OrderedDict())
-        self._ids.move_to_end(participant)
-        ids[session] = None
-        ids.move_to_end(session)
-        if len(self._ids) > MAX_PRINCIPALS:
-            self._ids.popitem(last=False)
-        return ids.popitem(last=False)[0] if len(ids) > MAX_PARTICIPANT_SESSIONS else None
+        users = self._users.setdefault(user.principal.key, OrderedDict())
+        self._users.move_to_end(user.principal.key)
+        users[session] = user
+        users.move_to_end(session)
+        if len(self._users) > MAX_PRINCIPALS:
+            self._users.popitem(last=False)
+        return users.popitem(last=False) if len(users) > MAX_PARTICIPANT_SESSIONS else None
 
-    def touch(self, participant: str, session: str) -> None:
-        """Note that a session is used which may be another participant's, or have ended."""
-        if session in self._ids.get(participant, ()):
-            self.note(participant, session)
+    def touch(self, user: ParticipantUser, session: str) -> None:
+        """Note that a session is used which may be another's, or have ended."""
+        users = self._users.get(user.principal.key, {})
+        if session in users and users[session].key == user.key:
+            self.note(user, session)
 
-
-class ParticipantUser(AuthenticatedUser):
-    """An HTTP client that is a participant.
-
-    Attributes:
-        principal: The participant, in the space.
-        principal_key: Its key.
-    """
-
-    def __init__(self, token: AccessToken, principal: Principal) -> None:
-        super().__init__(token)
-        self.principal = principal
-        self.principal_key = principal.key
-
-
-class TooManyWrongTokens(AuthenticationError):
-    """An address has sent too many wrong tokens lately."""
-
-
-class WrongTokens:
-    """Limits wrong tokens by address, so that the gateway has no reason to limit our own."""
-
-    def __init__(self) -> None:
-        self._counts: OrderedDict[str, tuple[int, float]] = OrderedDict()
-
-    def check(self, address: str) -> None:
-        """Raise if an address may try no other token now."""
-        count, since = self._counts.get(address, (0, 0.0))
-        if anyio.current_time() - since > WRONG_SECONDS:
-            self._counts.pop(address, None)
-        elif count >= MAX_WRONG_TOKENS:
-            raise TooManyWrongTokens("too many wrong tokens; wait a minute")
-
-    def count(self, address: str) -> None:
-        """Count a wrong token."""
-        count, since = self._counts.pop(address, (0, anyio.current_time()))
-        self._counts[address] = (count + 1, since)
-        if len(self._counts) > MAX_ADDRESSES:
-            self._counts.popitem(last=False)
-
-
-class ParticipantAuth(BearerAuthBackend):
-    """Finds the participant of a request by its token; without one, that of this process.
-
-    Args:
-        pool: The participants.
-        anonymous: A request without a token is the participant of this process.
-    """
-
-    def __init__(self, pool: PrincipalPool, *, anonymous: bool) -> None:
-        super().__init__(self)
-        self._pool = pool
-        self._anonymous = anonymous
-        self._wrong = WrongTokens()
-
-    async def verify_token(self, token: str) -> AccessToken | None:
-        """The participant of a token, as the SDK wants it."""
-        principal = await self._principal(token)
-        return None if principal is None else _access(token, principal)
-
-    async def authenticate(
-        self, conn: HTTPConnection
-    ) -> tuple[AuthCredentials, AuthenticatedUser] | None:
-        """The participant of a request; ``None``: none that the gateway knows."""
-        if "authorization" not in conn.headers:
-            if not self._anonymous or not _is_local(conn):
-                return None
-            principal = await self._principal(None)
-            assert principal is not None  # else it has raised
-            return AuthCredentials([]), ParticipantUser(_access("", principal), principal)
-        address = "" if conn.client is None else conn.client.host
-        # Others behind this address, as behind a proxy, go on with the tokens that are known.
-        if not self._pool.knows(conn.headers["authorization"].partition(" ")[2].strip()):
-            self._wrong.check(address)
-        found = await super().authenticate(conn)
-        if found is None:
-            self._wrong.count(address)
-            return None
-        credentials, user = found
-        principal = await self._principal(user.access_token.token)
-        if principal is None:
-            return None
-        return credentials, ParticipantUser(user.access_token, principal)
-
-    async def _principal(self, token: str | None) -> Principal | None:
-        try:
-            return await self._pool.get(token)
-        except MeupError as error:
-            # Its words have addresses, which are not for everyone who asks.
-            log.warning("a client was sent away: %s", error)
-            raise AuthenticationError("the space cannot be reached now") from error
-
-
-def _access(token: str, principal: Principal) -> AccessToken:
-    # The digest keeps sessions of two tokens apart, also where both are one participant's.
-    return AccessToken(
-        token=token, client_id=principal.id, scopes=[], subject=principal.key or None
-    )
+    def pop(self, principal: Principal, key: str | None) -> dict[str, ParticipantUser]:
+        """Forget the sessions of a participant, or of one of its tokens alone."""
+        users = self._users.pop(principal.key, OrderedDict[str, ParticipantUser]())
+        gone = {each: user for each, user in users.items() if key is None or user.key == key}
+        for each in gone:
+            del users[each]
+        if users:
+            self._users[principal.key] = users
+        return gone
 
 
 async def _no_body() -> Message:
@@ -208,21 +104,6 @@ async def _no_body() -> Message:
 
 async def _no_answer(_: Message) -> None:
     pass
-
-
-def _is_local(conn: HTTPConnection) -> bool:
-    """True if the other end of the connection is on this machine."""
-    try:
-        return conn.client is not None and ipaddress.ip_address(conn.client.host).is_loopback
-    except ValueError:
-        return False
-
-
-def _unavailable(_: HTTPConnection, error: Exception) -> Response:
-    if isinstance(error, TooManyWrongTokens):
-        body = {"error": "too_many_requests", "error_description": str(error)}
-        return JSONResponse(body, 429, {"retry-after": f"{WRONG_SECONDS:.0f}"})
-    return JSONResponse({"error": "unavailable", "error_description": str(error)}, 503)
 
 
 class _SecurityLayer:
@@ -282,8 +163,7 @@ class McpApp:
         # One manager serves one lifespan.
         self._make_manager = partial(
             StreamableHTTPSessionManager,
-            make_server(self._handlers),
-            security_settings=security,
+            make_server(self._handlers),  # without security_settings: _SecurityLayer has them
             max_request_body_size=max_body,
             max_sessions=max_sessions,
         )
@@ -297,7 +177,7 @@ class McpApp:
                 Middleware(
                     AuthenticationMiddleware,
                     backend=ParticipantAuth(pool, anonymous=anonymous),
-                    on_error=_unavailable,
+                    on_error=answer_unavailable,
                 ),
                 Middleware(AuthContextMiddleware),
             ],
@@ -324,8 +204,8 @@ class McpApp:
                 background_tasks() as tasks,
             ):
 
-                def ended(principal: Principal) -> None:
-                    tasks.start_soon(self._end_sessions, principal)
+                def ended(principal: Principal, key: str | None) -> None:
+                    tasks.start_soon(self._end_sessions, self._sessions.pop(principal, key))
 
                 self._pool.on_end.append(ended)
                 try:
@@ -335,11 +215,12 @@ class McpApp:
         finally:
             self._manager = None
 
-    async def _end_sessions(self, principal: Principal) -> None:
-        """End the sessions of a participant that is not in the space any more."""
-        for session in principal.sessions.ids:
-            log.info("session %s ended: %s", session, principal.error)
-            await self._end_session(session, ParticipantUser(_access("", principal), principal))
+    async def _end_sessions(self, users: dict[str, ParticipantUser]) -> None:
+        """End sessions whose participant, or whose token, is not in the space any more."""
+        for session, user in users.items():
+            why = user.principal.error or "its token is refused"
+            log.info("session %s ended: %s", session, why)
+            await self._end_session(session, user)
 
     async def _end_session(self, session: str, user: ParticipantUser) -> None:
         scope = {
@@ -356,7 +237,7 @@ class McpApp:
         user: ParticipantUser = scope["user"]
         given = Headers(scope=scope).get(_SESSION)
         if given is not None:
-            self._sessions.touch(user.principal_key, given)
+            self._sessions.touch(user, given)
             await self._manage(scope, receive, send)
             return
         opened: list[str] = []
@@ -368,10 +249,10 @@ class McpApp:
 
         await self._manage(scope, receive, watched)
         for session in opened:
-            last = self._sessions.note(user.principal_key, session)
+            last = self._sessions.note(user, session)
             if last is not None:
-                log.info("session %s ended: its participant has opened many others", last)
-                await self._end_session(last, user)
+                log.info("session %s ended: its participant has opened many others", last[0])
+                await self._end_session(*last)
 
     async def _manage(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._manager is None:
@@ -405,8 +286,11 @@ def mcp_app(
     """
     own = token or os.environ.get("MEUP_TOKEN") or None
 
-    def join(agent: Agent, theirs: str | None) -> AbstractAsyncContextManager[Space]:
-        return agent.join(url, space=space, token=own if theirs is None else theirs)
+    def join(
+        agent: Agent, theirs: str | None, /, *, observe: bool = False
+    ) -> AbstractAsyncContextManager[Space]:
+        given = own if theirs is None else theirs
+        return agent.join(url, space=space, token=given, observe=observe)
 
     return McpApp(
         PrincipalPool(join, own=own),

@@ -1,20 +1,16 @@
-"""The participants that MCP clients are: each is in the space once, however many clients it has."""
+"""A participant that MCP clients are: in the space once, however many clients and tokens it has."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import inspect
-import logging
-from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from mcp.server.subscriptions import ListenHandler, ResourceUpdated
 
 from meup_agent.agent.agent import Agent
 from meup_agent.client.messages import Request
-from meup_agent.errors import MeupError, SessionEnded, UsageError
+from meup_agent.errors import MeupError, SessionEnded
 from meup_agent.mcp.announcements import Announcements, ClientSessions
 from meup_agent.mcp.catalog import CHANGES, Catalog
 from meup_agent.mcp.client_calls import ASKED, ClientCalls
@@ -23,42 +19,21 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+    from collections.abc import Callable, Coroutine, Generator
     from contextlib import AbstractAsyncContextManager
-    from typing import Self
 
     from anyio.abc import TaskGroup
 
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
-    from meup_agent.session.reconnector import Token
-
-log = logging.getLogger("meup_agent.mcp")
-
-MAX_PRINCIPALS: Final = 256
-"""Participants that one process is in the space as; each has a connection to the gateway."""
-
-IDLE_SECONDS: Final = 600.0
-"""A participant without a session and without a request for so long leaves the space."""
-
-REFUSED_SECONDS: Final = 10.0
-"""A token that was refused is not tried again for so long: the gateway counts failed logins."""
-
-MAX_REFUSED: Final = 4096
-
-MAX_JOINING: Final = 16
-"""Tokens that are tried at the same time."""
-
-
-class TooManyPrincipals(UsageError):
-    """No other participant can be served by this process now."""
 
 
 class Principal:
     """A participant that MCP clients are, in the space.
 
     Attributes:
-        key: A digest of its token; empty: the participant of this process.
+        key: Its name in the space; empty where one process serves no other.
+        own: It is the participant of this process.
         space: The space, as it sees it.
         catalog: The offers that it sees there.
         subscribed: The resources there that its clients are subscribed to.
@@ -70,14 +45,24 @@ class Principal:
         left: It left by itself.
         running: Its requests that are being answered.
         used_at: The time of its last request.
+        on_welcome: Called when it has joined anew, or may send other things than before.
     """
 
     space: Space
     catalog: Catalog
     subscribed: SubscribedResources
 
-    def __init__(self, key: str, *, bare: str | None = None) -> None:
+    def __init__(
+        self,
+        key: str,
+        *,
+        own: bool = True,
+        bare: str | None = None,
+        on_welcome: Callable[[Principal], None] = lambda _: None,
+    ) -> None:
         self.key = key
+        self.own = own
+        self.on_welcome = on_welcome
         self.announcements = Announcements()
         self.sessions = ClientSessions(self.announcements)
         self.listen = ListenHandler(self.announcements)
@@ -181,7 +166,8 @@ class Principal:
                 if payload.get("event") == "join":
                     self.subscribed.renew(participant)
         elif envelope.kind == kinds.SYSTEM_WELCOME:
-            self.catalog.invalidate()  # a new connection, or other capabilities of ours
+            self.catalog.invalidate()
+            self.on_welcome(self)
 
     def _read_notification(self, envelope: Envelope) -> None:
         call = payloads.read_call(envelope.payload)
@@ -196,118 +182,3 @@ class Principal:
             if isinstance(uri, str):
                 for exposed in self.catalog.exposed_uris(envelope.sender, uri):
                     self.announcements.announce(ResourceUpdated(exposed))
-
-
-class PrincipalPool:
-    """The participants that one process serves MCP clients as.
-
-    Args:
-        join: Joins the space with a token; ``None``: the one of this process.
-        own: The token of this process, where it is known: a client that sends it is the same
-            participant, which cannot be in the space twice.
-        bare: One participant, whose names stay as they are.
-    """
-
-    def __init__(
-        self,
-        join: Callable[[Agent, str | None], AbstractAsyncContextManager[Space]],
-        *,
-        own: Token | None = None,
-        bare: str | None = None,
-    ) -> None:
-        self._join = join
-        self._own = own
-        self._bare = bare
-        self._principals: dict[str, Principal] = {}
-        self._refused: dict[str, float] = {}
-        self._joining = anyio.Semaphore(MAX_JOINING)
-        self._tasks: TaskGroup | None = None
-        self.on_end: list[Callable[[Principal], None]] = []
-
-    @asynccontextmanager
-    async def run(self) -> AsyncGenerator[Self]:
-        """Serve for the length of a block; then all leave the space."""
-        async with background_tasks() as self._tasks:
-            self._tasks.start_soon(self._leave_idle)
-            yield self
-        self._tasks = None
-
-    async def get(self, token: str | None) -> Principal | None:
-        """The participant of a token, in the space; ``None``: the gateway does not know the token.
-
-        Raises:
-            TooManyPrincipals: There is no room for another one.
-            ConnectionFailed: The gateway cannot be reached.
-        """
-        if token is not None and await self._is_own(token):
-            token = None
-        key = "" if token is None else hashlib.sha256(token.encode()).hexdigest()
-        principal = self._principals.get(key)
-        if principal is None:
-            async with self._joining:
-                principal = self._principals.get(key)
-                if principal is None:
-                    if self._is_refused(key):
-                        return None
-                    principal = self._begin(key, token)
-                await principal.ready.wait()
-        await principal.ready.wait()
-        error = principal.error
-        if error is None:
-            principal.used_at = anyio.current_time()
-            return principal
-        if key and isinstance(error, SessionEnded):
-            return None
-        raise error
-
-    def knows(self, token: str) -> bool:
-        """True if the participant of a token is in the space here."""
-        principal = self._principals.get(hashlib.sha256(token.encode()).hexdigest())
-        return principal is not None and principal.ready.is_set() and principal.error is None
-
-    async def _is_own(self, token: str) -> bool:
-        own = self._own() if callable(self._own) else self._own
-        own = await own if inspect.isawaitable(own) else own
-        return own is not None and hmac.compare_digest(own.strip().encode(), token.encode())
-
-    def _begin(self, key: str, token: str | None) -> Principal:
-        if len(self._principals) >= MAX_PRINCIPALS:
-            raise TooManyPrincipals(f"{MAX_PRINCIPALS} participants are served already")
-        if self._tasks is None:
-            raise UsageError("the pool does not run")
-        principal = self._principals[key] = Principal(key, bare=self._bare)
-        self._tasks.start_soon(self._run, principal, token)
-        return principal
-
-    async def _run(self, principal: Principal, token: str | None) -> None:
-        try:
-            await principal.run(lambda agent: self._join(agent, token))
-        finally:
-            del self._principals[principal.key]
-            if principal.key and isinstance(principal.error, SessionEnded) and not principal.left:
-                self._refuse(principal.key)
-            for told in self.on_end:
-                told(principal)
-
-    def _refuse(self, key: str) -> None:
-        if len(self._refused) >= MAX_REFUSED:
-            del self._refused[next(iter(self._refused))]
-        self._refused[key] = anyio.current_time() + REFUSED_SECONDS
-
-    def _is_refused(self, key: str) -> bool:
-        until = self._refused.get(key)
-        if until is None:
-            return False
-        if until > anyio.current_time():
-            return True
-        del self._refused[key]
-        return False
-
-    async def _leave_idle(self) -> None:
-        while True:
-            await anyio.sleep(IDLE_SECONDS / 10)
-            before = anyio.current_time() - IDLE_SECONDS
-            for principal in list(self._principals.values()):
-                idle = not principal.running and not len(principal.sessions)
-                if principal.key and principal.joined and idle and principal.used_at < before:
-                    principal.leave()

@@ -6,6 +6,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import anyio
 import mcp_types as types
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.shared.exceptions import MCPError
@@ -24,7 +25,7 @@ from meup_agent.mcp.calls import (
     is_withdrawn,
     tool_error,
 )
-from meup_agent.mcp.cancellation import OpenStreams
+from meup_agent.mcp.cancellation import SDK_SECONDS, OpenStreams
 from meup_agent.mcp.catalog import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Ambiguous
 from meup_agent.mcp.client_calls import declared_only
 from meup_agent.mcp.decisions import CANCELLED
@@ -133,7 +134,7 @@ class SpaceHandlers:
         """``tools/call``."""
         principal, params = self._principal_of(ctx), dict(ctx.params or {})
         result = tool_error(CANCELLED)
-        with principal.answering(), self._streams.track(principal.key, ctx):
+        with principal.answering(), self._streams.track(principal.key, ctx) as stream:
             offer = await principal.catalog.find(TOOLS, str(params.get("name")))
             if offer is None:
                 raise MCPError(
@@ -141,6 +142,8 @@ class SpaceHandlers:
                     f"Unknown tool: {params.get('name')}; ask for tools/list again",
                 )
             result = await call_tool(principal, offer, params, ctx, self._settings)
+        if stream.reason is not None and ctx.request is None:
+            await anyio.sleep(SDK_SECONDS)
         return result
 
     async def _task_support(self, ctx: Ctx, name: str) -> TaskSupport:
@@ -148,7 +151,8 @@ class SpaceHandlers:
         if offer is None:
             return "forbidden"
         # Here, where each call of the newest revision comes by before it can become a task.
-        _check_param_headers(offer.described.get("inputSchema"), ctx)
+        if offer.repeats_arguments:
+            _check_param_headers(offer.described.get("inputSchema"), ctx)
         match payloads.as_object(offer.described.get("execution")).get("taskSupport"):
             case "required":
                 return "required"

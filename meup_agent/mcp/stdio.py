@@ -15,7 +15,7 @@ from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
     from meup_agent.mcp.calls import CallSettings
-    from meup_agent.mcp.principal import PrincipalPool
+    from meup_agent.mcp.principal_pool import PrincipalPool
 
 MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 """Of one message; the largest that a client sends has a file in it."""
@@ -67,8 +67,9 @@ async def serve_stdio(pool: PrincipalPool, settings: CallSettings) -> None:
         MeupError: The participant is not in the space, or no longer.
     """
     async with pool.run():
-        principal = await pool.get(None)
-        assert principal is not None  # else it has raised
+        login = await pool.get(None)
+        assert login is not None  # else it has raised
+        principal = login.principal
         streams = OpenStreams()
         handlers = SpaceHandlers(lambda _: principal, streams, settings)
         server = make_server(handlers)

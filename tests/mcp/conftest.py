@@ -23,7 +23,7 @@ from meup_agent import Agent, Settings, Space
 from meup_agent.gateway import Gateway
 from meup_agent.mcp.calls import CallSettings
 from meup_agent.mcp.http import McpApp
-from meup_agent.mcp.principal import PrincipalPool
+from meup_agent.mcp.principal_pool import PrincipalPool
 
 ANYTHING: Sequence[Mapping[str, Any]] = [{"kind": "*"}]
 
@@ -75,12 +75,15 @@ class Stage:
     def pool(self, own: str) -> PrincipalPool:
         """The participants of MCP clients; one that sends no token is ``own``."""
 
-        def join(agent: Agent, token: str | None) -> AbstractAsyncContextManager[Space]:
+        def join(
+            agent: Agent, token: str | None, /, *, observe: bool = False
+        ) -> AbstractAsyncContextManager[Space]:
             return agent.join(
                 self.gateway.url,
                 space="demo",
                 token=token or self.token(own),
                 settings=Settings(first_welcome=2.0),
+                observe=observe,
             )
 
         return PrincipalPool(join, own=self.token(own) if own else None)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from meup_agent.agent.agent import Agent
     from meup_agent.client.space import Space
     from meup_agent.mcp.calls import CallSettings
-    from meup_agent.mcp.principal import PrincipalPool
+    from meup_agent.mcp.principal_pool import PrincipalPool
 
 DEFAULT_TTL: Final = 300.0
 
@@ -127,7 +127,7 @@ def mcp(
 
 def _pool_of_space(at: SpaceOptions, http: str | None) -> tuple[PrincipalPool, bool]:
     """The participants of a gateway's space, and if there is one of this process."""
-    from meup_agent.mcp.principal import PrincipalPool
+    from meup_agent.mcp.principal_pool import PrincipalPool
 
     own = token_from(at.token, at.token_file)
     if own is None and http is not None:  # then every client must have its own
@@ -135,20 +135,26 @@ def _pool_of_space(at: SpaceOptions, http: str | None) -> tuple[PrincipalPool, b
     else:
         where = at.address()
 
-    def join(agent: Agent, theirs: str | None) -> AbstractAsyncContextManager[Space]:
+    def join(
+        agent: Agent, theirs: str | None, /, *, observe: bool = False
+    ) -> AbstractAsyncContextManager[Space]:
         if theirs is None:
             return agent.join(
-                where.url, space=where.space, token=where.token, participant=where.participant
+                where.url,
+                space=where.space,
+                token=where.token,
+                participant=where.participant,
+                observe=observe,
             )
-        return agent.join(where.url, space=where.space, token=theirs)
+        return agent.join(where.url, space=where.space, token=theirs, observe=observe)
 
-    return PrincipalPool(join, own=own), own is not None
+    return PrincipalPool(join, own=own, many=http is not None), own is not None
 
 
 def _pool_of_agent(target: str) -> PrincipalPool:
     """One participant beside an agent, in a space of their own in memory."""
     from meup_agent.cli.commands.run import load_agent
-    from meup_agent.mcp.principal import PrincipalPool
+    from meup_agent.mcp.principal_pool import PrincipalPool
     from meup_agent.testing import MemorySpace
 
     served = load_agent(target)
@@ -156,13 +162,16 @@ def _pool_of_agent(target: str) -> PrincipalPool:
     space = MemorySpace(participants={_AGENT: every, _CLIENT: every})
 
     @asynccontextmanager
-    async def join(agent: Agent, theirs: str | None) -> AsyncGenerator[Space]:
+    async def join(
+        agent: Agent, theirs: str | None, /, *, observe: bool = False
+    ) -> AsyncGenerator[Space]:
+        assert not observe, "its clients have no tokens"
         if theirs is not None:
             raise TokenRefused("one agent's tools are served without tokens")
         async with served.join(space.connector(_AGENT)), agent.join(space.connector(_CLIENT)) as me:
             yield me
 
-    return PrincipalPool(join, bare=_AGENT)
+    return PrincipalPool(join, bare=_AGENT, many=False)
 
 
 async def _serve_stdio(pool: PrincipalPool, settings: CallSettings) -> None:
@@ -246,7 +255,7 @@ async def _serve_http(
                     if has_own:
                         own = await pool.get(None)
                         assert own is not None  # else it has raised
-                        watching.start_soon(own.raise_at_end)
+                        watching.start_soon(own.principal.raise_at_end)
                     tasks.start_soon(listen)
                     where = host_and_port(host, listening.getsockname()[1])
                     scheme = "http" if tls is None else "https"

@@ -5,6 +5,7 @@ import anyio.lowlevel
 import pytest
 
 from meup_agent.mcp import http
+from meup_agent.mcp.http_auth import ParticipantUser
 from tests.mcp.conftest import ANYTHING, served, staged
 from tests.mcp.server.test_cancellation import BOTH, OLD, Slow, session, space_with
 from tests.mcp.server.test_identity import HELLO
@@ -68,9 +69,14 @@ async def test_a_participant_that_opens_many_sessions_ends_its_own(
 
 async def test_a_session_of_another_participant_is_not_counted_as_mine() -> None:
     """A guessed id must not push one of the guesser's, or the owner's, out of its place."""
-    ids = http.SessionIds()
-    assert ids.note("alice", "a") is None
-    ids.touch("bob", "a")
-    for at in range(http.MAX_PARTICIPANT_SESSIONS):
-        assert ids.note("bob", f"b{at}") is None
-    assert ids.note("bob", "last") == "b0"
+    async with staged(alice=ANYTHING, bob=ANYTHING) as stage:
+        pool = stage.pool("alice")
+        async with pool.run():
+            logins = [await pool.get(None), await pool.get(stage.token("bob"))]
+            alice, bob = (ParticipantUser(each) for each in logins if each is not None)
+            ids = http.SessionIds()
+            assert ids.note(alice, "a") is None
+            ids.touch(bob, "a")
+            for at in range(http.MAX_PARTICIPANT_SESSIONS):
+                assert ids.note(bob, f"b{at}") is None
+            assert ids.note(bob, "last") == ("b0", bob)

@@ -320,8 +320,9 @@ async def test_a_client_over_stdio_that_goes_withdraws() -> None:
         await stage.join("slow", slow.agent)
         pool = stage.pool("alice")
         async with pool.run():
-            principal = await pool.get(None)
-            assert principal is not None
+            login = await pool.get(None)
+            assert login is not None
+            principal = login.principal
             handlers = SpaceHandlers(lambda _: principal, OpenStreams(), CallSettings())
             server = make_server(handlers)
             to_server, read = anyio.create_memory_object_stream[SessionMessage | Exception](9)

@@ -1,0 +1,160 @@
+"""The participant that a client over HTTP is: by its token, or the one of this process."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections import OrderedDict
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+import anyio
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, BearerAuthBackend
+from mcp.server.auth.provider import AccessToken
+from starlette.authentication import AuthCredentials, AuthenticationError
+from starlette.responses import JSONResponse
+
+from meup_agent.errors import MeupError
+
+if TYPE_CHECKING:
+    from starlette.requests import HTTPConnection
+    from starlette.responses import Response
+
+    from meup_agent.mcp.principal_pool import Login, PrincipalPool
+
+log = logging.getLogger("meup_agent.mcp")
+
+MAX_WRONG_TOKENS: Final = 10
+"""Of one address in a minute."""
+
+WRONG_SECONDS: Final = 60.0
+MAX_ADDRESSES: Final = 4096
+"""Addresses whose wrong tokens are counted."""
+
+
+class ParticipantUser(AuthenticatedUser):
+    """An HTTP client that is a participant.
+
+    Attributes:
+        principal: The participant, in the space.
+        key: A digest of the client's token; empty: the participant of this process.
+    """
+
+    def __init__(self, login: Login) -> None:
+        # The digest keeps sessions of two tokens apart, also where both are one participant's.
+        super().__init__(
+            AccessToken(
+                token=login.token or "",
+                client_id=login.principal.id,
+                scopes=[],
+                subject=login.key or None,
+            )
+        )
+        self.principal = login.principal
+        self.key = login.key
+
+
+class TooManyWrongTokens(AuthenticationError):
+    """An address has sent too many wrong tokens lately."""
+
+
+class WrongTokens:
+    """Limits wrong tokens by address, so that the gateway has no reason to limit our own."""
+
+    def __init__(self) -> None:
+        self._counts: OrderedDict[str, tuple[int, float]] = OrderedDict()
+
+    def check(self, address: str) -> None:
+        """Raise if an address may try no other token now."""
+        count, since = self._counts.get(address, (0, 0.0))
+        if anyio.current_time() - since > WRONG_SECONDS:
+            self._counts.pop(address, None)
+        elif count >= MAX_WRONG_TOKENS:
+            raise TooManyWrongTokens("too many wrong tokens; wait a minute")
+
+    def count(self, address: str) -> None:
+        """Count a wrong token."""
+        count, since = self._counts.pop(address, (0, anyio.current_time()))
+        self._counts[address] = (count + 1, since)
+        if len(self._counts) > MAX_ADDRESSES:
+            self._counts.popitem(last=False)
+
+
+class ParticipantAuth(BearerAuthBackend):
+    """Finds the participant of a request by its token; without one, that of this process.
+
+    Args:
+        pool: The participants.
+        anonymous: A request without a token is the participant of this process.
+    """
+
+    def __init__(self, pool: PrincipalPool, *, anonymous: bool) -> None:
+        super().__init__(self)
+        self._pool = pool
+        self._anonymous = anonymous
+        self._wrong = WrongTokens()
+        self._users: WeakKeyDictionary[Login, ParticipantUser] = WeakKeyDictionary()
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        """The participant of a token, as the SDK wants it."""
+        user = await self._user(token)
+        return None if user is None else user.access_token
+
+    async def authenticate(
+        self, conn: HTTPConnection
+    ) -> tuple[AuthCredentials, AuthenticatedUser] | None:
+        """The participant of a request; ``None``: none that the gateway knows."""
+        given = conn.headers.get("authorization")
+        if given is None:
+            if not self._anonymous or not _is_local(conn):
+                return None
+            user = await self._user(None)
+            assert user is not None  # else it has raised
+            return AuthCredentials([]), user
+        address = "" if conn.client is None else conn.client.host
+        # Others behind this address, as behind a proxy, go on with the tokens that are known.
+        if not self._pool.knows(given.partition(" ")[2].strip()):
+            self._wrong.check(address)
+        found = await super().authenticate(conn)
+        if found is None:
+            self._wrong.count(address)
+            return None
+        credentials, its = found
+        user = await self._user(its.access_token.token)
+        return None if user is None else (credentials, user)
+
+    async def _user(self, token: str | None) -> ParticipantUser | None:
+        try:
+            login = await self._pool.get(token)
+        except MeupError as error:
+            # Its words have addresses, which are not for everyone who asks.
+            log.warning("a client was sent away: %s", error)
+            raise AuthenticationError("the space cannot be reached now") from error
+        if login is None:
+            return None
+        user = self._users.get(login)
+        if user is None:  # made once: it costs more than all else here
+            user = self._users[login] = ParticipantUser(login)
+        return user
+
+
+def _is_local(conn: HTTPConnection) -> bool:
+    """True if the other end of the connection is on this machine."""
+    return conn.client is not None and _is_loopback(conn.client.host)
+
+
+@lru_cache(maxsize=1024)
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def answer_unavailable(_: HTTPConnection, error: Exception) -> Response:
+    """The answer where a token could not be looked at."""
+    if isinstance(error, TooManyWrongTokens):
+        body = {"error": "too_many_requests", "error_description": str(error)}
+        return JSONResponse(body, 429, {"retry-after": f"{WRONG_SECONDS:.0f}"})
+    return JSONResponse({"error": "unavailable", "error_description": str(error)}, 503)

@@ -1,0 +1,301 @@
+"""The participants that one process serves MCP clients as, by the tokens that the clients send.
+
+Two tokens may be one participant's, which cannot be in the space twice: so the gateway is asked
+whose a new token is, by a connection that observes, before anything joins with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import inspect
+import logging
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+import anyio
+
+from meup_agent.agent.agent import Agent
+from meup_agent.errors import CannotObserve, MeupError, SessionEnded, UsageError
+from meup_agent.mcp.principal import Principal
+from meup_agent.transport.loops import background_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+    from contextlib import AbstractAsyncContextManager
+    from typing import Self
+
+    from anyio.abc import TaskGroup
+
+    from meup_agent.client.space import Space
+    from meup_agent.session.reconnector import Token
+
+log = logging.getLogger("meup_agent.mcp")
+
+MAX_PRINCIPALS: Final = 256
+"""Participants that one process is in the space as; each has a connection to the gateway."""
+
+MAX_LOGINS: Final = 16
+"""Tokens of one participant; one more takes the place of the one that was sent first."""
+
+IDLE_SECONDS: Final = 600.0
+"""A participant without a session and without a request for so long leaves the space."""
+
+REFUSED_SECONDS: Final = 10.0
+"""A token that was refused is not tried again for so long: the gateway counts failed logins."""
+
+MAX_REFUSED: Final = 4096
+
+CHECK_SECONDS: Final = 5.0
+"""Until a token beside the one that joined is asked for again, when the gateway did not answer."""
+
+MAX_JOINING: Final = 16
+"""Tokens that are tried at the same time."""
+
+
+class TooManyPrincipals(UsageError):
+    """No other participant can be served by this process now."""
+
+
+class Join(Protocol):
+    """Joins the space with a token; without one as the participant of this process."""
+
+    def __call__(
+        self, agent: Agent, token: str | None, /, *, observe: bool = False
+    ) -> AbstractAsyncContextManager[Space]:
+        """The block in which the agent is in the space, or looks on."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Login:
+    """A token that the gateway knows.
+
+    Attributes:
+        key: A digest of the token; empty: the one of this process.
+        token: The token; ``None``: the one of this process.
+        principal: The participant that it is.
+    """
+
+    key: str
+    token: str | None
+    principal: Principal
+
+    def __repr__(self) -> str:
+        return f"<Login of {self.principal.key!r}>"
+
+
+class PrincipalPool:
+    """The participants that one process serves MCP clients as.
+
+    Args:
+        join: Joins the space.
+        own: The token of this process, where it is known: a client may send it, too.
+        bare: One participant, whose names stay as they are.
+        many: Clients send tokens of their own.
+
+    Attributes:
+        on_end: Called with a participant that has left, or whose token with a digest is refused.
+    """
+
+    def __init__(
+        self,
+        join: Join,
+        *,
+        own: Token | None = None,
+        bare: str | None = None,
+        many: bool = True,
+    ) -> None:
+        self._join = join
+        self._own = own
+        self._bare = bare
+        self._many = many
+        self._principals: dict[str, Principal] = {}
+        self._logins: dict[str, Login] = {}
+        self._locks: dict[str, anyio.Lock] = {}
+        self._checking: set[str] = set()
+        self._refused: dict[str, float] = {}
+        self._joining = anyio.Semaphore(MAX_JOINING)
+        self._tasks: TaskGroup | None = None
+        self.on_end: list[Callable[[Principal, str | None], None]] = []
+
+    @asynccontextmanager
+    async def run(self) -> AsyncGenerator[Self]:
+        """Serve for the length of a block; then all leave the space."""
+        async with background_tasks() as self._tasks:
+            self._tasks.start_soon(self._leave_idle)
+            yield self
+        self._tasks = None
+
+    async def get(self, token: str | None) -> Login | None:
+        """The participant of a token, in the space; ``None``: the gateway does not know the token.
+
+        Raises:
+            TooManyPrincipals: There is no room for another one.
+            ConnectionFailed: The gateway cannot be reached.
+        """
+        if token is not None and await self._is_own(token):
+            token = None
+        key = "" if token is None else _digest(token)
+        login = self._logins.get(key)
+        if login is None or not login.principal.joined:
+            login = await self._log_in(key, token)
+        if login is not None:
+            login.principal.used_at = anyio.current_time()
+        return login
+
+    def knows(self, token: str) -> bool:
+        """True if the participant of a token is in the space here."""
+        login = self._logins.get(_digest(token))
+        return login is not None and login.principal.joined
+
+    async def _is_own(self, token: str) -> bool:
+        own = self._own() if callable(self._own) else self._own
+        own = await own if inspect.isawaitable(own) else own
+        return own is not None and hmac.compare_digest(own.strip().encode(), token.encode())
+
+    async def _log_in(self, key: str, token: str | None) -> Login | None:
+        """Join the space with a token, once for all requests that bring it."""
+        lock = self._locks.setdefault(key, anyio.Lock())
+        try:
+            async with lock:
+                login = self._logins.get(key)
+                if login is not None and login.principal.joined:
+                    return login
+                if self._is_refused(key):
+                    return None
+                async with self._joining:
+                    login = Login(key, token, await self._joined(key, token))
+                self._note(login)
+                return login
+        except SessionEnded as error:
+            if not key:
+                raise
+            log.info("a token was refused: %s", error)
+            self._refuse(key)
+            return None
+        finally:
+            if not lock.locked() and self._locks.get(key) is lock:
+                del self._locks[key]
+
+    async def _joined(self, key: str, token: str | None) -> Principal:
+        """The participant of a token, once it is in the space.
+
+        Raises:
+            MeupError: The token is refused, or the gateway cannot be reached.
+        """
+        name = await self._identify(key, token)
+        while True:
+            principal, ours = self._principals.get(name), False
+            if principal is None or principal.ended.is_set():
+                principal, ours = self._begin(name, token), True
+            await principal.ready.wait()
+            if principal.error is None:
+                return principal
+            if ours:  # else it failed with another token, or has just left
+                raise principal.error
+            await principal.ended.wait()
+
+    async def _identify(self, key: str, token: str | None) -> str:
+        if not self._many:
+            return key
+        try:
+            async with self._join(Agent("meup-mcp"), token, observe=True) as space:
+                return space.me
+        except CannotObserve:
+            return key  # an older gateway, where each token is taken for another participant
+
+    def _note(self, login: Login) -> None:
+        of = [each for each in self._logins.values() if each.principal is login.principal]
+        if len(of) >= MAX_LOGINS:
+            self._forget(of[0])
+        self._logins[login.key] = login
+
+    def _forget(self, login: Login) -> None:
+        self._logins.pop(login.key, None)
+        for told in self.on_end:
+            told(login.principal, login.key)
+
+    def _begin(self, name: str, token: str | None) -> Principal:
+        if len(self._principals) >= MAX_PRINCIPALS:
+            raise TooManyPrincipals(f"{MAX_PRINCIPALS} participants are served already")
+        if self._tasks is None:
+            raise UsageError("the pool does not run")
+        principal = self._principals[name] = Principal(
+            name, own=token is None, bare=self._bare, on_welcome=self._check_soon
+        )
+        self._tasks.start_soon(self._run, principal, token)
+        return principal
+
+    async def _run(self, principal: Principal, token: str | None) -> None:
+        try:
+            await principal.run(lambda agent: self._join(agent, token))
+        finally:
+            if self._principals.get(principal.key) is principal:
+                del self._principals[principal.key]
+            for key in [k for k, each in self._logins.items() if each.principal is principal]:
+                del self._logins[key]
+            for told in self.on_end:
+                told(principal, None)
+
+    # --- tokens beside the one that a participant has joined with ---
+
+    def _check_soon(self, principal: Principal) -> None:
+        """Ask the gateway anew for the tokens of a participant: it may have been started anew."""
+        others = [each for each in self._logins.values() if each.principal is principal]
+        if len(others) > 1 and principal.key not in self._checking and self._tasks is not None:
+            self._checking.add(principal.key)
+            self._tasks.start_soon(self._check, principal, others)
+
+    async def _check(self, principal: Principal, logins: list[Login]) -> None:
+        try:
+            while logins and not principal.ended.is_set():
+                logins = [each for each in logins if not await self._is_checked(each)]
+                if logins:
+                    await anyio.sleep(CHECK_SECONDS)
+        finally:
+            self._checking.discard(principal.key)
+
+    async def _is_checked(self, login: Login) -> bool:
+        """Ask whose a token is, and forget one that is refused; ``False``: it could not be asked."""
+        name = login.principal.key
+        try:
+            refused = await self._identify(login.key, login.token) != name
+        except SessionEnded:
+            refused = True
+        except (MeupError, OSError) as error:
+            log.info("a token of %r could not be checked: %s", name, error)
+            return False
+        if refused and self._logins.get(login.key) is login:
+            log.info("a token of %r is refused now", name)
+            self._refuse(login.key)
+            self._forget(login)
+        return True
+
+    def _refuse(self, key: str) -> None:
+        if len(self._refused) >= MAX_REFUSED:
+            del self._refused[next(iter(self._refused))]
+        self._refused[key] = anyio.current_time() + REFUSED_SECONDS
+
+    def _is_refused(self, key: str) -> bool:
+        until = self._refused.get(key)
+        if until is None:
+            return False
+        if until > anyio.current_time():
+            return True
+        del self._refused[key]
+        return False
+
+    async def _leave_idle(self) -> None:
+        while True:
+            await anyio.sleep(IDLE_SECONDS / 10)
+            before = anyio.current_time() - IDLE_SECONDS
+            for principal in list(self._principals.values()):
+                idle = not principal.running and not len(principal.sessions)
+                if not principal.own and principal.joined and idle and principal.used_at < before:
+                    principal.leave()
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()
