@@ -8,11 +8,12 @@ not tell, and :mod:`.server_asks` brings what the server asks to the participant
 not approved, :mod:`.servers` reads the file of servers.
 
 **A space for MCP clients.** :mod:`.http` finds the participant that a client is, by its token
-(:mod:`.http_auth`; :mod:`.principal_pool` has each :mod:`.principal` in the space once), and reads a
-cancel before the SDK does (:mod:`.cancellation`). :mod:`.space_server` has the handlers of the SDK's server, one for each
-method; :mod:`.catalog` knows the offers of the space by their names for clients (:mod:`.naming`).
-:mod:`.calls` makes a call a request or a proposal; :mod:`.client_calls` brings its progress, its
-log and what is asked during it to the client; :mod:`.decisions` has the words for a model. None of
+(:mod:`.http_auth`; :mod:`.principal_pool` has each :mod:`.principal` in the space once), and reads
+a cancel before the SDK does (:mod:`.cancellation`). :mod:`.space_server` has the handlers of the
+SDK's server, one for each method; :mod:`.catalog` knows the offers of the space by their names for
+clients (:mod:`.naming`). :mod:`.calls` makes a call a request or a proposal; :mod:`.client_calls`
+brings its progress, its log and what is asked during it to the client; :mod:`.decisions` has the
+words for a model. None of
 it decides: what a client may do is what the gateway lets its participant do.
 
 Importing this package needs nothing beyond the standard dependencies; its modules need the SDK.

@@ -83,8 +83,8 @@ class SessionIds:
 
     def touch(self, user: ParticipantUser, session: str) -> None:
         """Note that a session is used which may be another's, or have ended."""
-        users = self._users.get(user.principal.key, {})
-        if session in users and users[session].key == user.key:
+        noted = self._users.get(user.principal.key, {}).get(session)
+        if noted is not None and noted.key == user.key:
             self.note(user, session)
 
     def pop(self, principal: Principal, key: str | None) -> dict[str, ParticipantUser]:

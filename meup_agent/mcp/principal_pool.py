@@ -258,7 +258,7 @@ class PrincipalPool:
             self._checking.discard(principal.key)
 
     async def _is_checked(self, login: Login) -> bool:
-        """Ask whose a token is, and forget one that is refused; ``False``: it could not be asked."""
+        """Forget a token that is refused now; ``False``: the gateway could not be asked."""
         name = login.principal.key
         try:
             refused = await self._identify(login.key, login.token) != name
