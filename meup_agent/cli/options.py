@@ -16,11 +16,14 @@ from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from meup_agent.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from meup_agent.gateway.config import TlsConfig
 
 # --- what is shown ---
 
@@ -204,3 +207,18 @@ def complete_reason(incomplete: str) -> list[str]:
 
 def _starting_with(incomplete: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
+
+
+def tls_config(certificate: Path | None, key: Path | None) -> TlsConfig | None:
+    """The TLS settings of a command line.
+
+    Raises:
+        ConfigurationError: One of the two is missing.
+    """
+    from meup_agent.gateway.config import TlsConfig
+
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise ConfigurationError("TLS needs both --tls-certificate and --tls-key")
+    return TlsConfig(certificate, key)

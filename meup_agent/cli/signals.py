@@ -56,18 +56,34 @@ async def _until_signal(
 ) -> int:
     code = exit_codes.OK
 
-    def end(number: int) -> None:
+    async def run(tasks: TaskGroup) -> None:
         nonlocal code
-        code = exit_code(number)
-        tasks.cancel_scope.cancel()
+        code = await act(tasks)
 
     try:
-        async with background_tasks() as tasks:
-            await tasks.start(watch_signals, numbers, end)
-            code = await act(tasks)
+        number = await until_signal(run, numbers)
     except OutputClosed:
         output.abandon()
+    else:
+        code = code if number is None else exit_code(number)
     return code
+
+
+async def until_signal(
+    act: Callable[[TaskGroup], Awaitable[None]], numbers: Iterable[signal.Signals]
+) -> int | None:
+    """Do some work until it is done, or a signal cancels it; the signal."""
+    received: int | None = None
+
+    def end(number: int) -> None:
+        nonlocal received
+        received = number
+        tasks.cancel_scope.cancel()
+
+    async with background_tasks() as tasks:
+        await tasks.start(watch_signals, numbers, end)
+        await act(tasks)
+    return received
 
 
 def exit_code(number: int) -> int:

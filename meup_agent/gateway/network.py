@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import ssl
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.config import Config, TlsConfig
@@ -34,7 +34,21 @@ def listen_error(host: str, port: int, error: OSError, purpose: str = "") -> Con
     )
 
 
-def check_encrypted(config: Config, host: str) -> None:
+class Encryption(Protocol):
+    """Settings that say if a port speaks TLS, and if it may do without."""
+
+    @property
+    def tls(self) -> TlsConfig | None:
+        """The certificate and its key; ``None``: no TLS."""
+        ...
+
+    @property
+    def insecure(self) -> bool:
+        """True if it may listen without TLS where others can read along."""
+        ...
+
+
+def check_encrypted(config: Encryption, host: str) -> None:
     """Raise :exc:`ConfigurationError` if tokens could be read on their way to a port."""
     if config.tls is None and not config.insecure and not is_loopback(host):
         raise ConfigurationError(

@@ -24,6 +24,7 @@ from meup_agent.agent.context import Context
 from meup_agent.client.messages import Request
 from meup_agent.errors import MeupError, NotExpressible, RequestError, printable
 from meup_agent.mcp.connection import Callbacks, ConnectionSettings, ServerConnection, ServerGone
+from meup_agent.mcp.decisions import words
 from meup_agent.mcp.server_asks import OnAsk, RunningCall, RunningCalls, answered
 from meup_agent.mcp.server_news import ServerNews
 from meup_agent.mcp.stderr_tail import Pace
@@ -408,7 +409,8 @@ class Bridge:
             return  # it could not be started again, which the log says
         self._lost_told = True
         await self._news_sender.tell(
-            f"the MCP server {self.name!r} {error.why[:200]}; it is started again in {delay:.1f} s"
+            f"the MCP server {self.name!r} has gone: {words(error.why)}; it is started again in"
+            f" {delay:.1f} s"
         )
 
     async def _forget(self, participant: Participant) -> None:

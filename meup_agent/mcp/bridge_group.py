@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import anyio
+from anyio import TASK_STATUS_IGNORED
 
 from meup_agent.agent.agent import GRACE
 from meup_agent.errors import MeupError
+from meup_agent.mcp.connection import RESTART, ServerGone
 from meup_agent.session import Settings
 
 if TYPE_CHECKING:
@@ -50,7 +52,8 @@ async def join_bridges(
 ) -> AsyncGenerator[None]:
     """The block in which bridges are in their spaces; entered when each is, or has failed.
 
-    One that fails is logged, and the others go on; the last one ends the block.
+    One whose server cannot be started is tried again with backoff, and the others go on; where
+    none can be, and where the gateway sends the last one away, the block ends.
 
     Args:
         seats: The bridges.
@@ -61,9 +64,20 @@ async def join_bridges(
         MeupError: Of the only bridge, or of the last one.
     """
     leave = anyio.Event()
-    failures: list[MeupError] = []
+    failures: dict[str, MeupError] = {}
 
     async def serve(seat: Seat, *, task_status: TaskStatus[None]) -> None:
+        bridge, attempts = seat.bridge, 0
+        while await sit(seat, task_status if not attempts else TASK_STATUS_IGNORED):
+            delay = RESTART.pause(attempts)
+            attempts += 1
+            log.warning("%s: it is started again in %.1f s", bridge.name, delay)
+            with anyio.move_on_after(delay):
+                await leave.wait()
+                return
+
+    async def sit(seat: Seat, task_status: TaskStatus[None]) -> bool:
+        """Be in the space until the end; true if the server could not be started."""
         bridge = seat.bridge
         begun = False
         try:
@@ -77,17 +91,20 @@ async def join_bridges(
                 hurry=hurry,
             ) as space:
                 log.info("%s: is %r in the space %r", bridge.name, space.me, seat.space)
+                failures.pop(bridge.name, None)
                 task_status.started()
                 begun = True
                 await leave.wait()
         except MeupError as error:
-            failures.append(error)
+            failures[bridge.name] = error
             if len(failures) == len(seats):
                 tasks.cancel_scope.cancel()
             else:
                 log.error("%s: %s", bridge.name, error)
             if not begun:
                 task_status.started()
+            return isinstance(error, ServerGone)
+        return False
 
     async with anyio.create_task_group() as tasks:
         async with anyio.create_task_group() as starting:
@@ -99,4 +116,4 @@ async def join_bridges(
             finally:
                 leave.set()
     if len(failures) == len(seats):
-        raise failures[-1]
+        raise list(failures.values())[-1]

@@ -254,6 +254,8 @@ async def result_of_proposal(tool: str, outcome: Outcome, settings: CallSettings
                 raise MCPError(
                     int(error.get("code", 0)), str(error.get("message", "")), error.get("data")
                 )
+            if payloads.as_object(outcome.result).get("resultType") == "input_required":
+                return tool_error(decisions.asks_first(tool))
             result = as_result(outcome.result)
             if outcome.as_proposed:
                 return result

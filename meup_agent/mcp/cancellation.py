@@ -47,6 +47,9 @@ SDK_SECONDS: Final = 5.0
 """Wait of a handler that we cancelled for the SDK to do so, too, where the SDK is to have the last
 word: it reads the notification after us, and would send on what had been returned before."""
 
+BODY_SECONDS: Final = 30.0
+"""Wait for a request's body: who sends it byte by byte holds a connection, and is known."""
+
 _SCOPE_KEY: Final = "meup_agent.stream"
 
 Key = tuple[str, str, "RequestId"]
@@ -182,13 +185,13 @@ class CancellationLayer:
     Args:
         app: The session manager.
         streams: The calls that run.
-
-    The body's size must have been limited before.
+        max_body: Bytes of a request's body.
     """
 
-    def __init__(self, app: ASGIApp, streams: OpenStreams) -> None:
+    def __init__(self, app: ASGIApp, streams: OpenStreams, max_body: int) -> None:
         self._app = app
         self._streams = streams
+        self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a cancel, note a call, and pass on all else."""
@@ -196,7 +199,16 @@ class CancellationLayer:
             await self._app(scope, receive, send)
             return
         session = _session_of(scope)
-        body, replay = await _read(receive)
+        found = None
+        with anyio.move_on_after(BODY_SECONDS):
+            found = await _read(receive, self._max_body)
+        if found is None:
+            await Response("Request body came too slowly", 408)(scope, receive, send)
+            return
+        body, replay = found
+        if len(body) > self._max_body:
+            await Response("Request body too large", 413)(scope, receive, send)
+            return
         head = _decode(body)
         participant = getattr(scope.get("user"), "key", "")
         request_id = as_request_id(head.id)
@@ -264,12 +276,14 @@ def _session_of(scope: Scope) -> str:
     return ""
 
 
-async def _read(receive: Receive) -> tuple[bytes, Receive]:
-    """A request's body, and what gives it once more."""
+async def _read(receive: Receive, limit: int) -> tuple[bytes, Receive]:
+    """A request's body, and what gives it once more; of one over the limit the beginning."""
     messages: list[Message] = []
-    while True:
+    size = 0
+    while size <= limit:
         message = await receive()
         messages.append(message)
+        size += len(message.get("body", b""))
         if message["type"] != "http.request" or not message.get("more_body", False):
             break
     body = b"".join(each.get("body", b"") for each in messages)

@@ -27,6 +27,7 @@ from meup_agent.mcp.naming import (
     wrap_uri,
 )
 from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.envelope import encode_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,6 +65,9 @@ RETRY_SECONDS: Final = 30.0
 MAX_PAGES: Final = 100
 MAX_OFFERS: Final = 2000
 """Of one kind, of one participant; the largest servers have some hundreds."""
+
+MAX_LIST_BYTES: Final = 4 << 20
+"""Of those, as JSON: what a client's model is to read fits many times."""
 
 
 class Ambiguous(Exception):
@@ -280,6 +284,7 @@ class Catalog:
             return []
         items: list[JsonObject] = []
         cursor: object = None
+        size = 0
         deadline = anyio.current_time() + LIST_SECONDS
         for _ in range(MAX_PAGES):
             page = payloads.as_object(
@@ -291,13 +296,17 @@ class Catalog:
                     idempotent=True,
                 )
             )
-            items += payloads.objects_in(page.get(_list_name(method)))
+            for item in payloads.objects_in(page.get(_list_name(method))):
+                size += len(encode_json(item))
+                if size > MAX_LIST_BYTES or len(items) == MAX_OFFERS:
+                    log.warning("%s of %r is too long, and was cut", method, participant)
+                    return items
+                items.append(item)
             cursor = page.get("nextCursor")
-            if not isinstance(cursor, str) or not cursor or len(items) > MAX_OFFERS:
-                break
-        if len(items) > MAX_OFFERS or cursor:
-            log.warning("%s of %r is too long, and was cut", method, participant)
-        return items[:MAX_OFFERS]
+            if not isinstance(cursor, str) or not cursor:
+                return items
+        log.warning("%s of %r has too many pages, and was cut", method, participant)
+        return items
 
     # --- names ---
 

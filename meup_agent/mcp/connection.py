@@ -341,7 +341,6 @@ class ServerConnection:
                     scope.deadline = anyio.current_time() + STOP_SECONDS
             if scope.cancelled_caught and not self._ended.is_set():
                 why = f"did not answer in {self._settings.start_seconds:g} s"
-            why = self._traffic.excess or why
         except MeupError as error:
             why = str(error)
         except Exception as error:
@@ -353,7 +352,8 @@ class ServerConnection:
             self._mode = "legacy"
             self._ended = anyio.Event()
             return await self._connect_once(connected)
-        return ServerGone(self.name, why, self._tail.lines)
+        # Over HTTP the transport's end hides why we ended it.
+        return ServerGone(self.name, self._traffic.excess or why, self._tail.lines)
 
     def _build_client(self) -> Client:
         return Client(

@@ -112,7 +112,16 @@ def gone(tool: str, outcome: Gone) -> str:
 
 def failed(tool: str, why: str) -> str:
     """The text for a call that could not be made, or whose outcome is not known."""
-    return f"The call of {name(tool)} failed: {printable(why[:MAX_WORDS])}."
+    return f"The call of {name(tool)} failed: {words(why)}."
+
+
+def asks_first(tool: str) -> str:
+    """The text for a proposed call whose result asks its caller something."""
+    return (
+        f"The call of {name(tool)} was approved, but the tool answered with a question instead of"
+        " a result, and a proposed call cannot be continued. Do not retry the same call; tell the"
+        " user."
+    )
 
 
 def edited(outcome: Fulfillment) -> str:

@@ -14,7 +14,6 @@ from mcp.server.auth.middleware.bearer_auth import RequireAuthMiddleware
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import (
     DEFAULT_MAX_REQUEST_BODY_SIZE,
-    RequestBodyLimitMiddleware,
     TransportSecurityMiddleware,
     TransportSecuritySettings,
 )
@@ -83,7 +82,8 @@ class SessionIds:
 
     def touch(self, user: ParticipantUser, session: str) -> None:
         """Note that a session is used which may be another's, or have ended."""
-        noted = self._users.get(user.principal.key, {}).get(session)
+        users = self._users.get(user.principal.key)
+        noted = None if users is None else users.get(session)
         if noted is not None and noted.key == user.key:
             self.note(user, session)
 
@@ -168,10 +168,9 @@ class McpApp:
             max_sessions=max_sessions,
         )
         self._manager: StreamableHTTPSessionManager | None = None
-        layer = CancellationLayer(self._serve, self.streams)
-        limited = RequestBodyLimitMiddleware(layer, max_body)
+        layer = CancellationLayer(self._serve, self.streams, max_body)
         self._app = Starlette(
-            routes=[Route(path, _Endpoint(RequireAuthMiddleware(limited, [])))],
+            routes=[Route(path, _Endpoint(RequireAuthMiddleware(layer, [])))],
             middleware=[
                 Middleware(_SecurityLayer, settings=security),
                 Middleware(

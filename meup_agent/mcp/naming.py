@@ -17,8 +17,8 @@ from urllib.parse import quote, unquote
 MAX_NAME_CHARS: Final = 64
 """Of a tool's or prompt's name, in the strictest clients."""
 
-SUFFIX_CHARS: Final = 10
-"""Of the hash: 50 bits, so that no participant finds a name that passes for another's."""
+SUFFIX_CHARS: Final = 13
+"""Of the hash: 65 bits, so that no participant finds a name that passes for another's."""
 
 WRAPPED: Final = "meup://participant/"
 """Beginning of a URI that names the participant along with its own URI."""

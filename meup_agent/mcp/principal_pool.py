@@ -58,7 +58,7 @@ class TooManyPrincipals(UsageError):
     """No other participant can be served by this process now."""
 
 
-class Join(Protocol):
+class JoinSpace(Protocol):
     """Joins the space with a token; without one as the participant of this process."""
 
     def __call__(
@@ -101,7 +101,7 @@ class PrincipalPool:
 
     def __init__(
         self,
-        join: Join,
+        join: JoinSpace,
         *,
         own: Token | None = None,
         bare: str | None = None,

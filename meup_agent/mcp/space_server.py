@@ -221,7 +221,10 @@ class SpaceHandlers:
                 raise MCPError(INVALID_REQUEST, f"{MAX_SUBSCRIPTIONS} subscriptions are the most")
             owned = await _owner(principal, uri, ctx)
             await _subscribe(principal, owned)
-            session.subscribed[uri] = owned
+            if uri in session.subscribed or principal.sessions.find(ctx) is not session:
+                principal.subscribed.discard(owned)  # another request was faster, or its end
+            else:
+                session.subscribed[uri] = owned
         return types.EmptyResult()
 
     async def unsubscribe(

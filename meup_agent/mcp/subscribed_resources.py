@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+import anyio
+
 from meup_agent.errors import MeupError
 
 if TYPE_CHECKING:
@@ -30,15 +32,16 @@ class SubscribedResources:
         start_soon: Does some work beside.
     """
 
-    def __init__(self, space: Space, start_soon: Callable[..., None]) -> None:
+    def __init__(self, space: Space, start_soon: Callable[..., object]) -> None:
         self._space = space
         self._start_soon = start_soon
         self._clients: dict[Owned, int] = {}
+        self._asking: dict[Owned, anyio.Lock] = {}
 
     @property
     def is_full(self) -> bool:
         """True if there is no room for another resource."""
-        return len(self._clients) >= MAX_RESOURCES
+        return len(self._clients) + len(self._asking) >= MAX_RESOURCES
 
     async def add(self, resource: Owned) -> None:
         """Count a client.
@@ -46,14 +49,15 @@ class SubscribedResources:
         Raises:
             MeupError: Its participant was asked, and does not say when it changes.
         """
-        count = self._clients[resource] = self._clients.get(resource, 0) + 1
-        if count > 1:
-            return
+        lock = self._asking.setdefault(resource, anyio.Lock())
         try:
-            await self._ask("resources/subscribe", resource)
-        except BaseException:
-            self.discard(resource)
-            raise
+            async with lock:  # those that come meanwhile share its answer, and not its hope
+                if resource not in self._clients:
+                    await self._ask("resources/subscribe", resource)
+                self._clients[resource] = self._clients.get(resource, 0) + 1
+        finally:
+            if not lock.locked() and self._asking.get(resource) is lock:
+                del self._asking[resource]
 
     def discard(self, resource: Owned) -> None:
         """Count a client no longer."""

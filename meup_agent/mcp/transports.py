@@ -108,6 +108,7 @@ async def _http(server: HttpServer, traffic: Traffic) -> AsyncGenerator[tuple[An
             headers=dict(server.headers),
             timeout=CONNECT_SECONDS,
             sse_read_timeout=READ_SECONDS,
+            httpx_client_factory=_limited_client,
         ) as opened:
             yield opened
         return
@@ -129,6 +130,26 @@ async def _http(server: HttpServer, traffic: Traffic) -> AsyncGenerator[tuple[An
         ) as streams,
     ):
         yield streams
+
+
+def _limited_client(
+    headers: dict[str, str] | None = None,
+    timeout: httpx2.Timeout | None = None,
+    auth: httpx2.Auth | None = None,
+) -> httpx2.AsyncClient:
+    """A client whose streams of events are bounded, too: the SDK reads those of 2024 unbounded."""
+
+    async def limit(response: httpx2.Response) -> None:
+        await _limit_response(response)
+        if not isinstance(response.stream, (_Compressed, _Limited)):
+            response.stream = _LimitedEvents(cast("httpx2.AsyncByteStream", response.stream))
+
+    return httpx2.AsyncClient(
+        headers={"accept-encoding": "identity", **(headers or {})},
+        timeout=timeout,
+        auth=auth,
+        event_hooks={"response": [limit]},
+    )
 
 
 async def _limit_response(response: httpx2.Response) -> None:
@@ -163,6 +184,25 @@ class _Limited(httpx2.AsyncByteStream):
             left -= len(chunk)
             if left < 0:
                 raise httpx2.StreamError(f"the answer is longer than {MAX_MESSAGE_BYTES} bytes")
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _LimitedEvents(httpx2.AsyncByteStream):
+    """A stream of events, each of which is limited."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
+        self._inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for chunk in self._inner:
+            end = max(chunk.rfind(each) for each in (b"\n\n", b"\r\n\r\n", b"\r\r"))
+            size = size + len(chunk) if end < 0 else len(chunk) - end
+            if size > MAX_MESSAGE_BYTES:
+                raise httpx2.StreamError(f"an event is longer than {MAX_MESSAGE_BYTES} bytes")
             yield chunk
 
     async def aclose(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -233,12 +232,6 @@ def _dev_tokens(url: str | None) -> Mapping[str, str]:
 # --- running them ---
 
 
-def silence_sdk() -> None:
-    """Leave out what the SDK logs: a traceback for each line of a server that is no message."""
-    for name in ("mcp", "client", "httpx2"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-
-
 def _run(
     targets: Sequence[Target], pin: Path | None, *, confirm: bool, log_level: LogLevel
 ) -> None:
@@ -249,11 +242,14 @@ def _run(
     from meup_agent.mcp.bridge_group import Seat, join_bridges
     from meup_agent.mcp.connection import ConnectionSettings
     from meup_agent.mcp.pin import ToolLock
+    from meup_agent.mcp.sdk_logs import pace_sdk_logs, silence_sdk_logs
 
     lock = None if pin is None else ToolLock(pin, confirm=confirm)
     log_to_stderr(log_level.value)
-    if log_level is not LogLevel.DEBUG:
-        silence_sdk()
+    if log_level is LogLevel.DEBUG:
+        pace_sdk_logs()
+    else:
+        silence_sdk_logs()
 
     settings = ConnectionSettings(log_level=log_level.value)
     seats = [

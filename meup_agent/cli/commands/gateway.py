@@ -18,7 +18,7 @@ import typer
 from meup_agent.cli.console_link import link_lines, make_console, open_link, sign_in_link
 from meup_agent.cli.dev_state import DevGateway, DevState, state_folder
 from meup_agent.cli.failures import Failure, require_extra
-from meup_agent.cli.options import OptionGroup
+from meup_agent.cli.options import OptionGroup, tls_config
 from meup_agent.cli.render.console import log_to_stderr
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.signals import STOPPING, watch_signals
@@ -272,11 +272,7 @@ def _tls(settings: Config, certificate: Path | None, key: Path | None) -> TlsCon
 
     if settings.tls is not None:
         return TlsConfig(certificate or settings.tls.certificate, key or settings.tls.key)
-    if certificate is None and key is None:
-        return None
-    if certificate is None or key is None:
-        raise ConfigurationError("TLS needs both --tls-certificate and --tls-key")
-    return TlsConfig(certificate, key)
+    return tls_config(certificate, key)
 
 
 def describe_checked(settings: Config) -> str:

@@ -8,25 +8,26 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import anyio
 import typer
 
 from meup_agent.cli.address import SpaceOptions, token_from
 from meup_agent.cli.failures import Failure, code_for, require_extra
-from meup_agent.cli.options import To
+from meup_agent.cli.options import To, tls_config
 from meup_agent.cli.render.console import log_to_stderr
-from meup_agent.cli.signals import ENDING, watch_signals
+from meup_agent.cli.signals import ENDING, until_signal, watch_signals
 from meup_agent.errors import ConfigurationError, TakenOver, TokenRefused
 from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+    from collections.abc import AsyncGenerator, Generator
     from contextlib import AbstractAsyncContextManager
 
     from meup_agent.agent.agent import Agent
     from meup_agent.client.space import Space
+    from meup_agent.gateway.config import TlsConfig
     from meup_agent.mcp.calls import CallSettings
     from meup_agent.mcp.principal_pool import PrincipalPool
 
@@ -43,6 +44,11 @@ _CLIENT: Final = "client"
 ONE_PER_CLIENT: Final = (
     "give each client a token of its own, or run one `meup mcp --http` for all of them"
 )
+
+
+class _Encryption(NamedTuple):
+    tls: TlsConfig | None
+    insecure: bool
 
 
 def mcp(
@@ -101,14 +107,18 @@ def mcp(
     log_to_stderr("info")
     if http is None and (tls_certificate or tls_key or insecure):
         raise ConfigurationError("TLS and --insecure are for --http")
-    from meup_agent.gateway.network import is_loopback
+    from meup_agent.gateway.network import check_encrypted, is_loopback, server_context
     from meup_agent.mcp.calls import CallSettings
+    from meup_agent.mcp.sdk_logs import pace_sdk_logs
 
+    pace_sdk_logs()
     settings = CallSettings(ttl=ttl, to=tuple(to or ()))
     host, port = ("", 0) if http is None else _host_and_port(http)
-    tls = _tls(tls_certificate, tls_key)
+    encryption = _Encryption(tls_config(tls_certificate, tls_key), insecure)
     if http is not None:
-        _check_encrypted(host, tls, insecure)
+        check_encrypted(encryption, host)
+        if encryption.tls is not None:
+            server_context(encryption.tls)  # the server's own errors name no file
         if target is not None and not is_loopback(host):
             raise ConfigurationError(
                 f"one agent's tools have no tokens, and other machines could call them at {host};"
@@ -118,7 +128,7 @@ def mcp(
     if http is None:
         serve = partial(_serve_stdio, pool, settings)
     else:
-        serve = partial(_serve_http, pool, settings, host, port, tls, has_own)
+        serve = partial(_serve_http, pool, settings, host, port, encryption.tls, has_own)
     try:
         anyio.run(serve, backend_options={"use_uvloop": find_spec("uvloop") is not None})
     except TakenOver as error:
@@ -177,7 +187,7 @@ def _pool_of_agent(target: str) -> PrincipalPool:
 async def _serve_stdio(pool: PrincipalPool, settings: CallSettings) -> None:
     from meup_agent.mcp.stdio import serve_stdio
 
-    await _until_signal(partial(serve_stdio, pool, settings))
+    await until_signal(lambda _: serve_stdio(pool, settings), ENDING)
 
 
 async def _serve_http(
@@ -185,7 +195,7 @@ async def _serve_http(
     settings: CallSettings,
     host: str,
     port: int,
-    tls: tuple[Path, Path] | None,
+    tls: TlsConfig | None,
     has_own: bool,
 ) -> None:
     import uvicorn
@@ -220,8 +230,8 @@ async def _serve_http(
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=STOP_SECONDS,
-        ssl_certfile=None if tls is None else str(tls[0]),
-        ssl_keyfile=None if tls is None else str(tls[1]),
+        ssl_certfile=None if tls is None else tls.certificate,
+        ssl_keyfile=None if tls is None else str(tls.key),
         server_header=False,
     )
     try:
@@ -269,17 +279,6 @@ async def _serve_http(
                     await stopped.wait()
 
 
-async def _until_signal(serve: Callable[[], Awaitable[None]]) -> None:
-    """Serve until the client has gone, or a signal comes."""
-    async with background_tasks() as tasks:
-
-        def end(_: int) -> None:
-            tasks.cancel_scope.cancel()
-
-        await tasks.start(watch_signals, ENDING, end)
-        await serve()
-
-
 def _host_and_port(given: str) -> tuple[str, int]:
     """Host and port of ``HOST:PORT``.
 
@@ -290,24 +289,3 @@ def _host_and_port(given: str) -> tuple[str, int]:
     if not colon or not port.isascii() or not port.isdigit() or int(port) > MAX_PORT or not host:
         raise ConfigurationError(f"--http takes HOST:PORT, for example 127.0.0.1:8430, not {given}")
     return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _tls(certificate: Path | None, key: Path | None) -> tuple[Path, Path] | None:
-    if certificate is None and key is None:
-        return None
-    if certificate is None or key is None:
-        raise ConfigurationError("TLS needs both --tls-certificate and --tls-key")
-    for each in (certificate, key):
-        if not each.is_file():
-            raise ConfigurationError(f"there is no file {each}")
-    return certificate, key
-
-
-def _check_encrypted(host: str, tls: object, insecure: bool) -> None:
-    from meup_agent.gateway.network import is_loopback
-
-    if tls is None and not insecure and not is_loopback(host):
-        raise ConfigurationError(
-            f"listening at {host} without TLS would show tokens and messages to everyone on the"
-            " path; give --tls-certificate and --tls-key, or allow it with --insecure"
-        )

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from meup_agent.cli.commands.bridge import silence_sdk
 from meup_agent.cli.commands.gateway import (
     GatewayStop,
     ListenOptions,
@@ -379,7 +378,9 @@ def _environment(plan: Plan, launch: Launch, running: RunningGateway) -> dict[st
 def _require_bridges(plan: Plan) -> None:
     if any(launch.server is not None for launch in plan.launches):
         require_extra("MCP")
-        silence_sdk()
+        from meup_agent.mcp.sdk_logs import silence_sdk_logs
+
+        silence_sdk_logs()
 
 
 def _warn(sentence: str) -> None:

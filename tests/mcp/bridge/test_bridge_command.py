@@ -86,6 +86,33 @@ async def test_several_servers_of_a_file_are_a_participant_each(tmp_path: Path) 
             assert await stopped(bridge) == 0
 
 
+async def test_a_server_that_fails_its_first_start_is_started_again(tmp_path: Path) -> None:
+    path, there = tmp_path / "mcp.json", tmp_path / "there"
+    command = {"command": SCRIPTED[0], "args": [*SCRIPTED[1:]], "env": {"PYTHONPATH": str(ROOT)}}
+    wait = f"import os, sys; os.path.exists({str(there)!r}) or sys.exit(3)"
+    late = {
+        **command,
+        "args": [
+            "-c",
+            f"{wait}; os.execv(sys.executable, [sys.executable, *{list(SCRIPTED[1:])!r}])",
+        ],
+    }
+    path.write_text(json.dumps({"mcpServers": {"one": command, "two-b": late}}), "utf-8")
+    async with space() as (gateway, caller):
+        environment = variables(
+            gateway,
+            MEUP_TOKEN_ONE=gateway.token("one"),
+            MEUP_TOKEN_TWO_B=gateway.token("two-b"),
+        )
+        arguments = ["-m", "meup_agent.cli", "bridge", "--servers", str(path)]
+        with program(arguments, environment) as bridge:
+            assert await echoed(caller, "one") == "done: x"
+            bridge.wait_for("two-b: it is started again in")
+            there.touch()
+            assert await echoed(caller, "two-b") == "done: x"
+            assert await stopped(bridge) == 0
+
+
 async def test_tokens_of_a_development_gateway_are_found(tmp_path: Path) -> None:
     path = tmp_path / "mcp.json"
     command = {"command": SCRIPTED[0], "args": [*SCRIPTED[1:]], "env": {"PYTHONPATH": str(ROOT)}}
@@ -112,6 +139,12 @@ async def test_tokens_of_a_development_gateway_are_found(tmp_path: Path) -> None
         (("--confirm", "--", "x"), "--confirm goes with --pin, which names the file"),
         (("--env", "NOT_THERE", "--", "x"), "the environment variable NOT_THERE is not set"),
         (("--header", "A=B", "--", "x"), "--header goes with --http"),
+        (("--http", "http://x", "--header", "A"), "--header takes NAME=VARIABLE"),
+        (("--http", "http://x", "--header", "A=NOT_THERE"), "variable NOT_THERE is not set"),
+        (("--http", "http://x", "--env", "A=B"), "--env is for a command"),
+        (("--servers", "no-such-file"), "no-such-file"),
+        (("--servers", "x", "--name", "y"), "--header, --env and --name are for one server"),
+        (("--log-level", "loud", "--", "x"), "'loud' is not one of"),
         (("--", "no-such-command"), "there is no command 'no-such-command'"),
         (("--http", "http://127.0.0.1:9/mcp"), "cannot be spoken with: "),
     ],
@@ -156,3 +189,19 @@ def test_a_wrong_configuration_is_one_sentence(
     assert done.returncode != 0
     assert sentence in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("missing", ["MEUP_URL", "MEUP_SPACE", "MEUP_TOKEN"])
+def test_a_missing_variable_is_named(missing: str) -> None:
+    where = {"MEUP_URL": "ws://127.0.0.1:9", "MEUP_SPACE": "demo", "MEUP_TOKEN": "t"}
+    del where[missing]
+    done = meup("bridge", "--", *SCRIPTED, variables=where)
+    assert done.returncode != 0
+    assert missing in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_its_help_names_each_way_to_a_server() -> None:
+    said = meup("bridge", "--help").stdout
+    for each in ("--http", "--servers", "--pin", "--confirm", "--env", "--header"):
+        assert each in said

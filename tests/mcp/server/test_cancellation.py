@@ -287,7 +287,7 @@ class NeverReached:
 
 async def test_a_cancel_may_come_before_the_handler_begins() -> None:
     streams, behind = OpenStreams(), NeverReached()
-    layer = CancellationLayer(behind, streams)
+    layer = CancellationLayer(behind, streams, 1 << 20)
 
     def posted(message: dict[str, Any]) -> tuple[dict[str, Any], Any, list[Any], Any]:
         sent: list[Any] = []

@@ -2,17 +2,20 @@
 
 import json
 import signal
+import ssl
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 from anyio.abc import Process
 from mcp import StdioServerParameters
 from mcp.client.client import Client
 from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
 from mcp_types import TextContent
 
 from meup_agent import Agent, Context
@@ -23,6 +26,7 @@ from tests.programs import ROOT
 
 pytestmark = pytest.mark.anyio
 
+CERTIFICATE = ROOT / "tests" / "transport" / "localhost.pem"
 ECHO = ROOT / "tests" / "mcp" / "server" / "echo_agent.py"
 
 
@@ -181,7 +185,7 @@ def test_http_elsewhere_needs_tls_or_a_word() -> None:
     assert ended.returncode == 2
     assert ended.stderr == (
         "meup: listening at 0.0.0.0 without TLS would show tokens and messages to everyone on the"
-        " path; give --tls-certificate and --tls-key, or allow it with --insecure\n"
+        " path; give a certificate and its key (tls), or allow it (insecure)\n"
     )
 
 
@@ -230,3 +234,91 @@ async def test_a_space_over_http() -> None:
                     result = await client.call_tool("files_add", {"a": 1, "b": 2})
                 done.set()
     assert result.structured_content == {"result": 3}
+
+
+@asynccontextmanager
+async def http_server(stage: Stage, *options: str) -> AsyncGenerator[str]:
+    """`meup mcp --http`, until it is told to stop; its address."""
+    address: list[str] = []
+    ready, done = anyio.Event(), anyio.Event()
+
+    def start() -> None:
+        with running("mcp", *options, variables=variables(stage, "alice")) as process:
+            said = process.until("/mcp\n")
+            address.append(said.removeprefix("listens at ").strip())
+            anyio.from_thread.run_sync(ready.set)
+            anyio.from_thread.run(done.wait)
+            assert process.end(signal.SIGINT) == 0
+            assert "Traceback" not in process.err
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(anyio.to_thread.run_sync, start)
+        with anyio.fail_after(30):
+            await ready.wait()
+        try:
+            yield address[0]
+        finally:
+            done.set()
+
+
+async def test_a_space_over_tls() -> None:
+    async with staged(files=ANYTHING, alice=ANYTHING, bob=ANYTHING) as stage:
+        await stage.join("files", files())
+        pem = str(CERTIFICATE)
+        options = ("--http", "127.0.0.1:0", "--tls-certificate", pem, "--tls-key", pem)
+        async with http_server(stage, *options) as address:
+            assert address.startswith("https://127.0.0.1:")
+            trusted = ssl.create_default_context(cafile=pem)
+            headers = {"authorization": f"Bearer {stage.token('bob')}"}
+            url = address.replace("127.0.0.1", "localhost")
+            async with httpx2.AsyncClient(verify=trusted, headers=headers, timeout=30) as http:
+                async with Client(streamable_http_client(url, http_client=http)) as client:
+                    result = await client.call_tool("files_add", {"a": 1, "b": 2})
+            async with httpx2.AsyncClient(timeout=30) as stranger:
+                with pytest.raises(httpx2.ConnectError):
+                    await stranger.get(url)
+                with pytest.raises(httpx2.RemoteProtocolError):
+                    await stranger.get(url.replace("https", "http"))
+    assert result.structured_content == {"result": 3}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--http", "8430"), "--http takes HOST:PORT"),
+        (("--http", "127.0.0.1:99999"), "--http takes HOST:PORT"),
+        (("--http", "0.0.0.0:0"), "listening at 0.0.0.0 without TLS would show tokens"),
+        (("--http", "127.0.0.1:0", "--tls-key", "x"), "both --tls-certificate and --tls-key"),
+        (
+            ("--http", "127.0.0.1:0", "--tls-certificate", "no.pem", "--tls-key", "no.pem"),
+            "no.pem cannot be read",
+        ),
+        (("--insecure",), "TLS and --insecure are for --http"),
+        (("--ttl", "0"), "greater than or equal to 1"),
+        (("no_such_module:agent",), "no_such_module"),
+        (("--http", "0.0.0.0:0", "--insecure", f"{ECHO}:agent"), "have no tokens"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(arguments: tuple[str, ...], sentence: str) -> None:
+    where = {"MEUP_URL": "ws://127.0.0.1:9", "MEUP_SPACE": "demo", "MEUP_TOKEN": "secret-token"}
+    done = meup("mcp", *arguments, variables=where)
+    assert done.returncode != 0
+    assert sentence in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert "secret-token" not in done.stderr
+
+
+@pytest.mark.parametrize("missing", ["MEUP_URL", "MEUP_SPACE", "MEUP_TOKEN"])
+def test_a_missing_variable_is_named(missing: str) -> None:
+    where = {"MEUP_URL": "ws://127.0.0.1:9", "MEUP_SPACE": "demo", "MEUP_TOKEN": "t"}
+    del where[missing]
+    done = meup("mcp", variables=where)
+    assert done.returncode != 0
+    assert missing in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_its_help_names_each_way_to_a_client() -> None:
+    said = meup("mcp", "--help").stdout
+    for each in ("--http", "--to", "--ttl", "--tls-certificate", "--insecure", "MODULE:AGENT"):
+        assert each in said
