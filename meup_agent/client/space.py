@@ -453,14 +453,19 @@ class Space(SpaceManagement, ResourceVerbs):
     ) -> str:
         return self._session.say(kind, payload, to=to, correlation=correlation).id
 
-    def watch(self) -> AbstractContextManager[EnvelopeStream]:
+    def watch(
+        self, wanted: Callable[[Envelope], bool] | None = None
+    ) -> AbstractContextManager[EnvelopeStream]:
         """Every envelope from here on, for the length of a block.
 
         The block gets an async iterator of :class:`~meup_agent.Envelope`, echoes of our own
         included. A watcher that is slower than the space misses the oldest, and ``missed``
         counts them.
+
+        Args:
+            wanted: Says which envelopes the watcher is woken for; returns at once. ``None``: all.
         """
-        return self._session.watchers.watch()
+        return self._session.watchers.watch(wanted)
 
 
 def send_progress(space: Space, payload: JsonObject, *, to: str, request_id: str) -> None:

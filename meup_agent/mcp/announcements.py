@@ -40,6 +40,9 @@ MAX_SUBSCRIPTIONS: Final = 1000
 NEWS_SECONDS: Final = 0.5
 """Pause after a session was told of changes; those that come meanwhile are told once."""
 
+SESSION_KEY: Final = "meup_agent.session"
+"""Key of an ASGI scope at which its session's id is noted, so that it is looked for once."""
+
 _EVENTS: Final[dict[str, ServerEvent]] = {
     TOOLS: ToolsListChanged(),
     PROMPTS: PromptsListChanged(),
@@ -171,4 +174,7 @@ class ClientSessions:
 
 def id_of(ctx: ServerRequestContext[Any, Any]) -> str:
     """The id of the session that a request came in; empty on stdio."""
-    return "" if ctx.request is None else ctx.request.headers.get("mcp-session-id", "")
+    if ctx.request is None:
+        return ""
+    noted: str | None = ctx.request.scope.get(SESSION_KEY)
+    return ctx.request.headers.get("mcp-session-id", "") if noted is None else noted

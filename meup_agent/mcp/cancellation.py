@@ -21,7 +21,7 @@ from starlette.responses import Response
 
 from meup_agent.client.call_scope import CallScope
 from meup_agent.errors import printable
-from meup_agent.mcp.announcements import id_of
+from meup_agent.mcp.announcements import SESSION_KEY, id_of
 from meup_agent.mcp.tool_task import TaskSession
 from meup_agent.protocol import payloads
 from meup_agent.reasons import MAX_REASON_CHARS
@@ -198,7 +198,7 @@ class CancellationLayer:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
-        session = _session_of(scope)
+        session = scope[SESSION_KEY] = _session_of(scope)
         found = None
         with anyio.move_on_after(BODY_SECONDS):
             found = await _read(receive, self._max_body)

@@ -102,7 +102,7 @@ class Principal:
                     )
                     self.subscribed = SubscribedResources(self.space, self.start_soon)
                     self.used_at = anyio.current_time()
-                    with self.space.watch() as envelopes:
+                    with self.space.watch(self._changes) as envelopes:
                         self.ready.set()
                         missed = 0
                         async for envelope in envelopes:
@@ -151,13 +151,16 @@ class Principal:
         if not self.left:
             raise self.error
 
+    def _changes(self, envelope: Envelope) -> bool:
+        """True if an envelope may change something for MCP clients, which a call does not."""
+        if envelope.kind == kinds.MCP_REQUEST:
+            return b"notifications/" in envelope.raw_payload and envelope.concerns(self.id)
+        return envelope.sender in kinds.GATEWAY_NAMES
+
     def _read(self, envelope: Envelope) -> None:
         """Note what an envelope changes for MCP clients."""
         if envelope.kind == kinds.MCP_REQUEST:
-            if b"notifications/" in envelope.raw_payload and envelope.concerns(self.id):
-                self._read_notification(envelope)
-        elif envelope.sender not in kinds.GATEWAY_NAMES:
-            return
+            self._read_notification(envelope)
         elif envelope.kind == kinds.SYSTEM_PRESENCE:
             payload = envelope.payload_object
             participant = payloads.as_object(payload.get("participant")).get("id")

@@ -13,7 +13,7 @@ from meup_agent.protocol import kinds
 from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable
     from typing import Self
 
     from meup_agent.protocol.envelope import Envelope
@@ -27,17 +27,23 @@ WATCHED: Final = 1024
 class EnvelopeStream:
     """The envelopes of a space, in the gateway's order.
 
+    Args:
+        wanted: Says which are kept; ``None``: all.
+
     Attributes:
         missed: Envelopes dropped because they were not read in time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: Callable[[Envelope], bool] | None = None) -> None:
+        self._wanted = wanted
         self._envelopes: deque[Envelope] = deque(maxlen=WATCHED)
         self._came = anyio.Event()
         self.missed = 0
 
     def put(self, envelope: Envelope) -> None:
         """Keep an envelope until it is taken."""
+        if self._wanted is not None and not self._wanted(envelope):
+            return
         if len(self._envelopes) == WATCHED:
             self.missed += 1
         self._envelopes.append(envelope)
@@ -91,9 +97,9 @@ class EnvelopeListeners:
             self._asked.discard(envelope_id)
 
     @contextmanager
-    def watch(self) -> Generator[EnvelopeStream]:
+    def watch(self, wanted: Callable[[Envelope], bool] | None = None) -> Generator[EnvelopeStream]:
         """Every envelope from here on, echoes of our own included, as an async iterator."""
-        watcher = EnvelopeStream()
+        watcher = EnvelopeStream(wanted)
         with self.listening(watcher):
             yield watcher
 
