@@ -96,15 +96,6 @@ class ProposalHandle:
         """True unless it waits for proposals that it depends on, and no participant has seen it."""
         return not self._session.table.is_blocked(self._key)
 
-    @property
-    def ending(self) -> Ending | None:
-        """Its ending as far as it is known; ``None`` while it is open."""
-        return self._left or self._session.pending_calls.ended(self._key)
-
-    def belongs_to(self, session: Session) -> bool:
-        """True if it was made in this session."""
-        return self._session is session
-
     @awaited
     async def outcome(self) -> Outcome:
         """Wait until it is decided.
@@ -327,10 +318,11 @@ def _dependencies(
                 f"depends_on takes proposals that this program has made, not {each!r:.100}; enter "
                 "async with space.propose(…) as proposal, and give that proposal"
             )
-        elif not each.belongs_to(session):
+        elif each._session is not session:
             raise UsageError(f"proposal {each.id} was made in another space, or before a new join")
         else:
-            needed[each.id] = each.ending
+            # Its handle knows the ending for longer than the session does.
+            needed[each.id] = each._left or session.pending_calls.ended(each._key)
     return needed
 
 

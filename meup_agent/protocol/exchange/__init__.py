@@ -47,8 +47,9 @@ The road of an envelope goes down through these files, never up::
           handler_scheduler  admission, queue, Start      -> inbound_exchange: the answers
 
 The road of our own request or proposal: ``table.open`` -> ``outbound_tracker`` -> its
-``OutboundExchange`` -> ``envelope_sender``, which also keeps what may have to be sent again. All
-parts share one ``TableContext``.
+``OutboundExchange`` -> ``envelope_sender``, which also keeps what may have to be sent again. What
+depends on others waits for their end in ``dependencies``; ``absence`` tells when no participant is
+left that could answer. All parts share one ``TableContext``.
 
 States
 ======
@@ -61,7 +62,7 @@ Three tables in ``protocol/lifecycle.py`` have every step; one that they do not 
 * An inbound exchange (5, first and second table): *queued* -> *running* -> *settled*, or *running*
   -> *cancelling* -> *settled*. Settled means that the answer is in the outbox.
 * An outbound exchange (5, third table): *unsent* -> *waiting* -> *done*, or -> *given up*, after
-  which an answer is late.
+  which an answer is late. A proposal that depends on others is *blocked* before it is *unsent*.
 
 Names are pairs of sender and id, never an id alone: two participants may use one id, and one may
 use its own again after a restart (``fingerprint_of`` tells a copy from another envelope).

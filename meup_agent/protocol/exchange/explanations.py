@@ -51,7 +51,8 @@ class ExplanationStore:
         self, by: str, withdraw_id: str, proposals: tuple[str, ...], now: float
     ) -> None:
         """Expect an explanation of a withdraw."""
-        self._expected.put((by, withdraw_id), _Expected(proposals, withdrawn=True), now)
+        expected, size = _Expected(proposals, withdrawn=True), sum(map(len, proposals))
+        self._expected.put((by, withdraw_id), expected, now, size=size)
 
     def read(self, chat: Envelope, now: float) -> list[Explanation]:
         """The explanations that a chat is: of decisions of its sender that it names first."""

@@ -379,7 +379,9 @@ class InboundProposals(TablePart):
             self._end(key, record, cause, now)
             if proposer != envelope.sender:
                 self._outbound.end_by_gateway(proposer, proposal_id, reason, now)
-        if ended and proposer == envelope.sender != context.me:
+        # Only handlers are told of explanations, and most agents have none.
+        is_theirs = bool(ended) and proposer == envelope.sender != context.me
+        if is_theirs and context.find_handler(Role.EXPLANATION, envelope, None):
             self._reader.explanations.expect_of_withdraw(proposer, envelope.id, tuple(ended), now)
 
     def _end(

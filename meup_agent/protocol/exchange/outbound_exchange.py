@@ -167,7 +167,8 @@ def deciding_rejection(
 
 def undecided_addressees(exchange: OutboundExchange, record: ProposalEntry) -> tuple[str, ...]:
     """The participants that a proposal was addressed to, and that have not rejected it."""
-    return tuple(name for name in exchange.draft.to if name not in record.rejections)
+    decided = {exchange.key.sender, *record.rejections}  # no participant decides its own proposal
+    return tuple(name for name in exchange.draft.to if name not in decided)
 
 
 def rejection_without_the_absent(

@@ -12,23 +12,19 @@ from meup_agent.errors import (
     UsageError,
 )
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.callers import find_missing
 from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.exchange.absence import AbsenceWatch
 from meup_agent.protocol.exchange.dependencies import DependentProposals
 from meup_agent.protocol.exchange.effects import Key, Priority, Unsend, Wake
 from meup_agent.protocol.exchange.outbound_exchange import (
     Fulfills,
     OutboundExchange,
-    Wait,
-    able_to_fulfill,
     cause_of,
     deciding_rejection,
     record_end,
-    rejection_without_the_absent,
     send_end,
     send_withdraws,
     together,
-    undecided_addressees,
 )
 from meup_agent.protocol.exchange.proposal_store import (
     MAX_PROPOSALS,
@@ -73,6 +69,7 @@ class OutboundTracker:
             count=ENDED_COUNT, seconds=ENDED_SECONDS, size=ENDED_SIZE
         )
         self._dependents = DependentProposals(context, self)
+        self._absence = AbsenceWatch(context)
         self._withdrawn: list[OutboundExchange] | None = None  # those to be withdrawn together
         # Renewals that the gateway may refuse, each with the deadlines before it.
         self._renewals: TTLMap[str, tuple[OutboundExchange, float, int]] = TTLMap(
@@ -240,10 +237,12 @@ class OutboundTracker:
 
     def withdraw_all(self, keys: Iterable[Key], cause: Cause, now: float, *, joint: bool) -> None:
         """Withdraw proposals; ``joint``: as many in one envelope as it may name."""
-        self._withdrawn = []
-        for key in keys:
-            self.give_up(key, cause, now)
-        ended, self._withdrawn = self._withdrawn, None
+        ended = self._withdrawn = []
+        try:
+            for key in keys:
+                self.give_up(key, cause, now)
+        finally:
+            self._withdrawn = None
         guarantees, sender = self._context.roster.guarantees, self._context.envelope_sender
         by_one = together(ended, by_audience=guarantees.hidden_targets)
         for group in by_one if joint else [[exchange] for exchange in ended]:
@@ -364,60 +363,19 @@ class OutboundTracker:
         if exchange.deadline is not None and now >= exchange.deadline:
             self.apply(exchange, OutboundEvent.DEADLINE, now, exchange.expiry())
             return
-        gone_at = self._gone_at(exchange, now)
+        gone_at = self._absence.gone_at(exchange, now)
         if gone_at is not None and now >= gone_at:
-            rejection = rejection_without_the_absent(exchange, exchange.proposal)
-            if rejection is not None:
-                self.apply(exchange, OutboundEvent.REJECTION, now, rejection)
-                return
-            self.apply(exchange, OutboundEvent.GONE, now, self._gone(exchange))
+            ending = self._absence.ending(exchange)
+            is_gone = isinstance(ending, Gone)
+            event = OutboundEvent.GONE if is_gone else OutboundEvent.REJECTION
+            self.apply(exchange, event, now, ending)
         else:
             self._context.look_again(gone_at, key)
             self._context.look_again(exchange.deadline, key)  # progress may have moved it
 
-    def _gone(self, exchange: OutboundExchange) -> Gone:
-        """The ending for want of a participant that could answer; of a broadcast, with the lack."""
-        awaited, record, roster = self._awaited(exchange), exchange.proposal, self._context.roster
-        if awaited or record is None:
-            return Gone(exchange.key.id, awaited)
-        present = ((each.id, each.capabilities) for each in roster.participants())
-        return Gone(exchange.key.id, (), find_missing(record.call, present, me=roster.me))
-
     def watch_absence(self, exchange: OutboundExchange, now: float) -> None:
         """Look again when the wait would end for want of a participant that could answer."""
-        self._context.look_again(self._gone_at(exchange, now), exchange.key)
-
-    def _gone_at(self, exchange: OutboundExchange, now: float) -> float | None:
-        """The time at which it ends for want of a participant that could answer (PROTOCOL 4.6)."""
-        if exchange.state is not OutboundState.WAITING or not self._context.connected:
-            return None
-        awaited = self._awaited(exchange)
-        if awaited or exchange.proposal is None or exchange.wait is Wait.DEADLINE:
-            return self._context.absent_for_good(awaited, now)
-        if self._has_able_participant(exchange.proposal):
-            exchange.unanswerable_since = None
-            return None
-        if exchange.unanswerable_since is None:
-            exchange.unanswerable_since = now
-        return exchange.unanswerable_since + ABSENCE_SECONDS
-
-    def _has_able_participant(self, record: ProposalEntry) -> bool:
-        """True if a participant is present that may fulfill a broadcast proposal."""
-        roster = self._context.roster
-        others = (each for each in roster.participants() if each.id != roster.me)
-        # Not every gateway announces what its participants may send.
-        return any(not each.capabilities for each in others) or bool(
-            able_to_fulfill(record, roster)
-        )
-
-    def _awaited(self, exchange: OutboundExchange) -> tuple[str, ...]:
-        """The participants that could answer; of a proposal in progress, its fulfillers."""
-        record = exchange.proposal
-        if record is not None and record.in_progress_by is not None:
-            return tuple(dict.fromkeys(item.by for item in record.fulfillments if item.live))
-        if record is not None and exchange.wait is Wait.ALL:
-            return undecided_addressees(exchange, record)
-        return exchange.draft.to
+        self._context.look_again(self._absence.gone_at(exchange, now), exchange.key)
 
     # --- ended by others ---
 

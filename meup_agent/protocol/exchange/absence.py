@@ -1,0 +1,66 @@
+"""The end of a wait for want of a participant that could answer (PROTOCOL 4.6)."""
+
+from __future__ import annotations
+
+from meup_agent.protocol.callers import find_missing
+from meup_agent.protocol.exchange.outbound_exchange import (
+    OutboundExchange,
+    Wait,
+    able_to_fulfill,
+    rejection_without_the_absent,
+    undecided_addressees,
+)
+from meup_agent.protocol.exchange.proposal_store import ProposalEntry
+from meup_agent.protocol.exchange.table_context import ABSENCE_SECONDS, TableContext
+from meup_agent.protocol.lifecycle import OutboundState
+from meup_agent.protocol.outcomes import Gone, Rejection
+
+
+class AbsenceWatch:
+    """Tells when the wait for a request or proposal of ours ends, and how, if none is there."""
+
+    def __init__(self, context: TableContext) -> None:
+        self._context = context
+
+    def gone_at(self, exchange: OutboundExchange, now: float) -> float | None:
+        """The time at which it ends for want of a participant that could answer (PROTOCOL 4.6)."""
+        if exchange.state is not OutboundState.WAITING or not self._context.connected:
+            return None
+        awaited = self._awaited(exchange)
+        if awaited or exchange.proposal is None or exchange.wait is Wait.DEADLINE:
+            return self._context.absent_for_good(awaited, now)
+        if self._has_able_participant(exchange.proposal):
+            exchange.unanswerable_since = None
+            return None
+        if exchange.unanswerable_since is None:
+            exchange.unanswerable_since = now
+        return exchange.unanswerable_since + ABSENCE_SECONDS
+
+    def _has_able_participant(self, record: ProposalEntry) -> bool:
+        """True if a participant is present that may fulfill a broadcast proposal."""
+        roster = self._context.roster
+        others = (each for each in roster.participants() if each.id != roster.me)
+        # Not every gateway announces what its participants may send.
+        return any(not each.capabilities for each in others) or bool(
+            able_to_fulfill(record, roster)
+        )
+
+    def _awaited(self, exchange: OutboundExchange) -> tuple[str, ...]:
+        """The participants that could answer; of a proposal in progress, its fulfillers."""
+        record = exchange.proposal
+        if record is not None and record.in_progress_by is not None:
+            return tuple(dict.fromkeys(item.by for item in record.fulfillments if item.live))
+        if record is not None and exchange.wait is Wait.ALL:
+            return undecided_addressees(exchange, record)
+        return exchange.draft.to
+
+    def ending(self, exchange: OutboundExchange) -> Gone | Rejection:
+        """The ending for want of such a participant; of a broadcast, with what is missing."""
+        rejection = rejection_without_the_absent(exchange, exchange.proposal)
+        if rejection is not None:
+            return rejection
+        awaited, record, roster = self._awaited(exchange), exchange.proposal, self._context.roster
+        if awaited or record is None:
+            return Gone(exchange.key.id, awaited)
+        present = ((each.id, each.capabilities) for each in roster.participants())
+        return Gone(exchange.key.id, (), find_missing(record.call, present, me=roster.me))
