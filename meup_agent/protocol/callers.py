@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -111,7 +111,8 @@ def allowed_arguments(
     Without its owner, a capability that limits addressees allows some.
     """
     to = () if owner is None else (owner,)
-    payload = {"method": "tools/call", "params": {"name": tool, "arguments": {}}}
+    params: dict[str, Any] = {"name": tool, "arguments": {}}
+    payload = {"method": "tools/call", "params": params}
     if compile_announced(capabilities).allow(kinds.MCP_REQUEST, payload, to):
         return Allowed.ANY
     wider = [_without_arguments(each, limits_to=owner is not None) for each in capabilities]
@@ -121,17 +122,16 @@ def allowed_arguments(
 
 def _without_arguments(pattern: object, *, limits_to: bool) -> object:
     """A capability without what it says of a tool's arguments, and perhaps of addressees."""
-    if not isinstance(pattern, dict):
-        return pattern
     members = dict(payloads.as_object(pattern))
     if not limits_to:
         members.pop("to", None)
     payload = payloads.as_object(members.get("payload"))
     params = payload.get("params")
-    if not isinstance(params, dict):
-        return members
-    kept = {name: each for name, each in payloads.as_object(params).items() if name != "arguments"}
-    return {**members, "payload": {**payload, "params": kept}}
+    if isinstance(params, dict):
+        kept = dict(cast("dict[str, object]", params))
+        kept.pop("arguments", None)
+        members["payload"] = {**payload, "params": kept}
+    return members
 
 
 def _makes_calls(may: Capabilities) -> bool:

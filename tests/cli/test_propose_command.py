@@ -112,7 +112,9 @@ def test_it_is_said_if_nobody_here_may_fulfill_it(
         with portal.wrap_async_context_manager(joined):
             done = meup("propose", "tailer", "work", "--ttl", "0.1", variables=settings)
     assert done.returncode == exit_codes.TIMED_OUT
-    assert "no participant here may fulfill it, but one may still join" in done.stderr
+    assert "nobody here may call " in done.stderr
+    assert " could, if granted {" in done.stderr
+    assert "another that may can still join" in done.stderr
 
 
 def test_ctrl_c_withdraws_it(stage: Stage) -> None:

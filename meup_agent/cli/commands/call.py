@@ -46,6 +46,7 @@ from meup_agent.errors import (
     ToolError,
 )
 from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.callers import MissingCaller, find_missing
 from meup_agent.protocol.capability import compile_announced
 from meup_agent.protocol.exchange import Wait
 from meup_agent.protocol.outcomes import (
@@ -70,6 +71,7 @@ EXPLANATION_SECONDS: Final = 0.5
 """Wait for an explanation behind its rejection; none is owed (PROTOCOL 4.3)."""
 
 MAX_CHANGES: Final = 400
+MAX_SENTENCE: Final = 1_000
 MAX_NAMED: Final = 12
 _TIMEOUT: Final = "How long to wait for the decision and the result; inf: as long as it takes."
 
@@ -263,8 +265,10 @@ class _ToolCall:
             why = "" if self.as_proposal else ", since you may not call it yourself"
             said = f"{self.name}({in_words(arguments, 200)})"
             stderr.note(f"proposed {said} as {proposal.id}{why}; waiting for {who} to decide")
-            if not to and _no_other_may(session.space, params):
-                stderr.note("no participant here may fulfill it, but one may still join")
+            missing = None if to else _missing(session.space, self.owner, params)
+            if missing is not None:
+                said = visible(str(missing), MAX_SENTENCE)
+                stderr.note(f"{said}; another that may can still join")
             outcome = await proposal.outcome()
         if isinstance(outcome, Fulfillment):
             stderr.note(f"fulfilled by {outcome.by}")
@@ -304,14 +308,16 @@ def _may(space: Space, owner: str, method: str, params: dict[str, Any]) -> bool:
     return space.may(kinds.MCP_REQUEST, payloads.request(method, params, ""), to=(owner,))
 
 
-def _no_other_may(space: Space, params: dict[str, Any]) -> bool:
-    """True if no other participant that is present may make the call, as announced."""
+def _missing(space: Space, owner: str, params: dict[str, Any]) -> MissingCaller | None:
+    """What is missing where no other participant that is present may make the call."""
     payload = payloads.request("tools/call", params, "")
-    return not any(
-        compile_announced(each.capabilities).allow(kinds.MCP_REQUEST, payload)
-        for each in space.participants
-        if each.id != space.me
-    )
+    present = [(each.id, each.capabilities) for each in space.participants]
+    for name, capabilities in present:
+        may = compile_announced(capabilities)
+        if name != space.me and may.allow(kinds.MCP_REQUEST, payload, (owner,)):
+            return None
+    call = payloads.Call("tools/call", {**params, payloads.META: {payloads.TARGET: owner}})
+    return find_missing(call, present, me=space.me)
 
 
 def _difference(fulfilled: Fulfillment) -> str:
