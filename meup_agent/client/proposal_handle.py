@@ -6,7 +6,7 @@ import inspect
 import warnings
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
@@ -242,6 +242,16 @@ class ProposalHandle:
             raise UsageError("a renewal gives a deadline; propose with ttl=None to have none")
         await self._session.taken((self._session.pending_calls.renew(self._key, seconds),))
 
+    def ending_in(self, session: Session) -> Ending | None:
+        """Its ending, which its handle knows for longer than the session; ``None``: it is open.
+
+        Raises:
+            UsageError: It was made in another session.
+        """
+        if session is not self._session:
+            raise UsageError(f"proposal {self.id} was made in another space, or before a new join")
+        return self._left or session.pending_calls.ended(self._key)
+
     def leave(self) -> None:
         """Its block is left: withdraw it if it is undecided."""
         self._session.pending_calls.give_up(self._key, cause_of_leaving(self._session))
@@ -303,26 +313,21 @@ async def propose(
         proposal.leave()
 
 
-def _dependencies(
-    session: Session, depends_on: Iterable[ProposalHandle | str]
-) -> dict[str, Ending | None]:
+def _dependencies(session: Session, depends_on: object) -> dict[str, Ending | None]:
     """The ids of proposals of ours, with their endings as far as these are known."""
     if isinstance(depends_on, str | ProposalHandle | PendingProposal):
         raise UsageError("depends_on takes a list of proposals: depends_on=[proposal]")
     needed: dict[str, Ending | None] = {}
-    for each in depends_on:
+    for each in cast("Iterable[object]", depends_on):
         if isinstance(each, str):
             needed.setdefault(each, None)
-        elif not isinstance(each, ProposalHandle):
+        elif isinstance(each, ProposalHandle):
+            needed[each.id] = each.ending_in(session)
+        else:
             raise UsageError(
                 f"depends_on takes proposals that this program has made, not {each!r:.100}; enter "
                 "async with space.propose(…) as proposal, and give that proposal"
             )
-        elif each._session is not session:
-            raise UsageError(f"proposal {each.id} was made in another space, or before a new join")
-        else:
-            # Its handle knows the ending for longer than the session does.
-            needed[each.id] = each._left or session.pending_calls.ended(each._key)
     return needed
 
 
