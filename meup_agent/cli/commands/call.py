@@ -309,7 +309,7 @@ def _may(space: Space, owner: str, method: str, params: dict[str, Any]) -> bool:
 
 
 def _missing(space: Space, owner: str, params: dict[str, Any]) -> MissingCaller | None:
-    """What is missing where no other participant that is present may make the call."""
+    """The missing capability, where no other present participant may make the call."""
     payload = payloads.request("tools/call", params, "")
     present = [(each.id, each.capabilities) for each in space.participants]
     for name, capabilities in present:
