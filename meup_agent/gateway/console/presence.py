@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
 from meup_agent.agent.agent import Agent
 from meup_agent.approval import Inbox
+from meup_agent.approval.seat import SEATED, keep_seat
 from meup_agent.errors import MeupError
 from meup_agent.gateway.admission import UNAVAILABLE
-from meup_agent.gateway.console.connector import local_connector
+from meup_agent.gateway.console.connector import local_connector, seat_connector
 from meup_agent.gateway.console.guard import Denied
-from meup_agent.gateway.console.seat import keep_seat
 from meup_agent.gateway.edge.http.space_views import proposals_of
 from meup_agent.gateway.logs import log, quote
 from meup_agent.protocol.exchange import Mode
@@ -160,12 +161,23 @@ class PersonPresences:
                 presence.tasks = tasks
                 presence.feed = InboxFeed(inbox, self._base)
                 tasks.start_soon(presence.feed.follow)
-                tasks.start_soon(keep_seat, self._runtime, identity, space, NO_TOKEN)
+                tasks.start_soon(keep_seat, space, partial(self._sit, identity))
                 presence.ready.set()
                 await presence.until_idle()
                 # Noted first: a page that asks now begins a new one.
                 presence.ended = True
                 tasks.cancel_scope.cancel()
+
+    def _sit(self, identity: Identity, holder: Agent) -> AbstractAsyncContextManager[Space]:
+        """Join as a member, where no agent of the participant is one."""
+        return holder.join(
+            seat_connector(self._runtime, identity),
+            space=identity.space,
+            token=NO_TOKEN,
+            participant=identity.participant,
+            settings=SEATED,
+            grace=0.0,
+        )
 
     async def _begin(self, identity: Identity) -> int | None:
         """The number before the oldest open proposal: an observer is told of none by its welcome.

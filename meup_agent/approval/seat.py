@@ -1,0 +1,79 @@
+"""Seat: the membership of a participant that decides beside its connections, as a person does.
+
+What a person does in an inbox is posted beside the participant's other connections, and heard by
+an observer, which is present to nobody. A proposal that nobody present may decide ends after half
+a minute (PROTOCOL 4.6), in front of the person who would decide it. So where no agent of the
+participant is a member, one joins that decides nothing; where an agent joins later, it takes the
+seat over, and the seat is taken again when that agent has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from meup_agent.agent.agent import Agent
+from meup_agent.client.proposal import Proposal
+from meup_agent.errors import ConnectionFailed
+from meup_agent.protocol import kinds
+from meup_agent.session.settings import Settings
+
+if TYPE_CHECKING:
+    from meup_agent.client.space import Space
+    from meup_agent.protocol.envelope import Envelope
+
+SEAT_SECONDS: Final = 5.0
+"""Wait for the welcome of a seat; then it is tried again."""
+
+SEATED: Final = Settings(first_welcome=SEAT_SECONDS)
+"""Settings for joining as a seat."""
+
+
+async def keep_seat(
+    space: Space, join: Callable[[Agent], AbstractAsyncContextManager[Space]]
+) -> None:
+    """Be a member wherever no other connection of the participant is one; never returns.
+
+    Args:
+        space: The space as an observer of the same participant sees it.
+        join: Joins with an agent as the participant, with :data:`SEATED`. It should refuse where
+            the participant is a member already, or it takes over from an agent that joined at the
+            same moment.
+    """
+    while True:
+        await _until_free(space)
+        with suppress(ConnectionFailed):
+            async with join(_holder()):
+                await anyio.sleep_forever()
+
+
+def _holder() -> Agent:
+    """An agent that answers what every member answers, and leaves proposals to the inbox."""
+    holder = Agent("inbox")
+
+    @holder.on_proposal(method="**")
+    async def leave(proposal: Proposal) -> None:
+        """Take it, so that it is not rejected for want of a handler."""
+
+    return holder
+
+
+async def _until_free(space: Space) -> None:
+    """Wait until no member of the space is our participant."""
+    with space.watch() as envelopes:
+        if not _is_member(space):
+            return
+        async for envelope in envelopes:
+            if _may_change_it(envelope) and not _is_member(space):
+                return
+
+
+def _is_member(space: Space) -> bool:
+    return any(each.id == space.me for each in space.participants)
+
+
+def _may_change_it(envelope: Envelope) -> bool:
+    return envelope.kind in (kinds.SYSTEM_PRESENCE, kinds.SYSTEM_WELCOME)
