@@ -114,6 +114,7 @@ def test_a_token_lists_its_own_space_alone(dialect: str) -> None:
         ("alice", None, [], 400, "invalid_json"),
         ("alice", None, {"payload": {}}, 400, "invalid_envelope"),
         ("alice", None, {"kind": "mcp/request"}, 403, "capability_violation"),
+        ("alice", None, {"kind": "system/register"}, 400, "invalid_request"),
     ],
 )
 def test_what_is_posted_wrongly_gets_the_status_of_existing_gateways(

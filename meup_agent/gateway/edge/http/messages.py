@@ -48,6 +48,9 @@ PAGE: Final = 100
 MAX_PAGE: Final = 500
 """Messages of the largest page that can be asked for."""
 
+REGISTER: Final = "system/register"
+"""A kind that is dropped on a connection, and that scripts look for a refusal of."""
+
 _TOO_FAST: Final = "you say more in a second than is taken here"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -100,6 +103,9 @@ async def post_message(runtime: GatewayRuntime, request: Request) -> Response:
     answer = await await_callback(ask)
     if isinstance(answer, Refusal):
         raise refused(answer)
+    if isinstance(answer, Discard) and answer.kind == REGISTER:
+        said = "system/register is reserved for the gateway; use capability/grant instead"
+        raise Problem(BAD_REQUEST, "invalid_request", said)
     seq = answer.seq if isinstance(answer, Entry) else None
     became = "dropped" if seq is None else "accepted"
     # The token of an invitation is told to the inviter alone, by its connection and here.
