@@ -114,17 +114,7 @@ class _Reading:
         return file
 
     def _participants(self, listed: object) -> object:
-        if isinstance(listed, list) and all(isinstance(each, dict) for each in listed):
-            entries = cast("list[dict[str, Any]]", listed)
-            if all(isinstance(each.get("id"), str) for each in entries):
-                names = [each["id"] for each in entries]
-                twice = next((name for name in names if names.count(name) > 1), None)
-                if twice is not None:
-                    raise ConfigurationError(f"participants: {twice!r} stands twice")
-                listed = {
-                    each["id"]: {key: value for key, value in each.items() if key != "id"}
-                    for each in entries
-                }
+        listed = _by_id(listed)
         if not isinstance(listed, dict):
             return listed
         return {
@@ -139,11 +129,11 @@ class _Reading:
         if keys.get("restart_policy") == "on-failure":
             del keys["restart_policy"]  # as every program is started again here
         for program in (keys, keys.get("mcp_server")):
-            if isinstance(program, dict) and isinstance(program.get("env"), dict):
-                program["env"] = {
+            settings = cast("dict[str, Any]", program) if isinstance(program, dict) else {}
+            if isinstance(settings.get("env"), dict):
+                settings["env"] = {
                     key: str(value).lower() if isinstance(value, bool) else value
-                    for key, value in program["env"].items()
-                    if value is not None
+                    for key, value in _named(settings["env"]).items()
                 }
         self._drop_unknown(f"participants.{name}", keys, ParticipantConfig, shown=name)
         return self._without_reserved(f"participants.{name}", keys)
@@ -185,6 +175,22 @@ class _Reading:
             log.warning(said, path, where)
 
 
+def _by_id(listed: object) -> object:
+    """Participants in a list as a mapping by their ids; anything else as it is."""
+    if not isinstance(listed, list):
+        return listed
+    found: dict[str, Any] = {}
+    for each in cast("list[object]", listed):
+        entry = cast("dict[str, Any]", each) if isinstance(each, dict) else {}
+        name = entry.get("id")
+        if not isinstance(name, str):
+            raise ConfigurationError("participants: expected names and keys, or a list with ids")
+        if name in found:
+            raise ConfigurationError(f"participants: {name!r} stands twice")
+        found[name] = {key: value for key, value in entry.items() if key != "id"}
+    return found
+
+
 def _named(keys: Mapping[str, Any]) -> dict[str, Any]:
     """The keys that have a value."""
     return {key: value for key, value in keys.items() if value is not None}
@@ -202,7 +208,8 @@ def _without_reserved_kinds(capability: object) -> object:
         kept = [each for each in kinds if not (isinstance(each, str) and is_reserved_kind(each))]
         if kinds and not kept:
             return None
-        return capability if kept == kinds else {**capability, "kind": kept}
+        fields_of = cast("dict[str, object]", capability)
+        return fields_of if kept == kinds else {**fields_of, "kind": kept}
     return cast("object", capability)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -77,13 +77,16 @@ def announce_response(capabilities: list[Any]) -> list[Any]:
 
     Their agents ask only those for tools of whom this kind is announced, whatever wildcards allow.
     """
-    if any(isinstance(each, dict) and _is_response(each) for each in capabilities):
+    if any(map(_is_response, capabilities)):
         return capabilities
     return [*capabilities, {"id": "mcp-response", "kind": kinds.MCP_RESPONSE}]
 
 
-def _is_response(capability: dict[str, Any]) -> bool:
-    return capability.get("kind") == kinds.MCP_RESPONSE and "payload" not in capability
+def _is_response(capability: object) -> bool:
+    if not isinstance(capability, dict):
+        return False
+    fields = cast("Members", capability)
+    return fields.get("kind") == kinds.MCP_RESPONSE and "payload" not in fields
 
 
 def _with_response(members: Members) -> Members:
@@ -92,9 +95,10 @@ def _with_response(members: Members) -> Members:
         participant = _decode_participant(members["participant"])
     except (KeyError, msgspec.DecodeError):
         return members
-    listed = participant.get("capabilities")
-    if not isinstance(listed, list):
+    said: object = participant.get("capabilities")
+    if not isinstance(said, list):
         return members  # one that leaves
+    listed = cast("list[object]", said)
     announced = announce_response(listed)
     if announced is listed:
         return members

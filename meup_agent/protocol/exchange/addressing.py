@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from meup_agent.protocol import payloads
 from meup_agent.protocol.dialects import PUBLISHED
 from meup_agent.protocol.envelope import Envelope, encode_leniently
@@ -29,9 +31,9 @@ def as_broadcast(proposal: Envelope, sender: str, own: str) -> Envelope | None:
 
 def with_target(body: JsonObject, executor: str) -> JsonObject:
     """A call that names its executor."""
-    params = body.get("params", {})
+    params: object = body.get("params", {})
     if not isinstance(params, dict):
         return body
-    named = as_object(params)
+    named = as_object(cast("object", params))
     meta = {**as_object(named.get(payloads.META)), payloads.TARGET: executor}
     return {**body, "params": {**named, payloads.META: meta}}
