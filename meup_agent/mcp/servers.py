@@ -1,4 +1,6 @@
-"""Configurations of MCP servers: the ``mcpServers`` file that MCP clients use, read strictly.
+"""Configurations of MCP servers: the file that MCP clients use, read strictly.
+
+Its servers are under ``mcpServers``, or under ``servers`` as VS Code has it.
 
 A key that is not known is refused by its name: a setting that is silently left out may be the one
 that keeps a server from the disk.
@@ -30,13 +32,20 @@ MAX_NAME_CHARS: Final = 64
 
 ROOT_KEY: Final = "mcpServers"
 
+OTHER_ROOT: Final = "servers"
+"""What VS Code calls it, in ``.vscode/mcp.json``."""
+
+OTHER_KEYS: Final = (OTHER_ROOT, "inputs")
+"""Keys of such a file: the inputs are what VS Code asks its user for."""
+
 STDIO_KEYS: Final = ("type", "command", "args", "env", "cwd", "disabled")
 HTTP_KEYS: Final = ("type", "url", "headers", "disabled")
 
 HTTP_TYPES: Final = ("http", "streamable-http", "streamableHttp")
 """Names that clients have for the same transport."""
 
-_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_INPUT: Final = re.compile(r"\$\{input:([^}]*)\}")
 
 _TEXT: Final = r'"(?:\\.|[^"\\])*"'
 _COMMENT: Final = re.compile(_TEXT + r"|//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -141,28 +150,32 @@ def parse_servers(
         ConfigurationError: It says something that is not known, or lacks something.
     """
     root = _object(document, "the document")
+    is_other = OTHER_ROOT in root and ROOT_KEY not in root
+    key = OTHER_ROOT if is_other else ROOT_KEY
     with _reported(on_problem):
-        _check_keys(root, (ROOT_KEY,), "the document")
-    entries = _object(root.get(ROOT_KEY), ROOT_KEY)
+        _check_keys(root, OTHER_KEYS if is_other else (ROOT_KEY,), "the document")
+    if key not in root:
+        raise ConfigurationError(f"has no {ROOT_KEY}, nor {OTHER_ROOT} as VS Code calls them")
+    entries = _object(root[key], key)
     if not entries:
-        raise ConfigurationError(f"{ROOT_KEY} names no server")
+        raise ConfigurationError(f"{key} names no server")
     if len(entries) > MAX_SERVERS:
-        raise ConfigurationError(f"{ROOT_KEY} has {len(entries)} servers; at most {MAX_SERVERS}")
+        raise ConfigurationError(f"{key} has {len(entries)} servers; at most {MAX_SERVERS}")
     servers: dict[str, Server] = {}
     wrong = 0
     for name, entry in entries.items():
         wrong += 1
         with _reported(on_problem):
             check_name(name)
-            place = f"{ROOT_KEY}.{name}"
+            place = f"{key}.{name}"
             fields = _object(entry, place)
             if not _flag(fields, "disabled", place):
                 servers[name] = _server(fields, place, variables, base)
             wrong -= 1
     if not servers:
         if wrong:
-            raise ConfigurationError(f"no server of {ROOT_KEY} can be used")
-        raise ConfigurationError(f"every server of {ROOT_KEY} is disabled")
+            raise ConfigurationError(f"no server of {key} can be used")
+        raise ConfigurationError(f"every server of {key} is disabled")
     return servers
 
 
@@ -326,11 +339,18 @@ def _map(values: object, place: str, variables: Mapping[str, str]) -> dict[str, 
 
 
 def fill_variables(text: str, place: str, variables: Mapping[str, str]) -> str:
-    """A text with its ``${NAME}`` and ``${NAME:-otherwise}`` filled in.
+    """A text with its ``${NAME}``, ``${env:NAME}`` and ``${NAME:-otherwise}`` filled in.
 
     Raises:
-        ConfigurationError: A variable is not set; the message names it and the place of the text.
+        ConfigurationError: A variable is not set, or VS Code would ask its user for it; the message
+            names it and the place of the text.
     """
+    asked = _INPUT.search(text)
+    if asked is not None:
+        raise ConfigurationError(
+            f"{place} has {_shown(asked[0])}, which VS Code asks for; write ${{NAME}} there, and"
+            " set that environment variable"
+        )
 
     def value(match: re.Match[str]) -> str:
         name: str = match.group(1)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import stat
 import sys
 from pathlib import Path
@@ -117,11 +118,64 @@ def test_what_is_wrong_is_a_sentence_and_the_rest_is_served(
     ]
 
 
+def test_the_file_of_vs_code_is_read(tmp_path: Path, state: dict[str, str]) -> None:
+    write(tmp_path)
+    works = json.loads((tmp_path / "mcp.json").read_text())["mcpServers"]["first"]
+    entries = {
+        "first": {**works, "type": "stdio", "env": {"A": "${env:GIVEN}"}},
+        "asked": {**works, "env": {"KEY": "${input:api-key}"}},
+    }
+    (tmp_path / "mcp.json").write_text(
+        f'{{"inputs": [], /* its own */ "servers": {json.dumps(entries)[:-1]}, }},}}'
+    )
+    arguments = ("up", "--servers", "mcp.json", "--port", "0")
+    with running(*arguments, cwd=tmp_path, variables={**state, "GIVEN": "a"}) as process:
+        process.until("wait for you: first\n")
+        process.until("is 'first' in the space 'mcp'", stream="err")
+        assert process.end(INTERRUPT) == exit_codes.OK
+    warned = [line for line in process.err.splitlines() if line.startswith("meup: warning: ")]
+    assert [line.removeprefix("meup: warning: ") for line in warned] == [
+        "mcp.json: has comments or commas that JSON does not know; they are read over",
+        "mcp.json: servers.asked.env.KEY has '${input:api-key}', which VS Code asks for; write"
+        " ${NAME} there, and set that environment variable",
+    ]
+
+
+def test_a_token_file_that_others_can_read_is_refused(
+    tmp_path: Path, state: dict[str, str]
+) -> None:
+    write(tmp_path)
+    arguments = ("up", "--servers", "mcp.json", "--port", "0")
+    with running(*arguments, cwd=tmp_path, variables=state) as process:
+        process.until("meup reject ID")
+        assert process.end(INTERRUPT) == exit_codes.OK
+    [token] = Path(state["MEUP_STATE_DIR"]).glob("up/*/you.token")
+    token.chmod(0o644)
+    done = meup(*arguments, cwd=tmp_path, variables=state)
+    assert done.returncode == exit_codes.USAGE
+    assert done.stderr == (
+        f"meup: {token} can be opened by other users, and holds a token; run: chmod 600 {token}\n"
+    )
+
+
+def test_a_port_of_another_program_is_one_sentence(tmp_path: Path, state: dict[str, str]) -> None:
+    write(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = meup(
+            "up", "--servers", "mcp.json", "--port", str(port), cwd=tmp_path, variables=state
+        )
+    assert done.returncode == exit_codes.USAGE
+    assert done.stderr.count("\n") == 1
+    assert f"cannot listen at 127.0.0.1:{port}" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         (None, "mcp.json cannot be read: no such file or directory"),
         ("{", "mcp.json is no JSON: "),
+        ("{}", "mcp.json: has no mcpServers, nor servers as VS Code calls them"),
         ('{"mcpServers": {"a": {"command": 7}}}', "mcp.json: no server of mcpServers can be used"),
         (
             '{"mcpServers": {"a": {"command": "there-is-no-such-command"}}}',

@@ -73,7 +73,7 @@ def test_a_wrong_entry_is_named(entry: object, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("document", "sentence"),
     [
-        ({"servers": {}}, "the document has the unknown key 'servers'"),
+        ({"server": {}}, "the document has the unknown key 'server'"),
         ({"mcpServers": {}}, "mcpServers names no server"),
         (
             {"mcpServers": {"a": {"command": "x", "disabled": True}}},
