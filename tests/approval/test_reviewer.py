@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from meup_agent import Agent, Rejection, Space
 from meup_agent.approval.reviewer import Reviewer
 from meup_agent.approval.watched_policy import WatchedPolicy
-from meup_agent.errors import ConfigurationError
+from meup_agent.errors import ConfigurationError, RequestError
 from meup_agent.protocol import kinds, payloads
 from tests.interaction.people import InMemory, Notes, Tape, join, session_of
 
@@ -198,3 +198,72 @@ async def test_a_changed_file_decides_what_comes_next(path: Path, notes: Notes) 
         async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer") as proposal:
             assert isinstance(await proposal.outcome(), Rejection)
     assert notes.all == ["add"]
+
+
+# --- votes, in virtual time ---
+
+QUORUM = """
+rules:
+  - quorum: {tool: add, of: 2, among: [second, deep], ttl: 80m, remind: 30m, name: four eyes}
+"""
+
+
+async def vote(voter: Space, proposal: str, vote: str = "approve") -> dict[str, object]:
+    about = {"proposal": proposal, "proposer": "proposer", "vote": vote}
+    found: dict[str, object] = await voter.call("reviewer", "vote", about)
+    return found
+
+
+async def until_held(voter: Space) -> None:
+    with anyio.fail_after(3_600):
+        while not (await voter.call("reviewer", "waiting"))["proposals"]:
+            pass
+
+
+@pytest.mark.anyio
+async def test_votes_may_be_an_hour_apart_and_are_reminded(path: Path, notes: Notes) -> None:
+    meeting, reviewer, tape = InMemory(), Reviewer(write(path, QUORUM)), Tape()
+    connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
+    async with (
+        join(meeting, tools(notes)),
+        reviewer.join(connector, token=token),
+        join(meeting, "second") as second,
+        join(meeting, "deep") as deep,
+        join(meeting, "proposer") as proposer,
+    ):
+        session_of(proposer).watchers.listen(tape)
+        async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer", ttl=None) as p:
+            await until_held(second)
+            await vote(second, p.id)
+            await anyio.sleep(70 * 60)
+            assert notes.all == []
+            assert (await vote(deep, p.id))["outcome"] == "approved"
+            assert await p.result() == 2
+    said = [each.payload_object for each in tape.of(kinds.CHAT, sender="reviewer")]
+    said = [each for each in said if "_meta" in each]
+    assert len(said) == 2
+    assert "1 of 2 approvals (second)" in said[0]["message"]
+    assert "Not yet voted: deep; call the tool vote of 'reviewer'" in said[0]["message"]
+    assert said[0]["_meta"][payloads.RULE]["votes"] == {"second": "approve"}
+    assert notes.all == ["add"]
+
+
+@pytest.mark.anyio
+async def test_votes_that_do_not_come_approve_nothing(path: Path, notes: Notes) -> None:
+    meeting, reviewer = InMemory(), Reviewer(write(path, QUORUM))
+    connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
+    async with (
+        join(meeting, tools(notes)),
+        reviewer.join(connector, token=token),
+        join(meeting, "second") as second,
+        join(meeting, "proposer") as proposer,
+    ):
+        async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer", ttl=None) as p:
+            await until_held(second)
+            await vote(second, p.id)
+            outcome = await p.outcome()
+            assert isinstance(outcome, Rejection)
+            assert outcome.reason == "timeout"
+        with pytest.raises(RequestError, match=r"waits here|no vote counts"):
+            await vote(second, p.id)
+    assert notes.all == []

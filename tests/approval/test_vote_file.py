@@ -107,7 +107,7 @@ def test_what_cannot_be_written_does_not_count(path: Path, monkeypatch: pytest.M
     with opened(path) as file:
         file.record("k", "lead", A)
         with monkeypatch.context() as patch:
-            patch.setattr(vote_file.os, "fsync", full)
+            patch.setattr(os, "fsync", full)
             with pytest.raises(VoteRefused, match="no space left on device"):
                 file.record("k", "oncall", A)
             file.forget("k")
