@@ -12,9 +12,11 @@ import pytest
 
 from meup_agent import Agent, Rejection, Space
 from meup_agent.approval.reviewer import Reviewer
+from meup_agent.client.proposal import Proposal
 from meup_agent.client.proposal_handle import ProposalHandle
-from meup_agent.errors import RequestError
+from meup_agent.errors import NotSent, RequestError
 from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.guarantees import Guarantees
 from meup_agent.protocol.lifecycle import ProposalState
 from tests.interaction.people import PATIENCE, Meeting, Notes, has_state, join, raw, taped, until
 
@@ -61,9 +63,9 @@ class Office:
         self.spaces: dict[str, Space] = {}
 
     @asynccontextmanager
-    async def reviewer(self) -> AsyncGenerator[Space]:
+    async def reviewer(self, **options: Any) -> AsyncGenerator[Space]:
         connector, token = self.meeting.connector("reviewer"), self.meeting.token("reviewer")
-        async with Reviewer(self.path).join(connector, token=token) as space:
+        async with Reviewer(self.path).join(connector, token=token, **options) as space:
             yield space
 
     @asynccontextmanager
@@ -327,4 +329,64 @@ async def test_another_rule_finds_no_votes_of_before(
             write(path, POLICY.replace("second, ", ""))
             async with o.reviewer():
                 assert (await o.held(p.id))["votes"] == {}
+    assert notes.all == []
+
+
+@pytest.mark.rule("5.votes.once")
+async def test_votes_are_spent_where_the_call_was_not_carried_out(
+    meeting: Meeting, path: Path, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with office(meeting, path, notes) as o, o.reviewer():
+        async with o.proposed() as p:
+            with monkeypatch.context() as patch:
+
+                async def lost(self: Proposal, **_: Any) -> None:
+                    raise NotSent("the connection was lost")
+
+                patch.setattr(Proposal, "fulfill", lost)
+                await o.vote("second", p.id)
+                assert (await o.vote("deep", p.id))["outcome"] == "approved"
+                while (await o.held(p.id))["votes"]:
+                    pass
+            assert (await o.vote("deep", p.id))["outcome"] == "open"
+            assert notes.all == []
+            await o.vote("mallory", p.id)
+            assert await p.result() == 7
+    assert notes.all == [("deploy", 7)]
+
+
+@pytest.mark.rule("5.votes.voter")
+async def test_no_vote_counts_where_the_gateway_does_not_check_who_speaks(
+    meeting: Meeting, path: Path, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with office(meeting, path, notes) as o, o.reviewer(), o.proposed() as p:
+        unchecked = property(lambda _: Guarantees(echo=True, resume=True))
+        monkeypatch.setattr(Space, "guarantees", unchecked)
+        for voter in ("second", "deep"):
+            with pytest.raises(RequestError, match="does not check who speaks"):
+                await o.vote(voter, p.id)
+    assert notes.all == []
+
+
+@pytest.mark.rule("5.votes.once")
+async def test_a_restart_after_the_votes_have_decided_carries_nothing_out(
+    meeting: Meeting, path: Path, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reviewer ends between the last vote and the request: people vote anew."""
+    async with office(meeting, path, notes) as o, AsyncExitStack() as stack:
+        with monkeypatch.context() as patch:
+
+            async def never(self: Proposal, **_: Any) -> None:
+                await anyio.sleep_forever()
+
+            patch.setattr(Proposal, "fulfill", never)
+            async with o.reviewer(grace=0.0):
+                p = await stack.enter_async_context(o.proposed())
+                await o.vote("second", p.id)
+                await o.vote("deep", p.id)
+                with pytest.raises(RequestError, match="is being carried out"):
+                    await o.vote("mallory", p.id)
+        async with o.reviewer():
+            assert (await o.held(p.id))["votes"] == {}
+            assert (await o.vote("second", p.id))["outcome"] == "open"
     assert notes.all == []
