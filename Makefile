@@ -25,7 +25,7 @@ WORKERS := $(shell echo $$((2 * $(CORES))))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-installed test-frameworks conformance mcp-servers fuzz lint types mypy pyright docs-check docs format clean
+.PHONY: help demo test test-installed test-frameworks conformance console mcp-servers fuzz lint types mypy pyright docs-check docs format clean
 
 # Several targets install into one .venv, so they take turns; the checks of `test` find it there.
 ifndef CHECKS_ALONE
@@ -50,6 +50,9 @@ test-installed: $(VENV)/test.stamp $(VENV)/mcp-servers.stamp ## the tests, on th
 
 conformance: $(VENV)/conformance.stamp ## the official conformance suite of MCP, against meup mcp
 	$(PY) -m tests.conformance_mcp
+
+console: $(VENV)/console.stamp ## the console in a real browser; SCREENSHOTS=FOLDER keeps its pages
+	$(PY) -m pytest -q -p no:cacheprovider -o python_files='check_*.py' tests/console_browser
 
 # An environment of their own: openai-agents asks for an older websockets than trio does.
 FRAMEWORKS := $(VENV)/frameworks/bin/python
@@ -122,6 +125,15 @@ $(VENV)/conformance.stamp: $(VENV)/test.stamp tests/conformance_mcp/package-lock
 	@echo "Installing the conformance suite of MCP into $(VENV), some seconds …"
 	@$(PIP) -e '.[conformance]'
 	@$(PY) -m tests.conformance_mcp.suite
+	@touch $@
+
+# Playwright's own browser where there is no other; on a system that it does not know it says so.
+$(VENV)/console.stamp: $(VENV)/test.stamp tests/console_browser/package-lock.json
+	@echo "Installing what drives a browser into $(VENV), some seconds …"
+	@$(PIP) -e '.[console-test]'
+	@$(PY) -m tests.console_browser.axe
+	@test -n "$$MEUP_CHROMIUM" || command -v chromium-headless-shell chromium google-chrome >/dev/null \
+		|| $(PY) -m playwright install --only-shell chromium
 	@touch $@
 
 $(VENV)/mcp-servers.stamp: $(VENV)/test.stamp $(wildcard tests/mcp/servers/*/uv.lock)

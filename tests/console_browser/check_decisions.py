@@ -1,0 +1,167 @@
+"""Each decision in a browser, by mouse and by key, with others beside and things going wrong."""
+
+import re
+
+import pytest
+from playwright.async_api import Page, expect
+
+from meup_agent.gateway.console.sign_in import SESSION_IDLE
+from meup_agent.protocol.outcomes import Fulfillment, Rejection
+from tests.console_browser.axe import violations
+from tests.console_browser.conftest import Desk
+
+pytestmark = pytest.mark.anyio
+
+
+async def card(page: Page, path: str) -> None:
+    """Wait for the decision about a file."""
+    await expect(page.locator("#call")).to_contain_text(path)
+
+
+async def test_approve_with_one_key(desk: Desk) -> None:
+    await desk.site.tools()
+    proposal = await desk.site.propose(await desk.site.join("proposer"))
+    page = await desk.open()
+    await card(page, "a.md")
+    await page.keyboard.press("a")
+    outcome = await proposal.outcome()
+    assert isinstance(outcome, Fulfillment)
+    assert outcome.by == "you"
+    await expect(page.locator("main")).to_contain_text("Approved: write_file ran.")
+    await expect(page.locator("main")).to_contain_text("Nothing waits for you")
+    assert await violations(page) == []
+
+
+async def test_long_call_takes_the_key_twice(desk: Desk) -> None:
+    await desk.site.tools()
+    proposer = await desk.site.join("proposer")
+    proposal = await desk.site.propose(proposer, {"path": "a.md", "text": "line\n" * 900})
+    page = await desk.open()
+    await card(page, "a.md")
+    await page.keyboard.press("a")
+    await expect(page.locator("main")).to_contain_text("You have not seen all of the call")
+    assert desk.site.ran == []
+    await page.keyboard.press("a")
+    assert isinstance(await proposal.outcome(), Fulfillment)
+
+
+async def test_edit_and_approve(desk: Desk) -> None:
+    await desk.site.tools()
+    proposal = await desk.site.propose(await desk.site.join("proposer"))
+    page = await desk.open()
+    await card(page, "a.md")
+    await page.click("#edit-summary")
+    form = page.locator("#json-form")
+    if not await form.is_visible():
+        await page.click("text=Arguments as JSON")
+    await page.fill("#arguments", '{"path": "b.md"')
+    await expect(form.locator(".complaint")).to_contain_text("This is no JSON yet")
+    await form.locator("button").click()
+    await expect(page.locator("#arguments")).to_be_focused()
+    await page.fill("#arguments", '{"path": "b.md", "text": "hello"}')
+    await form.locator("button").click()
+    await expect(page.locator("#seen-form")).to_contain_text("arguments.path")
+    assert desk.site.ran == []
+    assert await violations(page) == []
+    await page.click("#send-edit")
+    outcome = await proposal.outcome()
+    assert isinstance(outcome, Fulfillment)
+    assert desk.site.ran == [{"path": "b.md", "text": "hello"}]
+
+
+async def test_reject_by_keyboard_alone(desk: Desk) -> None:
+    await desk.site.tools()
+    proposer = await desk.site.join("proposer")
+    proposal = await desk.site.propose(proposer, to="you")
+    page = await desk.open()
+    await card(page, "a.md")
+    await page.keyboard.press("r")
+    await expect(page.locator("#reason")).to_be_focused()
+    await page.keyboard.press("ArrowDown")
+    await page.keyboard.press("Tab")
+    await page.keyboard.type("not this one")
+    await page.keyboard.press("Enter")
+    outcome = await proposal.outcome()
+    assert isinstance(outcome, Rejection)
+    assert (outcome.by, outcome.reason) == ("you", "disagree")
+
+
+async def test_without_a_script(desk: Desk) -> None:
+    await desk.site.tools()
+    proposal = await desk.site.propose(await desk.site.join("proposer"))
+    page = await desk.open(java_script_enabled=False)
+    await page.click("#approve")
+    assert isinstance(await proposal.outcome(), Fulfillment)
+    assert "Nothing waits for you" in await page.content()
+
+
+async def test_card_comes_and_goes_by_itself(desk: Desk) -> None:
+    await desk.site.tools()
+    proposer = await desk.site.join("proposer")
+    page = await desk.open()
+    await expect(page.locator("main")).to_contain_text("Nothing waits for you")
+    first = await desk.site.propose(proposer, {"path": "first.md"})
+    await card(page, "first.md")
+    await expect(page).to_have_title(re.compile(r"^\(1\) Inbox"))
+    await expect(page.locator("#live")).to_contain_text("New: proposer proposes write_file")
+    await desk.site.propose(proposer, {"path": "second.md"})
+    await expect(page.locator("#queue li")).to_have_count(2)
+    await first.withdraw()
+    await expect(page.locator("#gone")).to_contain_text("Withdrawn by proposer")
+    await expect(page.locator("#approve")).to_be_disabled()
+    await expect(page.locator("#queue li")).to_have_count(1)
+    assert await violations(page) == []
+    await card(page, "second.md")
+    await expect(page.locator("main")).to_contain_text("The last one left")
+
+
+async def test_two_people_at_once(desk: Desk) -> None:
+    await desk.site.tools()
+    proposal = await desk.site.propose(await desk.site.join("proposer"))
+    you, other = await desk.open("you"), await desk.open("other")
+    await card(you, "a.md")
+    await card(other, "a.md")
+    await you.click("#approve")
+    await proposal.outcome()
+    await expect(other.locator("#gone")).to_contain_text("by you")
+    assert len(desk.site.ran) == 1
+
+
+async def test_edit_survives_reload_neighbour_and_a_killed_gateway(desk: Desk) -> None:
+    desk.expect("Failed to load resource", "ERR_", "net::")
+    await desk.site.tools()
+    proposer = await desk.site.join("proposer")
+    await desk.site.propose(proposer)
+    page = await desk.open()
+    await card(page, "a.md")
+    await page.click("#edit-summary")
+    if not await page.locator("#json-form").is_visible():
+        await page.click("text=Arguments as JSON")
+    typed = '{"path": "mine.md", "text": "typed"}'
+    await page.fill("#arguments", typed)
+    await desk.site.propose(proposer, {"path": "neighbour.md"})
+    await expect(page.locator("#queue li")).to_have_count(2)
+    assert await page.input_value("#arguments") == typed
+    await page.reload()
+    await expect(page.locator("#arguments")).to_be_visible()
+    assert await page.input_value("#arguments") == typed
+    desk.site.gateway.kill()
+    await expect(page.locator("#offline")).to_contain_text("nothing that you typed is lost")
+    assert await page.input_value("#arguments") == typed
+    assert await violations(page) == []
+    await desk.site.gateway.restart()
+    await expect(page.locator("#offline")).to_be_hidden(timeout=20_000)
+    assert await page.input_value("#arguments") == typed
+
+
+async def test_session_that_expires_is_said(desk: Desk) -> None:
+    desk.expect("Failed to load resource", "401")
+    page = await desk.open()
+    await expect(page.locator("main")).to_contain_text("Nothing waits for you")
+    desk.site.clock.now += SESSION_IDLE + 1
+    await desk.site.tools()
+    await desk.site.propose(await desk.site.join("proposer"))
+    await expect(page.locator("#offline")).to_contain_text("signed out")
+    assert await violations(page) == []
+    await page.reload()
+    await page.wait_for_selector("#token")

@@ -1,0 +1,91 @@
+"""Each page in each light, at each width: accessible, whole, and silent."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Page
+
+from tests.console_browser.axe import violations
+from tests.console_browser.conftest import Desk
+
+pytestmark = pytest.mark.anyio
+
+LOOKS: dict[str, dict[str, Any]] = {
+    "light": {},
+    "dark": {"color_scheme": "dark"},
+    "phone": {"viewport": {"width": 320, "height": 640}},
+    # 200 % of 1,280 points: half as many.
+    "zoomed": {"viewport": {"width": 640, "height": 450}, "device_scale_factor": 2},
+    "calm": {"reduced_motion": "reduce", "forced_colors": "active"},
+}
+
+LONG = "a/very/long/path/without/a/blank/" * 8
+
+
+async def fill(desk: Desk) -> None:
+    """A space in which something happens."""
+    site = desk.site
+    await site.tools()
+    proposer = await site.join("proposer")
+    await site.propose(proposer, {"path": "docs/plan.md", "text": "First line\nSecond line"})
+    await site.propose(proposer, {"path": LONG, "text": "safe\u202egpj.exe"})
+    taken = await site.propose(proposer, {"path": "old.md"})
+    await taken.withdraw()
+    await proposer.chat("I am done with the first part.")
+
+
+async def assert_good(page: Page, name: str) -> None:
+    width = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    assert width <= 0, "it must be scrolled sideways"
+    assert await violations(page) == []
+    folder = os.environ.get("SCREENSHOTS")
+    if folder:
+        await page.screenshot(path=Path(folder, f"console-{name}.png"))
+
+
+@pytest.mark.parametrize("look", LOOKS)
+async def test_each_page(desk: Desk, look: str) -> None:
+    await fill(desk)
+    page = await desk.open("boss", **LOOKS[look])
+    await page.wait_for_selector("#card .acts")
+    await assert_good(page, f"inbox-{look}")
+    await page.click("#edit-summary")
+    await assert_good(page, f"edit-{look}")
+    for path in ("timeline", "participants", "health"):
+        await page.goto(f"{desk.url}/{path}")
+        await page.wait_for_selector("h1")
+        await assert_good(page, f"{path}-{look}")
+    await page.goto(f"{desk.url}/timeline")
+    await page.click("#rows a:has-text('proposal')")
+    await page.wait_for_selector("#chain")
+    await assert_good(page, f"proposal-{look}")
+    await page.click(".steps a")
+    await page.wait_for_selector("h1:has-text('Envelope')")
+    await assert_good(page, f"envelope-{look}")
+    await page.goto(f"{desk.url}/participants/try?who=proposer&deed=call&tool=write_file")
+    await assert_good(page, f"try-{look}")
+    await page.goto(f"{desk.url}/inbox/{'0' * 24}")
+    await assert_good(page, f"missing-{look}")
+    desk.expect("404")
+    await page.goto(f"{desk.url}/proposals/{'0' * 24}")
+    await assert_good(page, f"problem-{look}")
+
+
+@pytest.mark.parametrize("look", LOOKS)
+async def test_signing_in(desk: Desk, look: str) -> None:
+    desk.expect("401")
+    page = await desk.open("looker", **LOOKS[look])
+    await page.wait_for_selector("text=Nothing waits for you")
+    await assert_good(page, f"empty-{look}")
+    await page.click("text=Sign out")
+    await page.wait_for_selector("#token")
+    await assert_good(page, f"sign-in-{look}")
+    await page.fill("#token", "wrong")
+    await page.press("#token", "Enter")
+    await page.wait_for_selector("[role=alert]")
+    await assert_good(page, f"refused-{look}")
+    link = desk.site.console.sign_in_link(desk.url, desk.site.token("you"))
+    await page.goto(link)
+    await assert_good(page, f"link-{look}")

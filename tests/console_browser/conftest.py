@@ -1,0 +1,111 @@
+"""A real browser, with a page that fails its test at the first word in its console."""
+
+import os
+import shutil
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from playwright.async_api import Browser, Page, Playwright, async_playwright
+
+from tests.console_browser.axe import SCRIPT
+from tests.gateway.console.conftest import Site, open_site
+
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+
+HOW = (
+    "no Chromium was found: apt-get install chromium-headless-shell, playwright install chromium,"
+    " or set MEUP_CHROMIUM to one"
+)
+
+SECONDS = 10_000
+"""Milliseconds for a page to become what a test waits for."""
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> Any:
+    """The loop of Playwright and of the gateway."""
+    return ("asyncio", {"use_uvloop": False})
+
+
+def find_chromium(playwright: Playwright) -> str:
+    """The browser: as it is said, as Debian has it, or Playwright's own."""
+    found = os.environ.get("MEUP_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    own = playwright.chromium.executable_path
+    if found is None and Path(own).exists():
+        found = own
+    if found is None:
+        pytest.fail(HOW)
+    if not SCRIPT.exists():
+        pytest.fail("axe-core is missing: make console, or python -m tests.console_browser.axe")
+    return found
+
+
+@pytest.fixture(scope="module")
+async def chromium() -> AsyncGenerator[Browser]:
+    async with async_playwright() as playwright:
+        path = find_chromium(playwright)
+        options = ["--no-sandbox"] if hasattr(os, "getuid") and os.getuid() == 0 else []
+        browser = await playwright.chromium.launch(executable_path=path, args=options)
+        yield browser
+        await browser.close()
+
+
+class Desk:
+    """A gateway with its console, and browsers at it."""
+
+    def __init__(self, site: Site, chromium: Browser, stack: AsyncExitStack) -> None:
+        self.site = site
+        self.url = f"{site.gateway.http_url}/console"
+        self.problems: list[str] = []
+        self.expected: list[Callable[[str], bool]] = []
+        self._chromium = chromium
+        self._stack = stack
+
+    async def open(self, participant: str = "you", **options: Any) -> Page:
+        """A tab of a browser of its own, signed in."""
+        options = {"viewport": {"width": 1280, "height": 900}, **options}
+        context = await self._chromium.new_context(**options)
+        self._stack.push_async_callback(context.close)
+        page = await self.tab(context)
+        await page.goto(f"{self.url}/sign-in")
+        await page.fill("#token", self.site.token(participant))
+        await page.press("#token", "Enter")
+        await page.wait_for_url("**/inbox")
+        return page
+
+    async def tab(self, context: Any) -> Page:
+        """A further tab of a browser."""
+        page: Page = await context.new_page()
+        page.set_default_timeout(SECONDS)
+        page.on("console", lambda message: self.problems.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
+        return page
+
+    def expect(self, *words: str) -> None:
+        """Let a page say what a test provokes, for example that its connection was refused."""
+        self.expected.append(lambda said: any(each in said for each in words))
+
+    def check(self) -> None:
+        """Fail if a page has said something else."""
+        left = [each for each in self.problems if not any(ok(each) for ok in self.expected)]
+        assert left == []
+
+
+@asynccontextmanager
+async def open_desk(chromium: Browser) -> AsyncGenerator[Desk]:
+    async with open_site() as site:
+        async with AsyncExitStack() as pages:
+            desk = Desk(site, chromium, pages)
+            with anyio.fail_after(60):
+                yield desk
+            desk.check()
+
+
+@pytest.fixture
+async def desk(chromium: Browser) -> AsyncGenerator[Desk]:
+    async with open_desk(chromium) as opened:
+        yield opened
