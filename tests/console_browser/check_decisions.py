@@ -14,8 +14,9 @@ pytestmark = pytest.mark.anyio
 
 
 async def card(page: Page, path: str) -> None:
-    """Wait for the decision about a file."""
+    """Wait for the decision about a file, with what its tool says of itself."""
     await expect(page.locator("#call")).to_contain_text(path)
+    await expect(page.locator("#word")).to_have_count(0)
 
 
 async def test_approve_with_one_key(desk: Desk) -> None:

@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from playwright.async_api import Browser, Page, Playwright, async_playwright
 
@@ -44,7 +43,7 @@ def find_chromium(playwright: Playwright) -> str:
     return found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 async def chromium() -> AsyncGenerator[Browser]:
     async with async_playwright() as playwright:
         path = find_chromium(playwright)
@@ -100,8 +99,7 @@ async def open_desk(chromium: Browser) -> AsyncGenerator[Desk]:
     async with open_site() as site:
         async with AsyncExitStack() as pages:
             desk = Desk(site, chromium, pages)
-            with anyio.fail_after(60):
-                yield desk
+            yield desk
             desk.check()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from typing import Final
 from urllib.parse import quote, urlencode
 
 import anyio
+from anyio.abc import TaskGroup
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -45,7 +47,6 @@ from meup_agent.gateway.logs import log
 from meup_agent.gateway.logs import quote as quote_for_log
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.gateway.server import CONSOLE_PATH
-from meup_agent.transport.loops import background_tasks
 
 STATIC_SECONDS: Final = 365 * 24 * 3600
 """Seconds for which a browser keeps a static file; one that changes gets another address."""
@@ -88,14 +89,27 @@ class Console:
     async def __call__(self, runtime: GatewayRuntime) -> AsyncGenerator[ASGIApp]:
         """Serve the console of a gateway for the length of a block."""
         self._runtime = runtime
-        async with background_tasks() as tasks:
-            presences = PersonPresences(runtime, tasks, CONSOLE_PATH)
-            site = ConsoleSite(self, runtime, presences, SpaceFeeds(runtime, tasks))
-            try:
-                yield site.app
-            finally:
-                site.closing.set()
-                self._runtime = None
+        closing = anyio.Event()
+        # In a task of its own: a gateway in a thread is begun by one task and ended by another.
+        ready: asyncio.Future[TaskGroup] = asyncio.get_running_loop().create_future()
+        host = asyncio.create_task(_host_tasks(ready, closing), name="meup console")
+        tasks = await ready
+        presences = PersonPresences(runtime, tasks, CONSOLE_PATH)
+        try:
+            yield ConsoleSite(self, runtime, presences, SpaceFeeds(runtime, tasks), closing).app
+        finally:
+            self._runtime = None
+            closing.set()
+            with anyio.CancelScope(shield=True):
+                await host
+
+
+async def _host_tasks(ready: asyncio.Future[TaskGroup], closing: anyio.Event) -> None:
+    """Hold the tasks of a console until it closes."""
+    async with anyio.create_task_group() as tasks:
+        ready.set_result(tasks)
+        await closing.wait()
+        tasks.cancel_scope.cancel()
 
 
 class ConsoleSite:
@@ -107,13 +121,14 @@ class ConsoleSite:
         runtime: GatewayRuntime,
         presences: PersonPresences,
         feeds: SpaceFeeds,
+        closing: anyio.Event,
     ) -> None:
         self.console = console
         self.runtime = runtime
         self.presences = presences
         self.feeds = feeds
         self.templates = make_environment()
-        self.closing = anyio.Event()
+        self.closing = closing
         routes: list[BaseRoute] = [
             Route("/", partial(_go_home), methods=["GET"]),
             Mount("/static", _cached(StaticFiles(directory=STATIC))),

@@ -140,21 +140,24 @@ class StreamResponse:
                     with anyio.move_on_after(KEEP_ALIVE_SECONDS):
                         chunk = await queue.take()
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                gone = pack("gone", {})
-                await send({"type": "http.response.body", "body": gone, "more_body": True})
+                if not self._is_signed_in():
+                    gone = pack("gone", {})
+                    await send({"type": "http.response.body", "body": gone, "more_body": True})
             tasks.cancel_scope.cancel()
         # At the end of the gateway the browser comes back by itself.
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + 1.0):
             await send({"type": "http.response.body", "body": b""})
 
     def _may_go_on(self) -> bool:
+        return self._is_signed_in() and not self._context.here.ended
+
+    def _is_signed_in(self) -> bool:
         context, session = self._context, self._context.session
         sessions, tokens = context.site.console.sessions, context.site.runtime.tokens
         return (
             session is not None
             and sessions.is_open(session, tokens)
             and not context.host.is_kicked(session.identity.participant)
-            and not context.here.ended
         )
 
     async def _until_gone(self, receive: Receive, scope: anyio.CancelScope) -> None:

@@ -15,7 +15,7 @@ from meup_agent.client.proposal_handle import ProposalHandle
 from meup_agent.client.space import Space
 from meup_agent.gateway.config import Config
 from meup_agent.gateway.console import Console
-from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.gateway.presets import one_space_config
 
 PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
@@ -122,7 +122,7 @@ def fields_in(page: str, action: str) -> dict[str, str]:
 class Site:
     """A gateway with its console."""
 
-    gateway: Gateway
+    gateway: ThreadedGateway
     console: Console
     clock: Clock
     stack: AsyncExitStack
@@ -188,12 +188,11 @@ async def open_site(config: Config | None = None) -> AsyncGenerator[Site]:
     """A gateway with a console, for the length of a block."""
     clock = Clock()
     console = Console(clock)
-    with anyio.fail_after(60):
-        async with (
-            Gateway(config=config or two_spaces(), page=console) as gateway,
-            AsyncExitStack() as stack,
-        ):
-            yield Site(gateway, console, clock, stack)
+    gateway = Gateway(config=config or two_spaces(), page=console)
+    # In a thread of its own, so that it can be killed and begun again in the middle of a test.
+    with gateway.in_thread() as running, anyio.fail_after(60):
+        async with AsyncExitStack() as stack:
+            yield Site(running, console, clock, stack)
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ async def test_approved_call_runs(site: Site) -> None:
     proposal = await site.propose(await proposer_of(site))
     browser = await site.browser("you")
     _, key = await card(browser)
-    answer = await browser.submit("/inbox", f"/inbox/{key}/approve")
+    answer = await browser.submit("/inbox", f"/inbox/{key}/approve", word="approve")
     assert answer.status_code == 303
     outcome = await proposal.outcome()
     assert isinstance(outcome, Fulfillment)
@@ -75,7 +75,7 @@ async def test_edit_is_shown_before_it_is_sent(site: Site) -> None:
     assert site.ran == []
     assert "a.md" in shown.text
     assert "b.md" in shown.text
-    answer = await browser.post(action, fields_in(shown.text, action))
+    answer = await browser.post(action, {**fields_in(shown.text, action), "word": "approve"})
     assert answer.status_code == 303
     outcome = await proposal.outcome()
     assert isinstance(outcome, Fulfillment)
@@ -101,9 +101,9 @@ async def test_decided_proposal_is_not_decided_again(site: Site) -> None:
     page, key = await card(you)
     theirs, _ = await card(other)
     approve = f"/inbox/{key}/approve"
-    await you.post(approve, fields_in(page, approve))
+    await you.post(approve, {**fields_in(page, approve), "word": "approve"})
     await proposal.outcome()
-    answer = await other.post(approve, fields_in(theirs, approve))
+    answer = await other.post(approve, {**fields_in(theirs, approve), "word": "approve"})
     assert answer.status_code in (303, 409)
     assert site.ran == [{"path": "a.md", "text": "hello"}]
 

@@ -154,7 +154,8 @@ async def approve_edited(context: PageContext) -> Response:
     text = editable(arguments)
     changed = changes_between(item.call, _edited_call(item, arguments), item.target)
     edit = Edit(text, arguments, tuple(changed))
-    if context.form.get("seen") != text:
+    # A browser ends the lines of a form of its own accord with both.
+    if context.form.get("seen", "").replace("\r\n", "\n") != text:
         return inbox_page(context, item, edit=edit)
     if problem := _lacks_word(context, item):
         return inbox_page(context, item, status=BAD_REQUEST, problem=problem, edit=edit)

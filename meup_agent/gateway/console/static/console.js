@@ -157,7 +157,7 @@
       else if (data.changed.includes(shown)) refresh("#decision");
       else if (!$("#decision .card") && !$("#decision").dataset.key && data.waiting) refresh("#decision", `${base}/inbox`);
     },
-    renew() { refresh(".queue").then(() => { if (!isEditing() && !$("#decision .card")) refresh("#decision"); }); fetchVersion(); },
+    renew() { refresh(".queue").then(() => { if (!isEditing()) refresh("#decision"); }); fetchVersion(); },
     told(data) { notice(data.said, data.failed); say(data.said); },
     space(data) {
       if ($("#timeline")) timeline(data);
@@ -221,6 +221,14 @@
       if (!paused) { const taken = held; held = []; put($("#held"), ""); taken.forEach(timeline); }
     });
   }
+  document.addEventListener("htmx:before:swap", (event) => {
+    // What is no such page must not take the place of what is shown, and perhaps typed.
+    const answer = event.detail.ctx?.response?.raw;
+    if (!answer) return;
+    const signedOut = answer.redirected && new URL(answer.url).pathname.endsWith("/sign-in");
+    if (signedOut || !answer.ok) event.preventDefault();
+    if (signedOut) handlers.gone();
+  });
   document.addEventListener("htmx:after:swap", () => { if ($("#filters")) filter(); });
 
   // --- one event stream for all tabs ---

@@ -1,0 +1,85 @@
+"""A person in a browser beside the agent with the same token."""
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from meup_agent import Agent
+from meup_agent.client.space import Space
+from tests.gateway.console.conftest import Site
+
+pytestmark = pytest.mark.anyio
+
+
+def here(space: Space) -> set[str]:
+    return {each.id for each in space.participants}
+
+
+async def until(space: Space, *names: str) -> None:
+    for each in names:
+        await space.present(each, timeout=10)
+
+
+async def test_person_is_present(site: Site) -> None:
+    boss = await site.join("boss")
+    assert "you" not in here(boss)
+    browser = await site.browser("you")
+    await browser.get("/inbox")
+    await until(boss, "you")
+
+
+async def test_person_is_one_participant_however_many_browsers_it_has(site: Site) -> None:
+    boss = await site.join("boss")
+    for _ in range(3):
+        browser = await site.browser("you")
+        await browser.get("/inbox")
+    await until(boss, "you")
+    assert site.gateway.counters.taken_over == 0
+    assert site.gateway.counters.joined == 2
+
+
+async def test_person_leaves_a_running_agent_its_connection(site: Site) -> None:
+    agent = Agent("you")
+    asked = 0
+
+    @agent.tool
+    async def count() -> int:
+        nonlocal asked
+        asked += 1
+        return asked
+
+    await site.join("you", agent)
+    boss = await site.join("boss")
+    browser = await site.browser("you")
+    assert (await browser.get("/inbox")).status_code == 200
+    assert await boss.call("you", "count") == 1
+    assert site.gateway.counters.taken_over == 0
+
+
+async def test_agent_that_comes_takes_the_place_and_nothing_is_lost(site: Site) -> None:
+    """What the person approved runs on, and the browser goes on beside the agent."""
+    begun, go_on = anyio.Event(), anyio.Event()
+    tools = Agent("tools")
+
+    @tools.tool
+    async def write_file(path: str, text: str = "") -> str:
+        begun.set()
+        await go_on.wait()
+        return path + text
+
+    await site.join("tools", tools)
+    proposer = await site.join("proposer")
+    proposal = await site.propose(proposer)
+    browser = await site.browser("you")
+    page = (await browser.get("/inbox")).text
+    key = page.partition('data-key="')[2][:24]
+    answer = await browser.submit("/inbox", f"/inbox/{key}/approve", word="approve")
+    assert answer.status_code == 303
+    await begun.wait()
+    await site.join("you")
+    go_on.set()
+    assert await proposal.result() == "a.mdhello"
+    await site.propose(proposer, {"path": "next.md"})
+    # Its session connects anew after a moment.
+    while "next.md" not in (await browser.get("/inbox")).text:
+        await anyio.lowlevel.checkpoint()
