@@ -150,7 +150,7 @@ async def test_edit_survives_reload_neighbour_and_a_killed_gateway(desk: Desk) -
     await expect(page.locator("#offline")).to_contain_text("nothing that you typed is lost")
     assert await page.input_value("#arguments") == typed
     assert await violations(page) == []
-    await desk.site.gateway.restart()
+    desk.site.gateway.restart()
     await expect(page.locator("#offline")).to_be_hidden(timeout=20_000)
     assert await page.input_value("#arguments") == typed
 

@@ -75,7 +75,7 @@ async def test_each_page(desk: Desk, look: str) -> None:
 
 @pytest.mark.parametrize("look", LOOKS)
 async def test_signing_in(desk: Desk, look: str) -> None:
-    desk.expect("401")
+    desk.expect("401", "Clear-Site-Data")
     page = await desk.open("looker", **LOOKS[look])
     await page.wait_for_selector("text=Nothing waits for you")
     await assert_good(page, f"empty-{look}")

@@ -136,7 +136,11 @@
   const isEditing = () => drafts.any || Boolean($("#seen-form")) || $("#decision")?.contains(document.activeElement?.closest("input, textarea, select"));
 
   const handlers = {
-    hello(data) { title(data.waiting); const desk = $("#desk"); if (desk && desk.dataset.version !== data.version) handlers.renew(); },
+    hello(data) {
+      title(data.waiting);
+      // What was said between the page and its stream.
+      if ($("#chain")) soon("#chain", 0); else if ($("#timeline") && !paused) soon("#timeline", 0); const desk = $("#desk"); if (desk && desk.dataset.version !== data.version) handlers.renew();
+    },
     inbox(data) {
       title(data.waiting);
       data.said.forEach(say);
