@@ -4,8 +4,8 @@
 and announces what changes. :mod:`.connection` has the server: it starts it over one of
 :mod:`.transports`, and again when it ends; :mod:`.watched_streams` see what the SDK's session does
 not tell, and :mod:`.server_asks` brings what the server asks to the participant that called.
-:mod:`.tool_list` leaves out what is unusable and says what changed, :mod:`.pin` holds back what was
-not approved, :mod:`.servers` reads the file of servers.
+:mod:`.tool_list` leaves out what is unusable, :mod:`.offered_tools` says what changed, :mod:`.pin`
+holds back what was not approved, :mod:`.servers` reads the file of servers.
 
 **A space for MCP clients.** :mod:`.http` finds the participant that a client is, by its token
 (:mod:`.http_auth`; :mod:`.principal_pool` has each :mod:`.principal` in the space once), and reads

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import mcp_types as types
-import msgspec
 from anyio import to_thread
 
 from meup_agent.agent.agent import GRACE, Agent
@@ -25,17 +24,12 @@ from meup_agent.client.messages import Request
 from meup_agent.errors import MeupError, NotExpressible, RequestError, printable
 from meup_agent.mcp.connection import Callbacks, ConnectionSettings, ServerConnection, ServerGone
 from meup_agent.mcp.decisions import words
+from meup_agent.mcp.offered_tools import TOOLS_CHANGED, OfferedTools
 from meup_agent.mcp.server_asks import OnAsk, RunningCall, RunningCalls, answered
 from meup_agent.mcp.server_news import ServerNews
 from meup_agent.mcp.stderr_tail import Pace
 from meup_agent.mcp.subscriptions import MAX_URI_CHARS, Subscriptions
-from meup_agent.mcp.tool_list import (
-    MAX_PAGES,
-    ToolChanges,
-    compare_tools,
-    merge_pages,
-    remove_unusable,
-)
+from meup_agent.mcp.tool_list import remove_unusable
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import encode_json
 from meup_agent.protocol.exchange import Participant
@@ -70,7 +64,6 @@ NEWS_SECONDS: Final = 0.5
 MAX_CHANGES: Final = 1_000
 """Resources and lists that are noted as changed until the next news."""
 
-TOOLS_CHANGED: Final = "notifications/tools/list_changed"
 RESOURCE_UPDATED: Final = "notifications/resources/updated"
 
 LIST_CHANGED: Final[dict[type[Any], str]] = {
@@ -132,11 +125,8 @@ class Bridge:
         self.agent = Agent(name)
         self.agent.on_request("**")(self._answer)
         self.agent.on_leave(self._forget)
-        self._pin = pin
         self._on_ask = on_ask
         self._calls = RunningCalls()
-        self._tools: list[JsonObject] | None = None
-        self._held_back: frozenset[str] = frozenset()
         self._news = anyio.Event()
         self._changed: set[str] = set()
         self._pace = Pace(lambda text, level: log.log(level, "%s: %s", name, text))
@@ -156,6 +146,7 @@ class Bridge:
             settings,
         )
         self._subscriptions = Subscriptions(self._connection)
+        self._tools = OfferedTools(name, self._connection, pin, self._news_sender, self._warn)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Bridge]:
@@ -220,7 +211,7 @@ class Bridge:
             case "ping":
                 return {}
             case "tools/list":
-                return {"tools": [*self._offered()]}
+                return {"tools": self._tools.offered()}
             case "resources/subscribe":
                 await self._subscriptions.subscribe(request.sender, _uri(request))
                 return {}
@@ -252,10 +243,6 @@ class Bridge:
         if instructions:
             described["instructions"] = instructions
         return described
-
-    def _offered(self) -> list[JsonObject]:
-        # Known from the start: the space is joined after the first list.
-        return [tool for tool in self._tools or [] if tool["name"] not in self._held_back]
 
     async def _forward(self, request: Request, ctx: Context) -> JsonObject:
         """Send a request on to the server, and wait for its result."""
@@ -298,14 +285,8 @@ class Bridge:
                 f"the MCP server {self.name!r} works on {MAX_CALLS} requests; try again later",
                 {"reason": "busy"},
             )
-        name = request.params.get("name")
-        if request.method == "tools/call" and name in self._held_back and self._pin is not None:
-            raise RequestError(
-                payloads.EXCHANGE_ERROR,
-                f"the tool {str(name)[:64]!r} is not the one that was approved in"
-                f" {self._pin.path.name}; the operator of the bridge can take it with --confirm",
-                {"reason": "policy"},
-            )
+        if request.method == "tools/call":
+            self._tools.check_approved(request.params.get("name"))
 
     def _progress(self, ctx: Context) -> Any:
         async def report(done: float, total: float | None, message: str | None) -> None:
@@ -388,7 +369,7 @@ class Bridge:
             self._news.set()
 
     async def _connected(self) -> None:
-        tools = await self._list_tools()
+        tools = await self._tools.fetch()
         client = self._connection.client
         info = client.server_info
         log.info(
@@ -398,8 +379,8 @@ class Bridge:
             "a server without a name" if info is None else printable(info.name[:64]),
             len(tools),
         )
-        again, self._lost_told = self._tools is not None, False
-        await self._take_tools(tools)
+        again, self._lost_told = self._tools.are_known, False
+        await self._tools.take(tools)
         if again:
             await self._subscriptions.renew()
             await self._news_sender.tell(f"the MCP server {self.name!r} runs again")
@@ -415,57 +396,6 @@ class Bridge:
 
     async def _forget(self, participant: Participant) -> None:
         await self._subscriptions.drop(participant.id)
-
-    # --- its tools ---
-
-    async def _list_tools(self) -> list[JsonObject]:
-        """Every tool that the server lists, without the unusable ones."""
-        if self._connection.client.server_capabilities.tools is None:
-            return []
-        pages: list[JsonObject] = []
-        cursor: Any = None
-        for _ in range(MAX_PAGES):
-            page = await self._connection.request(
-                "tools/list", {"cursor": cursor} if cursor else {}
-            )
-            pages.append(page)
-            cursor = page.get("nextCursor")
-            if not isinstance(cursor, str) or not cursor:
-                break
-        else:
-            self._warn(f"only {MAX_PAGES} pages of its tools are read")
-        tools = merge_pages(pages, self._warn)
-        if self._connection.is_modern and '"x-mcp-header"' in msgspec.json.encode(tools).decode():
-            # The SDK notes which arguments go into headers, and drops tools that name them wrong.
-            kept = await self._connection.client.session.list_tools()
-            names = {tool.name for tool in kept.tools}
-            tools = [tool for tool in tools if tool["name"] in names]
-        return tools
-
-    async def _take_tools(self, tools: list[JsonObject]) -> None:
-        """Note the tools, hold back those that were not approved, and announce what changed."""
-        before = self._tools
-        changes = ToolChanges() if before is None else compare_tools(before, tools)
-        held_before = self._held_back
-        if self._pin is not None:
-            self._held_back = self._pin.unapproved(self.name, tools)
-        self._tools = tools
-        if self._held_back - held_before:
-            names = ", ".join(repr(each[:64]) for each in sorted(self._held_back)[:20])
-            log.warning(
-                "%s: held back, since they are not what was approved in %s: %s",
-                self.name,
-                self._pin.path if self._pin is not None else "",
-                names,
-            )
-        if not changes:
-            return
-        held = " (those not approved are held back)" if self._held_back else ""
-        log.warning("%s: its tools have changed: %s%s", self.name, changes, held)
-        await self._news_sender.notify(TOOLS_CHANGED, {})
-        await self._news_sender.tell(
-            f"the tools of the MCP server {self.name!r} have changed: {changes}{held}"
-        )
 
     async def _beside(self) -> None:
         """Listen to a newer server, and pass on what changes in any, at a bounded pace."""
@@ -483,7 +413,7 @@ class Bridge:
         for each in sorted(changed):
             if each == TOOLS_CHANGED:
                 try:
-                    await self._take_tools(await self._list_tools())
+                    await self._tools.take(await self._tools.fetch())
                 except MeupError as error:
                     log.info("%s: its tools could not be listed: %s", self.name, error)
             elif each in LIST_CHANGED.values():

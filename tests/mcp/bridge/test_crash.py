@@ -52,7 +52,9 @@ async def test_a_crash_is_answered_with_the_last_lines_and_the_server_comes_back
         # Twenty in all, with what they end with, and nothing that a terminal would obey.
         assert lines[1:20] == [f"  | last words {each} \\x1b[31m" for each in range(12, 31)]
         assert lines[20:] == ["  | the server ended with exit status 3"]
-        assert told[0].startswith("the MCP server 'server' ended; it is started again in ")
+        assert told[0].startswith(
+            "the MCP server 'server' has gone: \"ended\"; it is started again "
+        )
         assert told[1] == "the MCP server 'server' runs again"
         assert await stage.caller.call(BRIDGE, "do", {"way": "x"}) == [
             {"type": "text", "text": "done: x"}

@@ -1,0 +1,125 @@
+"""The tools that a server offers to a space: read anew, compared, held back, announced."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from meup_agent.errors import RequestError
+from meup_agent.mcp.tool_list import MAX_PAGES, ToolChanges, compare_tools, merge_pages
+from meup_agent.protocol import payloads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from meup_agent.mcp.connection import ServerConnection
+    from meup_agent.mcp.pin import ToolLock
+    from meup_agent.mcp.server_news import ServerNews
+    from meup_agent.protocol.payloads import JsonObject
+
+log = logging.getLogger("meup_agent.mcp")
+
+TOOLS_CHANGED: Final = "notifications/tools/list_changed"
+
+
+class OfferedTools:
+    """The tools of one server.
+
+    Args:
+        name: The server's name.
+        connection: The connection to it.
+        pin: The tools that were approved; others are held back.
+        news: Tells the space what changes.
+        warn: Logs a warning, at a bounded pace.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        connection: ServerConnection,
+        pin: ToolLock | None,
+        news: ServerNews,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._name = name
+        self._connection = connection
+        self._pin = pin
+        self._news = news
+        self._warn = warn
+        self._tools: list[JsonObject] | None = None
+        self._held_back: frozenset[str] = frozenset()
+
+    @property
+    def are_known(self) -> bool:
+        """True once the server has listed them."""
+        return self._tools is not None
+
+    def offered(self) -> list[JsonObject]:
+        """The tools that are not held back."""
+        # Known from the start: the space is joined after the first list.
+        return [tool for tool in self._tools or [] if tool["name"] not in self._held_back]
+
+    def check_approved(self, tool: object) -> None:
+        """Refuse a tool that is held back.
+
+        Raises:
+            RequestError: It says where it was approved otherwise.
+        """
+        if isinstance(tool, str) and tool in self._held_back and self._pin is not None:
+            raise RequestError(
+                payloads.EXCHANGE_ERROR,
+                f"the tool {tool[:64]!r} is not the one that was approved in"
+                f" {self._pin.path.name}; the operator of the bridge can take it with --confirm",
+                {"reason": "policy"},
+            )
+
+    async def fetch(self) -> list[JsonObject]:
+        """Every tool that the server lists now, without the unusable ones."""
+        if self._connection.client.server_capabilities.tools is None:
+            return []
+        pages: list[JsonObject] = []
+        cursor: Any = None
+        for _ in range(MAX_PAGES):
+            page = await self._connection.request(
+                "tools/list", {"cursor": cursor} if cursor else {}
+            )
+            pages.append(page)
+            cursor = page.get("nextCursor")
+            if not isinstance(cursor, str) or not cursor:
+                break
+        else:
+            self._warn(f"only {MAX_PAGES} pages of its tools are read")
+        tools = merge_pages(pages, self._warn)
+        if self._connection.is_modern and '"x-mcp-header"' in msgspec.json.encode(tools).decode():
+            # The SDK notes which arguments go into headers, and drops tools that name them wrong.
+            kept = await self._connection.client.session.list_tools()
+            names = {tool.name for tool in kept.tools}
+            tools = [tool for tool in tools if tool["name"] in names]
+        return tools
+
+    async def take(self, tools: list[JsonObject]) -> None:
+        """Note the tools, hold back those that were not approved, and announce what changed."""
+        before = self._tools
+        changes = ToolChanges() if before is None else compare_tools(before, tools)
+        held_before = self._held_back
+        if self._pin is not None:
+            self._held_back = self._pin.unapproved(self._name, tools)
+        self._tools = tools
+        if self._held_back - held_before:
+            names = ", ".join(repr(each[:64]) for each in sorted(self._held_back)[:20])
+            log.warning(
+                "%s: held back, since they are not what was approved in %s: %s",
+                self._name,
+                self._pin.path if self._pin is not None else "",
+                names,
+            )
+        if not changes:
+            return
+        held = " (those not approved are held back)" if self._held_back else ""
+        log.warning("%s: its tools have changed: %s%s", self._name, changes, held)
+        await self._news.notify(TOOLS_CHANGED, {})
+        await self._news.tell(
+            f"the tools of the MCP server {self._name!r} have changed: {changes}{held}"
+        )
