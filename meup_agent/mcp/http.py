@@ -194,6 +194,7 @@ class McpApp:
         Args:
             app: The application that it is mounted in; it is not looked at.
         """
+        failure: Exception | None = None
         manager = self._manager = self._make_manager()
         try:
             async with (
@@ -209,10 +210,14 @@ class McpApp:
                 self._pool.on_end.append(ended)
                 try:
                     yield
+                except Exception as error:
+                    failure = error  # by itself: the SDK's manager would put it into a group
                 finally:
                     self._pool.on_end.remove(ended)
         finally:
             self._manager = None
+        if failure is not None:
+            raise failure
 
     async def _end_sessions(self, users: dict[str, ParticipantUser]) -> None:
         """End sessions whose participant, or whose token, is not in the space any more."""

@@ -322,3 +322,16 @@ def test_its_help_names_each_way_to_a_client() -> None:
     said = meup("mcp", "--help").stdout
     for each in ("--http", "--to", "--ttl", "--tls-certificate", "--insecure", "MODULE:AGENT"):
         assert each in said
+
+
+async def test_a_token_that_the_gateway_refuses_is_one_sentence() -> None:
+    async with staged(alice=ANYTHING) as stage:
+        where = {**variables(stage, "alice"), "MEUP_TOKEN": "wrong-token"}
+        for options in ((), ("--http", "127.0.0.1:0")):
+            done = await anyio.to_thread.run_sync(
+                lambda o=options: meup("mcp", *o, variables=where)
+            )
+            assert done.returncode != 0
+            assert "meup: the gateway" in done.stderr
+            for each in ("TaskGroup", "Traceback", "wrong-token"):
+                assert each not in done.stderr
