@@ -6,6 +6,7 @@ import ssl
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -328,9 +329,8 @@ async def test_a_token_that_the_gateway_refuses_is_one_sentence() -> None:
     async with staged(alice=ANYTHING) as stage:
         where = {**variables(stage, "alice"), "MEUP_TOKEN": "wrong-token"}
         for options in ((), ("--http", "127.0.0.1:0")):
-            done = await anyio.to_thread.run_sync(
-                lambda o=options: meup("mcp", *o, variables=where)
-            )
+            start = partial(meup, "mcp", *options, variables=where)
+            done = await anyio.to_thread.run_sync(start)
             assert done.returncode != 0
             assert "meup: the gateway" in done.stderr
             for each in ("TaskGroup", "Traceback", "wrong-token"):
