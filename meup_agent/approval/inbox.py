@@ -8,7 +8,6 @@ before anything is sent, so that a second one is refused; where nothing comes of
 from __future__ import annotations
 
 from contextlib import asynccontextmanager, contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
@@ -43,6 +42,7 @@ from meup_agent.transport.loops import Condition, background_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator, Iterable
+    from datetime import datetime
     from typing import Self
 
     from meup_agent.approval.proposal_history import ProposerRecord, SimilarCall
@@ -148,6 +148,11 @@ class Inbox(AsyncContextManagerMixin):
     def items(self) -> list[InboxItem]:
         """The proposals that wait for us, oldest deadline first; then those without one."""
         return self._queue.items
+
+    @property
+    def me(self) -> str:
+        """The participant whose inbox it is."""
+        return self._space.me
 
     def __len__(self) -> int:
         """The number of proposals that wait for us."""
@@ -373,7 +378,7 @@ class Inbox(AsyncContextManagerMixin):
     async def _watch_time(self) -> None:
         while True:
             await anyio.sleep(LOOK_SECONDS)
-            for item in self._queue.due(datetime.now(UTC).timestamp()):
+            for item in self._queue.due(self._feed.time_of_day.timestamp()):
                 held = self._queue.get(_key(item))
                 if held is not None:
                     self._look(held.entry)
@@ -515,6 +520,10 @@ class Inbox(AsyncContextManagerMixin):
     def record(self, item: InboxItem) -> ProposerRecord:
         """The endings of the last proposals of an item's proposer."""
         return self._history.record(item.proposer)
+
+    def time_of_day(self) -> datetime:
+        """The gateway's time, by which proposals expire."""
+        return self._feed.time_of_day
 
     def tool_facts(self, item: InboxItem) -> ToolFacts | None:
         """The tool as its participant describes it."""

@@ -45,6 +45,10 @@ class InboxView(Protocol):
         """Reasons to look twice."""
         ...
 
+    def time_of_day(self) -> datetime:
+        """The time by which proposals expire."""
+        ...
+
     def tool_facts(self, item: InboxItem) -> ToolFacts | None:
         """The tool as its participant describes it."""
         ...
@@ -126,8 +130,14 @@ class InboxItem:
     @property
     def deadline(self) -> datetime | None:
         """The moment until which it waits, the proposer's or the rule's; ``None``: none is said."""
-        ends = [self.call.expires_at, None if self.rule is None else self.rule.deadline]
+        ends = [self._record.expires_at, None if self.rule is None else self.rule.deadline]
         return min((each for each in ends if each is not None), default=None)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until its deadline, below 0 after it; ``None``: it has none."""
+        deadline = self.deadline
+        return None if deadline is None else (deadline - self._view.time_of_day()).total_seconds()
 
     @property
     def votes(self) -> Mapping[str, str]:

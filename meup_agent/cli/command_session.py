@@ -68,11 +68,13 @@ class CommandSession:
         take_over: bool = False,
     ) -> None:
         self.space_name = where.space or ""
-        self._where = where
+        self.where = where
         self.output = Output(colour=result.colour)
         self.stderr = Stderr(colour=result.colour)
         self.as_json = result.as_json
         self.given_up = ""
+        # Told of lost connections in place of standard error, where a screen is drawn.
+        self.on_report: Callable[[str], None] = self.stderr.note
         self._welcome_seconds = welcome_seconds
         self._mode = mode
         self._take_over = take_over
@@ -97,7 +99,7 @@ class CommandSession:
             self.output.abandon()
 
     async def _join_and(self, act: Act) -> None:
-        where = self._where
+        where = self.where
         if isinstance(where, Address):
             await self._stay(act, where.participant)
             return
@@ -110,13 +112,13 @@ class CommandSession:
     async def _stay(
         self, act: Act, participant: str | None, connector: Connector | None = None
     ) -> None:
-        url, space = self._where.url, self.space_name
+        url, space = self.where.url, self.space_name
         dial = ReportingConnector(url, space, self._report, patient=False, connector=connector)
         settings = Settings(first_welcome=self._welcome_seconds, mode=self._mode)
         async with Agent("meup").join(
             dial,
             space=space,
-            token=self._where.token,
+            token=self.where.token,
             participant=participant,
             settings=settings,
             grace=0.0,
@@ -129,7 +131,7 @@ class CommandSession:
 
     async def _report(self, closed: CloseInfo | None) -> None:
         if closed is not None and self._acting is not None:
-            self.stderr.note(format_loss(closed))
+            self.on_report(format_loss(closed))
 
     # --- signals ---
 

@@ -47,6 +47,7 @@ _EXTRAS: Final = {
         "gateway",
         ("picows", "platformdirs", "prometheus_client", "starlette", "uvicorn", "yaml"),
     ),
+    "the live inbox": ("tui", ("textual",)),
     "a policy file": ("gateway", ("yaml",)),
     "MCP": ("mcp", ("mcp", "httpx2")),
     "an MCP server": ("mcp", ("mcp", "starlette", "uvicorn")),

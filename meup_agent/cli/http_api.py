@@ -46,6 +46,12 @@ class HttpApi:
         answer = await _ask(self._client, path, id=proposal)
         return objects_in(answer.get("proposals"))
 
+    async def recent(self, **query: str) -> list[dict[str, Any]]:
+        """The latest proposals, oldest first, by a query of ``/proposals``."""
+        path = f"/spaces/{quote(self.space, safe='')}/proposals"
+        answer = await _ask(self._client, path, **query)
+        return objects_in(answer.get("proposals"))
+
     async def envelope(self, seq: int) -> Envelope:
         """The envelope with a number."""
         answer = await _ask(self._client, self._messages, since=str(seq - 1), limit="1")

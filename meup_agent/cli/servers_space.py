@@ -123,9 +123,8 @@ def banner(url: str, space: str, names: list[str], folder: Path, link: str | Non
             "Decide in another terminal:",
             "",
             f'  eval "$(meup env {YOU}{named})"',
-            "  meup tail                     # shows each proposal with its id",
-            "  meup fulfill ID               # carries it out",
-            '  meup reject ID unsafe --explain "why"',
+            "  meup inbox                    # shows what waits, and a key decides it",
+            "  meup inbox list               # without a screen; meup inbox --help has the rest",
             "",
             "",
         ]

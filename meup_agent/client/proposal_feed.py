@@ -11,6 +11,7 @@ from meup_agent.protocol.payloads import read_call, rpc_name
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from datetime import datetime
 
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
@@ -33,6 +34,11 @@ class ProposalFeed:
     def now(self) -> float:
         """Seconds of the loop's clock."""
         return self._session.now()
+
+    @property
+    def time_of_day(self) -> datetime:
+        """The gateway's time, else our own."""
+        return self._session.time_of_day()
 
     @contextmanager
     def deciding(self, listener: EnvelopeListener) -> Generator[None]:
@@ -60,11 +66,13 @@ class ProposalFeed:
         request = payloads.request(call.method, call.params, "")
         return self._session.table.roster.is_allowed(participant, kinds.MCP_REQUEST, request)
 
-    def add(self, envelope: Envelope) -> ProposalEntry:
-        """Enter a proposal of before we came, which the gateway tells elsewhere."""
-        key = ProposalKey(envelope.sender, envelope.id)
-        known = self._store.get(key, self.now)
-        return self._store.add(envelope, self.now) if known is None else known
+    def add(self, envelope: Envelope) -> None:
+        """Enter an open proposal of before we came, unless we know that one or another of its id.
+
+        One that was withdrawn since we came is entered as such.
+        """
+        if self.get(ProposalKey(envelope.sender, envelope.id)) is None:
+            self._session.apply(self._session.table.enter(envelope, self.now))
 
     def hold(self, record: ProposalEntry) -> None:
         """Keep a proposal for as long as it is shown."""

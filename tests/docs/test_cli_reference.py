@@ -19,7 +19,8 @@ COMMANDS: dict[str, Any] = {
     name: command
     for first, outer in MEUP.commands.items()
     for name, command in (
-        {f"{first} {inner}": each for inner, each in outer.commands.items()}
+        ({first: outer} if outer.invoke_without_command else {})
+        | {f"{first} {inner}": each for inner, each in outer.commands.items()}
         if hasattr(outer, "commands")
         else {first: outer}
     ).items()

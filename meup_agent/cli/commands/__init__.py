@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "fulfill": "fulfill",
     "gateway": "gateway",
     "grant": "management",
+    "inbox": "inbox",
     "init": "init",
     "invite": "management",
     "kick": "management",

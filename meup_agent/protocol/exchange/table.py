@@ -106,6 +106,12 @@ class ExchangeTable:
         """True if we have read what we missed, so that what comes is new."""
         return self._context.cursor.until is None
 
+    def enter(self, envelope: Envelope, now: float) -> list[Effect]:
+        """Enter an open proposal of before we came, that we were told of elsewhere; as a record."""
+        if envelope.kind == kinds.MCP_PROPOSAL:
+            self._dispatcher.proposals.receive(envelope, now, begins=False)
+        return self._flush()
+
     def add_inbox(self, count: int) -> None:
         """Note an inbox from which a person decides what no handler does; -1: it is closed."""
         self._context.inboxes += count

@@ -1,0 +1,410 @@
+"""``meup inbox``: the proposals that wait for a person, live, or one by one."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from importlib.util import find_spec
+from typing import Annotated, Any, Final
+
+import anyio
+import typer
+
+from meup_agent.approval import Inbox, InboxItem, Verb
+from meup_agent.cli.address import Address, BesideOptions, HttpAddress, HttpOptions, find_http_url
+from meup_agent.cli.command_session import CommandSession
+from meup_agent.cli.commands import Command, Group
+from meup_agent.cli.failures import Failure, Misuse, code_for
+from meup_agent.cli.http_api import open_http_api, pending_proposal
+from meup_agent.cli.inbox.card import Card, time_left
+from meup_agent.cli.inbox.past import SpacePast, read_past
+from meup_agent.cli.options import NoColour, ResultOptions, complete_reason, expand_groups
+from meup_agent.cli.render.escape import visible
+from meup_agent.cli.render.formatting import MAX_NAME, format_proposed
+from meup_agent.errors import MeupError, NotOffered
+from meup_agent.protocol.outcomes import value_of
+from meup_agent.reasons import Reason
+
+PAST_SECONDS: Final = 5.0
+"""Wait for what was before; the inbox is shown without it then."""
+
+SETTLE_SECONDS: Final = 3.0
+"""Wait of a command for the rules of reviewers and the tools of executors."""
+
+MAX_LISTED: Final = 4  # proposals that an error names
+
+inbox = typer.Typer(
+    name="inbox",
+    cls=Group,
+    invoke_without_command=True,
+    add_completion=False,
+)
+
+Proposal = Annotated[
+    str,
+    typer.Argument(
+        metavar="PROPOSAL", help="The proposal's id, or its beginning.", show_default=False
+    ),
+]
+Proposals = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="PROPOSAL…", help="Ids of proposals, or their beginnings.", show_default=False
+    ),
+]
+Proposer = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Whose proposal it is, where several have the id."),
+]
+Explain = Annotated[
+    str | None, typer.Option("--explain", metavar="TEXT", help="Words that go with it.")
+]
+
+
+def live(
+    ctx: typer.Context,
+    notify: Annotated[
+        str | None,
+        typer.Option(
+            "--notify",
+            metavar="COMMAND",
+            help="Run a command for each proposal that arrives, with MEUP_PROPOSAL, MEUP_PROPOSER"
+            " and MEUP_CALL in its environment; `bell` rings the terminal's bell.",
+        ),
+    ] = None,
+    light: Annotated[
+        bool, typer.Option("--light", help="Begin with colours for a light terminal; t changes.")
+    ] = False,
+    no_colour: NoColour = False,
+    *,
+    where: BesideOptions,
+) -> None:
+    """Decide the proposals that wait for you: a live screen, or one by one.
+
+    Without a command it shows the screen, one decision at a time, and `?` tells its keys. You are
+    present in the space meanwhile. Where no terminal is, or textual is not installed
+    (`pip install 'meup-agent[tui]'`), it lists what waits, as `meup inbox list` does.
+
+    Example: `MEUP_TOKEN=… meup inbox --url ws://localhost:8420 --space demo`
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    result = ResultOptions(no_colour=no_colour)
+    # textual draws on standard error.
+    is_terminal = all(each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr))
+    if not is_terminal or find_spec("textual") is None:
+        address = HttpOptions(
+            act_as=where.act_as,
+            http=where.http,
+            space=where.space,
+            token=where.token,
+            token_file=where.token_file,
+        ).address(where.url)
+        session = CommandSession(address, result)
+        if find_spec("textual") is None:
+            session.stderr.note("for the live screen, run: pip install 'meup-agent[tui]'")
+        session.run(_list)
+        return
+    if no_colour:
+        os.environ["NO_COLOR"] = "1"
+    session = CommandSession(where.resolve(), result)
+    session.run(partial(_show_live, where=where, notify=notify, light=light))
+
+
+inbox.callback()(expand_groups(live))
+
+
+async def _show_live(
+    session: CommandSession, *, where: BesideOptions, notify: str | None, light: bool
+) -> None:
+    from meup_agent.cli.inbox.edit import run_editor
+    from meup_agent.cli.inbox.notifier import Notifier
+    from meup_agent.cli.inbox.screen import InboxApp
+
+    space = session.space
+    past = await _past_of(session, where)
+    box = Inbox(space, past=past.decided, before=past.waiting)
+    async with box, Notifier(notify) as told:
+        me, name = visible(space.me, MAX_NAME), visible(session.space_name, MAX_NAME)
+        app = InboxApp(
+            box,
+            where=f"{me} in {name}",
+            edit=lambda text: run_editor(text, app.suspended),
+            notify=told.arrived,
+            light=light,
+        )
+        told.bell = app.bell
+        session.on_report = app.report
+        await app.run_async()
+
+
+async def _past_of(session: CommandSession, where: BesideOptions) -> SpacePast:
+    """The past of the space, if the gateway tells it over HTTP."""
+    try:
+        with anyio.move_on_after(PAST_SECONDS):
+            if isinstance(session.where, HttpAddress):
+                return await read_past(session.api, session.space)
+            url = find_http_url(where.http, session.where.url)
+            if url is not None:
+                async with open_http_api(_http_of(session.where, url)) as api:
+                    return await read_past(api, session.space)
+    except Failure:
+        pass  # a gateway of other make, or one whose HTTP is elsewhere
+    return SpacePast()
+
+
+def _http_of(where: Address, url: str) -> HttpAddress:
+    return HttpAddress(url, where.token, where.space)
+
+
+# --- one by one ---
+
+
+@asynccontextmanager
+async def _opened(session: CommandSession) -> AsyncGenerator[Inbox]:
+    """The inbox, once it knows what it can know, over HTTP: an agent that runs is not disturbed."""
+    past = await read_past(session.api, session.space)
+    async with Inbox(session.space, past=past.decided, before=past.waiting) as box:
+        await box.settle(SETTLE_SECONDS)
+        yield box
+
+
+async def _list(session: CommandSession) -> None:
+    async with _opened(session) as box:
+        if session.as_json:
+            await session.print_json({"proposals": [_document(each) for each in box.items]})
+            return
+        for item in box.items:
+            call = visible(format_proposed(item.call), 400)
+            may = ", ".join(sorted(item.may))
+            whose = visible(item.proposer, MAX_NAME)
+            danger = "!" if item.danger else " "
+            line = (
+                f"{visible(item.id[:12])} {danger} {time_left(item):>13}  {whose}: {call}  [{may}]"
+            )
+            await session.output.write(line + "\n")
+        if not box.items:
+            session.stderr.note("nothing waits for you")
+
+
+@inbox.command("list", cls=Command)
+@expand_groups
+def list_(*, where: HttpOptions, result: ResultOptions) -> None:
+    """List what waits for you, oldest deadline first, each with what you may do.
+
+    Example: `meup inbox list --json`
+    """
+    CommandSession(where.address(), result).run(_list)
+
+
+@inbox.command("show", cls=Command)
+@expand_groups
+def show(
+    proposal: Proposal, proposer: Proposer = None, *, where: HttpOptions, result: ResultOptions
+) -> None:
+    """Show one proposal: the exact call, what is known of it, and what you may do.
+
+    Example: `meup inbox show 4f2a`
+    """
+
+    async def act(session: CommandSession) -> None:
+        async with _opened(session) as box:
+            item = await _find(box, session, proposal, proposer)
+            if session.as_json:
+                await session.print_json(_document(item))
+            else:
+                await session.output.write(_plain(item))
+
+    CommandSession(where.address(), result).run(act)
+
+
+@inbox.command("approve", cls=Command)
+@expand_groups
+def approve(
+    proposals: Proposals,
+    proposer: Proposer = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask; needed where no terminal is.")
+    ] = False,
+    *,
+    where: HttpOptions,
+    result: ResultOptions,
+) -> None:
+    """Approve proposals: carry each out, or vote for it where a reviewer counts your vote.
+
+    It shows each of them, all of it, and asks once. `meup fulfill --edit` carries one out with
+    other arguments.
+
+    Example: `meup inbox approve 4f2a 91c0`
+    """
+
+    async def act(session: CommandSession) -> None:
+        async with _opened(session) as box:
+            items = [await _find(box, session, each, proposer) for each in proposals]
+            for item in dict.fromkeys(items):
+                if not item.may & {Verb.APPROVE, Verb.VOTE}:
+                    raise NotOffered(f"proposal {item.id} is not offered to you for approval")
+                session.stderr.write_lines(_plain(item))
+            if not yes:
+                await _confirm(session, len(set(items)))
+            outcomes = await box.approve_all(items)
+            documents: list[dict[str, Any]] = []
+            failed: MeupError | None = None
+            for each in outcomes:
+                documents.append({"proposal": each.item.id, "proposer": each.item.proposer})
+                error = each.error
+                if error is None and each.fulfillment is not None:
+                    try:
+                        documents[-1]["result"] = value_of(each.fulfillment)
+                    except MeupError as raised:
+                        error = raised
+                elif error is None:
+                    documents[-1]["voted"] = "approve"
+                if error is not None:
+                    failed = error
+                    documents[-1]["error"] = str(error)
+                    session.stderr.note(f"{each.item.id}: {error}")
+                elif not session.as_json:
+                    said = documents[-1].get("result", "voted for")
+                    shown = said if isinstance(said, str) else json.dumps(said)
+                    await session.output.write(f"{visible(each.item.id, 64)}: {visible(shown)}\n")
+            await session.print_json({"proposals": documents})
+            if failed is not None:
+                count = sum("error" in each for each in documents)
+                said = f"{count} of {len(documents)} approvals failed: {failed}"
+                raise Failure(said, code_for(failed))
+
+    CommandSession(where.address(), result).run(act)
+
+
+@inbox.command("reject", cls=Command)
+@expand_groups
+def reject(
+    proposals: Proposals,
+    reason: Annotated[
+        str,
+        typer.Option(
+            metavar="REASON",
+            help=f"Why: {', '.join(Reason)}.",
+            autocompletion=complete_reason,
+        ),
+    ] = str(Reason.DISAGREE),
+    explain: Explain = None,
+    proposer: Proposer = None,
+    *,
+    where: HttpOptions,
+    result: ResultOptions,
+) -> None:
+    """Reject proposals that wait for you.
+
+    Example: `meup inbox reject 4f2a --reason unsafe --explain "not on a Friday"`
+    """
+
+    async def act(session: CommandSession) -> None:
+        async with _opened(session) as box:
+            items = [await _find(box, session, each, proposer) for each in proposals]
+            for item in dict.fromkeys(items):
+                await box.reject(item, reason, explain)
+                session.stderr.note(f"proposal {item.id} of {item.proposer} is rejected: {reason}")
+            ids = [{"proposal": item.id, "proposer": item.proposer} for item in items]
+            await session.print_json({"rejected": ids})
+
+    CommandSession(where.address(), result).run(act)
+
+
+@inbox.command("vote", cls=Command)
+@expand_groups
+def vote(
+    proposal: Proposal,
+    choice: Annotated[
+        str,
+        typer.Argument(metavar="VOTE", help="`approve` or `reject`.", show_default=False),
+    ],
+    explain: Explain = None,
+    proposer: Proposer = None,
+    *,
+    where: HttpOptions,
+    result: ResultOptions,
+) -> None:
+    """Vote about a proposal whose reviewer counts votes; you may change it until it counts.
+
+    Example: `meup inbox vote 4f2a approve`
+    """
+    if choice not in ("approve", "reject"):
+        raise Misuse(f"a vote is approve or reject, not {choice!r}")
+
+    async def act(session: CommandSession) -> None:
+        async with _opened(session) as box:
+            item = await _find(box, session, proposal, proposer)
+            rule = await box.vote(item, approve=choice == "approve", explanation=explain)
+            for_it = sum(each == "approve" for each in rule.votes.values())
+            session.stderr.note(f"your vote is counted: {for_it} of {rule.of} are for it")
+            await session.print_json(
+                {"proposal": item.id, "of": rule.of, "votes": dict(rule.votes)}
+            )
+
+    CommandSession(where.address(), result).run(act)
+
+
+async def _find(box: Inbox, session: CommandSession, given: str, proposer: str | None) -> InboxItem:
+    """The item that an id, or its beginning, means."""
+    found = [
+        item
+        for item in box.items
+        if item.id.startswith(given) and proposer in (None, item.proposer)
+    ]
+    found = [item for item in found if item.id == given] or found
+    if len(found) == 1 and given:
+        return found[0]
+    if found:
+        listed = ", ".join(f"{each.id} of {each.proposer}" for each in found[:MAX_LISTED])
+        raise Misuse(f"several proposals are meant by {given!r}: {listed}")
+    # Raises what has become of it, if the gateway knows that.
+    record = await pending_proposal(session.api, given, proposer=proposer)
+    raise Failure(
+        f"proposal {record['id']} does not wait for you; meup inbox list shows those that do"
+    )
+
+
+def _plain(item: InboxItem) -> str:
+    """A proposal as its card shows it, without a screen."""
+    offered = ", ".join(sorted(item.may)) or "nothing"
+    lines = [f"proposal {visible(item.id, MAX_NAME)}, {time_left(item)}; you may: {offered}"]
+    return "\n".join([*lines, *(each.plain for each in Card(item).rows)]) + "\n"
+
+
+def _document(item: InboxItem) -> dict[str, Any]:
+    """A proposal for programs."""
+    rule, deadline = item.rule, item.deadline
+    return {
+        "proposal": item.id,
+        "proposer": item.proposer,
+        "target": item.target,
+        "method": item.method,
+        "tool": item.tool,
+        "arguments": item.arguments,
+        "deadline": None if deadline is None else deadline.isoformat(),
+        "may": sorted(item.may),
+        "danger": list(item.danger),
+        "rule": None
+        if rule is None
+        else {"reviewer": rule.reviewer, "name": rule.name, "kind": rule.kind, "of": rule.of},
+        "votes": dict(item.votes),
+    }
+
+
+async def _confirm(session: CommandSession, count: int) -> None:
+    """Question the person at the terminal; return if they say yes."""
+    if not sys.stdin.isatty():
+        raise Misuse(
+            "standard input is no terminal, so you cannot be asked; read what is above, and give"
+            " --yes to approve it"
+        )
+    session.stderr.prompt("approve it? [y/N] " if count == 1 else f"approve all {count}? [y/N] ")
+    await anyio.wait_readable(sys.stdin)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Failure("not confirmed; nothing was sent")

@@ -1,0 +1,88 @@
+"""Decisions of the screen: carried out beside it, and told when they are done."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from meup_agent.cli.inbox.card import title
+from meup_agent.cli.render.escape import visible
+from meup_agent.errors import MeupError
+
+if TYPE_CHECKING:
+    from meup_agent.approval.inbox import Inbox
+    from meup_agent.approval.inbox_item import InboxItem
+    from meup_agent.cli.inbox.rows import Part
+    from meup_agent.reasons import Reason
+
+
+class Tell(Protocol):
+    """Tells a person what came of a decision."""
+
+    def __call__(self, *parts: Part | str, style: str = "") -> None:
+        """Show a line."""
+        ...
+
+
+class Decisions:
+    """The decisions of a person; what they come to is told, whatever it is.
+
+    Attributes:
+        underway: Approved calls that run.
+    """
+
+    def __init__(self, inbox: Inbox, tell: Tell) -> None:
+        self._inbox = inbox
+        self._tell = tell
+        self.underway = 0
+
+    async def approve(self, item: InboxItem, arguments: dict[str, Any] | None = None) -> None:
+        """Approve a proposal."""
+        self.underway += 1
+        try:
+            done = await self._inbox.approve(item, arguments)
+        except MeupError as error:
+            self._failed(item, error)
+            return
+        finally:
+            self.underway -= 1
+        if done is None:
+            self._tell("you voted for ", *title(item), style="good")
+        elif done.is_error:
+            self._tell(*title(item), " ran, and failed", style="danger")
+        else:
+            self._tell(*title(item), " is done", style="good")
+
+    async def approve_all(self, items: list[InboxItem]) -> None:
+        """Approve several proposals."""
+        self.underway += len(items)
+        try:
+            outcomes = await self._inbox.approve_all(items)
+        finally:
+            self.underway -= len(items)
+        failed = [each.error for each in outcomes if each.error is not None]
+        said = f"{len(items) - len(failed)} of {len(items)} are done"
+        if failed:
+            said += f"; {visible(str(failed[0]), 300)}"
+        self._tell(said, style="danger" if failed else "good")
+
+    async def reject(self, item: InboxItem, reason: Reason, words: str) -> None:
+        """Reject a proposal."""
+        try:
+            await self._inbox.reject(item, reason, words)
+        except MeupError as error:
+            self._failed(item, error)
+        else:
+            self._tell("you rejected ", *title(item), f": {reason}", style="bad")
+
+    async def vote(self, item: InboxItem, words: str, *, approve: bool) -> None:
+        """Vote about a proposal."""
+        try:
+            await self._inbox.vote(item, approve=approve, explanation=words)
+        except MeupError as error:
+            self._failed(item, error)
+        else:
+            said = "you voted for " if approve else "you voted against "
+            self._tell(said, *title(item), style="good" if approve else "bad")
+
+    def _failed(self, item: InboxItem, error: MeupError) -> None:
+        self._tell(*title(item), f": {visible(str(error), 500)}", style="danger")

@@ -1,0 +1,107 @@
+"""Editing of arguments in the person's own editor, before they are approved."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import tempfile
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import anyio
+
+from meup_agent.protocol.shown_text import Mark, segments
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+MAX_EDITED: Final = 4 << 20
+"""Bytes of a file that is read back: as many as a frame has."""
+
+
+class EditRefused(Exception):
+    """An edit that cannot be sent; its words are for the person."""
+
+
+async def edited_arguments(
+    edit: Callable[[str], Awaitable[str]], arguments: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments as a person has edited them.
+
+    Raises:
+        EditRefused: There is no editor, or what came back is no JSON object.
+    """
+    try:
+        edited = json.loads(await edit(as_text(arguments)), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise EditRefused(f"what you wrote is no JSON, so nothing was sent: {error}") from None
+    if not isinstance(edited, dict):
+        raise EditRefused("what you wrote is no JSON object, so nothing was sent")
+    return cast("dict[str, Any]", edited)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def as_text(arguments: dict[str, Any]) -> str:
+    """Arguments as JSON with indents, in which what is invisible is escaped."""
+    written = json.dumps(arguments, indent=2, ensure_ascii=False)
+    if written.isascii():
+        return written + "\n"
+    lines = ("".join(_escaped(line)) for line in written.split("\n"))
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(line: str) -> list[str]:
+    """A line of JSON; what prints as another text than it is stands as an escape of JSON."""
+    if line.isascii():
+        return [line]
+    shown = segments(line)
+    if not any(each.mark for each in shown):
+        return [line]
+    return [
+        json.dumps(each)[1:-1] if not each.isascii() and _is_marked(each) else each for each in line
+    ]
+
+
+def _is_marked(character: str) -> bool:
+    return any(each.mark not in (None, Mark.LOOK_ALIKE) for each in segments(character))
+
+
+async def run_editor(text: str, suspended: Callable[[], AbstractContextManager[None]]) -> str:
+    """The text after a person has edited it in the editor of their environment.
+
+    The loop goes on meanwhile, so that the space is heard.
+
+    Args:
+        text: The text.
+        suspended: Leaves the terminal to the editor.
+
+    Raises:
+        EditRefused: There is no editor, or it failed.
+    """
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    handle, name = tempfile.mkstemp(prefix="meup-edit-", suffix=".json")
+    path = anyio.Path(name)
+    try:
+        with open(handle, "w", encoding="utf-8") as file:  # noqa: ASYNC230 - a few bytes
+            file.write(text)
+        command = [*shlex.split(editor), name]
+        with suspended():
+            try:
+                process = await anyio.open_process(command, stdin=None, stdout=None, stderr=None)
+                code = await process.wait()
+            except OSError as error:
+                why = (error.strerror or "unknown reason").lower()
+                raise EditRefused(f"{editor} cannot be started ({why}); set EDITOR") from None
+        if code:
+            raise EditRefused(f"{editor} ended with {code}, so nothing was sent")
+        if (await path.stat()).st_size > MAX_EDITED:
+            raise EditRefused("what you wrote is too large, so nothing was sent")
+        return await path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise EditRefused("what you wrote is no text in UTF-8, so nothing was sent") from None
+    finally:
+        os.unlink(name)

@@ -1,0 +1,132 @@
+"""Questions of the screen: which are asked, in which words, and the keys that answer them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from meup_agent.cli.inbox.card import title
+from meup_agent.cli.inbox.rows import Part, theirs
+from meup_agent.cli.render.escape import visible
+from meup_agent.reasons import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from meup_agent.approval.inbox_item import InboxItem
+
+MAX_MARKED: Final = 20
+"""Proposals that are approved at once: those that a question can name."""
+
+REASONS: Final = {
+    "d": (Reason.DISAGREE, "I disagree"),
+    "n": (Reason.INAPPROPRIATE, "not appropriate here"),
+    "u": (Reason.UNSAFE, "unsafe"),
+    "b": (Reason.BUSY, "no time for it now"),
+    "c": (Reason.INCAPABLE, "cannot be done here"),
+    "p": (Reason.POLICY, "against a rule"),
+    "t": (Reason.DUPLICATE, "was done already"),
+    "i": (Reason.INVALID, "wrong arguments"),
+    "l": (Reason.RESOURCE_LIMIT, "costs too much"),
+    "x": (Reason.NO_LONGER_NEEDED, "not needed any more"),
+    "o": (Reason.OTHER, "another reason"),
+}
+"""The key of each reason, and what it says to a person."""
+
+HELP: Final = (
+    ("j  k", "the next proposal, the one before"),
+    ("a", "approve: carry it out, or vote for it where votes are counted"),
+    ("e", "edit its arguments in $EDITOR, look at the difference, approve"),
+    ("r", "reject: a key for the reason; w before it for words to the proposer"),
+    ("v", "vote, for or against"),
+    ("y", "yes, where approving asks once more"),
+    ("space  ↓ ↑", "scroll; home, end, page up and page down as well"),
+    ("m", "mark it; a then approves all that are marked, by their list"),
+    ("t", "light or dark"),
+    ("q", "leave; what you did not decide goes on waiting, or expires"),
+)
+
+
+class Question(StrEnum):
+    """The question that is open, which the next key answers."""
+
+    NOTHING = ""
+    SURE = "sure"
+    EDITED = "edited"
+    MARKED = "marked"
+    REASON = "reason"
+    VOTE = "vote"
+    HELP = "help"
+    LEAVE = "leave"
+
+
+NOT_OFFERED: Final = {
+    "e": "you may not carry it out",
+    "r": "you may not reject it",
+    "v": "no vote of yours is counted here",
+}
+
+Line = tuple[Part, ...]
+
+_BACK: Final = Part("   any other key goes back", "dim")
+
+
+def lines_of(
+    question: Question,
+    doubts: Sequence[str],
+    marked: Sequence[InboxItem],
+    words: str,
+    underway: int,
+) -> list[Line]:
+    """The lines of the question that is open.
+
+    Args:
+        question: The question.
+        doubts: Reasons for which approving asks once more.
+        marked: The proposals that are marked.
+        words: The words that go with the answer.
+        underway: Approved calls that run.
+    """
+    match question:
+        case Question.SURE:
+            why = [(Part("! ", "danger"), *theirs(each, "danger")) for each in doubts]
+            return [*why, _yes("approve it all the same")]
+        case Question.EDITED:
+            return [_yes("carry out what you made of it")]
+        case Question.MARKED:
+            return [*map(_listed, marked), _yes("approve all of these")]
+        case Question.REASON:
+            return [*_in_columns(), _words(words)]
+        case Question.VOTE:
+            for_it = (Part("a ", "key"), Part("for it"))
+            return [for_it, (Part("r ", "key"), Part("against it")), _words(words)]
+        case Question.HELP:
+            return [(Part(f"{keys:<14}", "key"), Part(said)) for keys, said in HELP]
+        case Question.LEAVE:
+            said = f"{underway} approved calls still run; leaving cancels them."
+            return [(Part(said, "danger"),), _yes("leave")]
+        case Question.NOTHING:
+            return []
+
+
+def _yes(what: str) -> Line:
+    return Part("y ", "key"), Part(what), _BACK
+
+
+def _words(words: str) -> Line:
+    if words:
+        return Part("with your words: ", "dim"), *theirs(words)
+    return Part("w ", "key"), Part("say something with it"), _BACK
+
+
+def _listed(item: InboxItem) -> Line:
+    return Part("● ", "late"), *title(item), Part(f"  of {visible(item.proposer, 40)}", "dim")
+
+
+def _in_columns() -> list[Line]:
+    """The reasons with their keys, two on a line."""
+    cells = [(Part(f"{key} ", "key"), Part(f"{words:<26}")) for key, (_, words) in REASONS.items()]
+    half = (len(cells) + 1) // 2
+    return [
+        (*cells[at], *(cells[at + half] if at + half < len(cells) else ())) for at in range(half)
+    ]

@@ -1,0 +1,155 @@
+"""Views of the screen: rows that scroll, and the queue, of which only what is seen is drawn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from meup_agent.cli.inbox.card import time_left, title
+from meup_agent.cli.inbox.rows import CardRow, Part, wrapped
+from meup_agent.cli.inbox.themes import DARK, LIGHT
+from meup_agent.cli.render.escape import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from textual import events
+
+    from meup_agent.approval.inbox_item import InboxItem
+
+
+class RowsView(ScrollView):
+    """Rows, wrapped to the width; it knows how much of them has been seen."""
+
+    can_focus = False
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self.rows: tuple[CardRow, ...] = ()
+        self._lines: list[list[Part]] = []
+        self._wrapped_at = 0
+        self._seen = 0
+
+    @property
+    def lines_below(self) -> int:
+        """Lines that have never been on the screen."""
+        return max(len(self._lines) - self._seen, 0)
+
+    @property
+    def is_seen_at_once(self) -> bool:
+        """True if all of it fits the screen."""
+        return len(self._lines) <= self._height
+
+    @property
+    def _height(self) -> int:
+        return self.size.height
+
+    def show(self, rows: Iterable[CardRow], *, anew: bool = True) -> None:
+        """Show rows, from the first on, or at the place of before where little has changed."""
+        self.rows = tuple(rows)
+        if anew:
+            self._seen = 0
+        self._wrap()
+        if anew:
+            self.scroll_to(y=0, animate=False)
+        self._look()
+
+    def _wrap(self) -> None:
+        self._wrapped_at = self.size.width
+        # Before the first layout there is no width, and nothing is drawn.
+        self._lines = list(wrapped(self.rows, self._wrapped_at - 1)) if self._wrapped_at else []
+        self.virtual_size = Size(self._wrapped_at, len(self._lines))
+        self.refresh()
+
+    def _look(self) -> None:
+        self._seen = max(self._seen, round(self.scroll_y) + self._height)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Wrap anew; what is narrower has to be seen anew."""
+        del event
+        self.call_after_refresh(self._wrap_anew)
+
+    def _wrap_anew(self) -> None:
+        if self._wrapped_at != self.size.width:
+            self._seen = 0
+            self._wrap()
+        self._look()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Note what has been seen."""
+        super().watch_scroll_y(old_value, new_value)
+        self._look()
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the screen."""
+        width, at = self.size.width, y + round(self.scroll_y)
+        if at >= len(self._lines):
+            return Strip.blank(width, self.rich_style)
+        return to_strip(self._lines[at], styles_of(self), self.rich_style, width)
+
+
+class QueueView(ScrollView):
+    """The queue: a line for each proposal that waits, and a mark for what is chosen."""
+
+    can_focus = False
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self._items: Sequence[InboxItem] = ()
+        self._current: InboxItem | None = None
+        self._marked: set[InboxItem] = set()
+
+    def show(
+        self, items: Sequence[InboxItem], current: InboxItem | None, marked: set[InboxItem]
+    ) -> None:
+        """Show a queue, with the one that is decided now."""
+        self._items, self._marked = items, marked
+        if current is not self._current and current in items:
+            self._current = current
+            at = items.index(current) * 2
+            height = self.scrollable_content_region.height
+            if not self.scroll_y <= at <= self.scroll_y + height - 2:
+                self.scroll_to(y=max(at - height // 2, 0), animate=False)
+        self._current = current
+        self.virtual_size = Size(self.size.width, len(items) * 2)
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the screen: a call, or who proposes it."""
+        width = self.size.width
+        at, line = divmod(y + round(self.scroll_y), 2)
+        if at >= len(self._items):
+            return Strip.blank(width, self.rich_style)
+        item = self._items[at]
+        is_current = item is self._current
+        base = self.rich_style
+        if is_current:
+            base += Style.parse("on #2d3a52" if styles_of(self) is DARK else "on #d7e3f7")
+        if line == 0:
+            sign = "●" if item in self._marked else "▌" if is_current else " "
+            parts = [Part(f"{sign} ", "late" if item in self._marked else "key"), *title(item)]
+            return to_strip(parts, styles_of(self), base, width)
+        left = time_left(item).removesuffix(" left")
+        who = visible(item.proposer, 40)
+        room = max(width - cell_len(left) - 4, 4)
+        parts = [Part(f"  {set_cell_size(who, room)} ", "dim")]
+        parts.append(Part(left, "late" if "past" in left else "dim"))
+        return to_strip(parts, styles_of(self), base, width)
+
+
+def styles_of(view: ScrollView) -> dict[str, str]:
+    """The styles for the theme of the moment."""
+    return DARK if view.app.current_theme.dark else LIGHT
+
+
+def to_strip(parts: Iterable[Part], styles: dict[str, str], base: Style, width: int) -> Strip:
+    """Parts as a line of the screen."""
+    made = [Segment(part.text, base + Style.parse(styles[part.style])) for part in parts]
+    return Strip(made).adjust_cell_length(width, base)

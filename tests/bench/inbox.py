@@ -1,0 +1,104 @@
+"""How soon an inbox of 10,000 open proposals is on the screen, and one more of them.
+
+Run it from the repository: `python -m tests.bench.inbox`
+
+The gateway is in memory. The first screen is counted from a space that knows the proposals to the
+screen that shows the first of them; a new one from the frame that leaves its proposer, over the
+gateway, to the screen that shows it. Both with textual drawing 120 by 40 characters.
+"""
+
+import asyncio
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+
+from meup_agent import Agent, Space
+from meup_agent.approval import Inbox
+from meup_agent.cli.inbox.screen import InboxApp
+from meup_agent.gateway.limits import GatewayLimits
+from meup_agent.protocol import kinds, payloads
+from meup_agent.testing.memory import MemorySpace
+from tests.bench.figures import Figure, Program, main
+
+PROPOSALS = 10_000
+OF_A_PROPOSER = 1_000
+NEW = 20
+
+EVERYTHING = [{"kind": "*"}]
+LIMITS = GatewayLimits(
+    messages_burst=200_000,
+    messages_per_second=100_000,
+    bytes_burst=1 << 30,
+    max_queued_frames=100_000,
+    max_queued_bytes=1 << 30,
+)
+
+
+async def propose(space: Space, number: int, deadline: str) -> None:
+    """Propose without waiting for an end, as thousands of agents would."""
+    arguments = {"path": f"docs/{number}.md", "content": "a line\n" * 5}
+    params = {
+        "name": "write_file",
+        "arguments": arguments,
+        payloads.META: {payloads.TARGET: "tools", payloads.EXPIRES_AT: deadline},
+    }
+    await space.send(kinds.MCP_PROPOSAL, payloads.proposal("tools/call", params))
+
+
+async def measured(count: int, new: int) -> tuple[float, float, list[float]]:
+    """Milliseconds to the items, to the first screen, and to each new one on the screen."""
+    names = [f"bot{number}" for number in range(-(-count // OF_A_PROPOSER) + 1)]
+    everybody = dict.fromkeys(["tools", "lead", *names], EVERYTHING)
+    meeting = MemorySpace(participants=everybody, limits=LIMITS)
+    async with AsyncExitStack() as stack:
+
+        async def join(name: str) -> Space:
+            joining = Agent(name).join(meeting.connector(name), token=meeting.token(name))
+            return await stack.enter_async_context(joining)
+
+        await join("tools")
+        lead = await join("lead")
+        before = await stack.enter_async_context(Inbox(lead))
+        for name in names[:-1]:
+            bot = await join(name)
+            for number in range(min(count, OF_A_PROPOSER)):
+                await propose(bot, number, f"2030-01-01T00:{number % 60:02}:00+00:00")
+        while len(before) < count:  # noqa: ASYNC110 - no event tells of a number
+            await asyncio.sleep(0.01)
+        last = await join(names[-1])
+        begun = time.perf_counter()
+        inbox = await stack.enter_async_context(Inbox(lead))
+        listed = time.perf_counter()
+        assert len(inbox) == count
+        app = InboxApp(inbox, where="lead")
+        async with app.run_test(size=(120, 40)) as pilot:
+            shown = time.perf_counter()
+            await pilot.pause()
+            taken: list[float] = []
+            for number in range(new):
+                sent = time.perf_counter()
+                # Before all others, so that the queue shows it on its first line.
+                await propose(last, number, f"2029-01-01T00:00:{59 - number:02}+00:00")
+                while len(inbox) == count + number or app.drawn_at < sent:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+                taken.append((app.drawn_at - sent) * 1e3)
+    return (listed - begun) * 1e3, (shown - begun) * 1e3, taken
+
+
+def measure(scale: float = 1.0) -> Iterator[Figure]:
+    count = max(20, round(PROPOSALS * scale))
+    new = max(2, round(NEW * scale))
+    listed, shown, taken = asyncio.run(measured(count, new))
+    yield Figure("10,000 open proposals: their items, in order", listed, "ms")
+    yield Figure("10,000 open proposals: first screen", shown, "ms", 100)
+    yield Figure("a new one on the screen after its frame, p50", statistics.median(taken), "ms", 50)
+    yield Figure("a new one on the screen after its frame, slowest", max(taken), "ms")
+
+
+PROGRAM = Program("inbox", "The inbox of a person", measure)
+
+
+if __name__ == "__main__":
+    main([PROGRAM], sys.argv[1:])
