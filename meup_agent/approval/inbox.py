@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
+import anyio.lowlevel
 import msgspec
 from anyio import AsyncContextManagerMixin
 
@@ -18,6 +19,7 @@ from meup_agent.approval.inbox_changes import InboxChanges, InboxReaders
 from meup_agent.approval.inbox_item import (
     Departure,
     InboxItem,
+    InboxRenewed,
     ItemArrived,
     ItemChanged,
     ItemLeft,
@@ -58,6 +60,21 @@ MAX_AT_ONCE: Final = 100
 
 MAX_LOOKED_AT: Final = 20
 """Proposals by which reviewers are found: the first ones that wait."""
+
+MAX_AT_FIRST: Final = 200
+"""Proposals that are listed when an inbox opens, before it is drawn."""
+
+MAX_AT_A_TURN: Final = 20
+"""Others that are listed in one turn of the loop: a few milliseconds."""
+
+SCREEN_SECONDS: Final = 0.25
+"""Pause before the first of them, in which the first screen is drawn."""
+
+TURN_SECONDS: Final = 0.003
+"""Pause between these turns, in which a screen is drawn."""
+
+TELL_EVERY: Final = 1_000
+"""Others that are listed until readers are told."""
 
 LOOK_SECONDS: Final = 1.0
 """Interval at which proposals past their deadline are looked at: no envelope says that one has
@@ -123,6 +140,8 @@ class Inbox(AsyncContextManagerMixin):
         self._ruled: dict[str, dict[ProposalKey, InboxRule]] = {}
         # The last proposal for others alone: a reviewer among these may ask us.
         self._for_others: payloads.Call | None = None
+        self._backlog: list[ProposalEntry] = []
+        self._late = Condition()
         self._settled = Condition()
         self.left_out = 0
 
@@ -134,6 +153,7 @@ class Inbox(AsyncContextManagerMixin):
                     self._feed.add(envelope)
                 self._look_at_all()
                 tasks.start_soon(self._watch_time)
+                tasks.start_soon(self._catch_up)
                 tasks.start_soon(self._directory.run)
                 tasks.start_soon(self._rules.run)
                 try:
@@ -167,13 +187,15 @@ class Inbox(AsyncContextManagerMixin):
         return self._readers.add()
 
     async def settle(self, timeout: float = 2 * LOOK_SECONDS) -> None:
-        """Wait until executors and reviewers have told what they know of what waits now.
+        """Wait until all that waits is listed, and executors and reviewers have told of it.
+
+        A few hundred are listed at once, and thousands in turns, the most urgent first.
 
         Args:
             timeout: Seconds to wait at the most; without their words the inbox is as good as ever.
         """
         with anyio.move_on_after(timeout):
-            while not (self._directory.is_settled and self._rules.has_asked):
+            while self._backlog or not (self._directory.is_settled and self._rules.has_asked):
                 await self._settled.wait()
 
     # --- decisions ---
@@ -362,9 +384,27 @@ class Inbox(AsyncContextManagerMixin):
         self._offers.refresh()
         for held in self._queue:
             held.offers = None
-        for entry in self._feed.records():
+        # Those of the first screens now, the rest in turns: thousands take seconds.
+        entries = sorted(self._feed.records(), key=_urgency)
+        for entry in entries[:MAX_AT_FIRST]:
             self._look(entry)
+        self._backlog = entries[: MAX_AT_FIRST - 1 : -1]
+        self._late.notify_all()
         self._rules.look_again()
+
+    async def _catch_up(self) -> None:
+        """Look at the proposals that were too many to look at when we came."""
+        while True:
+            if not self._backlog:
+                while not self._backlog:
+                    await self._late.wait()
+                await anyio.sleep(SCREEN_SECONDS)
+            await anyio.sleep(TURN_SECONDS)
+            for _ in range(min(MAX_AT_A_TURN, len(self._backlog))):
+                self._look(self._backlog.pop(), is_new=False)
+            if len(self._backlog) % TELL_EVERY < MAX_AT_A_TURN:
+                self._readers.tell(InboxRenewed())
+                self._settled.notify_all()
 
     def _look_at_participant(self, participant: str) -> None:
         self._offers.refresh_presence()
@@ -383,8 +423,8 @@ class Inbox(AsyncContextManagerMixin):
                 if held is not None:
                     self._look(held.entry)
 
-    def _look(self, entry: ProposalEntry) -> None:
-        """Bring the inbox up to date with one proposal."""
+    def _look(self, entry: ProposalEntry, *, is_new: bool = True) -> None:
+        """Bring the inbox up to date with one proposal; of an old one that arrives none is told."""
         record, held = ProposalRecord(entry), self._queue.get(entry.key)
         if held is not None and held.entry is not entry:
             self._drop(held, ItemLeft(held.item, Departure.REPLACED, entry.key.proposer))
@@ -397,7 +437,7 @@ class Inbox(AsyncContextManagerMixin):
         if held is None and self._is_for_us(entry, record):
             held = self._hold(entry, record)
         if held is not None:
-            self._place(held)
+            self._place(held, is_new=is_new)
 
     def _is_for_us(self, entry: ProposalEntry, record: ProposalRecord) -> bool:
         me = self._space.me
@@ -425,7 +465,7 @@ class Inbox(AsyncContextManagerMixin):
         self._rules.look_again(since=now)
         return self._queue.add(item, entry)
 
-    def _place(self, held: HeldItem) -> None:
+    def _place(self, held: HeldItem, *, is_new: bool = True) -> None:
         """Put an item where it belongs, and tell of it."""
         item = held.item
         if held.offers is None:
@@ -436,11 +476,14 @@ class Inbox(AsyncContextManagerMixin):
         item.may = self._offers.offered(item, held.offers)
         away = held.ours or self._away(item)
         if away is None:
-            is_new = held.place is None
-            if is_new:
+            arrives = held.place is None
+            if arrives:
                 item.left = None
-            if self._queue.insert(held) or was != (item.rule, item.may):
-                self._readers.tell(ItemArrived(item) if is_new else ItemChanged(item))
+            moved = self._queue.insert(held)
+            if arrives and is_new:
+                self._readers.tell(ItemArrived(item))
+            elif not arrives and (moved or was != (item.rule, item.may)):
+                self._readers.tell(ItemChanged(item))
         elif held.place is not None:
             self._queue.remove(held)
             item.left = away
@@ -532,6 +575,13 @@ class Inbox(AsyncContextManagerMixin):
     def danger(self, item: InboxItem) -> tuple[str, ...]:
         """Reasons to look twice before approving."""
         return tuple(self._offers.dangers(item))
+
+
+def _urgency(entry: ProposalEntry) -> float:
+    """The deadline of a proposal, without which it comes last; what is decided comes first."""
+    if not entry.state.is_pending:
+        return 0.0
+    return float("inf") if entry.expires_at is None else entry.expires_at
 
 
 def _key(item: InboxItem) -> ProposalKey:

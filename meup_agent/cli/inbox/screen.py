@@ -103,6 +103,7 @@ class InboxApp(App[None]):
         self.note = Text()
         self._changed_at = -GUARD_SECONDS
         self._is_whole = True
+        self.mounted_at = 0.0
         self.drawn_at = 0.0  # when the last change of the inbox was on the screen
         self._gone: ItemLeft | None = None
         self._at = 0  # the place of the current one in the queue
@@ -128,10 +129,12 @@ class InboxApp(App[None]):
 
     def on_mount(self) -> None:
         """Show the first decision, and follow the inbox."""
+        self.mounted_at = time.perf_counter()
         self._follow_width(self.size.width)
+        self.call_after_refresh(self._note_drawn)
         self._go_to(0, by_itself=False)
         self.run_worker(self._follow(self._inbox.changes()), exit_on_error=True)
-        self.set_interval(1.0, self._show_times)
+        self.set_interval(1.0, self._tick)
 
     def on_resize(self, event: events.Resize) -> None:
         """Show the queue where there is room for it."""
@@ -270,10 +273,15 @@ class InboxApp(App[None]):
         if self._gone is not None:
             by = "".join(part.text for part in theirs(self._gone.words))
             banner.update(Text(f"{by}. Nothing is left to decide; j goes on.", "bold #ffffff"))
-        self.query_one("#note", Static).update(self.note)
+        self.query_one("#note", Static).update(self.note, layout=False)
         self._show_question()
         keys = self.query_one("#keys", Static)
-        keys.update(self._keys() if self.question is Question.NOTHING else Text())
+        keys.update(self._keys() if self.question is Question.NOTHING else Text(), layout=False)
+
+    def _tick(self) -> None:
+        """Show the times of this second, and a scrollbar for all that waits by now."""
+        self._show_times()
+        self.query_one("#queue", QueueView).measure()
 
     def _show_times(self) -> None:
         waiting = len(self._inbox)
@@ -287,8 +295,7 @@ class InboxApp(App[None]):
             second = self._text(Part(f"{self.decisions.underway} running   ", "late")) + second
         first.truncate(max(width - second.cell_len - 1, 0))
         first.pad_right(max(width - first.cell_len - second.cell_len, 1))
-        self.query_one("#head", Static).update(first + second)
-        self.query_one("#queue", QueueView).refresh()
+        self.query_one("#head", Static).update(first + second, layout=False)
 
     def _keys(self) -> Text:
         keys = Text(no_wrap=True)
@@ -342,6 +349,8 @@ class InboxApp(App[None]):
         doubts = [] if self.current is None else self._doubts(self.current)
         asked = lines_of(self.question, doubts, marked, self._words, self.decisions.underway)
         lines = [self._text(*each) for each in asked]
+        if not (lines or ask.display):
+            return  # a layout of the whole screen takes longer than all else
         ask.display = bool(lines)
         ask.update(Text("\n").join(lines))
 

@@ -111,14 +111,19 @@ class QueueView(ScrollView):
     ) -> None:
         """Show a queue, with the one that is decided now."""
         self._items, self._marked = items, marked
-        if current is not self._current and current in items:
+        if current is not None and current is not self._current and current in items:
+            self.measure()
             self._current = current
             at = items.index(current) * 2
             height = self.scrollable_content_region.height
             if not self.scroll_y <= at <= self.scroll_y + height - 2:
                 self.scroll_to(y=max(at - height // 2, 0), animate=False)
         self._current = current
-        self.virtual_size = Size(self.size.width, len(items) * 2)
+        self.refresh()
+
+    def measure(self) -> None:
+        """Let the scrollbar fit the queue; a new size lays out the whole screen, so not always."""
+        self.virtual_size = Size(self.size.width, len(self._items) * 2)
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
