@@ -47,7 +47,7 @@ HELP: Final = (
 )
 
 
-class Question(StrEnum):
+class ScreenQuestion(StrEnum):
     """The question that is open, which the next key answers."""
 
     NOTHING = ""
@@ -72,7 +72,7 @@ _BACK: Final = Part("   any other key goes back", "dim")
 
 
 def lines_of(
-    question: Question,
+    question: ScreenQuestion,
     doubts: Sequence[str],
     marked: Sequence[InboxItem],
     words: str,
@@ -88,24 +88,24 @@ def lines_of(
         underway: Approved calls that run.
     """
     match question:
-        case Question.SURE:
+        case ScreenQuestion.SURE:
             why = [(Part("! ", "danger"), *theirs(each, "danger")) for each in doubts]
             return [*why, _yes("approve it all the same")]
-        case Question.EDITED:
+        case ScreenQuestion.EDITED:
             return [_yes("carry out what you made of it")]
-        case Question.MARKED:
+        case ScreenQuestion.MARKED:
             return [*map(_listed, marked), _yes("approve all of these")]
-        case Question.REASON:
+        case ScreenQuestion.REASON:
             return [*_in_columns(), _words(words)]
-        case Question.VOTE:
+        case ScreenQuestion.VOTE:
             for_it = (Part("a ", "key"), Part("for it"))
             return [for_it, (Part("r ", "key"), Part("against it")), _words(words)]
-        case Question.HELP:
+        case ScreenQuestion.HELP:
             return [(Part(f"{keys:<14}", "key"), Part(said)) for keys, said in HELP]
-        case Question.LEAVE:
+        case ScreenQuestion.LEAVE:
             said = f"{underway} approved calls still run; leaving cancels them."
             return [(Part(said, "danger"),), _yes("leave")]
-        case Question.NOTHING:
+        case ScreenQuestion.NOTHING:
             return []
 
 

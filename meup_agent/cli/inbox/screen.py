@@ -22,7 +22,13 @@ from meup_agent.approval.inbox_item import (
 from meup_agent.cli.inbox.card import Card, change_rows, time_left, title, why_no_approval
 from meup_agent.cli.inbox.decisions import Decisions
 from meup_agent.cli.inbox.edit import EditRefused, edited_arguments
-from meup_agent.cli.inbox.questions import MAX_MARKED, NOT_OFFERED, REASONS, Question, lines_of
+from meup_agent.cli.inbox.questions import (
+    MAX_MARKED,
+    NOT_OFFERED,
+    REASONS,
+    ScreenQuestion,
+    lines_of,
+)
 from meup_agent.cli.inbox.rows import CardRow, Part, row, theirs
 from meup_agent.cli.inbox.themes import DARK, LIGHT, THEMES
 from meup_agent.cli.inbox.views import QueueView, RowsView
@@ -108,7 +114,7 @@ class InboxApp(App[None]):
         self._gone: ItemLeft | None = None
         self._at = 0  # the place of the current one in the queue
         self.decisions = Decisions(inbox, self._tell)
-        self.question = Question.NOTHING
+        self.question = ScreenQuestion.NOTHING
         self._words = ""
         self._edited: dict[str, Any] = {}
 
@@ -151,7 +157,7 @@ class InboxApp(App[None]):
                 self._take(each)
             # Another one beside what is on the screen changes nothing there but the queue.
             touched = any(_item_of(each) in (None, self.current) for each in batch)
-            if touched and self._gone is None and self.question is not Question.EDITED:
+            if touched and self._gone is None and self.question is not ScreenQuestion.EDITED:
                 self._show_card(anew=False)
             self._show_frame()
             self.call_after_refresh(self._note_drawn)
@@ -189,7 +195,7 @@ class InboxApp(App[None]):
             if left.by != self._inbox.me:
                 self._say(*title(item), f" {left.words}", style="dim")
             return
-        if self.question is not Question.HELP:
+        if self.question is not ScreenQuestion.HELP:
             self._close_question()
         if left.by == self._inbox.me:
             self._go_to(self._at, by_itself=True)
@@ -276,7 +282,9 @@ class InboxApp(App[None]):
         self.query_one("#note", Static).update(self.note, layout=False)
         self._show_question()
         keys = self.query_one("#keys", Static)
-        keys.update(self._keys() if self.question is Question.NOTHING else Text(), layout=False)
+        keys.update(
+            self._keys() if self.question is ScreenQuestion.NOTHING else Text(), layout=False
+        )
 
     def _tick(self) -> None:
         """Show the times of this second, and a scrollbar for all that waits by now."""
@@ -329,18 +337,18 @@ class InboxApp(App[None]):
 
     # --- questions ---
 
-    def _open_question(self, question: Question) -> None:
+    def _open_question(self, question: ScreenQuestion) -> None:
         self.question = question
         self._show_frame()
 
     def _close_question(self) -> None:
-        was, self.question = self.question, Question.NOTHING
+        was, self.question = self.question, ScreenQuestion.NOTHING
         self._words = ""
         field = self.query_one("#words", Input)
         field.display = False
         field.value = ""
         self.screen.set_focus(None)
-        if was is Question.EDITED:
+        if was is ScreenQuestion.EDITED:
             self._show_card(anew=True)
 
     def _show_question(self) -> None:
@@ -376,7 +384,7 @@ class InboxApp(App[None]):
         key = event.character if event.is_printable and event.character else event.key
         event.stop()
         event.prevent_default()
-        if self.question is Question.NOTHING:
+        if self.question is ScreenQuestion.NOTHING:
             await self._browse(key)
         else:
             self._answer(key)
@@ -405,10 +413,10 @@ class InboxApp(App[None]):
                 self.theme = "meup-light" if self.current_theme.dark else "meup-dark"
                 self._show_card(anew=False)
             case "?":
-                self._open_question(Question.HELP)
+                self._open_question(ScreenQuestion.HELP)
             case "q" | "ctrl+c" | "ctrl+q":
                 if self.decisions.underway:
-                    self._open_question(Question.LEAVE)
+                    self._open_question(ScreenQuestion.LEAVE)
                 else:
                     self.exit()
             case "a" | "e" | "r" | "v" | "m":
@@ -419,7 +427,7 @@ class InboxApp(App[None]):
     async def _decide(self, key: str) -> None:
         item = self.current
         if key == "a" and self.marked:
-            self._open_question(Question.MARKED)
+            self._open_question(ScreenQuestion.MARKED)
         elif item is None:
             self._refuse("nothing waits for you")
         elif self._gone is not None:
@@ -433,39 +441,39 @@ class InboxApp(App[None]):
         elif key == "e" and Verb.APPROVE in item.may:
             self.run_worker(self._edit_and_ask(item), exit_on_error=True)
         elif key == "r" and Verb.REJECT in item.may:
-            self._open_question(Question.REASON)
+            self._open_question(ScreenQuestion.REASON)
         elif key == "v" and Verb.VOTE in item.may:
-            self._open_question(Question.VOTE)
+            self._open_question(ScreenQuestion.VOTE)
         else:
             self._refuse(NOT_OFFERED[key])
 
     def _answer(self, key: str) -> None:
         question, item = self.question, self.current
-        if question in (Question.REASON, Question.VOTE) and key == "w":
+        if question in (ScreenQuestion.REASON, ScreenQuestion.VOTE) and key == "w":
             field = self.query_one("#words", Input)
             field.display = True
             self.screen.set_focus(field)
             return
         words, edited = self._words, self._edited
-        if question is not Question.HELP and self._is_too_soon():
+        if question is not ScreenQuestion.HELP and self._is_too_soon():
             self._refuse("the screen has just changed; look, and press it again")
             return
         marked = self._marked_in_order()
         self._close_question()
         match question, key:
-            case Question.LEAVE, "y":
+            case ScreenQuestion.LEAVE, "y":
                 self.exit()
-            case Question.MARKED, "y":
+            case ScreenQuestion.MARKED, "y":
                 self._start(self.decisions.approve_all(marked))
             case _ if item is None or self._gone is not None:
                 pass
-            case Question.SURE, "y":
+            case ScreenQuestion.SURE, "y":
                 self._start(self.decisions.approve(item))
-            case Question.EDITED, "y":
+            case ScreenQuestion.EDITED, "y":
                 self._start(self.decisions.approve(item, edited))
-            case Question.REASON, _ if key in REASONS:
+            case ScreenQuestion.REASON, _ if key in REASONS:
                 self._start(self.decisions.reject(item, REASONS[key][0], words))
-            case Question.VOTE, "a" | "r":
+            case ScreenQuestion.VOTE, "a" | "r":
                 self._start(self.decisions.vote(item, words, approve=key == "a"))
             case _:
                 pass
@@ -512,7 +520,7 @@ class InboxApp(App[None]):
         elif not self._is_whole:
             self._refuse("too long to be shown here: meup inbox show, then meup inbox approve")
         elif self._doubts(item):
-            self._open_question(Question.SURE)
+            self._open_question(ScreenQuestion.SURE)
         else:
             self._start(self.decisions.approve(item))
 
@@ -547,7 +555,7 @@ class InboxApp(App[None]):
         self._edited = edited
         rows = [row(Part("You made of it:", "heading")), CardRow(), *change_rows(different)]
         self.query_one("#card", RowsView).show(rows)
-        self._open_question(Question.EDITED)
+        self._open_question(ScreenQuestion.EDITED)
 
 
 def _item_of(change: InboxChange) -> InboxItem | None:

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 
 from meup_agent import Agent, Space
 from meup_agent.approval import Inbox, InboxItem
-from meup_agent.cli.inbox.questions import Question
+from meup_agent.cli.inbox.questions import ScreenQuestion
 from meup_agent.cli.inbox.screen import InboxApp
 from meup_agent.cli.inbox.views import RowsView
 from tests.interaction.people import PATIENCE, InMemory, join
@@ -62,7 +62,7 @@ class Desk:
         )
         return self.inbox.items[0]
 
-    def asks(self, question: Question) -> bool:
+    def asks(self, question: ScreenQuestion) -> bool:
         """Whether a question is the open one."""
         return self.app.question is question
 

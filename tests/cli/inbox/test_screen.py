@@ -7,7 +7,7 @@ import json
 import pytest
 
 from meup_agent import Rejection
-from meup_agent.cli.inbox.questions import Question
+from meup_agent.cli.inbox.questions import ScreenQuestion
 from meup_agent.cli.inbox.screen import GUARD_SECONDS
 from tests.cli.inbox.people import desk
 
@@ -36,10 +36,10 @@ async def test_what_is_marked_dangerous_takes_a_second_key() -> None:
     async with desk() as d, d.proposer.propose("tools", "wipe", {"disk": "a"}) as proposal:
         item = await d.arrived()
         await d.press("a")
-        assert d.asks(Question.SURE)
+        assert d.asks(ScreenQuestion.SURE)
         assert "marks it as destructive" in d.text("#ask")
         await d.press("x")
-        assert d.asks(Question.NOTHING)
+        assert d.asks(ScreenQuestion.NOTHING)
         assert d.inbox.items == [item]
         await d.press("a", "y")
         assert await proposal.result() == "wiped a"
@@ -106,10 +106,10 @@ async def test_a_question_closes_when_its_proposal_goes() -> None:
         async with d.proposer.propose("tools", "wipe", {"disk": "a"}, ttl=60) as first:
             await d.arrived(2)
             await d.press("k", "a")
-            assert d.asks(Question.SURE)
+            assert d.asks(ScreenQuestion.SURE)
             await first.withdraw("no_longer_needed")
             await d.until(lambda: len(d.inbox) == 1)
-        assert d.asks(Question.NOTHING)
+        assert d.asks(ScreenQuestion.NOTHING)
         await d.press("y")
         assert len(d.inbox) == 1
 
@@ -145,7 +145,7 @@ async def test_an_edit_is_shown_before_it_is_sent() -> None:
     ):
         await d.arrived()
         await d.press("e")
-        await d.until(lambda: d.asks(Question.EDITED))
+        await d.until(lambda: d.asks(ScreenQuestion.EDITED))
         assert '- "a.md"' in d.text("#card")
         assert '+ "b.md"' in d.text("#card")
         await d.press("y")
@@ -184,7 +184,7 @@ async def test_an_edit_of_what_is_withdrawn_meanwhile_sends_nothing() -> None:
             await d.arrived()
             await d.press("e")
             await d.until(lambda: "it is gone, so nothing was sent" in d.text("#note"))
-        assert d.asks(Question.NOTHING)
+        assert d.asks(ScreenQuestion.NOTHING)
 
 
 async def test_several_are_approved_by_their_list() -> None:
@@ -217,7 +217,7 @@ async def test_hostile_text_is_inert_and_marked() -> None:
         item = d.inbox.items[0]
         assert any("right-to-left override" in each for each in item.danger)
         await d.press("a")
-        assert d.asks(Question.SURE)
+        assert d.asks(ScreenQuestion.SURE)
 
 
 async def test_a_call_too_long_for_the_screen_is_not_approved_there() -> None:
