@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from meup_agent import Agent, Reason, Rejection, Space
+from meup_agent import Agent, Envelope, Reason, Rejection, Space
 from meup_agent.approval import (
     Departure,
     Inbox,
@@ -19,8 +19,9 @@ from meup_agent.approval import (
     Verb,
 )
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, NotOffered
+from meup_agent.protocol.exchange import ProposalKey
 from tests.interaction.cast import calculator
-from tests.interaction.people import PATIENCE, Meeting, gathered, join
+from tests.interaction.people import PATIENCE, Meeting, gathered, join, session_of
 
 pytestmark = pytest.mark.anyio
 
@@ -213,3 +214,29 @@ async def test_several_are_approved_by_an_explicit_list(meeting: Meeting) -> Non
         assert [each.fulfillment and each.fulfillment.value for each in done] == [2, 4]
         again = await inbox.approve_all(items)
         assert [type(each.error) for each in again] == [AlreadyDecided] * 2
+
+
+async def test_what_the_gateway_told_elsewhere_waits_too(meeting: Meeting) -> None:
+    """Of more open proposals than a gateway tells a newcomer, the older ones come over HTTP."""
+    async with opened(meeting) as (inbox, reviewer, proposer):
+        changes = inbox.changes()
+        async with (
+            proposer.propose("tools", "add", {"a": 1, "b": 2}) as proposal,
+            proposer.propose("tools", "add", {"a": 3, "b": 4}) as withdrawn,
+        ):
+            told = [(await arrived(changes)).envelope, (await arrived(changes)).envelope]
+            async with join(meeting, "second") as late:
+                forget(late, *told)
+                await withdrawn.withdraw(Reason.NO_LONGER_NEEDED)
+                await left(changes)
+                async with Inbox(late, before=told) as theirs:
+                    [item] = theirs.items
+                    assert await theirs.approve(item) is not None
+                    assert await proposal.result() == 3
+        assert reviewer.me == inbox.me
+
+
+def forget(space: Space, *told: Envelope) -> None:
+    """Forget proposals, as who was never told of them."""
+    for each in told:
+        session_of(space).table.proposal_store.forget(ProposalKey(each.sender, each.id))

@@ -33,6 +33,7 @@ from meup_agent.protocol.exchange.table_context import (
 )
 from meup_agent.protocol.lifecycle import OutboundState, ProposalState
 from meup_agent.protocol.outcomes import Ending
+from meup_agent.protocol.resume import ReplayMark
 from meup_agent.reasons import Cause
 
 UNSENT = "the answer could not be sent"
@@ -109,7 +110,7 @@ class ExchangeTable:
     def enter(self, envelope: Envelope, now: float) -> list[Effect]:
         """Enter an open proposal of before we came, that we were told of elsewhere; as a record."""
         if envelope.kind == kinds.MCP_PROPOSAL:
-            self._dispatcher.proposals.receive(envelope, now, begins=False)
+            self._dispatcher.proposals.receive(envelope, now, ReplayMark(in_progress=True))
         return self._flush()
 
     def add_inbox(self, count: int) -> None:
