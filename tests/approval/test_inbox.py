@@ -21,7 +21,7 @@ from meup_agent.approval import (
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, NotOffered
 from meup_agent.protocol.exchange import ProposalKey
 from tests.interaction.cast import calculator
-from tests.interaction.people import PATIENCE, Meeting, gathered, join, session_of
+from tests.interaction.people import PATIENCE, Meeting, gathered, join, session_of, until
 
 pytestmark = pytest.mark.anyio
 
@@ -230,6 +230,7 @@ async def test_what_the_gateway_told_elsewhere_waits_too(meeting: Meeting) -> No
                 await withdrawn.withdraw(Reason.NO_LONGER_NEEDED)
                 await left(changes)
                 async with Inbox(late, before=told) as theirs:
+                    await until(lambda: len(theirs) == 1)
                     [item] = theirs.items
                     assert await theirs.approve(item) is not None
                     assert await proposal.result() == 3
