@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from meup_agent import Agent, Envelope, Reason, Rejection, Space
+from meup_agent import Agent, Envelope, Fulfillment, Reason, Rejection, Space
 from meup_agent.approval import (
     Departure,
     Inbox,
@@ -18,7 +18,7 @@ from meup_agent.approval import (
     ItemLeft,
     Verb,
 )
-from meup_agent.errors import AlreadyDecided, AlreadyInProgress, NotOffered
+from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError, NotOffered
 from meup_agent.protocol.exchange import ProposalKey
 from tests.interaction.cast import calculator
 from tests.interaction.people import PATIENCE, Meeting, gathered, join, session_of, until
@@ -241,3 +241,36 @@ def forget(space: Space, *told: Envelope) -> None:
     """Forget proposals, as who was never told of them."""
     for each in told:
         session_of(space).table.proposal_store.forget(ProposalKey(each.sender, each.id))
+
+
+async def test_two_people_approve_at_once_and_it_runs_once(meeting: Meeting) -> None:
+    runs: list[int] = []
+    counter = Agent("deep")
+
+    @counter.tool
+    async def count() -> int:
+        runs.append(1)
+        return len(runs)
+
+    async with opened(meeting, counter) as (inbox, _, proposer):
+        changes = inbox.changes()
+        async with join(meeting, "second") as other, Inbox(other) as theirs:
+            others = theirs.changes()
+            async with proposer.propose("deep", "count") as proposal:
+                mine, same = await arrived(changes), await arrived(others)
+                outcomes: list[object] = []
+
+                async def approve(box: Inbox, item: InboxItem) -> None:
+                    try:
+                        outcomes.append(await box.approve(item))
+                    except MeupError as error:
+                        outcomes.append(error)
+
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(approve, inbox, mine)
+                    tasks.start_soon(approve, theirs, same)
+                assert await proposal.result() == 1
+    assert runs == [1]
+    done = [each for each in outcomes if isinstance(each, Fulfillment) and not each.is_error]
+    assert len(done) == 1
+    assert (inbox.items, theirs.items) == ([], [])

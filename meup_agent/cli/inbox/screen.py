@@ -193,7 +193,7 @@ class InboxApp(App[None]):
         item = left.item
         if item is not self.current:
             if left.by != self._inbox.me:
-                self._say(*title(item), f" {left.words}", style="dim")
+                self._say(*title(item), " ", *theirs(left.words, "dim"))
             return
         if self.question is not ScreenQuestion.HELP:
             self._close_question()

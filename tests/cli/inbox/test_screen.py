@@ -261,3 +261,13 @@ async def test_leaving_while_something_runs_asks_once() -> None:
         assert "leaving cancels them" in d.text("#ask")
         await d.press("n")
         assert d.app.is_running
+
+
+async def test_words_of_what_went_elsewhere_are_escaped() -> None:
+    async with desk() as d, d.proposer.propose("tools", "read", {"path": "a"}, ttl=60):
+        async with d.proposer.propose("tools", "read", {"path": "b"}, ttl=600) as other:
+            await d.arrived(2)
+            await d.press("k")
+            await other.withdraw("\x1b[2J\u202e")
+            await d.until(lambda: "withdrawn by proposer" in d.text("#note"))
+        assert "\\e[2J\\u202e" in d.text("#note")
