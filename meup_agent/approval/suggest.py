@@ -13,7 +13,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from meup_agent.approval.decision_log import MAX_VALUE_CHARS, Judgement, LoggedProposal
 from meup_agent.approval.policy import Policy
@@ -193,8 +193,8 @@ def _attributes(decided: list[LoggedProposal]) -> Iterator[Attribute]:
 
 def _value_of(name: str) -> Attribute:
     def value(each: LoggedProposal) -> object:
-        found = each.arguments.get(name)
-        return (type(found), found) if _is_exact(found) else None
+        found: object = each.arguments.get(name)
+        return (type(found).__name__, found) if _is_exact(found) else None
 
     return value
 
@@ -244,7 +244,7 @@ def _common(group: list[LoggedProposal]) -> dict[str, Any]:
 
 def _pattern_of(values: list[Any]) -> Any:
     """The pattern of what an argument always was; ``None`` where that is anything."""
-    if len({type(each) for each in values}) != 1:
+    if len({type(each).__name__ for each in values}) != 1:
         return None
     few = set(values) if all(map(_is_exact, values)) else set[Any]()
     if 0 < len(few) <= MAX_NAMES:
@@ -296,7 +296,7 @@ def _taken(common: dict[str, Any], others: Iterable[LoggedProposal]) -> int:
 def _list(given: Any) -> list[Any]:
     if given is None:
         return []
-    return given if isinstance(given, list) else [given]
+    return cast("list[Any]", given) if isinstance(given, list) else [given]
 
 
 def _fits(value: object, wanted: list[Any]) -> bool:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from meup_agent.approval.policy import Policy
 from meup_agent.approval.rule_index import ArgumentIndex, BeginningIndex, beginnings_of
-from meup_agent.approval.rules import AllowRule, DenyRule, PolicyRule
+from meup_agent.approval.rules import RULES, PolicyRule
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.capability import compile_pattern
 from meup_agent.protocol.payloads import Call
@@ -49,11 +49,15 @@ ARGUMENTS = st.dictionaries(
 )
 
 
+def rule_of(verdict: str, tool: Any, arguments: Any) -> PolicyRule:
+    return RULES[verdict](tool, arguments=arguments)
+
+
 @given(
     rules=st.lists(
         st.builds(
-            lambda make, tool, arguments: make(tool, arguments=arguments),
-            st.sampled_from([AllowRule, DenyRule]),
+            rule_of,
+            st.sampled_from(["allow", "deny"]),
             st.sampled_from(["a", "a*", "*", ["a", "b*"], "/a/", "!b"]),
             st.one_of(ARGUMENTS, st.lists(ARGUMENTS, min_size=1, max_size=2)),
         ),

@@ -203,13 +203,15 @@ def test_the_suggestions_are_a_good_policy(past: Past) -> None:
     assert Policy(rules_of(found)).digest == policy.digest
 
 
-ARGUMENTS = st.fixed_dictionaries(
+MORE: list[Any] = [[], {}, None, "x" * 300]
+LIMITS: list[Any] = [1, 2, 1.0, "1"]
+ARGUMENTS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {},
     optional={
         "path": st.sampled_from(["docs/a", "docs/b/c", "src/a", "/etc/x", ".git/a", "docs/.x/y"]),
         "force": st.booleans(),
-        "limit": st.sampled_from([1, 2, 1.0, "1"]),
-        "more": st.sampled_from([[], {}, None, "x" * 300]),
+        "limit": st.sampled_from(LIMITS),
+        "more": st.sampled_from(MORE),
     },
 )
 
@@ -228,7 +230,8 @@ ARGUMENTS = st.fixed_dictionaries(
 def test_no_suggestion_allows_what_was_not_approved(
     made: list[tuple[str, str, dict[str, Any], Judgement]],
 ) -> None:
-    past, calls = Past(), []
+    past = Past()
+    calls: list[tuple[payloads.Call, str, Judgement]] = []
     for tool, proposer, arguments, judgement in made:
         p = past.propose(arguments, tool=tool, by=proposer)
         if judgement is Judgement.REJECTED:

@@ -54,7 +54,7 @@ def decision(number: int) -> Iterator[Envelope]:
     edit = {"text": "[masked]"} if number % 600 == 0 else {}
     request = {"jsonrpc": "2.0", "id": r, **call(number, **edit)}
     yield said("mcp/request", request, r, "reviewer", "files", p)
-    answer = {"jsonrpc": "2.0", "id": r, "result": {"content": []}}
+    answer: dict[str, Any] = {"jsonrpc": "2.0", "id": r, "result": {"content": []}}
     yield said("mcp/response", answer, f"e{p[1:]}", "files", "reviewer", r)
 
 
