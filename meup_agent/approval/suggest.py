@@ -13,7 +13,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from meup_agent.approval.decision_log import MAX_VALUE_CHARS, Judgement, LoggedProposal
 from meup_agent.approval.policy import Policy
@@ -296,7 +296,7 @@ def _taken(common: dict[str, Any], others: Iterable[LoggedProposal]) -> int:
 def _list(given: Any) -> list[Any]:
     if given is None:
         return []
-    return cast("list[Any]", given) if isinstance(given, list) else [given]
+    return [*given] if isinstance(given, list) else [given]
 
 
 def _fits(value: object, wanted: list[Any]) -> bool:
