@@ -12,7 +12,7 @@ from meup_agent.testing import MemorySpace
 
 POLICY = Path(__file__).with_name("four_eyes.yaml")
 VOTE = {"method": "tools/call", "params": {"name": "vote"}}
-PARTICIPANTS = {
+PARTICIPANTS: dict[str, list[dict[str, object]]] = {
     "server": [{"kind": "mcp/response"}],
     "reviewer": [{"kind": "*"}],
     "lead": [

@@ -13,7 +13,7 @@ from tests.programs import ROOT
 REFERENCE = ROOT / "docs" / "reference"
 PACKAGE = Path(meup_agent.__file__).parent
 
-UNITS = {"": 1, "s": 1, "KiB": 2**10, "MiB": 2**20}
+UNITS = {"": 1, "s": 1, "days": 86_400, "KiB": 2**10, "MiB": 2**20}
 
 NO_LIMITS = {
     # Codes and numbers that standards give.

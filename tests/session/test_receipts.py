@@ -21,7 +21,7 @@ from tests.session.test_refused_early import proposed
 
 pytestmark = pytest.mark.anyio
 
-Verb = Callable[[], Awaitable[None]]
+Verb = Callable[[], Awaitable[object]]
 
 
 async def withdrawing(
