@@ -11,6 +11,7 @@ import anyio
 from meup_agent.gateway.console.rendering import key_of, make_environment
 from meup_agent.gateway.console.stream import FRESH, GATHER_SECONDS, EventQueues, pack
 from meup_agent.gateway.edge.http.context import Problem, read_journal
+from meup_agent.gateway.edge.http.space_views import proposals_of
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.protocol.space.fanout import FrameFormat
@@ -18,6 +19,7 @@ from meup_agent.protocol.space.fanout import FrameFormat
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from meup_agent.protocol.audit import ProposalAudit
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.space.journal import Entry
     from meup_agent.protocol.space.server import SpaceServer
@@ -98,6 +100,12 @@ class Threads:
     def __init__(self) -> None:
         self._known: OrderedDict[str, tuple[str, str]] = OrderedDict()
 
+    def learn(self, proposal: ProposalAudit) -> None:
+        """Know a proposal of before, and what was said of it."""
+        found = (proposal.proposer, proposal.id)
+        for name in (proposal.id, *(each.id for each in proposal.steps)):
+            self._note(name, found)
+
     def of(self, envelope: Envelope) -> tuple[str, str]:
         """Proposer and id of the proposal of an envelope; two empty texts: it belongs to none."""
         found = ("", "")
@@ -109,10 +117,13 @@ class Threads:
                     found = self._known[each]
                     break
         if found[1]:
-            self._known[envelope.id] = found
-            if len(self._known) > MAX_THREADS:
-                self._known.popitem(last=False)
+            self._note(envelope.id, found)
         return found
+
+    def _note(self, name: str, proposal: tuple[str, str]) -> None:
+        self._known[name] = proposal
+        if len(self._known) > MAX_THREADS:
+            self._known.popitem(last=False)
 
 
 class SpaceFeed:
@@ -130,6 +141,8 @@ class SpaceFeed:
         self._changed = anyio.Event()
         self._closed = False
         self.columns.add(*(each.participant for each in host.members))
+        for proposal in proposals_of(host).audit.proposals:
+            self.threads.learn(proposal)
 
     async def follow(self) -> None:
         """Publish what is said until cancelled."""

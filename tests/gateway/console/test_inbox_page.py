@@ -133,3 +133,17 @@ async def test_withdrawn_proposal_leaves(site: Site) -> None:
     answer = await browser.post(f"/inbox/{key}/reject", fields_in(page, f"/inbox/{key}/reject"))
     assert answer.status_code in (303, 409)
     assert "withdrawn" in (await browser.get(f"/proposals/{key}")).text
+
+
+async def test_dangerous_call_asks_for_the_word(site: Site) -> None:
+    await site.propose(await proposer_of(site), {"path": "safe\u202egpj.exe"})
+    browser = await site.browser("you")
+    page, key = await card(browser)
+    assert "Look twice" in page
+    for word in ("", "yes", "approve it"):
+        answer = await browser.submit("/inbox", f"/inbox/{key}/approve", word=word)
+        assert answer.status_code == 400
+        assert "marked as dangerous" in answer.text
+    assert site.ran == []
+    answer = await browser.submit("/inbox", f"/inbox/{key}/approve", word=" Approve ")
+    assert answer.status_code == 303
