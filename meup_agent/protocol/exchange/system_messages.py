@@ -73,7 +73,6 @@ class SystemMessages(TablePart):
         context.envelope_sender.me = context.me
         context.connected = True
         context.read_clock(envelope, now)
-        context.watch_expiries(now)
         if update:
             for participant in changed.left:
                 self._scheduler.participant_left(participant, now)
@@ -85,6 +84,7 @@ class SystemMessages(TablePart):
             return
         cursor = context.cursor
         cursor.begin(missed, seq, now, context.time_of_day())
+        context.watch_expiries(now)
         context.envelope_sender.copies_get_new_ids = cursor.seq is not None
         self._last_welcome = envelope
         self._scheduler.pause(now, paused=back)

@@ -182,11 +182,17 @@ class TableContext(msgspec.Struct):
         if self.state_of(record, now) is not record.state:
             record.step(ProposalEvent.EXPIRY, "", Reason.TIMEOUT)
 
+    @property
+    def is_behind(self) -> bool:
+        """True while there is more to read that the gateway has decided before this moment."""
+        is_current = self.connected and self.cursor.until is None
+        return self.roster.guarantees.resume and not is_current
+
     def watch_expiries(self, now: float) -> None:
         """Look again when the next proposal may have expired."""
         self.proposal_store.watches_more = False
         due, moment = self.proposal_store.next_expiry, self.moment(now)
-        if due is not None and moment is not None:
+        if due is not None and moment is not None and not self.is_behind:
             seconds = (due - moment) / 1_000_000 + self.transit
             self.look_again(now + max(seconds, _SHORTEST), EXPIRIES)
 
@@ -196,9 +202,8 @@ class TableContext(msgspec.Struct):
         Where the gateway decides which request came in time, it may still be on its way to us, or
         among what we missed.
         """
-        moment, guarantees = self.moment(now), self.roster.guarantees
-        is_behind = not self.connected or self.cursor.until is not None
-        if moment is None or (guarantees.resume and is_behind):
+        moment = self.moment(now)
+        if moment is None or self.is_behind:
             return []
         return self.proposal_store.expire(moment - round(self.transit * 1_000_000))
 
