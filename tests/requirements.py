@@ -254,6 +254,7 @@ EXTRAS: Final = {
     "6.ttl": "a foreign ttl, in milliseconds, counts from the acceptance",
     "6.expires_at.hint": "up to 60 s it may be the clocks that differ, and nothing is extended",
     "6.digest": "a fulfillment carries its proposal's digest, or says that it was edited",
+    "6.digest.shown": "what a decider is shown is byte for byte what the digest covers, and runs",
     "6.meta_not_repeated": "of a proposal's _meta a fulfillment repeats traceparent alone",
     "6.target": "who should execute stands in _meta",
     "6.ts": "what is said again says the time at which it was said first",

@@ -77,6 +77,14 @@ class Proposal:
         return self._session.table.state_of(record, self._session.now())
 
     @property
+    def canonical(self) -> bytes | None:
+        """The call as its digest covers it: RFC 8785, with the target (PROTOCOL 6).
+
+        ``None`` where the call has no such form, with an integer above 2^53 say.
+        """
+        return payloads.canonical(self.method, self._call.params, self.target)
+
+    @property
     def expires_at(self) -> datetime | None:
         """The time at which its proposer gives it up, where it said so; a renewal moves it."""
         record = self._record or self._entry

@@ -279,15 +279,21 @@ def without_meta(params: JsonObject) -> JsonObject:
     return {name: value for name, value in params.items() if name != META}
 
 
-def digest(method: str, params: JsonObject, target: str | None) -> str | None:
-    """SHA-256, hex, of a call in RFC 8785 form (PROTOCOL 6); ``None`` where it has none."""
+def canonical(method: str, params: JsonObject, target: str | None) -> bytes | None:
+    """A call in RFC 8785 form, which its digest covers (PROTOCOL 6); ``None`` where it has none."""
     call: JsonObject = {"method": method, "params": without_meta(params)}
     if target is not None:
         call["target"] = target
     try:
-        return hashlib.sha256(rfc8785.dumps(call)).hexdigest()
+        return rfc8785.dumps(call)
     except (rfc8785.CanonicalizationError, RecursionError):
         return None
+
+
+def digest(method: str, params: JsonObject, target: str | None) -> str | None:
+    """SHA-256, hex, of a call's :func:`canonical` form (PROTOCOL 6)."""
+    covered = canonical(method, params, target)
+    return None if covered is None else hashlib.sha256(covered).hexdigest()
 
 
 class Change(msgspec.Struct, frozen=True):
