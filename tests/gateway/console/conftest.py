@@ -23,6 +23,13 @@ PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
     "other": [{"kind": "mcp/request"}, {"kind": "mcp/reject"}],
     "looker": [{"kind": "chat"}],
     "boss": [{"kind": "*"}],
+    "voter": [
+        {"kind": "mcp/request", "payload": {"method": "tools/call", "params": {"name": "vote"}}},
+        {"kind": "mcp/request", "payload": {"method": "tools/call", "params": {"name": "waiting"}}},
+        {"kind": "mcp/request", "payload": {"method": "tools/list"}},
+        {"kind": "mcp/reject"},
+    ],
+    "reviewer": [{"kind": "*"}],
     "proposer": [
         {"kind": "mcp/proposal"},
         {"kind": "chat"},

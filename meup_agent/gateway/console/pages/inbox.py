@@ -184,9 +184,12 @@ async def vote(context: PageContext) -> Response:
     if given not in ("approve", "reject"):
         return inbox_page(context, item, status=BAD_REQUEST, problem="Vote for it or against it.")
     words = context.form.get("words", "").strip() or None
-    inbox = cast("Any", context.here.inbox)
+    inbox = context.here.inbox
     return await _decide(
-        context, item, lambda: inbox.vote(item, given == "approve", words), "Voted"
+        context,
+        item,
+        lambda: inbox.vote(item, approve=given == "approve", explanation=words),
+        "Voted",
     )
 
 
