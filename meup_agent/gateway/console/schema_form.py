@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, cast
 
 from meup_agent.gateway.console.rendering import editable, hides_something
+from meup_agent.protocol.payloads import as_object
 
 MAX_SCHEMA_FIELDS: Final = 40
 """Fields of a form; a tool with more is edited as JSON."""
@@ -51,14 +52,13 @@ class SchemaField(NamedTuple):
 
 def fields_of(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[SchemaField]:
     """The fields of a schema, with the proposed values; none where JSON serves better."""
-    properties = schema.get("properties")
-    if not isinstance(properties, dict) or not 0 < len(properties) <= MAX_SCHEMA_FIELDS:
+    properties = as_object(schema.get("properties"))
+    if not 0 < len(properties) <= MAX_SCHEMA_FIELDS:
         return []
-    listed = schema.get("required")
-    required = set(map(str, listed)) if isinstance(listed, list) else set[str]()
+    required = set(map(str, _listed(schema.get("required"))))
     fields: list[SchemaField] = []
-    for number, (name, each) in enumerate(cast("dict[str, Any]", properties).items()):
-        described: dict[str, Any] = each if isinstance(each, dict) else {}
+    for number, (name, each) in enumerate(properties.items()):
+        described = as_object(each)
         given = name in arguments
         value = arguments.get(name)
         kind, choices = _kind(described, value, given)
@@ -82,8 +82,8 @@ def fields_of(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[S
 
 
 def _kind(described: Mapping[str, Any], value: object, given: bool) -> tuple[str, tuple[str, ...]]:
-    type_, choices = described.get("type"), described.get("enum")
-    if isinstance(choices, list) and 0 < len(choices) <= MAX_SCHEMA_FIELDS:
+    type_, choices = described.get("type"), _listed(described.get("enum"))
+    if 0 < len(choices) <= MAX_SCHEMA_FIELDS:
         texts = tuple(map(_json, choices))
         if not given or _json(value) in texts:
             return "choice", texts
@@ -92,6 +92,10 @@ def _kind(described: Mapping[str, Any], value: object, given: bool) -> tuple[str
     if type_ == "string" and (not given or (isinstance(value, str) and not hides_something(value))):
         return "text", ()
     return "json", ()
+
+
+def _listed(value: object) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def _json(value: object) -> str:

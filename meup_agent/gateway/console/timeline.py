@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 
@@ -14,6 +14,7 @@ from meup_agent.gateway.edge.http.context import Problem, read_journal
 from meup_agent.gateway.edge.http.space_views import proposals_of
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
+from meup_agent.protocol.payloads import as_object
 from meup_agent.protocol.space.fanout import FrameFormat
 
 if TYPE_CHECKING:
@@ -271,8 +272,7 @@ def _describe(envelope: Envelope) -> tuple[str, str, str]:
         text = payload.get("message", payload.get("text"))
         return verb, text if isinstance(text, str) else "", "chat"
     if kind == kinds.SYSTEM_PRESENCE:
-        who: Any = payload.get("participant")
-        name = who.get("id", "") if isinstance(who, dict) else ""
+        name = as_object(payload.get("participant")).get("id", "")
         event = {"join": "came", "leave": "left"}.get(str(payload.get("event")), "changed")
         return "tells", f"{name} {event}", "system"
     return verb, f"{kind} {_compact(payload)}", "system" if kind.startswith("system") else "other"

@@ -90,7 +90,7 @@ def _page(context: PageContext, tried: dict[str, Any]) -> Response:
             )
         )
     shown.sort(key=lambda each: (not each.here, each.name))
-    sample = {"recipient": "x", "capabilities": [], "participant_id": "x"}
+    sample: dict[str, Any] = {"recipient": "x", "capabilities": [], "participant_id": "x"}
     return context.page(
         "participants.html",
         participants=shown,
