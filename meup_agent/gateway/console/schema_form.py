@@ -94,8 +94,8 @@ def _kind(described: Mapping[str, Any], value: object, given: bool) -> tuple[str
     return "json", ()
 
 
-def _listed(value: object) -> list[Any]:
-    return cast("list[Any]", value) if isinstance(value, list) else []
+def _listed(value: object) -> list[object]:
+    return cast("list[object]", value) if isinstance(value, list) else []
 
 
 def _json(value: object) -> str:
