@@ -60,7 +60,7 @@ async def ways(space: Space) -> dict[str, Call]:
     from meup_agent.adapters.pydantic_ai import SpaceToolset
 
     anything: Any = None
-    toolset: SpaceToolset[None] = SpaceToolset(space)
+    toolset: Any = SpaceToolset(space)
     [[name, tool]] = (await toolset.get_tools(anything)).items()
     [function] = await openai_agents.space_tools(space)
     [structured] = await langchain.space_tools(space)
