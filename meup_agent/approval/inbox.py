@@ -64,14 +64,14 @@ MAX_LOOKED_AT: Final = 20
 MAX_AT_FIRST: Final = 200
 """Proposals that are listed when an inbox opens, before it is drawn."""
 
-MAX_AT_A_TURN: Final = 20
+MAX_AT_A_TURN: Final = 40
 """Others that are listed in one turn of the loop: a few milliseconds."""
 
 SCREEN_SECONDS: Final = 0.25
 """Pause before the first of them, in which the first screen is drawn."""
 
-TURN_SECONDS: Final = 0.003
-"""Pause between these turns, in which a screen is drawn."""
+TURN_SECONDS: Final = 0.02
+"""Pause between these turns, so that a screen is drawn meanwhile also where the machine is busy."""
 
 TELL_EVERY: Final = 1_000
 """Others that are listed until readers are told."""

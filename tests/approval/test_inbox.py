@@ -14,6 +14,7 @@ from meup_agent.approval import (
     Inbox,
     InboxChanges,
     InboxItem,
+    InboxRenewed,
     ItemArrived,
     ItemLeft,
     Verb,
@@ -274,3 +275,55 @@ async def test_two_people_approve_at_once_and_it_runs_once(meeting: Meeting) -> 
     done = [each for each in outcomes if isinstance(each, Fulfillment) and not each.is_error]
     assert len(done) == 1
     assert (inbox.items, theirs.items) == ([], [])
+
+
+async def test_a_flood_of_one_leaves_out_none_of_the_others(
+    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meup_agent.approval.inbox_queue.MAX_OF_A_PROPOSER", 2)
+    async with opened(meeting, "second") as (inbox, _, proposer):
+        changes = inbox.changes()
+        async with (
+            proposer.propose("tools", "add", {"a": 1, "b": 1}),
+            proposer.propose("tools", "add", {"a": 2, "b": 2}),
+            proposer.propose("tools", "add", {"a": 3, "b": 3}),
+            join(meeting, "mallory") as other,
+            other.propose("tools", "add", {"a": 4, "b": 4}),
+        ):
+            found = [(await arrived(changes)).arguments["a"] for _ in range(3)]
+        assert found == [1, 2, 4]
+        assert inbox.left_out == 1
+
+
+async def test_thousands_are_listed_in_turns(
+    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meup_agent.approval.inbox.MAX_AT_FIRST", 1)
+    async with opened(meeting) as (inbox, reviewer, proposer):
+        changes = inbox.changes()
+        async with (
+            proposer.propose("tools", "add", {"a": 1, "b": 1}, ttl=None),
+            proposer.propose("tools", "add", {"a": 2, "b": 2}, ttl=60),
+            proposer.propose("tools", "add", {"a": 3, "b": 3}, ttl=600),
+        ):
+            for _ in range(3):
+                await arrived(changes)
+            async with Inbox(reviewer) as late:
+                news = late.changes()
+                assert [item.arguments["a"] for item in late.items] == [2]
+                await late.settle(PATIENCE)
+                assert [item.arguments["a"] for item in late.items] == [2, 3, 1]
+                assert isinstance(await anext(news), InboxRenewed)
+
+
+async def test_a_slow_reader_gets_one_word_instead_of_a_growing_queue(
+    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meup_agent.approval.inbox_changes.MAX_CHANGES", 2)
+    async with opened(meeting) as (inbox, _, proposer):
+        slow = inbox.changes()
+        for number in range(3):
+            async with proposer.propose("tools", "add", {"a": number, "b": 0}):
+                await until(lambda: len(inbox) == 1)
+            await until(lambda: not len(inbox))
+        assert any(isinstance(each, InboxRenewed) for each in slow.taken())

@@ -48,25 +48,22 @@ def _refuse_constant(name: str) -> None:
 def as_text(arguments: dict[str, Any]) -> str:
     """Arguments as JSON with indents, in which what is invisible is escaped."""
     written = json.dumps(arguments, indent=2, ensure_ascii=False)
-    if written.isascii():
-        return written + "\n"
     lines = ("".join(_escaped(line)) for line in written.split("\n"))
     return "\n".join(lines) + "\n"
 
 
 def _escaped(line: str) -> list[str]:
-    """A line of JSON; what prints as another text than it is stands as an escape of JSON."""
-    if line.isascii():
+    """A line of JSON; what does not print as itself stands as an escape of JSON."""
+    if line.isascii() and line.isprintable():
         return [line]
-    shown = segments(line)
-    if not any(each.mark for each in shown):
-        return [line]
+    hidden = {each for each in line if not each.isascii() and _hides(each)}
     return [
-        json.dumps(each)[1:-1] if not each.isascii() and _is_marked(each) else each for each in line
+        json.dumps(each)[1:-1] if each in hidden or not each.isprintable() else each
+        for each in line
     ]
 
 
-def _is_marked(character: str) -> bool:
+def _hides(character: str) -> bool:
     return any(each.mark not in (None, Mark.LOOK_ALIKE) for each in segments(character))
 
 
