@@ -79,7 +79,7 @@ async def measured(count: int, new: int) -> tuple[float, float, list[float]]:
         app = InboxApp(inbox, where="lead")
         async with app.run_test(size=(120, 40)) as pilot:
             await pilot.pause()
-            shown = app.drawn_at - app.mounted_at
+            shown = app.first_drawn_at - app.mounted_at
             await inbox.settle(60)
             assert len(inbox) == count
             taken: list[float] = []

@@ -109,7 +109,7 @@ class InboxApp(App[None]):
         self.note = Text()
         self._changed_at = -GUARD_SECONDS
         self._is_whole = True
-        self.mounted_at = 0.0
+        self.mounted_at = self.first_drawn_at = 0.0
         self.drawn_at = 0.0  # when the last change of the inbox was on the screen
         self._gone: ItemLeft | None = None
         self._at = 0  # the place of the current one in the queue
@@ -164,6 +164,7 @@ class InboxApp(App[None]):
 
     def _note_drawn(self) -> None:
         self.drawn_at = time.perf_counter()
+        self.first_drawn_at = self.first_drawn_at or self.drawn_at
 
     def _take(self, change: InboxChange) -> None:
         match change:
@@ -251,7 +252,14 @@ class InboxApp(App[None]):
             text.append(part.text, self._styles[part.style])
         return text
 
+    @property
+    def _is_drawn(self) -> bool:
+        """True if the parts of the screen are there: not while the program ends."""
+        return bool(self.query("#keys"))
+
     def _show_card(self, *, anew: bool) -> None:
+        if not self._is_drawn:
+            return
         view = self.query_one("#card", RowsView)
         if self.current is None:
             view.show(self._nothing())
@@ -269,6 +277,8 @@ class InboxApp(App[None]):
 
     def _show_frame(self) -> None:
         """Draw everything around the card."""
+        if not self._is_drawn:
+            return
         items = self._inbox.items
         if self.current is not None and self._gone is None and self.current in items:
             self._at = items.index(self.current)
@@ -288,8 +298,9 @@ class InboxApp(App[None]):
 
     def _tick(self) -> None:
         """Show the times of this second, and a scrollbar for all that waits by now."""
-        self._show_times()
-        self.query_one("#queue", QueueView).measure()
+        if self._is_drawn:
+            self._show_times()
+            self.query_one("#queue", QueueView).measure()
 
     def _show_times(self) -> None:
         waiting = len(self._inbox)
@@ -344,6 +355,8 @@ class InboxApp(App[None]):
     def _close_question(self) -> None:
         was, self.question = self.question, ScreenQuestion.NOTHING
         self._words = ""
+        if not self._is_drawn:
+            return
         field = self.query_one("#words", Input)
         field.display = False
         field.value = ""
