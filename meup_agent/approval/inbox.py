@@ -133,9 +133,6 @@ class Inbox(AsyncContextManagerMixin):
         self._readers = InboxReaders()
         self._directory = ToolDirectory(space, self._tools_came)
         self._offers = InboxOffers(space, self._directory)
-        self._rules = ReviewerRules(
-            space, self._directory, self._rules_came, self._look_for_reviewers
-        )
         # By reviewer; a proposal of which it says nothing more has no rule of its any more.
         self._ruled: dict[str, dict[ProposalKey, InboxRule]] = {}
         # The last proposal for others alone: a reviewer among these may ask us.
@@ -143,6 +140,13 @@ class Inbox(AsyncContextManagerMixin):
         self._backlog: list[ProposalEntry] = []
         self._late = Condition()
         self._settled = Condition()
+        self._rules = ReviewerRules(
+            space,
+            self._directory,
+            self._rules_came,
+            self._look_for_reviewers,
+            self._settled.notify_all,
+        )
         self.left_out = 0
 
     @asynccontextmanager

@@ -96,6 +96,7 @@ class ReviewerRules:
         directory: The tools of its participants.
         told: Handed what a reviewer says, whole.
         seek: Asks for the tools of those who may be reviewers.
+        asked: Called when each of them has been asked.
     """
 
     def __init__(
@@ -104,11 +105,13 @@ class ReviewerRules:
         directory: ToolDirectory,
         told: Callable[[str, dict[ProposalKey, InboxRule]], None],
         seek: Callable[[], None],
+        asked: Callable[[], None],
     ) -> None:
         self._space = space
         self._directory = directory
         self._told = told
         self._seek = seek
+        self._asked = asked
         self._changed = Condition()
         self._is_due = True
         self._young_since: float | None = None
@@ -159,6 +162,7 @@ class ReviewerRules:
                 for reviewer in self.reviewers:
                     await self._ask(reviewer)
                 self.has_asked = True
+                self._asked()
             with anyio.move_on_after(self._pause()):
                 while not self._is_due:
                     await self._changed.wait()
