@@ -198,7 +198,7 @@ class HostilePeers(RuleBasedStateMachine):
         known = self.proposed.setdefault(key, [])
         at = float("inf")
         if call.expires_at is not None:
-            at = (call.expires_at - BEGIN).total_seconds() + 60
+            at = (call.expires_at - BEGIN).total_seconds() + 60 + TRANSIT_SECONDS
         for older in known:
             older.over = older.over or "replaced"
         new = Proposed(call.arguments["path"], at)

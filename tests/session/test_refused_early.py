@@ -80,3 +80,4 @@ async def test_a_rejection_that_is_too_large_leaves_not_even_in_part(
                 chat = await end.hear(kinds.CHAT)
                 assert chat.correlation == (reject.id,)
                 await end.echo(reject)
+                await end.echo(chat)
