@@ -33,6 +33,7 @@ from meup_agent.protocol.exchange import (
     Start,
 )
 from meup_agent.protocol.exchange.proposal_store import ProposalStore
+from meup_agent.protocol.exchange.table_context import TRANSIT_SECONDS
 from meup_agent.protocol.exchange.ttl_map import Tombstones
 from meup_agent.protocol.guarantees import OURS, said_by
 from tests.effort import scaled
