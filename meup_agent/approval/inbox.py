@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
-import anyio.lowlevel
 import msgspec
 from anyio import AsyncContextManagerMixin
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 import msgspec
@@ -221,7 +221,7 @@ def read_rule(reviewer: str, said: Mapping[str, Any]) -> InboxRule:
 def read_count(said: Mapping[str, Any]) -> dict[str, Any]:
     """The count in a reviewer's answer: ``of``, ``among`` and ``votes``."""
     of, among = said.get("of"), said.get("among")
-    names = among if isinstance(among, list) else []
+    names = cast("list[object]", among) if isinstance(among, list) else []
     votes = {
         voter: str(vote)
         for voter, vote in list(as_object(said.get("votes")).items())[:MAX_VOTERS]

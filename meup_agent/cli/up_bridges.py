@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Generator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -55,8 +56,8 @@ async def run_bridge(
 
 def _load_bridge() -> None:
     """Import the bridge, and with it the SDK."""
-    from meup_agent.mcp import bridge, bridge_group  # noqa: F401
-
+    for name in ("bridge", "bridge_group"):
+        import_module(f"meup_agent.mcp.{name}")
     end_loading()
 
 

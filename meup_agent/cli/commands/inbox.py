@@ -130,10 +130,14 @@ async def _show_live(
     box = Inbox(space, past=past.decided, before=past.waiting)
     async with box, Notifier(notify) as told:
         me, name = visible(space.me, MAX_NAME), visible(session.space_name, MAX_NAME)
+
+        async def edit(text: str) -> str:
+            return await run_editor(text, app.suspended)
+
         app = InboxApp(
             box,
             where=f"{me} in {name}",
-            edit=lambda text: run_editor(text, app.suspended),
+            edit=edit,
             notify=told.arrived,
             light=light,
         )

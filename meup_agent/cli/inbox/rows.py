@@ -82,7 +82,7 @@ class ShownValue:
         elif isinstance(value, list) and _wants_rows(cast("list[object]", value)):
             yield from self._items(head, cast("list[object]", value), indent, depth)
         else:
-            yield CardRow((*head, *self._inline(value)), indent)
+            yield CardRow((*head, *self._inline(value)), indent)  # pyright: ignore[reportUnknownArgumentType] - it is any JSON
 
     def _items(
         self, head: tuple[Part, ...], values: list[object], indent: int, depth: int

@@ -151,7 +151,9 @@ class QueueView(ScrollView):
 
 def styles_of(view: ScrollView) -> dict[str, str]:
     """The styles for the theme of the moment."""
-    return DARK if view.app.current_theme.dark else LIGHT
+    # Of which kind an app is, a view does not know.
+    theme = view.app.current_theme  # pyright: ignore[reportUnknownMemberType]
+    return DARK if theme.dark else LIGHT
 
 
 def to_strip(parts: Iterable[Part], styles: dict[str, str], base: Style, width: int) -> Strip:
