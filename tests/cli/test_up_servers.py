@@ -47,7 +47,7 @@ def test_a_call_of_a_server_waits_for_the_user(tmp_path: Path, state: dict[str, 
     write(tmp_path)
     arguments = ("up", "--servers", "mcp.json", "--port", "0")
     with running(*arguments, cwd=tmp_path, variables=state) as process:
-        process.until("meup reject ID")
+        process.until("meup inbox list")
         process.until("is 'first' in the space 'mcp'", stream="err")
         process.until("is 'second' in the space 'mcp'", stream="err")
         pasted = json.loads(process.out[process.out.index("{") : process.out.rindex("}\n") + 1])
@@ -147,7 +147,7 @@ def test_a_token_file_that_others_can_read_is_refused(
     write(tmp_path)
     arguments = ("up", "--servers", "mcp.json", "--port", "0")
     with running(*arguments, cwd=tmp_path, variables=state) as process:
-        process.until("meup reject ID")
+        process.until("meup inbox list")
         assert process.end(INTERRUPT) == exit_codes.OK
     [token] = Path(state["MEUP_STATE_DIR"]).glob("up/*/you.token")
     token.chmod(0o644)

@@ -136,7 +136,7 @@ async def test_join_frame_of_another_identity_is_not(
     async with dial(gateway, "alice") as alice:
         await read(alice, 2)
         await alice.send(join_frame(gateway, **changes))
-        assert (await read(alice))[0]["payload"]["error"] == "invalid_envelope"
+        assert await close_code(alice) == 4401
 
 
 @pytest.mark.parametrize(

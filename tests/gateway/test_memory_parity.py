@@ -17,8 +17,14 @@ async def test_welcome_says_who_one_is_and_who_is_there(site: Site) -> None:
         assert welcome["to"] == ["alice"]
         assert welcome["from"] == "system:gateway"
         assert welcome["payload"] == {
-            "you": {"id": "alice", "capabilities": [*PARTICIPANTS["alice"], WITHDRAW]},
-            "participants": [{"id": "bob", "capabilities": PARTICIPANTS["bob"]}],
+            "you": {
+                "id": "alice",
+                "capabilities": [*PARTICIPANTS["alice"], WITHDRAW],
+                "dialect": DIALECT,
+            },
+            "participants": [
+                {"id": "bob", "capabilities": PARTICIPANTS["bob"], "dialect": DIALECT}
+            ],
             "dev.meup/guarantees": {
                 "identity_checked": True,
                 "echo": True,

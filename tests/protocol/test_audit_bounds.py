@@ -203,6 +203,7 @@ def test_as_json() -> None:
             "at": "2023-11-14T22:13:22.000Z",
             "reason": "unsafe",
             "explanation": "",
+            "rule": None,
         },
         "changes": [],
         "fulfillments": [],
@@ -213,6 +214,7 @@ def test_as_json() -> None:
                 "id": "e2",
                 "reason": "unsafe",
                 "explanation": "",
+                "rule": None,
             }
         ],
         "omitted": 0,

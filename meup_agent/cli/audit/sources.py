@@ -20,8 +20,8 @@ from meup_agent.protocol.space.journal import Entry
 
 PAGE: Final = 500  # entries that are read at a time
 
-DIALECT: Final = "mew/v0.4"
-"""The dialect that has words for everything, so that nothing is left out on its way to us."""
+DIALECT: Final = "meup/v0.1"
+"""Our own dialect: in the published ones `to` of a proposal names its executor, not who decides."""
 
 _SHOWN_SPACES: Final = 8
 _MICROSECONDS: Final = 1_000_000
