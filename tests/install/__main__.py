@@ -44,17 +44,15 @@ WORKERS = 2 * (os.cpu_count() or 1)
 
 THE_SAME_EVERYWHERE = (
     *("bench", "docs", "fuzz", "install", "properties", "test_layers.py"),
+    *("bypass", "conformance", "existing", "faults"),
     "mcp/bridge/test_real_servers.py",
 )
 """What measures, what reads pages and sources, what looks for mistakes of thought in the protocol's
-rules, and the servers of others, in environments of their own: it finds the same whatever is
-installed, and takes its time."""
+rules or plays whole stories by them, and the servers of others, in environments of their own: it
+finds the same whatever is installed, and takes its time."""
 
-AT_THE_EDGE = (
-    *("agent", "cli", "client", "examples", "interaction"),
-    *("test_exports.py", "transport"),
-)
-"""What uses the package through a library, a socket, a process or its public names."""
+AT_THE_EDGE = ("cli", "examples", "gateway/console", "test_exports.py", "transport")
+"""What uses the package through a process, a socket, its files or its public names."""
 
 WHERE = """
 import sys, pathlib, meup_agent
