@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import anyio
+
 from meup_agent import Agent, Proposal
+from meup_agent.approval import Inbox
+from meup_agent.cli.inbox.card import Card
+from meup_agent.cli.inbox.rows import CardRow
 from meup_agent.cli.render import escape
 from tests.bypass.incident import incident
 from tests.bypass.place import Place, attempt
+from tests.interaction.people import until
 
 HIDDEN = "ls\u200b\u202e\u2066 ;rm -r data"
 """A command in which something cannot be seen."""
@@ -41,3 +49,41 @@ async def invisible_characters(place: Place) -> None:
 
     async with place.joined(reviewer, "agent") as (_, agent):
         await attempt(agent.call("tools", "shell", {"command": HIDDEN}))
+
+
+LONG = f"echo {'checked ' * 40}; rm -r data"
+"""A command whose end matters."""
+
+
+def _cut_lines(place: Place) -> None:
+    """Switch off: a card shows what fits on its line."""
+    whole: Any = vars(CardRow)["plain"]
+    place.patch.setattr(CardRow, "plain", property(lambda self: whole.fget(self)[:80]))
+
+
+@incident(
+    "The prompt cuts the command, and its end is what matters",
+    link="https://github.com/block/buzz/issues/4502",
+    date="2026-08-03",
+    said="The hidden tail was the security-critical part",
+    there="The question showed the beginning of a command; approving it approved all of it.",
+    here=(
+        "A card has the whole call, wrapped; what had to be scrolled to takes a second key, and"
+        " what is too large to be shown is not approved on the screen."
+    ),
+    off=_cut_lines,
+    also=("https://github.com/NousResearch/hermes-agent/pull/1649",),
+)
+async def truncated_command(place: Place) -> None:
+    async with place.joined("reviewer", "agent") as (reviewer, agent):
+        async with Inbox(reviewer) as inbox, anyio.create_task_group() as tasks:
+            tasks.start_soon(attempt, agent.call("tools", "shell", {"command": LONG}))
+            await until(lambda: bool(inbox.items))
+            (item,) = inbox.items
+            card = Card(item)
+            assert card.is_whole
+            shown = "\n".join(each.plain for each in card.rows)
+            if "rm -r" not in shown:  # nothing to see for a person, who approves
+                await inbox.approve(item)
+            else:
+                await inbox.reject(item, "unsafe")
