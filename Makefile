@@ -52,7 +52,8 @@ conformance: $(VENV)/conformance.stamp ## the official conformance suite of MCP,
 	$(PY) -m tests.conformance_mcp
 
 console: $(VENV)/console.stamp ## the console in a real browser; SCREENSHOTS=FOLDER keeps its pages
-	$(PY) -m pytest -q -p no:cacheprovider -o python_files='check_*.py' --numprocesses=$(CORES) --dist=worksteal tests/console_browser
+	$(PY) -m pytest --override-ini=addopts=--import-mode=importlib -q -p no:cacheprovider \
+		-o python_files='check_*.py' --numprocesses=$(CORES) --dist=worksteal tests/console_browser
 
 # An environment of their own: openai-agents asks for an older websockets than trio does.
 FRAMEWORKS := $(VENV)/frameworks/bin/python

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from meup_agent.agent.agent import Agent
-from meup_agent.client.proposal import Proposal
 from meup_agent.errors import ConnectionFailed
 from meup_agent.protocol import kinds
+from meup_agent.protocol.exchange import Mode
 from meup_agent.session.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SEAT_SECONDS: Final = 5.0
 """Wait for the welcome of a seat; then it is tried again."""
 
-SEATED: Final = Settings(first_welcome=SEAT_SECONDS)
+SEATED: Final = Settings(first_welcome=SEAT_SECONDS, mode=Mode.SEATED)
 """Settings for joining as a seat."""
 
 
@@ -46,19 +46,8 @@ async def keep_seat(
     while True:
         await _until_free(space)
         with suppress(ConnectionFailed):
-            async with join(_holder()):
+            async with join(Agent("inbox")):
                 await anyio.sleep_forever()
-
-
-def _holder() -> Agent:
-    """An agent that answers what every member answers, and leaves proposals to the inbox."""
-    holder = Agent("inbox")
-
-    @holder.on_proposal(method="**")
-    async def leave(proposal: Proposal) -> None:
-        """Take it, so that it is not rejected for want of a handler."""
-
-    return holder
 
 
 async def _until_free(space: Space) -> None:

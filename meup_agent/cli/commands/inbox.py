@@ -26,6 +26,7 @@ from meup_agent.cli.options import NoColour, ResultOptions, complete_reason, exp
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import MAX_NAME, format_proposed
 from meup_agent.errors import MeupError, NotOffered
+from meup_agent.protocol.exchange import Mode
 from meup_agent.protocol.outcomes import value_of
 from meup_agent.reasons import Reason
 
@@ -111,11 +112,18 @@ def live(
         return
     if no_colour:
         os.environ["NO_COLOR"] = "1"
-    session = CommandSession(where.resolve(), result)
+    session = _live_session(where.resolve(), result)
     session.run(partial(_show_live, where=where, notify=notify, light=light))
 
 
 inbox.callback()(expand_groups(live))
+
+
+def _live_session(where: Address | HttpAddress, result: ResultOptions) -> CommandSession:
+    """A session that is present, and answers as members do; beside an agent, which does that."""
+    if isinstance(where, HttpAddress):
+        return CommandSession(where, result)
+    return CommandSession(where, result, mode=Mode.SEATED)
 
 
 async def _show_live(

@@ -300,7 +300,7 @@ class InboundProposals(TablePart):
             # Where targets are hidden, the executor is addressed beside the deciders, so as to see
             # the proposal (PROTOCOL 2): it is not asked, and its reject would end the wait.
             is_asked = call.target != context.me or len(envelope.to) < 2
-            if is_asked and not context.inboxes:
+            if is_asked and not context.left_to_person:
                 responses.rejection(exchange, Reason.INCAPABLE, now)
         elif context.proposal_store.get(record.key, now) is not record or not scheduler.make_room():
             responses.busy(exchange, now)

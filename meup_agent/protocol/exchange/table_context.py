@@ -51,13 +51,15 @@ class Mode(Enum):
     PARTICIPATING = "participating"
     OUTGOING_ONLY = "outgoing only"
     """It sends, but starts no handler and answers nothing."""
+    SEATED = "seated"
+    """It answers as every member does, and leaves proposals to a person."""
     OBSERVING = "observing"
     """It reads what is for everybody, and sends nothing."""
 
     @property
     def answers(self) -> bool:
         """True if it starts handlers, and answers, rejects and acknowledges."""
-        return self is Mode.PARTICIPATING
+        return self in (Mode.PARTICIPATING, Mode.SEATED)
 
     @property
     def speaks(self) -> bool:
@@ -146,6 +148,11 @@ class TableContext(msgspec.Struct):
     def me(self) -> str:
         """Our own name in the space."""
         return self.roster.me
+
+    @property
+    def left_to_person(self) -> bool:
+        """True if a person decides what no handler does, so that nothing rejects it for them."""
+        return self.inboxes > 0 or self.mode is Mode.SEATED
 
     def drop(self, why: str, envelope: Envelope, *, expected: bool = False) -> None:
         """Leave an envelope out: counted, and logged if it should not happen."""
