@@ -128,13 +128,15 @@ $(VENV)/conformance.stamp: $(VENV)/test.stamp tests/conformance_mcp/package-lock
 	@$(PY) -m tests.conformance_mcp.suite
 	@touch $@
 
-# Playwright's own browser where there is no other; on a system that it does not know it says so.
+# Playwright's own browser where there is no other. Where it cannot be had, the tests say how to.
 $(VENV)/console.stamp: $(VENV)/test.stamp tests/console_browser/package-lock.json
 	@echo "Installing what drives a browser into $(VENV), some seconds …"
 	@$(PIP) -e '.[console-test]'
 	@$(PY) -m tests.console_browser.axe
-	@test -n "$$MEUP_CHROMIUM" || command -v chromium-headless-shell chromium google-chrome >/dev/null \
-		|| $(PY) -m playwright install --only-shell chromium
+	@test -n "$$MEUP_CHROMIUM" || \
+		for name in chromium-headless-shell chromium chromium-browser google-chrome; do \
+			command -v $$name >/dev/null && break; \
+		done || $(PY) -m playwright install --only-shell chromium || true
 	@touch $@
 
 $(VENV)/mcp-servers.stamp: $(VENV)/test.stamp $(wildcard tests/mcp/servers/*/uv.lock)

@@ -200,6 +200,11 @@ class HostilePeers(RuleBasedStateMachine):
         at = float("inf")
         if call.expires_at is not None:
             at = (call.expires_at - BEGIN).total_seconds() + 60 + TRANSIT_SECONDS
+        if any(key.id in run.correlation for run in self.early_runs):
+            at = float("inf")  # what is in progress does not expire
+        if known and not known[-1].over and known[-1].path == call.arguments["path"]:
+            known[-1].expires = max(known[-1].expires, at)  # the same call, said again
+            return
         for older in known:
             older.over = older.over or "replaced"
         new = Proposed(call.arguments["path"], at)
@@ -251,6 +256,7 @@ class HostilePeers(RuleBasedStateMachine):
         assert not meant.runs, "it was started a second time"
         assert key.proposer != request.sender, "somebody fulfilled their own"
         meant.runs.append(request)
+        meant.expires = float("inf")  # what is in progress does not expire
 
     def ended(self, key: Key, request: Envelope) -> None:
         """A handler has ended; what was cancelled before it answered may run again."""
