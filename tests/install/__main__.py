@@ -45,11 +45,11 @@ WORKERS = 2 * (os.cpu_count() or 1)
 THE_SAME_EVERYWHERE = (
     *("bench", "docs", "fuzz", "install", "properties", "test_layers.py"),
     *("bypass", "conformance", "existing", "faults"),
-    "mcp/bridge/test_real_servers.py",
+    *("mcp/bridge", "mcp/hostile", "mcp/revisions", "mcp/server"),
 )
 """What measures, what reads pages and sources, what looks for mistakes of thought in the protocol's
-rules or plays whole stories by them, and the servers of others, in environments of their own: it
-finds the same whatever is installed, and takes its time."""
+rules or plays whole stories by them, and MCP but for its chain from a client to a server, since the
+oldest SDK that works is the newest: it finds the same whatever is installed, and takes its time."""
 
 AT_THE_EDGE = ("cli", "examples", "gateway/console", "test_exports.py", "transport")
 """What uses the package through a process, a socket, its files or its public names."""
