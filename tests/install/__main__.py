@@ -51,7 +51,10 @@ THE_SAME_EVERYWHERE = (
 rules or plays whole stories by them, and MCP but for its chain from a client to a server, since the
 oldest SDK that works is the newest: it finds the same whatever is installed, and takes its time."""
 
-AT_THE_EDGE = ("cli", "examples", "gateway/console", "test_exports.py", "transport")
+AT_THE_EDGE = (
+    *("cli/test_demo_command.py", "cli/test_program.py", "examples"),
+    *("gateway/console", "test_exports.py", "transport"),
+)
 """What uses the package through a process, a socket, its files or its public names."""
 
 WHERE = """
