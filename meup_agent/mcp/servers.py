@@ -33,7 +33,7 @@ MAX_NAME_CHARS: Final = 64
 ROOT_KEY: Final = "mcpServers"
 
 OTHER_ROOT: Final = "servers"
-"""What VS Code calls it, in ``.vscode/mcp.json``."""
+"""Name of the same in VS Code's ``.vscode/mcp.json``."""
 
 OTHER_KEYS: Final = (OTHER_ROOT, "inputs")
 """Keys of such a file: the inputs are what VS Code asks its user for."""

@@ -40,7 +40,7 @@ MAX_QUEUED_BYTES: Final = 1024 * 1024
 """Bytes that wait for one browser; one that is slower loads its page anew."""
 
 TOPICS: Final = frozenset({"inbox", "space"})
-"""What a stream can be asked for: the participant's inbox, and the space's envelopes."""
+"""Topics of a stream: the participant's inbox, and the space's envelopes."""
 
 
 def pack(event: str, data: dict[str, Any]) -> bytes:

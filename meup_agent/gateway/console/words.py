@@ -36,7 +36,7 @@ STATES: Final = {
     ProposalState.WITHDRAWN: "was taken back",
     ProposalState.EXPIRED: "ran out of time",
 }
-"""What a state of a proposal means."""
+"""State of a proposal → its meaning."""
 
 STEPS: Final = {
     StepKind.PROPOSED: "proposed the call",
@@ -49,7 +49,7 @@ STEPS: Final = {
     StepKind.SAID: "said",
     StepKind.REFERRED: "asked for something else about it",
 }
-"""What a step is, after the name of its participant."""
+"""Kind of a step → its words, after the name of its participant."""
 
 IGNORED: Final = {
     Ignored.LATE: "too late: it was decided before",

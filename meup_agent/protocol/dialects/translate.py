@@ -155,4 +155,4 @@ _CHANGES: Final[dict[str, Callable[[Members], Members]]] = {
 _ALSO_CHANGED: Final[dict[str, Callable[[Members], Members]]] = {
     kinds.SYSTEM_PRESENCE: _with_response
 }
-"""What changes for the published dialects alone."""
+"""Changes of payloads for the published dialects alone."""

@@ -68,7 +68,7 @@ class Roster:
         self.my_capabilities: tuple[Any, ...] = ()
         self.guarantees = Guarantees()
         self.dialect = ""
-        """That of our connection."""
+        """Dialect of our connection."""
         self.may_evict = False
         self.observing = False
         """We are not present: the gateway took us for an observer (PROTOCOL 3)."""

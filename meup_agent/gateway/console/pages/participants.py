@@ -27,7 +27,7 @@ TRIED = {
     "reject": (kinds.MCP_REJECT, "reject a proposal"),
     "chat": (kinds.CHAT, "talk"),
 }
-"""What can be tried: the kind of envelope, and its deed in words."""
+"""Name of a deed that can be tried → kind of its envelope, and its words."""
 
 
 class ParticipantView(NamedTuple):

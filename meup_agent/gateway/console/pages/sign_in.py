@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from starlette.responses import HTMLResponse
 
 SEAL_COOKIE: Final = "_form"
-"""What the cookie of a browser without a session has behind its name."""
+"""Ending of the cookie's name for a browser without a session."""
 
 MAX_TOKEN_CHARS: Final = 4_096
 
