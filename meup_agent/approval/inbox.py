@@ -24,10 +24,10 @@ from meup_agent.approval.inbox_item import (
     ItemLeft,
     Verb,
     departure_of,
-    past_of,
 )
 from meup_agent.approval.inbox_offers import InboxOffers, vote_params
 from meup_agent.approval.inbox_queue import HeldItem, InboxQueue
+from meup_agent.approval.past_proposals import past_of
 from meup_agent.approval.proposal_history import PastProposal, ProposalHistory
 from meup_agent.approval.reviewer_rules import InboxRule, ReviewerRules, read_count
 from meup_agent.approval.tool_directory import ToolDirectory
@@ -108,7 +108,8 @@ class Inbox(AsyncContextManagerMixin):
 
     Args:
         space: The participant's space.
-        past: Proposals that were decided before, the oldest first.
+        past: Proposals that were decided before, in the order of their decisions:
+            :mod:`~meup_agent.approval.past_proposals` reads them.
         before: Proposals of before we came, of which the gateway did not tell when we joined.
 
     Attributes:

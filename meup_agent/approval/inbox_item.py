@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from meup_agent.approval.proposal_history import PastProposal
+from meup_agent.approval.past_proposals import ending_of
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import read_proposal
-from meup_agent.reasons import Reason
 
 if TYPE_CHECKING:
     from meup_agent.approval.proposal_history import ProposerRecord, SimilarCall
@@ -218,29 +217,6 @@ class InboxRenewed(msgspec.Struct, frozen=True):
 
 InboxChange = ItemArrived | ItemLeft | ItemChanged | InboxRenewed
 """A change of an inbox."""
-
-
-def past_of(record: ProposalRecord) -> PastProposal:
-    """A decided proposal as the history keeps it."""
-    call = read_proposal(record.envelope.payload)
-    left = ending_of(record)
-    return PastProposal(record.id, record.proposer, call, *left)
-
-
-def ending_of(record: ProposalRecord) -> tuple[ProposalState, str, str]:
-    """The state, the participant and the reason that a decided proposal ended with.
-
-    A proposer that takes a rejection for an answer withdraws without a reason of its own, and one
-    whose time is over with ``timeout`` (PROTOCOL 4.5, 4.12).
-    """
-    state, by, reason = record.state, record.decided_by or "", record.reason or ""
-    if state is ProposalState.WITHDRAWN:
-        if reason == Reason.NO_LONGER_NEEDED and record.rejections:
-            last = record.rejections[-1]
-            return ProposalState.REJECTED, last.by, last.reason
-        if reason == Reason.TIMEOUT:
-            return ProposalState.EXPIRED, "", ""
-    return state, by, reason
 
 
 _DEPARTURES: Final = {

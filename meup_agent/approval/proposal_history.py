@@ -78,12 +78,12 @@ class ProposalHistory:
         self._calls: OrderedDict[tuple[str | None, str, str], PastProposal] = OrderedDict()
         self._seen: OrderedDict[tuple[str, str], None] = OrderedDict()
 
-    def note(self, past: PastProposal, size: int = 0) -> None:
+    def note(self, past: PastProposal, size: int | None = None) -> None:
         """Remember a decided proposal; the same one only once.
 
         Args:
             past: The proposal; later ones are noted later.
-            size: Characters that its arguments take.
+            size: Characters that its arguments take; ``None``: they are counted.
         """
         key = (past.proposer, past.id)
         if key in self._seen:
@@ -97,6 +97,8 @@ class ProposalHistory:
         endings.append(msgspec.structs.replace(past, call=_without_arguments(past.call)))
         if len(self._endings) > MAX_PROPOSERS:
             self._endings.popitem(last=False)
+        if size is None:
+            size = _size_of(past.call)
         if size <= MAX_CALL_CHARS:
             tool = _tool_of(past.call)
             self._calls[tool] = past
@@ -120,3 +122,10 @@ def _tool_of(call: Call) -> tuple[str | None, str, str]:
 
 def _without_arguments(call: Call) -> Call:
     return Call(call.method, {"name": call.name} if call.name else {})
+
+
+def _size_of(call: Call) -> int:
+    try:
+        return len(msgspec.json.encode(call.params))
+    except RecursionError:
+        return MAX_CALL_CHARS + 1

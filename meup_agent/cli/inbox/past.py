@@ -10,20 +10,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
 
-from meup_agent.approval.proposal_history import PastProposal
+from meup_agent.approval.past_proposals import MAX_PAST, past_of_documents
 from meup_agent.cli.failures import Failure
 from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.payloads import TARGET, Call, as_object, objects_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+    from meup_agent.approval.proposal_history import PastProposal
     from meup_agent.cli.http_api import HttpApi
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
-
-MAX_PAST: Final = 500
-"""Proposals that are read: as many as a gateway tells at once."""
 
 AT_A_TIME: Final = 8
 """Envelopes that are read at the same time."""
@@ -55,7 +50,7 @@ async def read_past(api: HttpApi, space: Space) -> SpacePast:
         for seq, each in sorted(waiting.items())
         if (each.get("proposer"), each.get("id")) not in known and each.get("proposer") != space.me
     ]
-    return SpacePast(tuple(decided_in(latest)), tuple(await _envelopes(api, missing)))
+    return SpacePast(tuple(past_of_documents(latest)), tuple(await _envelopes(api, missing)))
 
 
 async def _envelopes(api: HttpApi, numbers: list[int]) -> list[Envelope]:
@@ -73,32 +68,6 @@ async def _envelopes(api: HttpApi, numbers: list[int]) -> list[Envelope]:
         for seq in numbers:
             tasks.start_soon(read, seq)
     return [found[seq] for seq in numbers if seq in found]
-
-
-def decided_in(records: Iterable[dict[str, Any]]) -> Iterable[PastProposal]:
-    """The decided proposals among those that a gateway tells."""
-    for each in records:
-        decision = as_object(each.get("decision"))
-        try:
-            state = ProposalState(str(each.get("state")))
-        except ValueError:
-            continue
-        if state.is_pending:
-            continue
-        target = each.get("target")
-        meta = {"_meta": {TARGET: target}} if isinstance(target, str) else {}
-        yield PastProposal(
-            str(each.get("id")),
-            str(each.get("proposer")),
-            Call(str(each.get("method")), {**as_object(each.get("params")), **meta}),
-            state,
-            str(_fulfiller(each) or decision.get("by") or ""),
-            str(decision.get("reason") or ""),
-        )
-
-
-def _fulfiller(record: dict[str, Any]) -> object:
-    return next((each.get("by") for each in objects_in(record.get("fulfillments"))), None)
 
 
 def _is_pending(record: dict[str, Any]) -> bool:
