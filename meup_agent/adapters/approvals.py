@@ -17,7 +17,6 @@ from pydantic_ai.tools import (
 from meup_agent.adapters.space_tools import SpaceTools
 from meup_agent.agent.decorators import Decorators
 from meup_agent.client.messages import Request
-from meup_agent.client.proposal_handle import TTL
 from meup_agent.errors import MeupError, RequestError, UsageError
 from meup_agent.mcp import decisions
 from meup_agent.protocol import payloads
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
     from pydantic_ai.messages import ToolCallPart
 
+    from meup_agent.client.proposal_handle import Ttl
     from meup_agent.client.space import Space
 
 APPROVED: Final = "approved; the agent runs it now"
@@ -57,11 +57,12 @@ class SpaceApprovals:
             agent = Agent(model, capabilities=[HandleDeferredToolCalls(approvals.handler)])
 
     Args:
-        ttl: Seconds that a call waits for its decision; ``None``: as long as it takes.
+        ttl: Seconds that a call waits for its decision; ``None``: as long as it takes. By
+            default the space's (:class:`meup_agent.Settings`).
         to: The participants that should decide; empty: any that may.
     """
 
-    def __init__(self, *, ttl: float | None = TTL, to: Iterable[str] = ()) -> None:
+    def __init__(self, *, ttl: Ttl = "space", to: Iterable[str] = ()) -> None:
         self.space: Space | None = None
         self._ttl = ttl
         self._to = tuple([to] if isinstance(to, str) else to)

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.tools import StructuredTool, ToolException
 
 from meup_agent.adapters.space_tools import SpaceTool, SpaceTools
-from meup_agent.client.proposal_handle import TTL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from langchain_core.tools import BaseTool
 
+    from meup_agent.client.proposal_handle import Ttl
     from meup_agent.client.space import Space
 
 
 async def space_tools(
-    space: Space, *, ttl: float | None = TTL, to: Iterable[str] = ()
+    space: Space, *, ttl: Ttl = "space", to: Iterable[str] = ()
 ) -> list[BaseTool]:
     """The tools that are in a space now, for ``create_agent`` and any graph.
 
@@ -30,7 +30,7 @@ async def space_tools(
     Args:
         space: A joined space.
         ttl: Seconds that a call waits, for a decision and its result; ``None``: as long as it
-            takes.
+            takes. By default the space's (:class:`meup_agent.Settings`).
         to: The participants that should decide proposals; empty: any that may.
 
     Raises:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 from agents import FunctionTool
 
 from meup_agent.adapters.space_tools import SpaceTool, SpaceTools
-from meup_agent.client.proposal_handle import TTL
 from meup_agent.mcp import decisions
 
 if TYPE_CHECKING:
@@ -17,11 +16,12 @@ if TYPE_CHECKING:
 
     from agents.tool_context import ToolContext
 
+    from meup_agent.client.proposal_handle import Ttl
     from meup_agent.client.space import Space
 
 
 async def space_tools(
-    space: Space, *, ttl: float | None = TTL, to: Iterable[str] = ()
+    space: Space, *, ttl: Ttl = "space", to: Iterable[str] = ()
 ) -> list[FunctionTool]:
     """The tools that are in a space now, for the ``tools`` of an ``Agent``.
 
@@ -31,7 +31,7 @@ async def space_tools(
     Args:
         space: A joined space.
         ttl: Seconds that a call waits, for a decision and its result; ``None``: as long as it
-            takes.
+            takes. By default the space's (:class:`meup_agent.Settings`).
         to: The participants that should decide proposals; empty: any that may.
 
     Raises:

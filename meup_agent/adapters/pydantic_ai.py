@@ -10,12 +10,12 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 
 from meup_agent.adapters.space_tools import SpaceTool, SpaceTools
-from meup_agent.client.proposal_handle import TTL
 from meup_agent.mcp import decisions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from meup_agent.client.proposal_handle import Ttl
     from meup_agent.client.space import Space
 
 _ANY_OBJECT: Final = SchemaValidator(core_schema.dict_schema())
@@ -31,7 +31,7 @@ class SpaceToolset(AbstractToolset[AgentDepsT]):
     Args:
         space: A joined space.
         ttl: Seconds that a call waits, for a decision and its result; ``None``: as long as it
-            takes.
+            takes. By default the space's (:class:`meup_agent.Settings`).
         to: The participants that should decide proposals; empty: any that may.
         id: The toolset's id, which durable execution asks for.
 
@@ -43,7 +43,7 @@ class SpaceToolset(AbstractToolset[AgentDepsT]):
         self,
         space: Space,
         *,
-        ttl: float | None = TTL,
+        ttl: Ttl = "space",
         to: Iterable[str] = (),
         id: str | None = None,
     ) -> None:

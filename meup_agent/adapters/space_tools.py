@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 
-from meup_agent.client.proposal_handle import TTL
+from meup_agent.client.proposal_handle import ttl_in
 from meup_agent.errors import MeupError, ToolError, UsageError
 from meup_agent.mcp import decisions
 from meup_agent.mcp.naming import exposed_name
@@ -21,6 +21,7 @@ from meup_agent.transport.loops import runs_on_asyncio
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from meup_agent.client.proposal_handle import Ttl
     from meup_agent.client.space import Space
     from meup_agent.protocol.outcomes import Outcome
 
@@ -80,7 +81,7 @@ class SpaceTools:
     Args:
         space: A joined space.
         ttl: Seconds that a call waits, for a decision and its result; ``None``: as long as it
-            takes.
+            takes. By default the space's (:class:`meup_agent.Settings`).
         to: The participants that should decide proposals; empty: any that may, and then the first
             rejection decides.
 
@@ -88,14 +89,14 @@ class SpaceTools:
         UsageError: It is made on another loop than asyncio.
     """
 
-    def __init__(self, space: Space, *, ttl: float | None = TTL, to: Iterable[str] = ()) -> None:
+    def __init__(self, space: Space, *, ttl: Ttl = "space", to: Iterable[str] = ()) -> None:
         if not runs_on_asyncio():
             raise UsageError(
                 "the adapters for agent frameworks work on asyncio alone; "
                 "run the program with asyncio.run(…)"
             )
         self.space = space
-        self._ttl = ttl
+        self._ttl = ttl_in(space, ttl)
         self._to = tuple([to] if isinstance(to, str) else to)
 
     async def read(self) -> list[SpaceTool]:

@@ -16,7 +16,7 @@ from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
@@ -43,6 +43,22 @@ NoColour = Annotated[
 def seconds_option(about: str, *names: str) -> Any:
     """An option that takes seconds, ``--timeout`` unless it has other names."""
     return typer.Option(*names or ("--timeout",), metavar="SECONDS", help=about)
+
+
+DEFAULT_TTL: Final = "By default MEUP_TTL, else 300."
+
+
+def ttl_option(*names: str) -> Any:
+    """An option that takes the seconds of a call, decision and result, or leaves the default."""
+    said = (
+        f"How long to wait for the decision and the result; inf: as long as it takes. {DEFAULT_TTL}"
+    )
+    return typer.Option(
+        *names or ("--timeout",),
+        metavar="SECONDS",
+        help=said,
+        show_default=False,
+    )
 
 
 Timeout = Annotated[

@@ -6,7 +6,7 @@ import inspect
 import warnings
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, cast
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
@@ -38,7 +38,6 @@ from meup_agent.protocol.payloads import build_proposal
 from meup_agent.protocol.timestamps import moment_of
 from meup_agent.reasons import Cause, Reason
 from meup_agent.session.deadlines import checked_timeout
-from meup_agent.session.settings import TTL as TTL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
@@ -56,9 +55,18 @@ Ttl = float | Literal["space"] | None
 """Seconds that a proposal waits; ``space``: as its session's settings say, ``None``: for ever."""
 
 
-def ttl_in(session: Session, ttl: Ttl) -> float | None:
+class HasTtl(Protocol):
+    """A space, or its session."""
+
+    @property
+    def ttl(self) -> float | None:
+        """Seconds that a proposal waits there where it does not say."""
+        ...
+
+
+def ttl_in(space: HasTtl, ttl: Ttl) -> float | None:
     """The seconds that a proposal waits in a space."""
-    return session.ttl if ttl == "space" else ttl
+    return space.ttl if ttl == "space" else ttl
 
 
 class ProposalHandle:

@@ -71,6 +71,11 @@ class Space(SpaceManagement, ResourceVerbs):
         return self._session.time_of_day()
 
     @property
+    def ttl(self) -> float | None:
+        """Seconds that a proposal waits where it does not say; see :class:`Settings`."""
+        return self._session.ttl
+
+    @property
     def dialect(self) -> str:
         """The dialect that the gateway speaks, for example ``meup/v0.2``."""
         return self._session.dialect

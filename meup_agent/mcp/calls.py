@@ -12,7 +12,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from meup_agent.client.proposal_handle import TTL
+from meup_agent.client.proposal_handle import ttl_in
 from meup_agent.errors import MeupError, RequestError
 from meup_agent.mcp import decisions
 from meup_agent.mcp.client_calls import ASKED, STATE, ClientCall, WaitingCall, declared_only
@@ -25,7 +25,7 @@ from meup_agent.protocol.outcomes import Expiry, Fulfillment, Gone, Rejection, W
 if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
 
-    from meup_agent.client.proposal_handle import ProposalHandle
+    from meup_agent.client.proposal_handle import ProposalHandle, Ttl
     from meup_agent.client.space import Space
     from meup_agent.mcp.catalog import Offer
     from meup_agent.mcp.principal import Principal
@@ -63,11 +63,12 @@ class CallSettings:
 
     Attributes:
         ttl: Seconds that a proposal waits for a decision and its result; ``None``: for ever.
+            By default the space's (``MEUP_TTL``).
         to: The participants that should decide proposals; empty: any that may, and then the first
             rejection decides.
     """
 
-    ttl: float | None = TTL
+    ttl: Ttl = "space"
     to: tuple[str, ...] = ()
 
 
@@ -219,7 +220,7 @@ async def _propose(
         if failure is not None:
             raise failure
         assert outcome is not None
-    return await result_of_proposal(offer.exposed, outcome, settings)
+    return await result_of_proposal(offer.exposed, outcome, ttl_in(space, settings.ttl))
 
 
 async def _tell_waiting(
@@ -230,11 +231,11 @@ async def _tell_waiting(
     settings: CallSettings,
 ) -> None:
     """Tell the client every while that its proposal waits, and for whom."""
-    payload = payloads.request(CALL, sent, "")
+    payload, ttl = payloads.request(CALL, sent, ""), ttl_in(space, settings.ttl)
     began = anyio.current_time()
     while proposal.state is ProposalState.PENDING:
         waited = anyio.current_time() - began
-        left = None if settings.ttl is None else settings.ttl - waited
+        left = None if ttl is None else ttl - waited
         deciding = list(settings.to) or [
             each.id
             for each in space.participants
@@ -245,8 +246,8 @@ async def _tell_waiting(
         await anyio.sleep(WAITING_SECONDS)
 
 
-async def result_of_proposal(tool: str, outcome: Outcome, settings: CallSettings) -> JsonObject:
-    """The result of a proposed call, for a model."""
+async def result_of_proposal(tool: str, outcome: Outcome, ttl: float | None) -> JsonObject:
+    """The result of a proposed call that had some seconds, for a model."""
     match outcome:
         case Fulfillment():
             if outcome.error is not None:
@@ -265,7 +266,7 @@ async def result_of_proposal(tool: str, outcome: Outcome, settings: CallSettings
             explanation = await outcome.explanation(EXPLANATION_SECONDS)
             return _undone(decisions.rejected(tool, outcome, explanation), "rejected")
         case Expiry():
-            return _undone(decisions.expired(tool, outcome, settings.ttl), "expired")
+            return _undone(decisions.expired(tool, outcome, ttl), "expired")
         case Withdrawal():
             return _undone(decisions.withdrawn(tool, outcome), "withdrawn")
         case Gone():

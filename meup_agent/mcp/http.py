@@ -24,7 +24,6 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import Request
 from starlette.routing import Route
 
-from meup_agent.client.proposal_handle import TTL
 from meup_agent.errors import UsageError
 from meup_agent.mcp.calls import CallSettings
 from meup_agent.mcp.cancellation import CancellationLayer, OpenStreams
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from meup_agent.agent.agent import Agent
+    from meup_agent.client.proposal_handle import Ttl
     from meup_agent.client.space import Space
     from meup_agent.mcp.principal import Principal
     from meup_agent.session.reconnector import Token
@@ -274,7 +274,7 @@ def mcp_app(
     token: Token | None = None,
     path: str = "/mcp",
     hosts: Sequence[str] | None = LOOPBACK_HOSTS,
-    ttl: float | None = TTL,
+    ttl: Ttl = "space",
 ) -> McpApp:
     """A space as a mountable ASGI application for MCP clients; see :class:`McpApp`.
 
@@ -286,7 +286,8 @@ def mcp_app(
         path: Its path.
         hosts: The values of ``Host`` that are served, ``*`` for any port; ``None``: any, for where
             something in front checks them. Then every client must send its own token.
-        ttl: Seconds that a proposal waits for a decision and its result; ``None``: for ever.
+        ttl: Seconds that a proposal waits for a decision and its result; ``None``: for ever. By
+            default ``MEUP_TTL``, else 300.
     """
     own = token or os.environ.get("MEUP_TOKEN") or None
 

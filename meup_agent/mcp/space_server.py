@@ -32,6 +32,7 @@ from meup_agent.mcp.decisions import CANCELLED
 from meup_agent.mcp.naming import wrap_uri
 from meup_agent.mcp.tasks import TasksExtension, TaskSupport, install_extension
 from meup_agent.protocol import payloads
+from meup_agent.session.settings import ttl_from_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +99,8 @@ class SpaceHandlers:
         self._principal_of = principal_of
         self._streams = streams
         self._settings = settings
-        waiting = UNDECIDED_SECONDS if settings.ttl is None else settings.ttl
+        ttl = ttl_from_environment() if settings.ttl == "space" else settings.ttl
+        waiting = UNDECIDED_SECONDS if ttl is None else ttl
         self.tasks = TasksExtension(
             support=self._task_support,
             owner=lambda ctx: principal_of(ctx).key,

@@ -150,6 +150,16 @@ async def test_an_expiry_is_no_permission(run: Run, meeting: Meeting, notes: Not
     assert notes.all == []
 
 
+async def test_the_wait_is_that_of_the_space(
+    run: Run, meeting: Meeting, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEUP_TTL", "0.2")
+    async with space_of(meeting, writer(notes), reviewer()) as (space, _):
+        [said] = await run(space, [(WRITE, {"path": "never"})])
+    assert "within 0.2 seconds" in said
+    assert notes.all == []
+
+
 async def test_a_failure_of_the_tool_is_a_text(run: Run, meeting: Meeting, notes: Notes) -> None:
     async with space_of(meeting, writer(notes), reviewer()) as (space, _):
         [said] = await run(space, [(WRITE, {"path": "full"})])

@@ -85,7 +85,7 @@ def test_a_failing_tool_is_no_rejection(here: Here) -> None:
 
 
 def test_an_undecided_one_expires(stage: Stage, here: Here) -> None:
-    done = here(*WRITE, "path=later", "--ttl", "1", "--wait", "deadline")
+    done = here(*WRITE, "path=later", "--wait", "deadline", MEUP_TTL="1")
     assert (done.code, done.out) == (exit_codes.TIMED_OUT, "")
     assert "expired: no participant decided it in time" in done.err
 

@@ -29,13 +29,13 @@ from meup_agent.cli.options import (
     Tool,
     Words,
     seconds,
-    seconds_option,
+    ttl_option,
 )
 from meup_agent.cli.render.escape import arguments as in_words
 from meup_agent.cli.render.escape import compact, visible
 from meup_agent.cli.render.formatting import MAX_NAME, name_some
 from meup_agent.cli.render.progress import progress_line
-from meup_agent.client.proposal_handle import TTL
+from meup_agent.client.proposal_handle import ttl_in
 from meup_agent.client.schema_check import checker_for
 from meup_agent.errors import (
     ParticipantGone,
@@ -62,6 +62,7 @@ from meup_agent.protocol.outcomes import (
 
 if TYPE_CHECKING:
     from meup_agent.cli.arguments import GivenArguments
+    from meup_agent.client.proposal_handle import Ttl
     from meup_agent.client.space import Space
     from meup_agent.protocol.outcomes import Outcome
 
@@ -73,7 +74,6 @@ EXPLANATION_SECONDS: Final = 0.5
 MAX_CHANGES: Final = 400
 MAX_SENTENCE: Final = 1_000
 MAX_NAMED: Final = 12
-_TIMEOUT: Final = "How long to wait for the decision and the result; inf: as long as it takes."
 
 _UNDONE: Final[dict[type[Outcome], str]] = {
     Rejection: "rejected",
@@ -105,7 +105,7 @@ def call(
         typer.Option("--idempotent", help="A request may be sent again after a lost connection."),
     ] = False,
     where: BesideOptions,
-    timeout: Annotated[float, seconds_option(_TIMEOUT)] = TTL,
+    timeout: Annotated[float | None, ttl_option()] = None,
     result: ResultOptions,
 ) -> None:
     """Call a tool and print its result.
@@ -118,7 +118,7 @@ def call(
 
     Example: `MEUP_TOKEN=… meup call tools write_file path=notes.txt text="hello"`
     """
-    wanted = _ToolCall(options, _given(options), seconds(timeout, "--timeout"), idempotent)
+    wanted = _ToolCall(options, _given(options), _ttl(timeout, "--timeout"), idempotent)
     CommandSession(where.resolve(), result).run(wanted.run)
 
 
@@ -133,7 +133,7 @@ def propose(
             " time is up."
         ),
     ] = Wait.ADDRESSED,
-    ttl: Annotated[float, seconds_option(_TIMEOUT, "--ttl", "--timeout")] = TTL,
+    ttl: Annotated[float | None, ttl_option("--ttl", "--timeout")] = None,
     where: BesideOptions,
     result: ResultOptions,
 ) -> None:
@@ -147,9 +147,13 @@ def propose(
 
     Example: `MEUP_TOKEN=… meup propose tools delete_file path=notes.txt --to fulfiller --ttl 60`
     """
-    limit = seconds(ttl, "--ttl")
+    limit = _ttl(ttl, "--ttl")
     wanted = _ToolCall(call, _given(call), limit, wait=wait, as_proposal=True)
     CommandSession(where.resolve(), result).run(wanted.run)
+
+
+def _ttl(given: float | None, option: str) -> Ttl:
+    return "space" if given is None else seconds(given, option)
 
 
 def _given(options: CallOptions) -> GivenArguments:
@@ -162,7 +166,7 @@ class _ToolCall:
 
     options: CallOptions
     given: GivenArguments
-    seconds: float | None  # for the decision and the result; None: as long as it takes
+    ttl: Ttl  # for the decision and the result
     idempotent: bool = False
     wait: Wait = Wait.ADDRESSED
     as_proposal: bool = False  # whatever we may do
@@ -229,15 +233,16 @@ class _ToolCall:
     # --- the call ---
 
     async def _request(self, session: CommandSession, params: dict[str, Any]) -> Responded:
+        limit = ttl_in(session.space, self.ttl)
         session.given_up = f"{self.owner} was asked to stop {self.options.tool}"
         async with progress_line(session.stderr.console, f"waiting for {self.owner}") as waiting:
             result = await session.space.request(
                 self.owner,
                 "tools/call",
                 params,
-                timeout=self.seconds,
+                timeout=limit,
                 # The time that was given holds, whatever progress comes meanwhile.
-                total_timeout=self.seconds,
+                total_timeout=limit,
                 idempotent=self.idempotent,
                 on_progress=waiting.update,
             )
@@ -256,7 +261,7 @@ class _ToolCall:
                 self.options.tool,
                 arguments,
                 to=to,
-                ttl=self.seconds,
+                ttl=self.ttl,
                 wait=self.wait,
                 on_progress=waiting.update,
             ) as proposal,

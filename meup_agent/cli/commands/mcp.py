@@ -15,7 +15,7 @@ import typer
 
 from meup_agent.cli.address import SpaceOptions, token_from
 from meup_agent.cli.failures import Failure, code_for, require_extra
-from meup_agent.cli.options import To, tls_config
+from meup_agent.cli.options import DEFAULT_TTL, To, seconds, tls_config
 from meup_agent.cli.render.console import log_to_stderr
 from meup_agent.cli.signals import ENDING, until_signal, watch_signals
 from meup_agent.errors import ConfigurationError, TakenOver, TokenRefused
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from meup_agent.gateway.config import TlsConfig
     from meup_agent.mcp.calls import CallSettings
     from meup_agent.mcp.principal_pool import PrincipalPool
-
-DEFAULT_TTL: Final = 300.0
 
 STOP_SECONDS: Final = 3
 """For the answers that are on their way when the server is told to stop."""
@@ -72,9 +70,14 @@ def mcp(
     ] = None,
     to: To = None,
     ttl: Annotated[
-        float,
-        typer.Option(min=1, metavar="SECONDS", help="How long a proposal waits for a decision."),
-    ] = DEFAULT_TTL,
+        float | None,
+        typer.Option(
+            min=1,
+            metavar="SECONDS",
+            help=f"How long a proposal waits for a decision. {DEFAULT_TTL}",
+            show_default=False,
+        ),
+    ] = None,
     tls_certificate: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Speak TLS with this certificate and its chain, in PEM."),
@@ -112,7 +115,9 @@ def mcp(
     from meup_agent.mcp.sdk_logs import pace_sdk_logs
 
     pace_sdk_logs()
-    settings = CallSettings(ttl=ttl, to=tuple(to or ()))
+    settings = CallSettings(
+        ttl="space" if ttl is None else seconds(ttl, "--ttl"), to=tuple(to or ())
+    )
     host, port = ("", 0) if http is None else _host_and_port(http)
     encryption = _Encryption(tls_config(tls_certificate, tls_key), insecure)
     if http is not None:

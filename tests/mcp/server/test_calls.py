@@ -109,6 +109,15 @@ async def test_an_expiry_says_that_no_participant_decided() -> None:
     assert "do not try to do the same by another way" in text(result)
 
 
+async def test_a_call_waits_as_long_as_the_space_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEUP_TTL", "0.2")
+    async with staged(files=ANYTHING, alice=PROPOSES) as stage:
+        await stage.join("files", files())
+        async with served(stage, own="alice", ttl="space") as server, server.client() as client:
+            result = await client.call_tool("files_add", {"a": 1, "b": 2})
+    assert "within 0.2 seconds" in text(result)
+
+
 async def test_many_clients_call_at_once() -> None:
     async with space_with() as (stage, server):
         results: list[Any] = []
