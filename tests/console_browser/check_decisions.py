@@ -70,6 +70,37 @@ async def test_edit_and_approve(desk: Desk) -> None:
     assert desk.site.ran == [{"path": "b.md", "text": "hello"}]
 
 
+async def test_edit_is_checked_against_the_schema_while_it_is_typed(desk: Desk) -> None:
+    desk.expect("status of 400")
+    await desk.site.tools()
+    given = {"to": "ann@example.org", "copies": 2}
+    proposal = await desk.site.propose(await desk.site.join("proposer"), given, tool="send_report")
+    page = await desk.open()
+    await card(page, "ann@example.org")
+    await page.keyboard.press("e")
+    copies = page.get_by_label("copies")
+    await copies.fill("1.5")
+    await expect(page.locator("#field-1-problem")).to_contain_text("not of type 'integer'")
+    await expect(copies).to_have_attribute("aria-invalid", "true")
+    assert await violations(page) == []
+    # What does not fit is not sent, and stays as it was typed.
+    await page.click("#fields-form button")
+    await expect(page.locator("[role=alert]")).to_contain_text("cannot be sent yet")
+    await expect(copies).to_have_value("1.5")
+    await copies.fill("3")
+    await expect(page.locator("#field-1-problem")).to_be_hidden()
+    await page.get_by_label("form").select_option("text")
+    await page.click("#fields-form button")
+    changes = page.locator("#seen-form")
+    await expect(changes).to_contain_text("arguments.copies")
+    await expect(changes).to_contain_text("arguments.form")
+    await expect(copies).to_have_value("3")
+    assert desk.site.ran == []
+    await page.click("#send-edit")
+    assert isinstance(await proposal.outcome(), Fulfillment)
+    assert desk.site.ran == [{**given, "copies": 3, "form": "text", "urgent": False}]
+
+
 async def test_reject_by_keyboard_alone(desk: Desk) -> None:
     await desk.site.tools()
     proposer = await desk.site.join("proposer")

@@ -43,7 +43,7 @@ def find_chromium(playwright: Playwright) -> str:
     return found
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def chromium() -> AsyncGenerator[Browser]:
     async with async_playwright() as playwright:
         path = find_chromium(playwright)

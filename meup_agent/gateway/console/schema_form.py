@@ -17,16 +17,21 @@ MAX_FIELD_CHARS: Final = 20_000
 
 PREFIX: Final = "field-"
 
+TYPES: Final = frozenset({"text", "switch", "choice", "json"})
+"""Types of fields; beside a field its form says its type, which may depend on the value."""
+
 
 class SchemaField(NamedTuple):
     """One argument."""
 
     name: str
     number: int  # its place: in the form its name stands nowhere but as text
-    type: str  # text, number, switch, choice or json
+    type: str  # text, switch, choice or json
     text: str  # its value as the form shows it
+    title: str
     about: str
     required: bool
+    given: bool  # True: the call has it, be it empty
     choices: tuple[str, ...] = ()
 
     @property
@@ -34,20 +39,43 @@ class SchemaField(NamedTuple):
         """Its name in the form."""
         return f"{PREFIX}{self.number}"
 
-    def is_given(self, form: Mapping[str, str]) -> bool:
-        """True if the form has a value for it: an argument that is left out and empty has none."""
-        return f"{self.key}-here" in form and bool(form.get(self.key, "") or self.type == "switch"
-                                                   or self.text or self.required)  # fmt: skip
 
-    def read(self, form: Mapping[str, str]) -> Any:
-        """Its value in a form; ValueError if it is none."""
-        said = form.get(self.key, "")
-        if self.type == "switch":
-            return said == "true"
-        if self.type == "text":
-            # A browser ends lines of its own accord with both.
-            return said.replace("\r\n", "\n")
-        return json.loads(said)
+class TypedFields(NamedTuple):
+    """Fields as they were typed, and what they come to."""
+
+    fields: list[SchemaField]
+    arguments: dict[str, Any]
+    problems: dict[str, str]  # by the key of a field
+
+
+def read_fields(
+    fields: list[SchemaField], form: Mapping[str, str], arguments: Mapping[str, Any]
+) -> TypedFields:
+    """Read a form: an argument whose field is empty is left out, unless it was an empty text.
+
+    Args:
+        fields: The fields that the form was made of, perhaps with other values.
+        form: Its values; beside each stands the type by which it is read.
+        arguments: The proposed arguments; those without a field stay.
+    """
+    read, problems = dict(arguments), dict[str, str]()
+    typed: list[SchemaField] = []
+    for each in fields:
+        kind = form.get(f"{each.key}-here")
+        if kind not in TYPES:
+            typed.append(each)
+            continue
+        # A browser ends lines of its own accord with both.
+        said = form.get(each.key, "").replace("\r\n", "\n")
+        typed.append(each._replace(text=said, type=kind))
+        if not said and not (kind == "text" and each.given):
+            read.pop(each.name, None)
+            continue
+        try:
+            read[each.name] = said if kind == "text" else json.loads(said)
+        except (ValueError, RecursionError) as error:
+            problems[each.key] = f"it is no JSON yet: {error}"
+    return TypedFields(typed, read, problems)
 
 
 def fields_of(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[SchemaField]:
@@ -66,15 +94,16 @@ def fields_of(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[S
         text = text if given else ""
         if len(text) > MAX_FIELD_CHARS:
             return []
-        about = described.get("description")
         fields.append(
             SchemaField(
                 name,
                 number,
                 kind,
                 text,
-                about if isinstance(about, str) else "",
+                _said(described.get("title")),
+                _said(described.get("description")),
                 name in required,
+                given,
                 choices,
             )
         )
@@ -92,6 +121,10 @@ def _kind(described: Mapping[str, Any], value: object, given: bool) -> tuple[str
     if type_ == "string" and (not given or (isinstance(value, str) and not hides_something(value))):
         return "text", ()
     return "json", ()
+
+
+def _said(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _listed(value: object) -> list[object]:

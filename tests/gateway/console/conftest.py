@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import httpx
@@ -115,11 +115,15 @@ class Browser:
         return await self.submit("/sign-in", "/sign-in", token=token)
 
 
-def fields_in(page: str, action: str) -> dict[str, str]:
-    """The fields of the form in a page that goes to an address."""
+def fields_in(page: str, action: str, having: str = "csrf") -> dict[str, str]:
+    """The fields of the form in a page that goes to an address, and has a certain field."""
     parser = _Form()
     parser.feed(page)
-    found = [each for each in parser.forms if each["action"] == f"/console{action}"]
+    found = [
+        each
+        for each in parser.forms
+        if each["action"] == f"/console{action}" and (having in each["fields"] or having == "csrf")
+    ]
     assert found, f"no form goes to {action}: {[each['action'] for each in parser.forms]}"
     fields: dict[str, str] = found[0]["fields"]
     return fields
@@ -167,6 +171,14 @@ class Site:
             """Writes a file."""
             self.ran.append({"path": path, "text": text})
             return "written"
+
+        @agent.tool
+        async def send_report(
+            to: str, copies: int, form: Literal["pdf", "text"] = "pdf", urgent: bool = False
+        ) -> str:
+            """Sends a report."""
+            self.ran.append({"to": to, "copies": copies, "form": form, "urgent": urgent})
+            return "sent"
 
         return await self.join("tools", agent)
 

@@ -91,7 +91,7 @@ async def test_edit_that_is_no_object_is_refused_and_kept(site: Site, typed: str
     answer = await browser.submit("/inbox", f"/inbox/{key}/edit", arguments=typed)
     assert answer.status_code == 400
     assert 'role="alert"' in answer.text
-    assert fields_in(answer.text, f"/inbox/{key}/edit")["arguments"] == typed
+    assert fields_in(answer.text, f"/inbox/{key}/edit", "arguments")["arguments"] == typed
     assert site.ran == []
 
 

@@ -10,6 +10,7 @@ from meup_agent.gateway.console.pages.health import show_health
 from meup_agent.gateway.console.pages.inbox import (
     approve,
     approve_edited,
+    check_edit,
     reject,
     show_inbox,
     vote,
@@ -52,6 +53,7 @@ PAGES: Final = (
     PageRoute("GET", "/inbox/{key}", show_inbox),
     PageRoute("POST", "/inbox/{key}/approve", approve),
     PageRoute("POST", "/inbox/{key}/edit", approve_edited),
+    PageRoute("POST", "/inbox/{key}/check", check_edit),
     PageRoute("POST", "/inbox/{key}/reject", reject),
     PageRoute("POST", "/inbox/{key}/vote", vote),
     PageRoute("GET", "/timeline", show_timeline),

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from meup_agent.approval import Verb
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError
 from meup_agent.gateway.admission import BAD_REQUEST
 from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, redirect
+from meup_agent.gateway.console.edits import Edit, read_edit, schema_of
 from meup_agent.gateway.console.feed import QUEUE_ROWS, item_key
-from meup_agent.gateway.console.guard import Denied
 from meup_agent.gateway.console.rendering import editable, pretty
-from meup_agent.gateway.console.schema_form import SchemaField, fields_of
-from meup_agent.protocol.payloads import changes as changes_between
+from meup_agent.gateway.console.schema_form import fields_of
 from meup_agent.protocol.payloads import digest, without_meta
 from meup_agent.reasons import Reason
 
@@ -87,6 +85,7 @@ def inbox_page(
     }
     if item is not None:
         values |= _card(item, now)
+        values["form"] = values["fields"] if edit is None else edit.fields
     return context.page("inbox.html", status, **values)
 
 
@@ -101,7 +100,7 @@ def _card(item: InboxItem, now: datetime) -> dict[str, Any]:
         "digest": digest_of(item),
         "seconds_left": left,
         "whole": None if left is None or sent is None else _whole(item, left),
-        "fields": fields_of({} if facts is None else facts.schema, item.arguments),
+        "fields": fields_of(schema_of(item), item.arguments),
         "arguments_text": editable(item.arguments),
         "similar": item.similar,
         "facts": facts,
@@ -146,20 +145,22 @@ async def approve_edited(context: PageContext) -> Response:
     item = _decided(context)
     if isinstance(item, Response):
         return item
-    try:
-        arguments = _arguments(context, item)
-    except Denied as denied:
-        edit = Edit(context.form.get("arguments", editable(item.arguments)), None, ())
-        return inbox_page(context, item, status=BAD_REQUEST, problem=str(denied), edit=edit)
-    text = editable(arguments)
-    changed = changes_between(item.call, _edited_call(item, arguments), item.target)
-    edit = Edit(text, arguments, tuple(changed))
+    edit = await read_edit(item, context.form)
+    if not edit.is_ready:
+        return inbox_page(context, item, status=BAD_REQUEST, problem=edit.problem, edit=edit)
     # A browser ends the lines of a form of its own accord with both.
-    if context.form.get("seen", "").replace("\r\n", "\n") != text:
+    if context.form.get("seen", "").replace("\r\n", "\n") != edit.text:
         return inbox_page(context, item, edit=edit)
     if problem := _lacks_word(context, item):
         return inbox_page(context, item, status=BAD_REQUEST, problem=problem, edit=edit)
-    return await _carry_out(context, item, arguments if changed else None)
+    return await _carry_out(context, item, edit.arguments if edit.changes else None)
+
+
+async def check_edit(context: PageContext) -> Response:
+    """The problems of an edit while it is typed, by the key of their fields."""
+    item = find_item(context.here.inbox, str(context.request.path_params["key"]))
+    problems = {} if item is None else (await read_edit(item, context.form)).problems
+    return JSONResponse({"problems": problems})
 
 
 async def reject(context: PageContext) -> Response:
@@ -193,22 +194,6 @@ async def vote(context: PageContext) -> Response:
     )
 
 
-class Edit:
-    """An edit of the proposed arguments: its text, and what it changes."""
-
-    def __init__(
-        self, text: str, arguments: dict[str, Any] | None, changed: tuple[Any, ...]
-    ) -> None:
-        self.text = text
-        self.arguments = arguments
-        self.changes = changed
-
-    @property
-    def is_ready(self) -> bool:
-        """True if it can be sent once its changes were seen."""
-        return self.arguments is not None
-
-
 def _decided(context: PageContext) -> InboxItem | Response:
     """The proposal that a form decides, as it was shown; or the page that says it is gone."""
     key = str(context.request.path_params["key"])
@@ -225,33 +210,6 @@ def _lacks_word(context: PageContext, item: InboxItem) -> str:
     if item.danger and context.form.get("word", "").strip().lower() != CONFIRM_WORD:
         return f"This call is marked as dangerous: type “{CONFIRM_WORD}” to approve it."
     return ""
-
-
-def _arguments(context: PageContext, item: InboxItem) -> dict[str, Any]:
-    """The arguments of the form: of its fields, or as JSON."""
-    form = context.form
-    try:
-        if "arguments" in form:
-            found = json.loads(form["arguments"])
-        else:
-            facts = item.tool_facts
-            fields = fields_of({} if facts is None else facts.schema, item.arguments)
-            found = {**item.arguments, **_of_fields(fields, form)}
-    except (ValueError, RecursionError) as error:
-        raise Denied(BAD_REQUEST, f"The arguments are no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise Denied(BAD_REQUEST, "The arguments must be a JSON object, in braces.")
-    return cast("dict[str, Any]", found)
-
-
-def _of_fields(fields: list[SchemaField], form: dict[str, str]) -> dict[str, Any]:
-    return {each.name: each.read(form) for each in fields if each.is_given(form)}
-
-
-def _edited_call(item: InboxItem, arguments: dict[str, Any]) -> Any:
-    from meup_agent.protocol.payloads import Call
-
-    return Call(item.method, {**item.call.params, "arguments": arguments})
 
 
 async def _carry_out(
@@ -311,4 +269,4 @@ def _failed(context: PageContext, item: InboxItem, error: MeupError) -> Response
     return inbox_page(context, item, status=BAD_REQUEST, problem=f"Not done: {error}")
 
 
-__all__ = ["Verb", "approve", "approve_edited", "reject", "show_inbox", "vote"]
+__all__ = ["Verb", "approve", "approve_edited", "check_edit", "reject", "show_inbox", "vote"]

@@ -55,12 +55,18 @@
         field.value = value;
         field.closest("#edit")?.setAttribute("open", "");
         field.closest("details")?.setAttribute("open", "");
-        check(field);
+        if (field.form.matches(".checked")) { check(field); checkSoon(field.form); }
       }
     },
     drop() { sessionStorage.removeItem(this.key()); },
     get any() { return Object.keys(this.read()).length > 0; },
   };
+  function complain(field, problem) {
+    const line = document.getElementById(`${field.id}-problem`);
+    if (!line) return;
+    line.hidden = !problem; put(line, problem);
+    field.setAttribute("aria-invalid", String(Boolean(problem)));
+  }
   function check(field) {
     if (!field.dataset.json) return true;
     let problem = "";
@@ -68,14 +74,28 @@
       const value = field.value.trim() ? JSON.parse(field.value) : null;
       if (field.dataset.json === "object" && (value === null || typeof value !== "object" || Array.isArray(value))) problem = "This must be a JSON object, in braces.";
     } catch (error) { problem = `This is no JSON yet: ${error.message}`; }
-    const line = $(".complaint", field.closest(".field"));
-    line.hidden = !problem; put(line, problem);
-    field.setAttribute("aria-invalid", String(Boolean(problem)));
+    complain(field, problem);
     return !problem;
+  }
+  // The gateway knows the tool's schema: it is asked when one pauses, and says nothing where it is away.
+  let asked = 0, asking = 0;
+  function checkSoon(form) { clearTimeout(asking); asking = setTimeout(checkAll, 250, form, ++asked); }
+  async function checkAll(form, number) {
+    const answer = await fetch(form.action.replace(/edit$/, "check"), { method: "POST", redirect: "manual", body: new URLSearchParams(new FormData(form)) }).catch(() => null);
+    if (!answer?.ok) return;
+    const { problems } = await answer.json();
+    if (number !== asked || !form.isConnected) return;
+    for (const each of all(".complaint", form)) {
+      const key = each.id.slice(0, -"-problem".length), field = document.getElementById(key), problem = problems[key] || "";
+      if (!field) { each.hidden = !problem; put(each, problem); } else if (check(field)) complain(field, problem);
+    }
   }
   document.addEventListener("input", (event) => {
     const field = event.target;
-    if (field.dataset && "draft" in field.dataset) { drafts.keep(field); check(field); }
+    if (!field.dataset || !("draft" in field.dataset)) return;
+    drafts.keep(field);
+    const form = field.closest("form.checked");
+    if (form) { check(field); checkSoon(form); }
   });
   document.addEventListener("submit", (event) => {
     const form = event.target;
