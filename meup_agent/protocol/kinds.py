@@ -24,6 +24,18 @@ SYSTEM_ERROR: Final = "system/error"
 SYSTEM_WITHDRAWN: Final = "system/withdrawn"
 """Ours: the announcement of a withdrawal, where a space announces them (PROTOCOL 3)."""
 
+STREAM_REQUEST: Final = "stream/request"
+STREAM_OPEN: Final = "stream/open"
+STREAM_CLOSE: Final = "stream/close"
+STREAM_GRANT_WRITE: Final = "stream/grant-write"
+STREAM_WRITE_GRANTED: Final = "stream/write-granted"
+STREAM_REVOKE_WRITE: Final = "stream/revoke-write"
+STREAM_WRITE_REVOKED: Final = "stream/write-revoked"
+STREAM_TRANSFER_OWNERSHIP: Final = "stream/transfer-ownership"
+STREAM_OWNERSHIP_TRANSFERRED: Final = "stream/ownership-transferred"
+STREAM_LOST: Final = "stream/lost"
+"""Ours: tells a slow reader alone how many frames of a stream it did not get (PROTOCOL 8)."""
+
 CANCELLED: Final = "notifications/cancelled"
 PROGRESS: Final = "notifications/progress"
 
@@ -70,6 +82,16 @@ KINDS: Final = _table(
     Kind("space/invite"),
     Kind("space/invite-ack", correlated=True, sender="gateway"),
     Kind("space/kick"),
+    Kind(STREAM_REQUEST),
+    Kind(STREAM_OPEN, correlated=True, sender="gateway"),
+    Kind(STREAM_CLOSE),
+    Kind(STREAM_GRANT_WRITE),
+    Kind(STREAM_WRITE_GRANTED, sender="gateway"),
+    Kind(STREAM_REVOKE_WRITE),
+    Kind(STREAM_WRITE_REVOKED, sender="gateway"),
+    Kind(STREAM_TRANSFER_OWNERSHIP),
+    Kind(STREAM_OWNERSHIP_TRANSFERRED, sender="gateway"),
+    Kind(STREAM_LOST, sender="gateway"),
     Kind(SYSTEM_WELCOME, sender="gateway"),
     Kind(SYSTEM_PRESENCE, sender="gateway"),
     Kind(SYSTEM_ERROR, sender="gateway"),

@@ -11,9 +11,9 @@ from typing import Final, cast
 
 import msgspec
 
-from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.capability.covering import stripped
 from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.payload_reader import PayloadReader
 from meup_agent.protocol.payloads import JsonObject
 
 GRANT: Final = "capability/grant"
@@ -27,10 +27,6 @@ MAX_GRANTED: Final = 64
 """Capabilities in one grant, revocation or invitation: each is held against all that its granter
 has."""
 
-MAX_REASON_CHARS: Final = 1_000
-"""Characters of a reason or an address: they are kept as long as what they are about."""
-
-_MAX_NAME_CHARS: Final = 256
 _NO_NAME: Final = ("/", "\\", "..")
 
 ALREADY_EXISTS: Final = "already_exists"
@@ -93,7 +89,7 @@ class Kick(msgspec.Struct, frozen=True):
 
 def read_grant(envelope: Envelope, payload: JsonObject) -> Grant:
     """Read a ``capability/grant``; InvalidEnvelope if it lacks something, or has something else."""
-    read = _PayloadReader(envelope, payload)
+    read = _ManagementReader(envelope, payload)
     capabilities = read.capabilities("capabilities")
     if not capabilities:
         raise read.problem("its 'capabilities' are none; list what is granted")
@@ -104,7 +100,7 @@ def read_grant(envelope: Envelope, payload: JsonObject) -> Grant:
 
 def read_revocation(envelope: Envelope, payload: JsonObject) -> Revocation:
     """Read a ``capability/revoke``; errors as of :func:`read_grant`."""
-    read = _PayloadReader(envelope, payload)
+    read = _ManagementReader(envelope, payload)
     by_id = "grant_id" in payload
     if by_id == ("capabilities" in payload):
         raise read.problem("it needs either a 'grant_id' or 'capabilities'")
@@ -122,7 +118,7 @@ def read_revocation(envelope: Envelope, payload: JsonObject) -> Revocation:
 
 def read_invite(envelope: Envelope, payload: JsonObject) -> Invite:
     """Read a ``space/invite``; errors as of :func:`read_grant`."""
-    read = _PayloadReader(envelope, payload)
+    read = _ManagementReader(envelope, payload)
     return Invite(
         envelope.sender,
         read.new_name("participant_id"),
@@ -134,7 +130,7 @@ def read_invite(envelope: Envelope, payload: JsonObject) -> Invite:
 
 def read_kick(envelope: Envelope, payload: JsonObject) -> Kick:
     """Read a ``space/kick``; errors as of :func:`read_grant`."""
-    read = _PayloadReader(envelope, payload)
+    read = _ManagementReader(envelope, payload)
     return Kick(envelope.sender, read.name("participant_id"), read.text("reason"))
 
 
@@ -147,25 +143,8 @@ READERS: Final[dict[str, Callable[[Envelope, JsonObject], Grant | Revocation | I
 """The readers of the kinds that manage a space."""
 
 
-class _PayloadReader:
-    """Reads the fields of one payload, and names the wrong one."""
-
-    def __init__(self, envelope: Envelope, payload: JsonObject) -> None:
-        self._envelope = envelope
-        self._payload = payload
-
-    def problem(self, what: str) -> InvalidEnvelope:
-        return InvalidEnvelope(
-            "invalid_envelope",
-            f"the {self._envelope.kind!r} cannot be carried out: {what}",
-            envelope_id=self._envelope.id,
-        )
-
-    def name(self, field: str) -> str:
-        value = self._payload.get(field)
-        if isinstance(value, str) and 0 < len(value) <= _MAX_NAME_CHARS and value.isprintable():
-            return value
-        raise self.problem(f"its {field!r} must be a name of 1 to {_MAX_NAME_CHARS} characters")
+class _ManagementReader(PayloadReader):
+    """Reads what payloads of the management alone have."""
 
     def new_name(self, field: str) -> str:
         """A name that others may make files and addresses of."""
@@ -178,16 +157,6 @@ class _PayloadReader:
                 " and no control characters"
             )
         return self.name(field)
-
-    def text(self, field: str) -> str:
-        value = self._payload.get(field)
-        if value is None:
-            return ""
-        if not isinstance(value, str) or len(value) > MAX_REASON_CHARS:
-            raise self.problem(
-                f"its {field!r} must be a text of up to {MAX_REASON_CHARS} characters"
-            )
-        return value
 
     def capabilities(self, field: str) -> tuple[JsonObject, ...]:
         value: object = self._payload.get(field, [])

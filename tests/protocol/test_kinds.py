@@ -30,6 +30,11 @@ def test_what_only_the_gateway_says() -> None:
         "system/error",
         "system/withdrawn",
         "space/invite-ack",
+        "stream/open",
+        "stream/write-granted",
+        "stream/write-revoked",
+        "stream/ownership-transferred",
+        "stream/lost",
     }
 
 
@@ -43,6 +48,7 @@ def test_what_refers_to_something() -> None:
         "chat/cancel",
         "capability/grant-ack",
         "space/invite-ack",
+        "stream/open",
     }
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "DEFAULT_DIALECT",
     "DIALECTS",
     "PUBLISHED",
+    "STREAMING",
     "Dialect",
     "decode",
     "decode_known",
@@ -42,6 +43,9 @@ DIALECTS: Final[dict[str, Dialect]] = {
 PUBLISHED: Final = frozenset({plain.MEUP_V02.name, plain.MEW_V04.name})
 """The two published versions, which existing gateways and TypeScript participants speak; their
 correlation is a list."""
+
+STREAMING: Final = frozenset({plain.MEUP_V01.name, plain.MEW_V04.name})
+"""The dialects that have streams, and frames of streams beside envelopes (PROTOCOL 8)."""
 
 ALSO_READ: Final = {"mew/v0.3": "mew/v0.4"}
 """Names on the wire that are read as another dialect's."""

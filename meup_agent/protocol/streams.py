@@ -1,0 +1,464 @@
+"""Streams on the wire: frames of data, and the payloads that open, share and close them.
+
+A frame is ``#<stream id>#<data>``, text or binary, and no envelope: no JSON begins so. All else
+about a stream is said in envelopes of the kinds ``stream/*`` (PROTOCOL 8). One reader serves the
+gateway, which carries them out, and the participants, which are told of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import msgspec
+
+from meup_agent.errors import InvalidEnvelope
+from meup_agent.protocol import kinds
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.payload_reader import PayloadReader, is_name
+from meup_agent.protocol.payloads import JsonObject, as_object
+
+MARK: Final = b"#"
+"""The first byte of a frame of a stream, and the one behind the stream's id."""
+
+MAX_STREAM_ID_BYTES: Final = 128
+"""Bytes of a stream's id: it stands in every frame, and those of gateways have some 30."""
+
+MAX_TARGETS: Final = 64
+"""Targets of a stream, as many as an envelope may name; a stream for more is one for all."""
+
+INVALID_FRAME: Final = "invalid_stream_frame"
+TARGET_NOT_FOUND: Final = "target_not_found"
+STREAM_NOT_FOUND: Final = "stream_not_found"
+UNAUTHORIZED_WRITE: Final = "unauthorized_stream_write"
+UNAUTHORIZED: Final = "unauthorized"
+PARTICIPANT_NOT_FOUND: Final = "participant_not_found"
+INVALID_OPERATION: Final = "invalid_operation"
+
+COMPLETE: Final = "complete"
+"""The reason of a stream that its owner ended, having said all."""
+CANCELLED: Final = "cancelled"
+OWNER_LEFT: Final = "owner_left"
+"""The reason of the gateway for a stream whose owner went away and did not come back in time."""
+REVOKED: Final = "revoked"
+"""The reason of the gateway for a stream whose owner may request it no longer, or was removed."""
+WRITER_LEFT: Final = "writer_left"
+"""The reason of the gateway for taking a writer's right, who is not its owner and has left."""
+
+ABOUT: Final = "dev.meup/about"
+"""Beside the fields of a request: the ids of the messages that the stream is about."""
+
+STREAMS_KEY: Final = "dev.meup/streams"
+"""The key of a welcome for what its gateway does with streams; readers may leave it."""
+
+_ACTIVE: Final = "active_streams"
+_OF_GATEWAY: Final = frozenset({"stream_id", "owner", "authorized_writers", "created", ABOUT})
+_OF_OPEN: Final = frozenset({*_OF_GATEWAY, "encoding"})
+
+
+class StreamFrame(msgspec.Struct, frozen=True, gc=False):
+    """One frame of a stream."""
+
+    stream: str
+    data: bytes
+
+
+def is_stream_frame(frame: bytes) -> bool:
+    """True for a frame that can be no envelope, since it begins as those of streams do."""
+    return frame[:1] == MARK
+
+
+def read_frame(frame: bytes | str) -> StreamFrame | None:
+    """Read a frame of a stream; ``None``: it is none.
+
+    Raises:
+        InvalidEnvelope: It begins as one, and has no id, or none that can be one.
+    """
+    raw = frame.encode(errors="surrogatepass") if isinstance(frame, str) else frame
+    if raw[:1] != MARK:
+        return None
+    # No further than an id can reach: a stranger's may be as long as a message.
+    end = raw.find(MARK, 1, MAX_STREAM_ID_BYTES + 2)
+    if end > 1:
+        try:
+            stream = raw[1:end].decode()
+        except UnicodeDecodeError:
+            stream = ""
+        if stream.isprintable() and stream:
+            return StreamFrame(stream, raw[end + 1 :])
+    raise InvalidEnvelope(
+        INVALID_FRAME,
+        "a frame of a stream is '#', the stream's id of 1 to"
+        f" {MAX_STREAM_ID_BYTES} bytes of printable text, '#', and the data",
+    )
+
+
+def write_frame(stream: str, data: bytes) -> bytes:
+    """A frame of a stream, as it stands on the wire."""
+    return b"#%b#%b" % (stream.encode(), data)
+
+
+class StreamInfo(msgspec.Struct, frozen=True):
+    """A stream that is open, as ``stream/open`` and the welcome's ``active_streams`` say it.
+
+    Attributes:
+        id: Names it in its frames; unique in its space, and never given twice.
+        owner: The participant that requested it, or to whom it was transferred since.
+        writers: The participants that may write it, its owner among them.
+        targets: The participants that get its frames; empty: all.
+        created: The time of its opening (RFC 3339), by the gateway's clock.
+        fields: The fields of its request, untouched: ``direction``, ``format``, ``metadata``, …
+        about: The ids of the messages that it is about, such as the request that it answers.
+    """
+
+    id: str
+    owner: str
+    writers: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    created: str = ""
+    fields: JsonObject = msgspec.field(default_factory=dict[str, Any])
+    about: tuple[str, ...] = ()
+
+    def to_wire(self) -> JsonObject:
+        """The stream as the welcome lists it; what its request says cannot pose as the rest."""
+        said: JsonObject = {
+            **self.fields,
+            "stream_id": self.id,
+            "owner": self.owner,
+            "authorized_writers": list(self.writers),
+            "created": self.created,
+        }
+        if self.about:
+            said[ABOUT] = list(self.about)
+        else:
+            said.pop(ABOUT, None)
+        return said
+
+
+def read_stream(said: object) -> StreamInfo | None:
+    """Read a stream of ``active_streams``, or the payload of ``stream/open``; ``None``: none."""
+    item = as_object(said)
+    stream, owner = item.get("stream_id"), item.get("owner")
+    if not is_stream_id(stream) or not is_name(owner):
+        return None
+    created = item.get("created")
+    fields = {name: value for name, value in item.items() if name not in _OF_OPEN}
+    return StreamInfo(
+        id=cast("str", stream),
+        owner=cast("str", owner),
+        # One that says none has its owner alone (mew/v0.4 section 3.10.8).
+        writers=_names(item.get("authorized_writers")) or (cast("str", owner),),
+        targets=_names(item.get("target")),
+        created=created if isinstance(created, str) else "",
+        fields=fields,
+        about=_names(item.get(ABOUT)),
+    )
+
+
+def read_active_streams(welcome: JsonObject) -> tuple[StreamInfo, ...] | None:
+    """The open streams that a welcome lists; ``None``: it does not say which there are."""
+    listed: object = welcome.get(_ACTIVE)
+    if not isinstance(listed, list):
+        return None
+    found = map(read_stream, cast("list[object]", listed))
+    return tuple(stream for stream in found if stream is not None)
+
+
+class StreamRequest(msgspec.Struct, frozen=True):
+    """A ``stream/request``: its sender wants a stream of its own to write."""
+
+    id: str  # the envelope's, which the answer names
+    by: str
+    targets: tuple[str, ...] = ()  # the participants that are to get its frames; empty: all
+    fields: JsonObject = msgspec.field(default_factory=dict[str, Any])
+    about: tuple[str, ...] = ()  # the messages that motivated it: the envelope's correlation
+
+
+class StreamOpen(msgspec.Struct, frozen=True):
+    """A ``stream/open``: the gateway's answer to a request, which everybody hears."""
+
+    stream: StreamInfo
+    request: str  # the id of the request
+
+
+class StreamClose(msgspec.Struct, frozen=True):
+    """A ``stream/close``, of a participant or the gateway."""
+
+    by: str
+    stream: str  # empty where only the correlation tells which
+    reason: str = ""
+    # Ids of the ``stream/request`` or ``stream/open`` of the stream.
+    about: tuple[str, ...] = ()
+
+
+class GrantWrite(msgspec.Struct, frozen=True):
+    """A ``stream/grant-write``: the owner lets another participant write."""
+
+    by: str
+    stream: str
+    participant: str
+    reason: str = ""
+
+
+class RevokeWrite(msgspec.Struct, frozen=True):
+    """A ``stream/revoke-write``: the owner takes a participant's right to write."""
+
+    by: str
+    stream: str
+    participant: str
+    reason: str = ""
+
+
+class TransferOwnership(msgspec.Struct, frozen=True):
+    """A ``stream/transfer-ownership``: the owner makes another participant the owner."""
+
+    by: str
+    stream: str
+    new_owner: str
+    reason: str = ""
+
+
+class WriteGranted(msgspec.Struct, frozen=True):
+    """A ``stream/write-granted`` of the gateway, with all that may write now."""
+
+    stream: str
+    participant: str
+    writers: tuple[str, ...]
+    reason: str = ""
+
+
+class WriteRevoked(msgspec.Struct, frozen=True):
+    """A ``stream/write-revoked`` of the gateway, with all that may write now."""
+
+    stream: str
+    participant: str
+    writers: tuple[str, ...]
+    reason: str = ""
+
+
+class OwnershipTransferred(msgspec.Struct, frozen=True):
+    """A ``stream/ownership-transferred`` of the gateway."""
+
+    stream: str
+    previous_owner: str
+    new_owner: str
+    writers: tuple[str, ...]
+    reason: str = ""
+
+
+class StreamLost(msgspec.Struct, frozen=True):
+    """A ``stream/lost`` of the gateway: so many frames its reader was too slow for."""
+
+    stream: str
+    frames: int
+    bytes: int  # of their data
+
+
+StreamMessage = (
+    StreamRequest
+    | StreamOpen
+    | StreamClose
+    | GrantWrite
+    | RevokeWrite
+    | TransferOwnership
+    | WriteGranted
+    | WriteRevoked
+    | OwnershipTransferred
+    | StreamLost
+)
+"""An envelope about a stream, read."""
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+def read_request(envelope: Envelope, payload: JsonObject) -> StreamRequest:
+    """Read a ``stream/request``; InvalidEnvelope if its ``target`` names no participants."""
+    read = _StreamReader(envelope, payload)
+    fields = {name: value for name, value in payload.items() if name not in _OF_OPEN}
+    return StreamRequest(
+        envelope.id, envelope.sender, read.targets(), fields, about=envelope.correlation
+    )
+
+
+def read_open(envelope: Envelope, payload: JsonObject) -> StreamOpen:
+    """Read a ``stream/open``; InvalidEnvelope if it names no stream or no request."""
+    # Existing gateways are seen to leave the owner out: it is for whom they answer.
+    given = payload if "owner" in payload else {**payload, "owner": "".join(envelope.to[:1])}
+    stream = read_stream(given)
+    if stream is None or not envelope.correlation:
+        read = _StreamReader(envelope, payload)
+        raise read.problem("it must name its stream, the stream's owner and its request")
+    return StreamOpen(stream, envelope.correlation[0])
+
+
+def read_close(envelope: Envelope, payload: JsonObject) -> StreamClose:
+    """Read a ``stream/close``; InvalidEnvelope if nothing in it tells which stream."""
+    read = _StreamReader(envelope, payload)
+    named = read.stream() if "stream_id" in payload or not envelope.correlation else ""
+    return StreamClose(envelope.sender, named, read.text("reason"), envelope.correlation)
+
+
+def read_grant_write(envelope: Envelope, payload: JsonObject) -> GrantWrite:
+    """Read a ``stream/grant-write``; InvalidEnvelope if it lacks something."""
+    return GrantWrite(envelope.sender, *_StreamReader(envelope, payload).right())
+
+
+def read_revoke_write(envelope: Envelope, payload: JsonObject) -> RevokeWrite:
+    """Read a ``stream/revoke-write``; errors as of :func:`read_grant_write`."""
+    return RevokeWrite(envelope.sender, *_StreamReader(envelope, payload).right())
+
+
+def read_transfer_ownership(envelope: Envelope, payload: JsonObject) -> TransferOwnership:
+    """Read a ``stream/transfer-ownership``; errors as of :func:`read_grant_write`."""
+    read = _StreamReader(envelope, payload)
+    return TransferOwnership(
+        envelope.sender, read.stream(), read.name("new_owner"), read.text("reason")
+    )
+
+
+def _read_write_granted(envelope: Envelope, payload: JsonObject) -> WriteGranted:
+    read = _StreamReader(envelope, payload)
+    stream, participant, reason = read.right()
+    return WriteGranted(stream, participant, read.writers(), reason)
+
+
+def _read_write_revoked(envelope: Envelope, payload: JsonObject) -> WriteRevoked:
+    read = _StreamReader(envelope, payload)
+    stream, participant, reason = read.right()
+    return WriteRevoked(stream, participant, read.writers(), reason)
+
+
+def _read_transferred(envelope: Envelope, payload: JsonObject) -> OwnershipTransferred:
+    read = _StreamReader(envelope, payload)
+    return OwnershipTransferred(
+        read.stream(),
+        read.name("previous_owner"),
+        read.name("new_owner"),
+        read.writers(),
+        read.text("reason"),
+    )
+
+
+def _read_lost(envelope: Envelope, payload: JsonObject) -> StreamLost:
+    read = _StreamReader(envelope, payload)
+    return StreamLost(read.stream(), read.count("frames"), read.count("bytes"))
+
+
+READERS: Final[dict[str, Callable[[Envelope, JsonObject], StreamMessage]]] = {
+    kinds.STREAM_REQUEST: read_request,
+    kinds.STREAM_OPEN: read_open,
+    kinds.STREAM_CLOSE: read_close,
+    kinds.STREAM_GRANT_WRITE: read_grant_write,
+    kinds.STREAM_REVOKE_WRITE: read_revoke_write,
+    kinds.STREAM_TRANSFER_OWNERSHIP: read_transfer_ownership,
+    kinds.STREAM_WRITE_GRANTED: _read_write_granted,
+    kinds.STREAM_WRITE_REVOKED: _read_write_revoked,
+    kinds.STREAM_OWNERSHIP_TRANSFERRED: _read_transferred,
+    kinds.STREAM_LOST: _read_lost,
+}
+"""The readers of the kinds about streams, each of which raises InvalidEnvelope."""
+
+
+def is_stream_id(value: object) -> bool:
+    """True for a text that can be a stream's id: it can stand in a frame."""
+    return (
+        isinstance(value, str)
+        and bool(value)
+        and "#" not in value
+        and value.isprintable()
+        and len(value.encode()) <= MAX_STREAM_ID_BYTES
+    )
+
+
+class _StreamReader(PayloadReader):
+    """Reads what payloads about streams alone have."""
+
+    def stream(self) -> str:
+        value = self._payload.get("stream_id")
+        if is_stream_id(value):
+            return cast("str", value)
+        raise self.problem(
+            f"its 'stream_id' must be 1 to {MAX_STREAM_ID_BYTES} bytes, printable and without '#'"
+        )
+
+    def right(self) -> tuple[str, str, str]:
+        """The stream, the participant whose right to write changes, and the reason."""
+        return self.stream(), self.name("participant_id"), self.text("reason")
+
+    def targets(self) -> tuple[str, ...]:
+        """The names in ``target``: none, one, or a list of them."""
+        value: object = self._payload.get("target")
+        listed = cast("list[object]", value) if isinstance(value, list) else [value]
+        if value is None or not listed:
+            return ()
+        if not all(map(is_name, listed)) or len(listed) > MAX_TARGETS:
+            raise self.problem(f"its 'target' must be a list of up to {MAX_TARGETS} participants")
+        return tuple(dict.fromkeys(cast("list[str]", listed)))
+
+    def writers(self) -> tuple[str, ...]:
+        return _names(self._payload.get("authorized_writers"))
+
+    def count(self, field: str) -> int:
+        value = self._payload.get(field)
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+        raise self.problem(f"its {field!r} must be a whole number")
+
+
+def _names(value: object) -> tuple[str, ...]:
+    """The names in a list, or the only one; what else stands there is left out."""
+    listed = cast("list[object]", value) if isinstance(value, list) else [value]
+    return tuple(dict.fromkeys(cast("str", each) for each in listed if is_name(each)))
+
+
+# --- writing ----------------------------------------------------------------------------------
+
+
+def build_request(
+    *, targets: tuple[str, ...] = (), direction: str = "upload", **fields: Any
+) -> JsonObject:
+    """The payload of a ``stream/request``; fields that are ``None`` are left out."""
+    more = {name: value for name, value in fields.items() if value is not None}
+    return {"direction": direction, **more, **({"target": list(targets)} if targets else {})}
+
+
+def build_open(stream: StreamInfo) -> JsonObject:
+    """The payload of a ``stream/open``: all that the welcome says of it to those who come later."""
+    return {**stream.to_wire(), "encoding": "binary"}
+
+
+def build_close(stream: str, reason: str = COMPLETE) -> JsonObject:
+    """The payload of a ``stream/close``."""
+    return {"stream_id": stream, "reason": reason}
+
+
+def build_write(stream: str, participant: str, reason: str = "") -> JsonObject:
+    """The payload of a ``stream/grant-write`` or ``stream/revoke-write``."""
+    return {"stream_id": stream, "participant_id": participant, **_reason(reason)}
+
+
+def build_write_ack(stream: StreamInfo, participant: str, reason: str = "") -> JsonObject:
+    """The payload of a ``stream/write-granted`` or ``stream/write-revoked``."""
+    said = {"stream_id": stream.id, "participant_id": participant}
+    return {**said, "authorized_writers": list(stream.writers), **_reason(reason)}
+
+
+def build_transfer(stream: str, new_owner: str, reason: str = "") -> JsonObject:
+    """The payload of a ``stream/transfer-ownership``."""
+    return {"stream_id": stream, "new_owner": new_owner, **_reason(reason)}
+
+
+def build_transferred(stream: StreamInfo, previous_owner: str, reason: str = "") -> JsonObject:
+    """The payload of a ``stream/ownership-transferred``."""
+    said = {"stream_id": stream.id, "previous_owner": previous_owner, "new_owner": stream.owner}
+    return {**said, "authorized_writers": list(stream.writers), **_reason(reason)}
+
+
+def build_lost(stream: str, frames: int, size: int) -> JsonObject:
+    """The payload of a ``stream/lost``."""
+    return {"stream_id": stream, "frames": frames, "bytes": size}
+
+
+def _reason(reason: str) -> JsonObject:
+    return {"reason": reason} if reason else {}
