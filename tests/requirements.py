@@ -381,6 +381,15 @@ OBSERVING: Final = {
 }
 
 MANAGING: Final = {
+    "3.control.held": "a paused or shut down participant begins nothing, and ends everything",
+    "3.control.lifted": "a resume or its time ends a pause; no participant lifts its own",
+    "3.control.longer": "of two participants' pauses the one that ends later holds",
+    "3.control.who": "who may control participants is a capability",
+    "3.control.answers": "answering what one was asked takes no capability",
+    "3.control.payload": "control that cannot be meant is refused",
+    "3.control.rejoin": "a join ends a shutdown, and no pause; the welcome tells of that",
+    "3.control.restart": "pauses and shutdowns outlive a restart of the gateway",
+    "3.control.bounded": "of each participant one pause and one shutdown are kept",
     "3.manage.grant": "a grant takes effect at once; its recipient is told by a second welcome",
     "3.manage.lacking": "nobody grants what they lack",
     "3.manage.rests": "nobody keeps what its granter no longer has",

@@ -305,6 +305,20 @@ C: Final = (
         "nobody grants what they lack; revoking is at once; audit; chains of grants",
     ),
     Line(
+        "C.W16",
+        "SHOULD",
+        "3.9.10",
+        "after `participant/shutdown` envelopes are refused until it joins again",
+        note="what ends or answers something passes",
+    ),
+    Line(
+        "C.W17",
+        "MAY",
+        "3.9.1",
+        "a pause may be enforced",
+        note="what the participant would begin is refused, never what ends or answers something",
+    ),
+    Line(
         "C.W24",
         "MUST",
         "5.3",
@@ -319,6 +333,13 @@ C: Final = (
         note="everything that everybody heard, and nothing that the gateway told one member",
     ),
     Line("C.W26", "rule", "8.1", "the token of the `Authorization` header says who one is"),
+    Line(
+        "C.W27",
+        "rule",
+        "3.9.3",
+        "`participant/request-status` has a hyphen",
+        note="the older `participant/requestStatus` passes as a kind that means nothing",
+    ),
     Line(
         "C.W28",
         "rule",
@@ -414,11 +435,7 @@ LINES: Final = (*A, *C, *E)
 
 NOT_HERE: Final = {
     "C.W6": "what a `stream/request` said is kept in `active_streams` (3.8.1, 3.10.1)",
-    "C.W16": "after `participant/shutdown` envelopes are refused until it joins again (3.9.10)",
-    "C.W17": "a pause may be enforced (3.9.1)",
     "C.W18–W23": "streams: `stream/request`, `stream/open`, data frames, writers (3.10)",
-    "C.W27": "`participant/request-status` and the other `participant/*` (3.9): passed on as any"
-    " other kind, and nothing is done about them",
 }
 """What the specifications ask and this gateway does not have."""
 

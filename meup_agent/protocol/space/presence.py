@@ -22,6 +22,7 @@ from meup_agent.protocol.payloads import JsonObject
 from meup_agent.protocol.resume import ARRIVED, ReplayMark
 from meup_agent.protocol.space.indexes import OpenItem
 from meup_agent.protocol.space.inflight import InFlight
+from meup_agent.protocol.space.journal import Fact
 from meup_agent.reasons import Reason
 
 
@@ -57,6 +58,7 @@ class JoinDrafts(NamedTuple):
     # when it is sent: see :func:`meup_agent.protocol.resume.add_until`.
     welcome: Envelope
     presence: Envelope
+    facts: tuple[Fact, ...] = ()  # facts that the join makes hold
 
 
 def describe_participant(

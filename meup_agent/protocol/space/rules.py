@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.control_payloads import ANSWERS
 from meup_agent.protocol.dialects import PUBLISHED, spoken
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.management_payloads import GRANT_ACK
+from meup_agent.protocol.space.control import ParticipantControl
 from meup_agent.protocol.space.decisions import (
     ID_IN_USE,
     Refusal,
@@ -59,6 +61,7 @@ class Rules:
     _open: InFlight
     _allowance: Allowance
     _absences: AbsenceTracker
+    _control: ParticipantControl
     _checked_at: dict[str, int] = field(default_factory=dict[str, int])
 
     def check_sender(self, participant: str, arrival: InboundFrame) -> Refusal | None:
@@ -92,6 +95,9 @@ class Rules:
                 attempted_kind=arrival.kind_as_sent,
                 your_capabilities=list(self._grants[participant].patterns),
             )
+        held = self._control.check_held(envelope, arrival.payload, arrival.at)
+        if held is not None:
+            return held
         if envelope.kind in _ENDS and not envelope.correlation:
             return refuse(
                 envelope,
@@ -124,6 +130,8 @@ class Rules:
             return True  # whoever may propose something may say until when
         if envelope.kind == GRANT_ACK:
             return self._management.may_acknowledge(participant, envelope.correlation)
+        if envelope.kind in ANSWERS:
+            return self._control.may_answer(envelope)
         if envelope.kind != kinds.MCP_RESPONSE:
             return False
         asked = self._open.was_asked(participant, envelope.correlation)

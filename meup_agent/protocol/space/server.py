@@ -180,7 +180,7 @@ class SpaceServer:
         self.journal.call_when_kept(
             partial(self._welcome, member, joined.welcome, join_state, replayed)
         )
-        self._announcer.broadcast(joined.presence)
+        self._announcer.broadcast(joined.presence, joined.facts)
 
     def leave(self, member: Member) -> None:
         """Remove a member; one that was taken over, or has left, changes nothing."""

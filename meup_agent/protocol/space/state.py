@@ -15,6 +15,7 @@ import msgspec
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.capability import Capabilities
+from meup_agent.protocol.control_payloads import PAUSED_KEY
 from meup_agent.protocol.dialects import PUBLISHED
 from meup_agent.protocol.dialects.rpc_ids import BY_RPC_ID, RpcIds
 from meup_agent.protocol.envelope import Envelope, encode_json
@@ -22,6 +23,7 @@ from meup_agent.protocol.guarantees import OBSERVING, OURS, said_by
 from meup_agent.protocol.limits import MAX_DEPTH, MAX_FRAME_BYTES, check_depth
 from meup_agent.protocol.management_payloads import READERS
 from meup_agent.protocol.space.completion import complete
+from meup_agent.protocol.space.control import CONTROL_KINDS, ParticipantControl
 from meup_agent.protocol.space.decisions import (
     Acceptance,
     Broadcast,
@@ -95,8 +97,14 @@ class SpaceState:
         self._described_at = 0
         self.management = SpaceManager(self.grants, self._present, new_token, address)
         self._absences = AbsenceTracker()
+        self.control = ParticipantControl(self.grants)
         self._rules = Rules(
-            self.grants, self.management, self.open, self._allowance, self._absences
+            self.grants,
+            self.management,
+            self.open,
+            self._allowance,
+            self._absences,
+            self.control,
         )
         self._announce_withdrawals = announce_withdrawals
         self._deduplicator = Deduplicator()
@@ -117,6 +125,7 @@ class SpaceState:
         for proposer in self.open.participants:
             # No participant is here yet, and one that comes back resumes.
             self._absences.left(proposer, self._now())
+        self.control.restore(facts)
         return self.management.restore(facts)
 
     def register_dialect(self, dialect: str) -> None:
@@ -152,6 +161,7 @@ class SpaceState:
                 kinds.SYSTEM_PRESENCE,
                 {"event": "join", "participant": you, **join_state.presence_fields},
             ),
+            self.control.joined(participant),
         )
 
     def observe(
@@ -175,9 +185,13 @@ class SpaceState:
         """
         present = dict(self._described_present(reader))
         present.pop(left_out, None)
+        you = self._described(participant, reader)
+        paused = self.control.describe_pause(participant, self._now())
+        if paused is not None:
+            you = encode_json({**self._description(participant, reader), PAUSED_KEY: paused})
         rest = encode_json({**more, **said_by(OURS)})
         raw = b'{"you":%b,"participants":[%b],%b' % (
-            self._described(participant, reader),
+            you,
             b",".join(present.values()),
             rest[1:],
         )
@@ -315,9 +329,14 @@ class SpaceState:
     def _check_new(self, inbound: InboundFrame, *, answers: bool) -> Refusal | None:
         """Check that a frame that does not come again may be accepted."""
         refused = self._rules.check_capability(inbound)
-        if refused is None and inbound.envelope.kind in READERS:
-            return self.management.check(inbound.envelope, inbound.payload, answers=answers)
-        return refused
+        if refused is not None:
+            return refused
+        envelope = inbound.envelope
+        if envelope.kind in READERS:
+            return self.management.check(envelope, inbound.payload, answers=answers)
+        if envelope.kind in CONTROL_KINDS:
+            return self.control.check(envelope, inbound.payload, inbound.at)
+        return None
 
     def _check_pace(self, inbound: InboundFrame) -> Refusal | None:
         """Refuse a withdrawal that comes too fast; on a connection it is read later."""
@@ -336,7 +355,10 @@ class SpaceState:
         if envelope.kind in READERS:
             return self._manage(envelope, inbound.payload, receipt)
         if envelope.kind not in TRACKED_KINDS:
-            return Acceptance(envelope, receipt=receipt)
+            facts = ()
+            if envelope.kind in CONTROL_KINDS:
+                facts = self.control.accept(envelope, inbound.payload, inbound.at)
+            return Acceptance(envelope, facts, receipt=receipt)
         then: tuple[Consequence, ...] = ()
         if envelope.kind == kinds.MCP_WITHDRAW:
             self.limiter.count_withdrawal(envelope.sender, inbound.at)

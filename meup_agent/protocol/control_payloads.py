@@ -1,0 +1,341 @@
+"""Payloads of participant control: pause, resume, status, forget, compact, clear, shutdown.
+
+The payloads are those of the specification of ``mew/v0.4``; one reader serves the gateway, which
+holds a participant to its pause, and the agents that obey.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+import msgspec
+
+from meup_agent.errors import InvalidEnvelope
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.payloads import JsonObject, as_object
+
+PAUSE: Final = "participant/pause"
+RESUME: Final = "participant/resume"
+REQUEST_STATUS: Final = "participant/request-status"
+STATUS: Final = "participant/status"
+FORGET: Final = "participant/forget"
+COMPACT: Final = "participant/compact"
+COMPACT_DONE: Final = "participant/compact-done"
+CLEAR: Final = "participant/clear"
+RESTART: Final = "participant/restart"
+SHUTDOWN: Final = "participant/shutdown"
+
+PAUSED_KEY: Final = "dev.meup/paused"
+"""In ``you`` of a welcome: the pause that holds for its reader, with the seconds that are left."""
+
+MAX_PAUSE_SECONDS: Final = 30 * 24 * 3600.0
+"""Longest time of a pause; one without a time lasts until it is lifted."""
+
+MAX_REASON_CHARS: Final = 1_000
+"""Characters of a reason: a pause is kept with it."""
+
+MAX_FIELDS: Final = 64
+"""Fields that a request of the status may name."""
+
+Direction = Literal["oldest", "newest"]
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """A participant is to begin nothing new until it is resumed, or a time is over.
+
+    Attributes:
+        id: The id of the envelope that pauses; a resume refers to it.
+        by: The participant that pauses.
+        reason: Its reason.
+        seconds: Seconds until the pause ends by itself; ``None``: it lasts until a resume.
+    """
+
+    id: str
+    by: str
+    reason: str = ""
+    seconds: float | None = None
+
+
+class Resumption(msgspec.Struct, frozen=True):
+    """The end of a pause.
+
+    Attributes:
+        by: The participant that lifted it; our own name where its time was over.
+        reason: The reason.
+        pauses: Ids of the pauses that it lifts; empty: any.
+    """
+
+    by: str
+    reason: str = ""
+    pauses: tuple[str, ...] = ()
+
+
+class StatusRequest(msgspec.Struct, frozen=True):
+    """A participant asks for our status.
+
+    Attributes:
+        by: The participant that asks.
+        fields: The fields that it wants; empty: all.
+    """
+
+    by: str
+    fields: tuple[str, ...] = ()
+
+
+class Forget(msgspec.Struct, frozen=True):
+    """We are to drop a part of our context.
+
+    Attributes:
+        by: The participant that asks for it.
+        direction: ``oldest`` or ``newest``.
+        entries: Entries to drop; ``None``: it leaves that to us.
+        reason: Its reason.
+    """
+
+    by: str
+    direction: Direction = "oldest"
+    entries: int | None = None
+    reason: str = ""
+
+
+class Compact(msgspec.Struct, frozen=True):
+    """We are to shorten our context.
+
+    Attributes:
+        by: The participant that asks for it.
+        target_tokens: Tokens that may remain; ``None``: it leaves that to us.
+        reason: Its reason.
+    """
+
+    by: str
+    target_tokens: int | None = None
+    reason: str = ""
+
+
+class Clear(msgspec.Struct, frozen=True):
+    """We are to drop all of our context. ``by`` asks for it, with a ``reason``."""
+
+    by: str
+    reason: str = ""
+
+
+class Restart(msgspec.Struct, frozen=True):
+    """We are to begin anew; what ran has ended. ``by`` asks for it, with a ``reason``."""
+
+    by: str
+    reason: str = ""
+
+
+class Shutdown(msgspec.Struct, frozen=True):
+    """We are to finish what runs, and to leave. ``by`` asks for it, with a ``reason``."""
+
+    by: str
+    reason: str = ""
+
+
+class ParticipantStatus(msgspec.Struct, frozen=True):
+    """The status of a participant, by its own word.
+
+    Attributes:
+        participant: The participant.
+        status: Its state in a word: ``active``, ``paused`` …; empty where it says none.
+        fields: All that it says, the same included.
+        about: The id of the envelope that it answers.
+    """
+
+    participant: str
+    status: str
+    fields: JsonObject
+    about: str | None = None
+
+
+class CompactDone(msgspec.Struct, frozen=True):
+    """The end of a compaction.
+
+    Attributes:
+        participant: The participant that has compacted its context.
+        skipped: There was nothing to compact.
+        fields: All that it says.
+        about: The id of the request for it.
+    """
+
+    participant: str
+    skipped: bool
+    fields: JsonObject
+    about: str | None = None
+
+
+Control = (
+    Pause
+    | Resumption
+    | StatusRequest
+    | Forget
+    | Compact
+    | Clear
+    | Restart
+    | Shutdown
+    | ParticipantStatus
+    | CompactDone
+)
+
+
+def read_control(envelope: Envelope, payload: JsonObject) -> Control:
+    """Read an envelope of participant control; InvalidEnvelope where its payload cannot be meant.
+
+    Existing terminals leave the payload out, or send more than the specification has.
+    """
+    return READERS[envelope.kind](envelope, payload)
+
+
+def _pause(envelope: Envelope, payload: JsonObject) -> Pause:
+    seconds = payload.get("timeout_seconds")
+    if seconds is not None and not (
+        _is_number(seconds) and math.isfinite(seconds) and 0 < seconds <= MAX_PAUSE_SECONDS
+    ):
+        raise _problem(
+            envelope,
+            f"its 'timeout_seconds' must be a number above 0, and at most {MAX_PAUSE_SECONDS:g}",
+        )
+    return Pause(
+        envelope.id,
+        envelope.sender,
+        _reason(envelope, payload),
+        None if seconds is None else float(seconds),
+    )
+
+
+def _resumption(envelope: Envelope, payload: JsonObject) -> Resumption:
+    return Resumption(envelope.sender, _reason(envelope, payload), envelope.correlation)
+
+
+def _status_request(envelope: Envelope, payload: JsonObject) -> StatusRequest:
+    fields: Any = payload.get("fields", [])
+    if (
+        not isinstance(fields, list)
+        or len(fields) > MAX_FIELDS
+        or not all(isinstance(each, str) for each in fields)
+    ):
+        raise _problem(envelope, f"its 'fields' must be a list of at most {MAX_FIELDS} names")
+    return StatusRequest(envelope.sender, tuple(fields))
+
+
+def _forget(envelope: Envelope, payload: JsonObject) -> Forget:
+    direction = payload.get("direction", "oldest")
+    if direction not in ("oldest", "newest"):
+        raise _problem(envelope, "its 'direction' must be 'oldest' or 'newest'")
+    entries = _count(envelope, payload, "entries")
+    return Forget(envelope.sender, direction, entries, _reason(envelope, payload))
+
+
+def _compact(envelope: Envelope, payload: JsonObject) -> Compact:
+    tokens = _count(envelope, payload, "target_tokens")
+    return Compact(envelope.sender, tokens, _reason(envelope, payload))
+
+
+def _clear(envelope: Envelope, payload: JsonObject) -> Clear:
+    return Clear(envelope.sender, _reason(envelope, payload))
+
+
+def _restart(envelope: Envelope, payload: JsonObject) -> Restart:
+    return Restart(envelope.sender, _reason(envelope, payload))
+
+
+def _shutdown(envelope: Envelope, payload: JsonObject) -> Shutdown:
+    return Shutdown(envelope.sender, _reason(envelope, payload))
+
+
+def _status(envelope: Envelope, payload: JsonObject) -> ParticipantStatus:
+    status = payload.get("status")
+    said = status if isinstance(status, str) else ""
+    return ParticipantStatus(envelope.sender, said, payload, _first(envelope.correlation))
+
+
+def _compact_done(envelope: Envelope, payload: JsonObject) -> CompactDone:
+    skipped = payload.get("skipped") is True
+    return CompactDone(envelope.sender, skipped, payload, _first(envelope.correlation))
+
+
+READERS: Final[dict[str, Callable[[Envelope, JsonObject], Control]]] = {
+    PAUSE: _pause,
+    RESUME: _resumption,
+    REQUEST_STATUS: _status_request,
+    STATUS: _status,
+    FORGET: _forget,
+    COMPACT: _compact,
+    COMPACT_DONE: _compact_done,
+    CLEAR: _clear,
+    RESTART: _restart,
+    SHUTDOWN: _shutdown,
+}
+"""The readers of the kinds of participant control."""
+
+ASKED: Final = frozenset(READERS) - {STATUS, COMPACT_DONE, RESUME}
+"""The kinds that ask a participant for something, which it answers."""
+
+ANSWERS: Final = frozenset({STATUS, COMPACT_DONE, RESUME})
+"""The kinds by which a participant answers what it was asked."""
+
+
+def build_pause(pause: Pause, seconds_left: float | None) -> JsonObject:
+    """The value of :data:`PAUSED_KEY`."""
+    left = {} if seconds_left is None else {"seconds_left": seconds_left}
+    return {"id": pause.id, "by": pause.by, "reason": pause.reason, **left}
+
+
+def read_pause(you: JsonObject) -> Pause | None:
+    """The pause that a welcome tells; ``None``: none holds."""
+    said = as_object(you.get(PAUSED_KEY))
+    name, by, reason = said.get("id"), said.get("by"), said.get("reason", "")
+    if not (isinstance(name, str) and isinstance(by, str) and isinstance(reason, str)):
+        return None
+    left = said.get("seconds_left")
+    return Pause(name, by, reason, float(left) if _is_number(left) else None)
+
+
+def outlasts(held: tuple[str, float | None], new: tuple[str, float | None]) -> bool:
+    """True if a pause in force (by whom, until when) goes on when another one comes.
+
+    A participant changes its own; of two participants' pauses the one that ends later counts.
+    """
+    (by, until), (newer, new_until) = held, new
+    if by == newer:
+        return False
+    return until is None or (new_until is not None and until > new_until)
+
+
+def _problem(envelope: Envelope, what: str) -> InvalidEnvelope:
+    return InvalidEnvelope(
+        "invalid_envelope",
+        f"the {envelope.kind!r} cannot be carried out: {what}",
+        envelope_id=envelope.id,
+    )
+
+
+def _reason(envelope: Envelope, payload: JsonObject) -> str:
+    reason = payload.get("reason")
+    if reason is None:
+        return ""
+    if not isinstance(reason, str) or len(reason) > MAX_REASON_CHARS:
+        raise _problem(
+            envelope, f"its 'reason' must be a text of up to {MAX_REASON_CHARS} characters"
+        )
+    return reason
+
+
+def _count(envelope: Envelope, payload: JsonObject, field: str) -> int | None:
+    value = payload.get(field)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise _problem(envelope, f"its {field!r} must be a whole number that is not negative")
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _first(correlation: tuple[str, ...]) -> str | None:
+    return correlation[0] if correlation else None

@@ -1,0 +1,103 @@
+"""Participants that are paused, resumed and shut down (specification, section 3.9)."""
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from tests.conformance.conftest import Served, only_v04
+from tests.conformance.wire import Json, Site, Wire, config_of
+
+pytestmark = only_v04
+
+CALL: Json = {"method": "tools/call", "params": {"name": "x", "arguments": {}}}
+PEOPLE: dict[str, list[Json]] = {
+    "tester": [{"kind": "participant/*"}, {"kind": "mcp/*"}, {"kind": "chat"}],
+    "slow": [{"kind": "mcp/*"}, {"kind": "chat"}, {"kind": "chat/*"}, {"kind": "stream/*"}],
+}
+BEGINS: dict[str, Json] = {
+    "mcp/request": CALL,
+    "mcp/proposal": CALL,
+    "chat": {"text": "hello"},
+    "stream/request": {"direction": "upload"},
+}
+
+
+@pytest.fixture
+def controlled(served: Served, dialect: str) -> Generator[Site]:
+    with served(config_of(PEOPLE, dialect=dialect)) as gateway:
+        yield Site(gateway, dialect)
+
+
+def answer_to(wire: Wire, sent: str) -> str:
+    """The code of the error that an envelope got; empty: it came back."""
+    while True:
+        said = wire.hear_any()
+        if said["id"] == sent:
+            return ""
+        if said["kind"] == "system/error" and said["correlation_id"] == [sent]:
+            return str(said["payload"]["error"])
+
+
+def begin_nothing(slow: Wire, tester: Wire, code: str) -> None:
+    """Try everything that begins something, and everything that ends or answers something."""
+    for kind, payload in BEGINS.items():
+        assert answer_to(slow, slow.send(kind, payload)) == code
+    asked = tester.send("mcp/request", CALL, to=["slow"])
+    status = tester.send("participant/request-status", {}, to=["slow"])
+    ends: list[tuple[str, Any, list[str]]] = [
+        ("mcp/withdraw", {"reason": "no_longer_needed"}, ["slow-p"]),
+        ("mcp/reject", {"reason": "busy"}, ["tester-p"]),
+        ("mcp/request", {"method": "notifications/cancelled", "params": {"requestId": "r"}}, ["r"]),
+        ("mcp/response", {"result": {}}, [asked]),
+        ("chat/acknowledge", {"status": "received"}, ["tester-c"]),
+        ("participant/status", {"messages_in_context": 0, "status": "paused"}, [status]),
+    ]
+    for kind, payload, correlation in ends:
+        assert answer_to(slow, slow.send(kind, payload, correlation_id=correlation)) == ""
+
+
+@pytest.mark.rule("C.W17", "3.control.held")
+def test_paused_participant_begins_nothing(controlled: Site) -> None:
+    with controlled.join("tester", "slow") as (tester, slow):
+        # It may not be done by all.
+        refused = slow.send("participant/pause", {}, to=["tester"])
+        assert answer_to(slow, refused) == "capability_violation"
+        pause = tester.send(
+            "participant/pause", {"reason": "x", "timeout_seconds": 3600}, to=["slow"]
+        )
+        assert slow.until("participant/pause")["id"] == pause
+        begin_nothing(slow, tester, "paused")
+        # A new connection lifts no pause.
+        with controlled.member("slow") as again:
+            you = again.hear("system/welcome")["payload"]["you"]
+            assert you["dev.meup/paused"]["by"] == "tester"
+            assert answer_to(again, again.send("chat", {"text": "x"})) == "paused"
+            tester.send("participant/resume", {}, to=["slow"], correlation_id=[pause])
+            again.until("participant/resume")
+            assert answer_to(again, again.send("chat", {"text": "x"})) == ""
+
+
+@pytest.mark.rule("C.W16", "3.control.rejoin")
+def test_participant_that_was_shut_down_begins_nothing_until_it_joins(controlled: Site) -> None:
+    with controlled.join("tester", "slow") as (tester, slow):
+        tester.send("participant/shutdown", {}, to=["slow"])
+        slow.until("participant/shutdown")
+        begin_nothing(slow, tester, "shut_down")
+        with controlled.member("slow") as again:
+            again.hear("system/welcome")
+            assert answer_to(again, again.send("chat", {"text": "x"})) == ""
+
+
+@pytest.mark.rule("C.W27", "3.control.answers")
+def test_status_is_asked_for_and_answered_as_captured(controlled: Site) -> None:
+    with controlled.join("tester", "slow") as (tester, slow):
+        asked = tester.send("participant/request-status", {"fields": ["tokens"]}, to=["slow"])
+        heard = slow.until("participant/request-status")
+        assert (heard["id"], heard["to"]) == (asked, ["slow"])
+        status = {"tokens": 12, "max_tokens": 20000, "messages_in_context": 4, "status": "active"}
+        slow.send("participant/status", status, to=["tester"], correlation_id=[asked])
+        assert tester.until("participant/status")["payload"] == status
+        # In words that only an older draft had, it is nothing that the gateway knows.
+        slow.send("participant/requestStatus", {}, to=["tester"])
+        assert slow.until("system/error")["payload"]["error"] == "capability_violation"
