@@ -31,6 +31,9 @@ MAX_NAMED = 4  # proposals that an error names
 MAX_PAGE_BYTES: Final = 64 * 1024 * 1024
 """Bytes of an answer; a page of messages has about 4 MiB, or a single larger one."""
 
+MAX_PROPOSALS: Final = 500
+"""Proposals that are asked for at a time: the most that a gateway gives."""
+
 
 class HttpApi:
     """The HTTP API for one token; made by :func:`open_http_api`."""
@@ -46,11 +49,19 @@ class HttpApi:
         answer = await _ask(self._client, path, id=proposal)
         return objects_in(answer.get("proposals"))
 
-    async def recent(self, **query: str) -> list[dict[str, Any]]:
-        """The latest proposals, oldest first, by a query of ``/proposals``."""
+    async def recent(self, most: int, **query: str) -> list[dict[str, Any]]:
+        """The latest proposals, so many at most, oldest first, by a query of ``/proposals``."""
         path = f"/spaces/{quote(self.space, safe='')}/proposals"
-        answer = await _ask(self._client, path, **query)
-        return objects_in(answer.get("proposals"))
+        found: list[dict[str, Any]] = []
+        while len(found) < most:
+            limit = min(most - len(found), MAX_PROPOSALS)
+            answer = await _ask(self._client, path, limit=str(limit), **query)
+            page, before = objects_in(answer.get("proposals")), answer.get("before")
+            found = [*page, *found]
+            if not page or not isinstance(before, int) or str(before) == query.get("before"):
+                break  # an older gateway has no pages
+            query["before"] = str(before)
+        return found
 
     async def envelope(self, seq: int) -> Envelope:
         """The envelope with a number."""

@@ -106,6 +106,31 @@ def test_hostile_text_is_escaped(gateway: ThreadedGateway, tail_settings: dict[s
     assert len(spoken) == 3
 
 
+def test_an_expiry_has_a_line(gateway: ThreadedGateway, tail_settings: dict[str, str]) -> None:
+    async def propose(space: Space) -> None:
+        meta = {"dev.meup/expires_at": "2026-01-01T00:00:00Z"}
+        params = {"name": "write", "arguments": {"n": 1}, "_meta": meta}
+        payload = {"method": "tools/call", "params": params}
+        proposal = await space.send("mcp/proposal", payload, to="bob")
+        await anyio.to_thread.run_sync(tail.until, "expiry")
+        await space.send("mcp/withdraw", {"reason": "other"}, correlation=proposal)
+
+    with running("tail", variables=tail_settings) as tail:
+        tail.until("no others")
+        as_alice(gateway, propose)
+        tail.until("alice                    leave")
+        tail.end(INTERRUPT)
+    proposed, expired, withdrawn = (
+        line
+        for line in tail.out.splitlines()
+        if "proposal" in line or "expir" in line or "withdr" in line
+    )
+    assert proposed.split()[1] == expired.split()[1] == withdrawn.split()[1]
+    assert "alice → bob" in expired
+    assert expired.endswith("expiry    write(n=1)  expired")
+    assert withdrawn.endswith("too late")
+
+
 def test_json_is_one_line_an_envelope(
     gateway: ThreadedGateway, tail_settings: dict[str, str]
 ) -> None:

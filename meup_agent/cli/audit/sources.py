@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from anyio.lowlevel import checkpoint
 
@@ -16,6 +16,7 @@ from meup_agent.cli.address import HttpAddress
 from meup_agent.cli.render.formatting import name_some
 from meup_agent.errors import ConfigurationError, InvalidEnvelope
 from meup_agent.protocol.dialects import decode
+from meup_agent.protocol.exchange.table_context import TRANSIT_SECONDS
 from meup_agent.protocol.space.journal import Entry
 
 PAGE: Final = 500  # entries that are read at a time
@@ -23,11 +24,24 @@ PAGE: Final = 500  # entries that are read at a time
 DIALECT: Final = "meup/v0.1"
 """Our own dialect: in the published ones `to` of a proposal names its executor, not who decides."""
 
+TRANSIT: Final = round(TRANSIT_SECONDS * 1_000_000)
+"""For what the gateway has accepted, and is still about to keep."""
+
 _SHOWN_SPACES: Final = 8
 _MICROSECONDS: Final = 1_000_000
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _AGO: Final = re.compile(r"(\d{1,9})([smhdw])")
-Pages = AsyncGenerator[tuple[Entry, ...]]  # the entries of a space, oldest first
+
+
+class Page(NamedTuple):
+    """Entries of a space, oldest first."""
+
+    entries: tuple[Entry, ...]
+    # The gateway's time when there were no more, in microseconds since 1970; only in the last one.
+    now: int | None = None
+
+
+Pages = AsyncGenerator[Page]
 
 
 async def read_file(path: Path, wanted: str | None, since: int | None) -> Pages:
@@ -42,7 +56,7 @@ async def read_file(path: Path, wanted: str | None, since: int | None) -> Pages:
         space = _space_in(archive.spaces, path, wanted)
         after, until = 0 if since is None else archive.before(space, since), archive.latest(space)
         while after < until and (page := archive.read(space, after=after, until=until, limit=PAGE)):
-            yield page
+            yield Page(page)
             after = page[-1].seq
             await checkpoint()
 
@@ -55,8 +69,12 @@ async def read_over_http(where: HttpAddress, since: int | None) -> Pages:
         begin = None if since is None else _rfc3339(since)
         while True:
             page = await api.page(begin, limit=PAGE, dialect=DIALECT)
-            yield tuple(_entries(api.space, page))
             following = page.get("next")
+            now = None if isinstance(following, int) else page.get("now")
+            yield Page(
+                tuple(_entries(api.space, page)),
+                _microseconds(now) - TRANSIT if isinstance(now, str) else None,
+            )
             if not isinstance(following, int):
                 return
             begin = str(following)

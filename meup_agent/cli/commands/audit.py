@@ -53,6 +53,7 @@ class StateName(StrEnum):
     FULFILLED = "fulfilled"
     REJECTED = "rejected"
     WITHDRAWN = "withdrawn"
+    EXPIRED = "expired"
 
 
 class AuditFilter(NamedTuple):
@@ -96,8 +97,8 @@ def audit(
         typer.Option(
             "--state",
             metavar="STATE",
-            help="Only proposals in this state: pending, in-progress, fulfilled, rejected or"
-            " withdrawn; may be given several times.",
+            help="Only proposals in this state: pending, in-progress, fulfilled, rejected,"
+            " withdrawn or expired; may be given several times.",
         ),
     ] = None,
     since: Annotated[
@@ -191,11 +192,13 @@ class _AuditRun:
             progress_line(self._stderr.console, "reading the journal")
         )
         async for page in pages:
-            for entry in page:
+            for entry in page.entries:
                 audit.add(entry)
-            if page and not count:
-                self._begin = page[0].at
-            count += len(page)
+            if page.entries and not count:
+                self._begin = page.entries[0].at
+            count += len(page.entries)
+            if page.now is not None:
+                audit.pass_time(page.now)
             waiting.rename(f"reading the journal: {count:,} envelopes")
             lines = self._lines(list(settled.pop(count)), audit.pop_operations())
             if lines and self._output.is_terminal:

@@ -96,9 +96,9 @@ async def _run(pages: Pages, least: int, as_json: bool) -> None:
     async with progress_line(stderr.console, "reading the journal") as shown:
         async with aclosing(pages):
             async for page in pages:
-                for entry in page:
+                for entry in page.entries:
                     log.add(entry.envelope)
-                count += len(page)
+                count += len(page.entries)
                 shown.rename(f"reading the journal: {count:,} envelopes")
         decided = log.decided()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
@@ -17,6 +18,7 @@ from meup_agent.cli.connector import ReportingConnector, format_loss
 from meup_agent.cli.options import NoColour, TakeOver, complete_kind
 from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.escape import as_json_line, visible
+from meup_agent.cli.render.expiry_watch import ExpiryWatch
 from meup_agent.cli.render.formatting import MAX_NAME
 from meup_agent.cli.render.output import Output
 from meup_agent.cli.render.timeline_filter import ExchangeFilter, TimelineFilter, suggest_kinds
@@ -122,6 +124,7 @@ class _Tail:
     as_json: bool
     take_over: bool
     _me: str = ""
+    _expiries: ExpiryWatch | None = None
 
     def __post_init__(self) -> None:
         self._timeline = self.output.timeline()
@@ -147,6 +150,7 @@ class _Tail:
             take_over=self.take_over,
         )
         async with joining as space:
+            self._expiries = ExpiryWatch(space)
             with space.watch() as envelopes:
                 for note in self._greeting(space):
                     await self._note(note)
@@ -186,8 +190,18 @@ class _Tail:
     # --- what is printed ---
 
     async def _print(self) -> None:
-        async for item in self._receive:
-            if isinstance(item, _Note):
+        while True:
+            item: Envelope | _Note | None = None
+            watch = self._expiries
+            look = math.inf if watch is None or watch.next_look is None else watch.next_look
+            with anyio.CancelScope(deadline=look):
+                try:
+                    item = await self._receive.receive()
+                except anyio.EndOfStream:
+                    return
+            if item is None:
+                await self._print_expired()
+            elif isinstance(item, _Note):
                 await self._print_note(item)
             elif self.as_json and self.shown.shows_all:
                 await self.output.write(_frame_line(item))
@@ -201,7 +215,17 @@ class _Tail:
         else:
             await self.output.show(self._timeline.note(self._me, "tail", note))
 
+    async def _print_expired(self) -> None:
+        for record in () if self._expiries is None else self._expiries.pop():
+            # As JSON each line is an envelope, and no envelope tells of it.
+            entry = self._timeline.expiry(record.envelope, anyio.current_time())
+            if not self.as_json and self.shown.shows(entry):
+                await self.output.show(self._timeline.line(entry))
+
     async def _print_if_shown(self, envelope: Envelope) -> None:
+        if self._expiries is not None:
+            await self._print_expired()
+            self._expiries.add(envelope)
         entry = self._timeline.observe(envelope, anyio.current_time())
         chain = self.shown.chain
         was_clear = chain is None or not chain.other

@@ -24,6 +24,10 @@ AT_A_TIME: Final = 8
 """Envelopes that are read at the same time."""
 
 
+MAX_WAITING: Final = 2_000
+"""Of what waited before we came, the latest: each is read by itself."""
+
+
 class SpacePast(NamedTuple):
     """The proposals of before we came: the decided ones, oldest first, and the open ones."""
 
@@ -38,11 +42,11 @@ async def read_past(api: HttpApi, space: Space) -> SpacePast:
         api: The gateway's HTTP API.
         space: The space, joined before: what is withdrawn meanwhile is noticed there.
     """
-    latest = await api.recent(limit=str(MAX_PAST))
+    latest = await api.recent(MAX_PAST)
     waiting = {int(each["seq"]): each for each in latest if _is_pending(each)}
     if len(latest) == MAX_PAST:
         # Those that have waited the longest come before the latest ones.
-        for each in await api.recent(limit=str(MAX_PAST), state=str(ProposalState.PENDING)):
+        for each in await api.recent(MAX_WAITING, state=str(ProposalState.PENDING)):
             waiting[int(each["seq"])] = each
     known = {(each.proposer, each.id) for each in space.proposals}
     missing = [

@@ -32,7 +32,10 @@ _NOUNS: Final = {
     kinds.SYSTEM_ERROR: "refused",
 }
 
-NOUNS: Final = (*_NOUNS.values(), "cancel", "progress")
+EXPIRY: Final = "expiry"
+"""The word for the end of a proposal's time, of which no envelope tells."""
+
+NOUNS: Final = (*_NOUNS.values(), "cancel", "progress", EXPIRY)
 """The words that this file says for kinds of envelopes, or of what they hold."""
 
 MAX_CAPABILITY: Final = 200  # characters of one capability

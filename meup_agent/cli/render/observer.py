@@ -90,6 +90,12 @@ class ExchangeObserver:
             exchange, shown_part, state, _is_edited(envelope, folded), folded.rejection
         )
 
+    def expire(self, proposal: ProposalKey, now: float) -> Observation:
+        """Note that a proposal has expired, of which no envelope tells."""
+        self._folder.end_expired(proposal, now)
+        exchange = self._parts.get(proposal.id, now) or _Part(proposal.id, "")
+        return Observation(exchange.exchange, "", _STATES[ProposalState.EXPIRED])
+
     # --- which exchange ---
 
     def _was_seen(self, envelope: Envelope, now: float) -> bool:

@@ -25,6 +25,7 @@ from rich.text import Text
 
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import (
+    EXPIRY,
     MAX_NAME,
     FormattedEnvelope,
     ProgressFigures,
@@ -33,6 +34,7 @@ from meup_agent.cli.render.formatting import (
 from meup_agent.cli.render.layout import NARROW, NARROWEST, STATE_STYLES, Glyphs, RowBuilder, folded
 from meup_agent.cli.render.observer import AGAIN, REJECTED, ExchangeObserver, Observation, recent
 from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.exchange.proposal_store import ProposalKey
 from meup_agent.protocol.exchange.ttl_map import TTLMap
 
 WIDE: Final = 100  # columns from which the time has milliseconds and everything more room
@@ -57,6 +59,7 @@ _NOUNS: Final = {
     "proposal": "bold",
     "reject": "red",
     "withdraw": "yellow",
+    EXPIRY: "yellow",
     "cancel": "yellow",
     "refused": "bold red",
     "progress": "dim",
@@ -141,6 +144,13 @@ class Timeline:
                 visible(envelope.sender, MAX_NAME), "", visible(envelope.kind, MAX_NAME), UNREADABLE
             )
         return TimelineEntry(envelope, observation, words, *self._short_ids.of(observation, at))
+
+    def expiry(self, proposal: Envelope, at: float) -> TimelineEntry:
+        """A proposal that has expired, of which no envelope tells."""
+        key = ProposalKey(proposal.sender, proposal.id)
+        observation = self._observer.expire(key, at)
+        words = format_envelope(proposal)._replace(noun=EXPIRY)
+        return TimelineEntry(proposal, observation, words, *self._short_ids.of(observation, at))
 
     def line(self, entry: TimelineEntry) -> Text:
         """The line for an envelope, or the lines where it has no room on one."""

@@ -84,6 +84,12 @@ class ProposalFolder:
         """End the proposals whose time is over; these."""
         return self._table.expire(now)
 
+    def end_expired(self, key: ProposalKey, now: float) -> None:
+        """End a proposal that has expired by the gateway's clock, where the folder has none."""
+        record = self.proposal_store.get(key, now)
+        if record is not None and record.state is ProposalState.PENDING:
+            record.step(ProposalEvent.EXPIRY, "", Reason.TIMEOUT)
+
     def fold(self, envelope: Envelope, now: float) -> Folded:
         """Take the next envelope in; ``now`` are seconds of a clock that only goes forward."""
         self.expire(now)

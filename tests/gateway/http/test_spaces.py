@@ -65,7 +65,11 @@ def test_what_was_forgotten_before_it_was_followed_is_said() -> None:
         api = Api(gateway)
         with api.client:
             api.say("a")
-            assert api.get("/spaces/demo/proposals").json() == {"proposals": [], "gap": False}
+            assert api.get("/spaces/demo/proposals").json() == {
+                "proposals": [],
+                "before": None,
+                "gap": False,
+            }
             for _ in range(5):
                 api.say("b")
             assert api.get("/spaces/demo/proposals").json()["gap"] is True
@@ -88,7 +92,22 @@ def test_what_was_proposed_and_what_became_of_it(api: Api) -> None:
     assert [each["id"] for each in api.get(path, id="p2").json()["proposals"]] == ["p2"]
     assert [each["id"] for each in api.get(path, limit=1).json()["proposals"]] == ["p2"]
     assert api.get(path, state="lost").status_code == 400
+    assert api.get(path, before="lost").status_code == 400
     assert api.get(path, timeline="x").status_code == 400
+
+
+def test_older_proposals_are_read_page_by_page(api: Api) -> None:
+    for number in range(5):
+        call = {"method": "tools/call", "params": {"name": "write", "arguments": {}}}
+        api.post({"kind": "mcp.proposal", "id": f"p{number}", "payload": call})
+    pages, query = list[list[str]](), dict[str, int]()
+    while True:
+        page = api.get("/spaces/demo/proposals", limit=2, **query).json()
+        pages.append([each["id"] for each in page["proposals"]])
+        if page["before"] is None:
+            break
+        query = {"before": page["before"]}
+    assert pages == [["p3", "p4"], ["p1", "p2"], ["p0"]]
 
 
 def test_who_was_removed_is_kept_out(api: Api) -> None:

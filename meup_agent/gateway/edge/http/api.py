@@ -130,6 +130,9 @@ OPERATIONS: Final = (
                 {"type": "string", "enum": [str(each) for each in ProposalState]},
             ),
             Parameter(
+                "before", "query", "Only those with a lower `seq`: the page before that.", _SEQ
+            ),
+            Parameter(
                 "timeline", "query", "With every step.", {"type": "boolean", "default": False}
             ),
             _LIMIT,

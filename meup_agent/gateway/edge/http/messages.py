@@ -118,6 +118,7 @@ async def get_messages(runtime: GatewayRuntime, request: Request) -> Response:
     limit = page_size(request)
     dialect = requested_dialect(request) or runtime.dialect(identity)
     since = request.query_params.get("since", "")
+    now = host.now()  # before what is delivered by now
     floor, until = host.journal.floor(host.name), host.fanout.delivered
     after = await _after(host, since, until) if since else floor
     # It is not known any more what was said between a time and the first that is kept.
@@ -126,11 +127,12 @@ async def get_messages(runtime: GatewayRuntime, request: Request) -> Response:
     page = await read_journal(host, after=after, until=until, limit=limit)
     following = page[-1].seq if page and page[-1].seq < until else None
     messages = list(_frames(page, dialect))
-    body = b'{"messages":[%b],"times":%b,"next":%b,"gap":%b}' % (
+    body = b'{"messages":[%b],"times":%b,"next":%b,"gap":%b,"now":%b}' % (
         b",".join(frame for frame, _ in messages),
         msgspec.json.encode([rfc3339(at) for _, at in messages]),
         b"null" if following is None else b"%d" % following,
         b"true" if gap else b"false",
+        msgspec.json.encode(rfc3339(now)),
     )
     return Json(body)
 

@@ -92,6 +92,7 @@ class Messages(_ExtensibleBody):
     )
     next: int | None = Field(description="The `since` of the next page; none: this is the last.")
     gap: bool = Field(description="Some of what was asked for may not be known any more.")
+    now: str = Field(description="The gateway's time (RFC 3339), by which proposals expire.")
 
 
 class ParticipantBody(_ExtensibleBody):
@@ -120,6 +121,9 @@ class Proposals(_ExtensibleBody):
     """The proposals of a space, oldest first."""
 
     proposals: list[dict[str, Any]]
+    before: int | None = Field(
+        description="The `before` of the page with the next older ones; null: there are none."
+    )
     gap: bool = Field(
         description="Some of what was said was forgotten before it could be followed."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -18,9 +19,10 @@ from meup_agent.gateway.edge.http.context import (
     read_flag,
     read_journal,
 )
-from meup_agent.gateway.edge.http.messages import page_size
+from meup_agent.gateway.edge.http.messages import is_seq, page_size
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.audit import Audit, proposal_as_json
+from meup_agent.protocol.exchange.table_context import TRANSIT_SECONDS
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.space.server import SpaceServer
 
@@ -52,6 +54,9 @@ FOLD_PAGE: Final = 200
 """Entries that are folded at a time, so that members are heard in between."""
 
 
+TRANSIT: Final = round(TRANSIT_SECONDS * 1_000_000)
+
+
 class SpaceProposals:
     """The proposals of one space, which each reading brings up to date."""
 
@@ -74,7 +79,8 @@ class SpaceProposals:
                     self.audit.add(entry)
                 seen = entries[-1].seq if entries else until
                 await checkpoint()
-            self.audit.pass_time(at)
+            # A request that was accepted in time may still be on its way into the journal.
+            self.audit.pass_time(at - TRANSIT)
 
 
 _proposals_by_space: WeakKeyDictionary[SpaceServer, SpaceProposals] = WeakKeyDictionary()
@@ -93,11 +99,16 @@ async def get_proposals(runtime: GatewayRuntime, request: Request) -> Response:
     if state is not None and state not in {str(each) for each in ProposalState}:
         known = ", ".join(ProposalState)
         raise bad_query(f"state must be one of {known}")
-    timeline = read_flag(request, "timeline", False)
+    timeline, before = read_flag(request, "timeline", False), query.get("before", "")
+    if before and not is_seq(before):
+        raise bad_query("before must be a proposal's 'seq'")
     proposals = proposals_of(host)
     await proposals.catch_up(host, host.now())
     audit = proposals.audit
     named = audit.proposals if wanted is None else audit.named(wanted)
-    found = [each for each in named if state in (None, str(each.state))]
-    said = [proposal_as_json(each, timeline=timeline) for each in found[-limit:]]
-    return Json({"proposals": said, "gap": proposals.gap})
+    end = int(before) if before else math.inf
+    found = [each for each in named if state in (None, str(each.state)) and each.first.seq < end]
+    page = found[-limit:]
+    said = [proposal_as_json(each, timeline=timeline) for each in page]
+    older = page[0].first.seq if len(found) > limit else None
+    return Json({"proposals": said, "before": older, "gap": proposals.gap})

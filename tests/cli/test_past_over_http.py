@@ -1,0 +1,65 @@
+"""The past of a space over HTTP: expired by the gateway's clock, and read page by page."""
+
+import json
+from collections.abc import Generator
+from datetime import UTC, datetime, timedelta
+
+import anyio
+import httpx
+import pytest
+
+from meup_agent.cli import http_api
+from meup_agent.cli.address import HttpAddress
+from meup_agent.cli.program import run
+from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from meup_agent.gateway.presets import one_space_config
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Generator[ThreadedGateway]:
+    """Five proposals, the third and the last of which nobody decided in time."""
+    with Gateway(
+        config=one_space_config("demo", {"alice": [{"kind": "*"}]})
+    ).in_thread() as gateway:
+        headers = {"Authorization": f"Bearer {gateway.token('alice')}"}
+        with httpx.Client(base_url=gateway.http_url, headers=headers) as client:
+            for number in range(5):
+                days = -1 if number in (2, 4) else 1
+                until = (datetime.now(UTC) + timedelta(days=days)).isoformat()
+                params = {"name": "x", "arguments": {}, "_meta": {"dev.meup/expires_at": until}}
+                payload = {"method": "tools/call", "params": params}
+                envelope = {"kind": "mcp.proposal", "id": f"p{number}", "payload": payload}
+                said = client.post("/participants/alice/messages", json=envelope)
+                assert said.status_code == 200, said.text
+        yield gateway
+
+
+def test_an_audit_expires_by_the_gateways_clock(
+    gateway: ThreadedGateway, capfd: pytest.CaptureFixture[str]
+) -> None:
+    where = ("--http", gateway.http_url, "--token", gateway.token("alice"))
+    assert run(["audit", *where, "--json"]) == 0
+    found = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [each["state"] for each in found] == [
+        "pending",
+        "pending",
+        "expired",
+        "pending",
+        "expired",
+    ]
+    assert run(["audit", *where, "--json", "--state", "expired"]) == 0
+    assert len(capfd.readouterr().out.splitlines()) == 2
+
+
+@pytest.mark.parametrize(("most", "known"), [(5, 5), (4, 4), (9, 5), (1, 1)])
+def test_many_proposals_are_read_in_pages(
+    gateway: ThreadedGateway, monkeypatch: pytest.MonkeyPatch, most: int, known: int
+) -> None:
+    monkeypatch.setattr(http_api, "MAX_PROPOSALS", 2)
+    where = HttpAddress(gateway.http_url, gateway.token("alice"))
+
+    async def read() -> list[str]:
+        async with http_api.open_http_api(where) as api:
+            return [each["id"] for each in await api.recent(most)]
+
+    assert anyio.run(read) == [f"p{number}" for number in range(5 - known, 5)]
