@@ -52,18 +52,13 @@ from meup_agent.protocol.space.rate_limits import (
     RateExceeded,
     RateLimiter,
 )
+from meup_agent.protocol.space.recovery import recover_state
 from meup_agent.protocol.space.state import SpaceState
 
 log = logging.getLogger("meup_agent.gateway")
 
 TAKEN_OVER: Final = 4409
 """Close code for a connection that a newer one of the same participant replaced (PROTOCOL 3)."""
-
-RECOVERED_SECONDS: Final = 24 * 3_600.0
-"""Time before its start of which a gateway reads what was said: proposals may be held overnight."""
-
-RECOVERED_ENTRIES: Final = 100_000
-"""Entries that are read when a gateway starts, to know again what is open, and sent twice."""
 
 DecisionCallback = Callable[[Entry | Refusal | Discard], None]
 """Takes what became of a frame: accepted (and kept), refused, or dropped."""
@@ -430,21 +425,8 @@ class SpaceServer:
         return self._members.get(member.participant) is member
 
     def _recover(self) -> None:
-        """Restore from the journal what holds, what is open and what is recognized."""
-        since = self.now() - round(RECOVERED_SECONDS * 1_000_000)
-        recovered = self.journal.recover(self.name, since=since, limit=RECOVERED_ENTRIES)
-        # Before any request: what asked in a dialect is answered in it.
-        for dialect in {entry.envelope.protocol for entry in recovered.entries}:
-            self._state.register_dialect(dialect)
-        for entry in recovered.entries:
-            self._state.recover(entry)
-        self._state.open.forget_old(self.now())
-        for grant in self._state.restore(recovered.facts):
-            log.warning(
-                "%s: grant %s holds no more: who gave or got it is not what they were",
-                self.name,
-                grant,
-            )
+        """Go on where the gateway was before it was restarted."""
+        recover_state(self._state, self.journal, self.name, self.now())
         for participant, token_sha256 in self._state.management.digests.items():
             self._admit(participant, token_sha256)
         for consequence in self._state.end_revoked():

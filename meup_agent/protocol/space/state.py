@@ -15,11 +15,10 @@ import msgspec
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.capability import Capabilities
-from meup_agent.protocol.control_payloads import PAUSED_KEY
 from meup_agent.protocol.dialects import PUBLISHED
 from meup_agent.protocol.dialects.rpc_ids import BY_RPC_ID, RpcIds
-from meup_agent.protocol.envelope import Envelope, encode_json
-from meup_agent.protocol.guarantees import OBSERVING, OURS, said_by
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.guarantees import OBSERVING
 from meup_agent.protocol.limits import MAX_DEPTH, MAX_FRAME_BYTES, check_depth
 from meup_agent.protocol.management_payloads import READERS
 from meup_agent.protocol.space.completion import complete
@@ -41,18 +40,18 @@ from meup_agent.protocol.space.grants import GrantStore
 from meup_agent.protocol.space.inbound import InboundFrame, decode_inbound, usable_id
 from meup_agent.protocol.space.indexes import Deduplicator, Receipt
 from meup_agent.protocol.space.inflight import TRACKED_KINDS, InFlight, end_revoked
-from meup_agent.protocol.space.journal import Entry
+from meup_agent.protocol.space.journal import Entry, Fact
 from meup_agent.protocol.space.management import SpaceManager
 from meup_agent.protocol.space.presence import (
     AbsenceTracker,
     JoinDrafts,
     JoinState,
     ReplayedEnvelope,
-    describe_participant,
     select_replayed,
 )
 from meup_agent.protocol.space.rate_limits import Allowance, RateLimiter
 from meup_agent.protocol.space.rules import Rules
+from meup_agent.protocol.space.welcomes import WelcomeWriter
 from meup_agent.protocol.timestamps import rfc3339
 from meup_agent.reasons import read_reason
 
@@ -62,10 +61,6 @@ DROPPED_KINDS: Final = frozenset({"system/heartbeat", "system/register"})
 
 NO_RESUME: Final = JoinState(can_resume=False)
 """The state of a newcomer that gets no numbers."""
-
-
-_READERS: Final = ("", "mew/v0.4")
-"""A dialect for each form in which participants are described."""
 
 
 class SpaceState:
@@ -91,10 +86,7 @@ class SpaceState:
         self.grants = GrantStore(participants or {})
         # In the order in which they came.
         self._present: dict[str, str] = {}
-        # Of these, as JSON, for readers of the published dialects and for others, and since which
-        # change of anyone's capabilities.
-        self._descriptions: tuple[dict[str, bytes], dict[str, bytes]] = ({}, {})
-        self._described_at = 0
+        self._welcomes = WelcomeWriter(self.grants, self._present)
         self.management = SpaceManager(self.grants, self._present, new_token, address)
         self._absences = AbsenceTracker()
         self.control = ParticipantControl(self.grants)
@@ -151,10 +143,8 @@ class SpaceState:
         is_new = join_state.can_resume and not join_state.resumed
         self._absences.joined(participant, self._now(), new=is_new)
         self._present[participant] = dialect
-        for reader, descriptions in zip(_READERS, self._descriptions, strict=True):
-            if participant in descriptions:  # in its place, the order is that of coming
-                descriptions[participant] = self._described(participant, reader)
-        you = self._description(participant)
+        self._welcomes.joined(participant)
+        you = self._welcomes.describe(participant)
         return JoinDrafts(
             self._welcome(participant, **join_state.welcome_fields),
             gateway_draft(
@@ -178,48 +168,13 @@ class SpaceState:
     def _welcoming(
         self, participant: str, left_out: str, more: Mapping[str, Any], reader: str
     ) -> Envelope:
-        """The draft of a welcome, put together from what was encoded before.
-
-        Each newcomer is told of all the others: to encode all of them anew took half of the time
-        in which 2,000 came.
-        """
-        present = dict(self._described_present(reader))
-        present.pop(left_out, None)
-        you = self._described(participant, reader)
+        """The draft of a welcome, whether its reader is present or not."""
         paused = self.control.describe_pause(participant, self._now())
-        if paused is not None:
-            you = encode_json({**self._description(participant, reader), PAUSED_KEY: paused})
-        rest = encode_json({**more, **said_by(OURS)})
-        raw = b'{"you":%b,"participants":[%b],%b' % (
-            you,
-            b",".join(present.values()),
-            rest[1:],
-        )
-        return gateway_draft(kinds.SYSTEM_WELCOME, raw, to=participant)
-
-    def _described_present(self, reader: str) -> dict[str, bytes]:
-        """The participants in the space, in the order in which they came, each as JSON."""
-        if self._described_at != self.grants.changes:
-            self._described_at = self.grants.changes
-            for each in self._descriptions:
-                each.clear()
-        descriptions = self._descriptions[reader in PUBLISHED]
-        if len(descriptions) != len(self._present):
-            for name in self._present:
-                if name not in descriptions:
-                    descriptions[name] = self._described(name, reader)
-        return descriptions
-
-    def _described(self, participant: str, reader: str) -> bytes:
-        return encode_json(self._description(participant, reader))
-
-    def _description(self, participant: str, reader: str = "") -> dict[str, Any]:
-        dialect = self._present.get(participant, "")
-        return describe_participant(participant, self.grants[participant], dialect, reader=reader)
+        return self._welcomes.write(participant, left_out, more, reader, paused)
 
     def described(self, reader: str = "") -> list[dict[str, Any]]:
         """The participants in the space as a welcome lists them to a reader of a dialect."""
-        return [self._description(name, reader) for name in self._present]
+        return [self._welcomes.describe(name, reader) for name in self._present]
 
     def select_replayed(self, participant: str) -> list[ReplayedEnvelope]:
         """The open proposals that a newcomer is told of, since it may decide them."""
@@ -229,8 +184,7 @@ class SpaceState:
         """Remove a participant; the draft of the presence for the others."""
         del self._present[participant]
         self._absences.left(participant, self._now())
-        for descriptions in self._descriptions:
-            descriptions.pop(participant, None)
+        self._welcomes.left(participant)
         return gateway_draft(
             kinds.SYSTEM_PRESENCE, {"event": "leave", "participant": {"id": participant}}
         )
@@ -355,7 +309,7 @@ class SpaceState:
         if envelope.kind in READERS:
             return self._manage(envelope, inbound.payload, receipt)
         if envelope.kind not in TRACKED_KINDS:
-            facts = ()
+            facts: tuple[Fact, ...] = ()
             if envelope.kind in CONTROL_KINDS:
                 facts = self.control.accept(envelope, inbound.payload, inbound.at)
             return Acceptance(envelope, facts, receipt=receipt)
@@ -409,7 +363,7 @@ class SpaceState:
         then: list[Consequence] = list(done.then)
         for participant in done.changed:
             if participant in self._present and participant != done.kicked:
-                who = self._description(participant)
+                who = self._welcomes.describe(participant)
                 update = {"event": "update", "participant": who}
                 then.append(Broadcast(gateway_draft(kinds.SYSTEM_PRESENCE, update)))
         for participant in dict.fromkeys((*done.changed, done.kicked)):

@@ -1,0 +1,32 @@
+"""Recovery: what a space knew before its gateway was restarted, read from the journal."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from meup_agent.protocol.space.journal import Journal
+from meup_agent.protocol.space.state import SpaceState
+
+log = logging.getLogger("meup_agent.gateway")
+
+RECOVERED_SECONDS: Final = 24 * 3_600.0
+"""Time before its start of which a gateway reads what was said: proposals may be held overnight."""
+
+RECOVERED_ENTRIES: Final = 100_000
+"""Entries that are read when a gateway starts, to know again what is open, and sent twice."""
+
+
+def recover_state(state: SpaceState, journal: Journal, space: str, at: int) -> None:
+    """Restore from the journal what holds, what is open and what is recognized."""
+    since = at - round(RECOVERED_SECONDS * 1_000_000)
+    recovered = journal.recover(space, since=since, limit=RECOVERED_ENTRIES)
+    # Before any request: what asked in a dialect is answered in it.
+    for dialect in {entry.envelope.protocol for entry in recovered.entries}:
+        state.register_dialect(dialect)
+    for entry in recovered.entries:
+        state.recover(entry)
+    state.open.forget_old(at)
+    for grant in state.restore(recovered.facts):
+        said = "%s: grant %s holds no more: who gave or got it is not what they were"
+        log.warning(said, space, grant)
