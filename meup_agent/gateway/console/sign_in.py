@@ -42,6 +42,7 @@ class BrowserSession:
     opened: float
     used: float
     notice: str = ""  # a sentence for the next page
+    is_closed: bool = False  # it was signed out, or made room: its event streams end
     csrf: str = field(default_factory=lambda: secrets.token_urlsafe(_SECRET_BYTES), repr=False)
 
 
@@ -59,6 +60,8 @@ class BrowserSessions:
         self._idle = idle
         self.age = age
         self._sessions: OrderedDict[bytes, BrowserSession] = OrderedDict()
+        # By participant, so that a sign-in looks through none of the others'.
+        self._of: dict[Identity, OrderedDict[bytes, None]] = {}
 
     def __len__(self) -> int:
         """Number of sessions."""
@@ -66,15 +69,15 @@ class BrowserSessions:
 
     def open(self, identity: Identity, token: bytes) -> tuple[str, BrowserSession]:
         """Open a session; the value of its cookie is new, whatever the browser had before."""
-        theirs = [key for key, each in self._sessions.items() if each.identity == identity]
-        for key in theirs[: 1 + len(theirs) - MAX_PARTICIPANT_SESSIONS]:
-            del self._sessions[key]
-        if len(self._sessions) >= MAX_SESSIONS:
-            self._sessions.popitem(last=False)
+        theirs = self._of.setdefault(identity, OrderedDict())
+        if len(theirs) >= MAX_PARTICIPANT_SESSIONS:
+            self._remove(next(iter(theirs)))
+        elif len(self._sessions) >= MAX_SESSIONS:
+            self._remove(next(iter(self._sessions)))
         cookie = secrets.token_urlsafe(_SECRET_BYTES)
-        at = self._now()
-        session = BrowserSession(identity, token, at, at)
-        self._sessions[_digest(cookie)] = session
+        at, key = self._now(), _digest(cookie)
+        session = self._sessions[key] = BrowserSession(identity, token, at, at)
+        self._of.setdefault(identity, OrderedDict())[key] = None
         return cookie, session
 
     def find(self, cookie: str, tokens: Tokens) -> BrowserSession | None:
@@ -84,24 +87,36 @@ class BrowserSessions:
         if session is None:
             return None
         if not self.is_open(session, tokens):
-            del self._sessions[key]
+            self._remove(key)
             return None
         session.used = at
         self._sessions.move_to_end(key)
+        self._of[session.identity].move_to_end(key)
         return session
 
     def is_open(self, session: BrowserSession, tokens: Tokens) -> bool:
         """True if a session that was found has not ended since."""
         at = self._now()
         return (
-            at - session.used <= self._idle
+            not session.is_closed
+            and at - session.used <= self._idle
             and at - session.opened <= self.age
             and tokens.holder(session.token) == session.identity
         )
 
     def close(self, cookie: str) -> None:
         """End a session."""
-        self._sessions.pop(_digest(cookie), None)
+        self._remove(_digest(cookie))
+
+    def _remove(self, key: bytes) -> None:
+        session = self._sessions.pop(key, None)
+        if session is None:
+            return
+        session.is_closed = True
+        theirs = self._of[session.identity]
+        del theirs[key]
+        if not theirs:
+            del self._of[session.identity]
 
 
 @dataclass(frozen=True, slots=True)

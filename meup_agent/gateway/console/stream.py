@@ -7,10 +7,12 @@ missed.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections import deque
-from collections.abc import AsyncGenerator, Generator, Iterable
-from contextlib import asynccontextmanager, contextmanager
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -34,10 +36,14 @@ KEEP_ALIVE_SECONDS: Final = 15.0
 """Seconds of silence after which a comment is sent, and the session looked at again."""
 
 MAX_STREAMS: Final = 256
-"""Event streams of a participant's browsers at once: one of each browser."""
+"""Event streams of a participant's browsers at once: one of each browser, or of each tab where the
+browser cannot share one."""
 
 MAX_QUEUED_BYTES: Final = 1024 * 1024
 """Bytes that wait for one browser; one that is slower loads its page anew."""
+
+PIECE_BYTES: Final = 64 * 1024
+"""Bytes that are handed to the server at a time; a larger event goes alone."""
 
 TOPICS: Final = frozenset({"inbox", "space"})
 """Topics of a stream: the participant's inbox, and the space's envelopes."""
@@ -48,6 +54,8 @@ def pack(event: str, data: dict[str, Any]) -> bytes:
     return f"event: {event}\ndata: {json.dumps(data, ensure_ascii=True)}\n\n".encode()
 
 
+NOTHING_NEW: Final = b": nothing new\n\n"
+
 FRESH: Final = pack("fresh", {})
 """Tells a browser that it missed something: it loads its page anew."""
 
@@ -57,9 +65,12 @@ class EventQueue:
 
     def __init__(self, topics: Iterable[str]) -> None:
         self.topics = frozenset(topics) & TOPICS
+        self.on_beat: Callable[[], None] | None = None
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
-        self._came = anyio.Event()
+        self._is_idle = False
+        # One reader, woken once for all that came in a turn of the loop.
+        self._reader: asyncio.Future[None] | None = None
 
     def put(self, event: bytes) -> None:
         """Queue an event, or, in place of one too many, the word that much was missed."""
@@ -69,17 +80,35 @@ class EventQueue:
             self._waiting.clear()
             self._waiting.append(FRESH)
             self._bytes = len(FRESH)
-        self._came.set()
+        self._is_idle = False
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    def beat(self) -> None:
+        """Say that nothing is new, if nothing was since the last time, and look at the session."""
+        if self._is_idle and not self._waiting:
+            self.put(NOTHING_NEW)
+        self._is_idle = True
+        if self.on_beat is not None:
+            self.on_beat()
 
     async def take(self) -> bytes:
-        """Everything that waits, as soon as there is something."""
-        while not self._waiting:
-            self._came = anyio.Event()
-            await self._came.wait()
-        taken = b"".join(self._waiting)
-        self._waiting.clear()
-        self._bytes = 0
-        return taken
+        """The events that wait, or the first of them, as soon as there is one."""
+        waiting = self._waiting
+        if not waiting:
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        taken = [waiting.popleft()]
+        size = len(taken[0])
+        # In parts, so that one that reads slowly has no second copy of all that waits for it.
+        while waiting and size + len(waiting[0]) <= PIECE_BYTES:
+            size += len(waiting[0])
+            taken.append(waiting.popleft())
+        self._bytes -= size
+        return taken[0] if len(taken) == 1 else b"".join(taken)
 
 
 class EventQueues:
@@ -87,14 +116,19 @@ class EventQueues:
 
     def __init__(self) -> None:
         self._queues: dict[EventQueue, None] = {}
+        self._wanted: Counter[str] = Counter()
 
     def __len__(self) -> int:
         """Number of streams."""
         return len(self._queues)
 
+    def __iter__(self) -> Iterator[EventQueue]:
+        """All of them, as they are at this moment."""
+        return iter(tuple(self._queues))
+
     def wants(self, topic: str) -> bool:
         """True if there is a stream with a topic."""
-        return any(topic in each.topics for each in self._queues)
+        return self._wanted[topic] > 0
 
     def publish(self, topic: str, event: bytes) -> None:
         """Hand an event to each stream that wants its topic."""
@@ -106,10 +140,12 @@ class EventQueues:
     def holding(self, queue: EventQueue) -> Generator[None]:
         """Publish to a queue for the length of a block."""
         self._queues[queue] = None
+        self._wanted.update(queue.topics)
         try:
             yield
         finally:
             del self._queues[queue]
+            self._wanted.subtract(queue.topics)
 
 
 class StreamResponse:
@@ -119,6 +155,7 @@ class StreamResponse:
         self._context = context
         self._queue = EventQueue(topics)
         self._feed = context.here.feed
+        self._ends = False
         if len(self._feed.queues) >= MAX_STREAMS:
             raise Denied(TOO_MANY, f"You have {MAX_STREAMS} browsers open; close one first.")
 
@@ -126,27 +163,34 @@ class StreamResponse:
         """Send events until the browser goes, its session ends, or the gateway stops."""
         context, queue = self._context, self._queue
         headers = [(b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        async with (
-            context.site.feeds.open(context.host.name, queue),
-            anyio.create_task_group() as tasks,
-        ):
-            tasks.start_soon(self._until_gone, receive, tasks.cancel_scope)
-            tasks.start_soon(self._until_closed, tasks.cancel_scope)
-            with context.here.in_use(), self._feed.queues.holding(queue):
+        space = context.site.feeds.of(context.host.name)
+        # Held before anything waits, so that each of many that come at once is counted.
+        with context.here.in_use(), self._feed.queues.holding(queue), space.queues.holding(queue):
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._until_gone, receive, tasks.cancel_scope)
+                tasks.start_soon(self._until_closed, tasks.cancel_scope)
+                queue.on_beat = partial(self._look_at_session, tasks.cancel_scope)
                 queue.put(b"retry: 1000\n\n" + self._feed.hello())
                 while self._may_go_on():
-                    chunk = b": nothing new\n\n"
-                    with anyio.move_on_after(KEEP_ALIVE_SECONDS):
-                        chunk = await queue.take()
+                    chunk = await queue.take()
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 if not self._is_signed_in():
                     gone = pack("gone", {})
                     await send({"type": "http.response.body", "body": gone, "more_body": True})
-            tasks.cancel_scope.cancel()
+                tasks.cancel_scope.cancel()
         # At the end of the gateway the browser comes back by itself.
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + 1.0):
             await send({"type": "http.response.body", "body": b""})
+
+    def _look_at_session(self, scope: anyio.CancelScope) -> None:
+        """End a stream whose session has ended, whether its browser reads or not."""
+        if self._may_go_on():
+            return
+        if self._ends:
+            scope.cancel()
+        self._ends = True
+        self._queue.put(NOTHING_NEW)
 
     def _may_go_on(self) -> bool:
         return self._is_signed_in() and not self._context.here.ended
@@ -177,6 +221,7 @@ class SpaceFeeds:
         self._runtime = runtime
         self._tasks = tasks
         self._feeds: dict[str, SpaceFeed] = {}
+        tasks.start_soon(self._beat)
 
     def of(self, space: str) -> SpaceFeed:
         """The feed of a space, which begins to follow it."""
@@ -188,8 +233,10 @@ class SpaceFeeds:
             self._tasks.start_soon(feed.follow)
         return feed
 
-    @asynccontextmanager
-    async def open(self, space: str, queue: EventQueue) -> AsyncGenerator[None]:
-        """Publish what happens in a space to a queue, for the length of a block."""
-        with self.of(space).queues.holding(queue):
-            yield
+    async def _beat(self) -> None:
+        """Keep all streams alive: one timer for all, since a thousand of them cost more."""
+        while True:
+            await anyio.sleep(KEEP_ALIVE_SECONDS)
+            for feed in self._feeds.values():
+                for queue in feed.queues:
+                    queue.beat()

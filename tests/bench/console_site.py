@@ -1,0 +1,223 @@
+"""A gateway with a console in a process of its own, and plain clients of its event streams."""
+
+import json
+import selectors
+import socket
+import time
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+from starlette.types import ASGIApp
+from websockets.frames import Frame, Opcode
+
+from meup_agent.gateway.auth import Identity, digest_of_token
+from meup_agent.gateway.console import Console
+from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway.presets import one_space_config
+from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.protocol.space.server import SpaceServer
+from tests.bench.gateway_fanout import dial, empty
+from tests.bench.processes import UNBOUNDED, answer, ask, on_uvloop, process, usage
+
+SPACE = "demo"
+MAY_PROPOSE = [{"kind": "mcp/proposal"}, {"kind": "mcp/withdraw"}, {"kind": "mcp/request"}]
+MAY_DECIDE = [{"kind": "mcp/request"}, {"kind": "mcp/reject"}, {"kind": "chat"}]
+OF_A_PROPOSER = 1_000
+"""Open proposals that a gateway takes of one participant."""
+
+DRAINED = 1 << 20
+
+
+class ConsoleAddress(NamedTuple):
+    """A gateway's port, its tokens, and the cookies of people who have signed in."""
+
+    port: int
+    tokens: dict[str, str]
+    cookies: dict[str, str]
+
+
+def console_gateway(pipe: Connection, people: int, proposers: int) -> None:
+    """A gateway with a console: tells its :class:`ConsoleAddress`, then does what it is asked."""
+    everyone: dict[str, list[dict[str, Any]]] = {
+        "tools": [{"kind": "mcp/response"}],
+        "caller": [{"kind": "mcp/request"}, {"kind": "chat"}, *MAY_PROPOSE],
+        **{f"bot{number}": MAY_PROPOSE for number in range(proposers)},
+        **{f"you{number}": MAY_DECIDE for number in range(people)},
+    }
+    # As many join at once as do after a restart.
+    limits = replace(UNBOUNDED, joins_burst=100_000)
+    config = one_space_config(SPACE, everyone, limits)
+    console = Console()
+    runtimes: list[GatewayRuntime] = []
+
+    @asynccontextmanager
+    async def page(runtime: GatewayRuntime) -> AsyncGenerator[ASGIApp]:
+        runtimes.append(runtime)
+        async with console(runtime) as app:
+            yield app
+
+    async def main() -> None:
+        async with Gateway(config=config, page=page) as it:
+            tokens = {name: it.token(name) for name in everyone}
+            cookies: dict[str, str] = {}
+            for name in [each for each in everyone if each.startswith("you")]:
+                identity = Identity(SPACE, name)
+                value, _ = console.sessions.open(identity, digest_of_token(tokens[name]))
+                cookies[name] = f"meup_{it.port}={value}"
+            pipe.send(ConsoleAddress(it.port, tokens, cookies))
+
+            def question(asked: Any) -> Any:
+                if isinstance(asked, int):
+                    seed(runtimes[0].spaces[SPACE], asked)
+                return usage(it.counters.delivered)
+
+            await answer(pipe, question)
+
+    on_uvloop(main())
+
+
+def seed(host: SpaceServer, count: int) -> None:
+    """Make open proposals of several participants, as if each had sent its own."""
+    for number in range(count):
+        proposer, nth = f"bot{number // OF_A_PROPOSER}", number % OF_A_PROPOSER
+        frame = proposal(f"{nth:032x}", proposer, 3_600 + number)
+        host.receive_as(proposer, frame, "meup/v0.1", lambda _: None)
+
+
+def _envelope(sender: str, id: str, kind: str, payload: dict[str, Any], **header: Any) -> bytes:
+    said = {"protocol": "meup/v0.1", "id": id, "from": sender, "kind": kind, **header}
+    said["ts"] = "2025-01-01T00:00:00.000Z"
+    return json.dumps({**said, "payload": payload}, separators=(",", ":")).encode()
+
+
+def proposal(id: str, sender: str, ttl: float) -> bytes:
+    """A proposed call of some 400 bytes, that waits so many seconds."""
+    until = (datetime.now(UTC) + timedelta(seconds=ttl)).isoformat()
+    arguments = {"path": f"docs/{id[-6:]}.md", "content": "a line\n" * 5}
+    meta = {"meup/target": "tools", "meup/expiresAt": until}
+    params = {"name": "write_file", "arguments": arguments, "_meta": meta}
+    return _envelope(sender, id, "mcp.proposal", {"method": "tools/call", "params": params})
+
+
+def withdrawal(id: str, sender: str, of: str) -> bytes:
+    """The end of a proposal, by its proposer."""
+    return _envelope(sender, id, "mcp.withdraw", {"reason": "no_longer_needed"}, correlationId=of)
+
+
+def chat(id: str, sender: str) -> bytes:
+    """Some words to all."""
+    return _envelope(sender, id, "chat", {"message": "the build is green again"})
+
+
+def request(id: str, sender: str) -> bytes:
+    """A call of a tool."""
+    params = {"name": "write_file", "arguments": {"path": "a.txt", "text": "hi"}}
+    payload = {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
+    return _envelope(sender, id, "mcp.request", payload, to=["tools"])
+
+
+def response(id: str, of: str, to: str) -> bytes:
+    """What it returned."""
+    result = {"content": [{"type": "text", "text": "done"}], "isError": False}
+    payload = {"jsonrpc": "2.0", "id": of, "result": result}
+    return _envelope("tools", id, "mcp.response", payload, to=[to], correlationId=of)
+
+
+def mixture(count: int) -> Iterator[tuple[str, bytes]]:
+    """Senders and frames: a chat, a proposal, a request, its response, the withdrawal."""
+    for round_ in range(-(-count // 5)):
+        ids = [f"{round_:028x}000{nth}" for nth in range(5)]
+        yield "caller", chat(ids[0], "caller")
+        yield "caller", proposal(ids[1], "caller", 3_600)
+        yield "caller", request(ids[2], "caller")
+        yield "tools", response(ids[3], ids[2], "caller")
+        yield "caller", withdrawal(ids[4], "caller", ids[1])
+
+
+class ConsoleSite:
+    """A gateway with a console, members who speak there, and browsers that only listen."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe = pipe
+        self.address: ConsoleAddress = pipe.recv()
+        self._members = {
+            name: dial(self.address.port, SPACE, self.address.tokens[name])
+            for name in ("caller", "tools")
+        }
+        ask(pipe, 5)
+        for each in self._members.values():
+            empty(each)
+        self._selector = selectors.DefaultSelector()
+        for each in self._members.values():
+            self._selector.register(each, selectors.EVENT_READ)
+        self._streams: list[socket.socket] = []
+        self.heard = 0
+
+    def cpu(self) -> float:
+        """CPU seconds of the gateway so far."""
+        return ask(self.pipe).cpu
+
+    def seed(self, count: int) -> None:
+        """Let there be so many open proposals."""
+        self.pipe.send(count)
+        self.pipe.recv()
+
+    def say(self, sender: str, frame: bytes) -> None:
+        """Send a frame as a member."""
+        self._members[sender].sendall(Frame(Opcode.TEXT, frame).serialize(mask=True))
+
+    def listen(self, people: Sequence[str], topics: str) -> None:
+        """Open an event stream of each, one after the other."""
+        for name in people:
+            sock = socket.create_connection(("127.0.0.1", self.address.port))
+            sock.sendall(self.get(f"/console/events?topics={topics}", name))
+            heard = b""
+            while b"event: hello" not in heard:
+                came = sock.recv(DRAINED)
+                assert came, heard
+                heard += came
+            self._streams.append(sock)
+            self._selector.register(sock, selectors.EVENT_READ)
+
+    def get(self, path: str, person: str) -> bytes:
+        """A request of a browser that has signed in."""
+        port, cookie = self.address.port, self.address.cookies[person]
+        head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nCookie: {cookie}\r\n\r\n"
+        return head.encode()
+
+    def read(self, seconds: float) -> None:
+        """Read what comes to anybody for so long."""
+        until = time.perf_counter() + seconds
+        while (left := until - time.perf_counter()) > 0:
+            for key, _ in self._selector.select(left):
+                sock: socket.socket = key.fileobj  # type: ignore[assignment]
+                self.heard += len(sock.recv(DRAINED))
+
+    def load(self, frames: Iterable[tuple[str, bytes]], rate: float) -> float:
+        """Share of a core that the gateway uses while so many frames a second pass."""
+        before, begun, sent = self.cpu(), time.perf_counter(), 0
+        for sender, frame in frames:
+            self.say(sender, frame)
+            sent += 1
+            self.read(begun + sent / rate - time.perf_counter())
+        self.read(0.2)  # what was gathered last
+        # By the time that it should have taken: a machine with other work takes longer.
+        return (self.cpu() - before) * rate / sent
+
+    def close(self) -> None:
+        """Go away."""
+        for each in (*self._members.values(), *self._streams):
+            each.close()
+
+
+@contextmanager
+def console_site(people: int, proposers: int = 0) -> Iterator[ConsoleSite]:
+    """A gateway with a console in a process of its own."""
+    with process(console_gateway, people, proposers) as pipe:
+        site = ConsoleSite(pipe)
+        yield site
+        site.close()

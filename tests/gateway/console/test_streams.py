@@ -1,0 +1,149 @@
+"""Event streams of browsers: bounded in number and in bytes, and ended with their session."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import anyio
+import httpx
+import pytest
+from anyio.abc import TaskGroup
+
+from meup_agent.gateway.console import Console
+from meup_agent.gateway.console.stream import (
+    FRESH,
+    MAX_QUEUED_BYTES,
+    MAX_STREAMS,
+    NOTHING_NEW,
+    PIECE_BYTES,
+    EventQueue,
+    EventQueues,
+    SpaceFeeds,
+)
+from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway.runtime import GatewayRuntime
+from tests.gateway.console.conftest import WAIT, Browser, Site, two_spaces
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def stream(url: str, browser: Browser) -> AsyncGenerator[bytes]:
+    """The head and the first event of a stream, which is open for the length of a block."""
+    host, port = url.removeprefix("http://").split(":")
+    cookie = "; ".join(f"{name}={value}" for name, value in browser.client.cookies.items())
+    async with await anyio.connect_tcp(host, int(port)) as sock:
+        path = "/console/events?topics=inbox"
+        await sock.send(
+            f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nCookie: {cookie}\r\n\r\n".encode()
+        )
+        heard = b""
+        while not (b"event: hello" in heard or b"HTTP/1.1 4" in heard):
+            heard += await sock.receive()
+        yield heard
+
+
+async def test_queue_hands_over_what_waits_in_parts() -> None:
+    queue = EventQueue(["inbox"])
+    for _ in range(3):
+        queue.put(b"x" * (PIECE_BYTES // 2))
+    queue.put(b"y" * (2 * PIECE_BYTES))
+    assert [len(await queue.take()) for _ in range(3)] == [
+        PIECE_BYTES,
+        PIECE_BYTES // 2,
+        2 * PIECE_BYTES,
+    ]
+
+
+async def test_unread_queue_keeps_the_word_that_something_was_missed() -> None:
+    queue, event = EventQueue(["inbox"]), b"x" * 1_000
+    for _ in range(10 * MAX_QUEUED_BYTES // len(event)):
+        queue.put(event)
+    waiting = 0
+    first = b""
+    with anyio.move_on_after(0):
+        while True:
+            piece = await queue.take()
+            first, waiting = first or piece, waiting + len(piece)
+    assert first.startswith(FRESH)
+    assert waiting <= MAX_QUEUED_BYTES
+
+
+async def test_queue_is_kept_alive_only_where_nothing_was_sent() -> None:
+    queue = EventQueue(["inbox"])
+    queue.put(b"something")
+    queue.beat()
+    assert await queue.take() == b"something"
+    queue.beat()
+    assert await queue.take() == NOTHING_NEW
+
+
+async def test_an_event_goes_to_those_who_want_its_topic() -> None:
+    queues, inbox, both = EventQueues(), EventQueue(["inbox"]), EventQueue(["inbox", "space", "x"])
+    with queues.holding(inbox):
+        assert not queues.wants("space")
+        with queues.holding(both):
+            assert queues.wants("space")
+            assert not queues.wants("x")
+            queues.publish("space", b"rows")
+            queues.publish("inbox", b"cards")
+        assert not queues.wants("space")
+    assert await both.take() == b"rowscards"
+    assert await inbox.take() == b"cards"
+    assert not queues.wants("inbox")
+
+
+async def test_one_person_holds_so_many_streams_and_no_more(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 8
+    assert most < MAX_STREAMS
+    monkeypatch.setattr("meup_agent.gateway.console.stream.MAX_STREAMS", most)
+    browser, other = await site.browser("you"), await site.browser("other")
+    heard: list[bytes] = []
+    closing = anyio.Event()
+
+    async def listen() -> None:
+        async with stream(site.gateway.http_url, browser) as first:
+            heard.append(first)
+            await closing.wait()
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as tasks:
+            # All at once, as a script would open them.
+            for _ in range(5 * most):
+                tasks.start_soon(listen)
+            while len(heard) < 5 * most:
+                await anyio.lowlevel.checkpoint()
+            assert sum(b" 200 " in each[:20] for each in heard) == most
+            assert sum(b" 429 " in each[:20] for each in heard) == 4 * most
+            async with stream(site.gateway.http_url, other) as first:
+                assert b" 200 " in first[:20]
+            closing.set()
+
+
+async def test_unread_stream_ends_with_its_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[SpaceFeeds] = []
+
+    class Feeds(SpaceFeeds):
+        def __init__(self, runtime: GatewayRuntime, tasks: TaskGroup) -> None:
+            super().__init__(runtime, tasks)
+            made.append(self)
+
+    monkeypatch.setattr("meup_agent.gateway.console.console.SpaceFeeds", Feeds)
+    async with Gateway(config=two_spaces(), page=Console()) as gateway, AsyncExitStack() as stack:
+        client = httpx.AsyncClient(base_url=gateway.http_url, trust_env=False, timeout=WAIT)
+        browser = Browser(await stack.enter_async_context(client), gateway.http_url)
+        await browser.sign_in(gateway.token("you"))
+        await stack.enter_async_context(stream(gateway.http_url, browser))
+        queues = made[0].of("demo").queues
+        (queue,) = queues
+        # More than its socket and its queue take, so that the gateway waits for the browser.
+        for _ in range(4 * MAX_QUEUED_BYTES // PIECE_BYTES):
+            queue.put(b"x" * PIECE_BYTES)
+        with anyio.fail_after(WAIT):
+            await browser.submit("/inbox", "/sign-out")
+            while len(queues):
+                queue.beat()
+                await anyio.lowlevel.checkpoint()
