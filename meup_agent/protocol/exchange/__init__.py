@@ -48,7 +48,8 @@ The road of an envelope goes down through these files, never up::
 
 The road of our own request or proposal: ``table.open`` -> ``outbound_tracker`` -> its
 ``OutboundExchange`` -> ``envelope_sender``, which also keeps what may have to be sent again. What
-depends on others waits for their end in ``dependencies``; ``absence`` tells when no participant is
+depends on others waits for their end in ``dependencies``; ``fulfillment_check`` refuses what is
+not wanted any more; ``outbound_renewals`` gives more time; ``absence`` tells when no participant is
 left that could answer. All parts share one ``TableContext``.
 
 States

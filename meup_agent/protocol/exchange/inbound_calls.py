@@ -353,7 +353,7 @@ class InboundProposals(TablePart):
         if store.renew(record, until, None if checked else context.moment(now)):
             context.drop("late_renew", envelope, expected=True)
         elif before is not None:
-            self._outbound.postpone(record, (until - before) / 1_000_000, now)
+            self._outbound.renewals.postpone(record, (until - before) / 1_000_000, now)
 
     # --- a withdraw ---
 

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from meup_agent.errors import (
-    AlreadyDecided,
-    AlreadyInProgress,
-    AmbiguousProposal,
-    ParticipantGone,
-    UsageError,
-)
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.absence import AbsenceWatch
 from meup_agent.protocol.exchange.dependencies import DependentProposals
 from meup_agent.protocol.exchange.effects import Key, Priority, Unsend, Wake
+from meup_agent.protocol.exchange.fulfillment_check import FulfillmentCheck
 from meup_agent.protocol.exchange.outbound_exchange import (
-    Fulfills,
     OutboundExchange,
     cause_of,
     deciding_rejection,
@@ -26,20 +17,20 @@ from meup_agent.protocol.exchange.outbound_exchange import (
     send_withdraws,
     together,
 )
+from meup_agent.protocol.exchange.outbound_renewals import OutboundRenewals
 from meup_agent.protocol.exchange.proposal_store import (
     MAX_PROPOSALS,
     FulfillingRequest,
     ProposalEntry,
     ProposalKey,
 )
-from meup_agent.protocol.exchange.resolution import executors_of, resolve
-from meup_agent.protocol.exchange.table_context import ABSENCE_SECONDS, TableContext
+from meup_agent.protocol.exchange.resolution import executors_of
+from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.exchange.ttl_map import TTLMap, size_of
 from meup_agent.protocol.lifecycle import (
     OutboundAction,
     OutboundEvent,
     OutboundState,
-    ProposalState,
     outbound_step,
 )
 from meup_agent.protocol.outcomes import (
@@ -48,7 +39,6 @@ from meup_agent.protocol.outcomes import (
     Gone,
     Unknown,
     Unsent,
-    Unwanted,
     Withdrawal,
 )
 from meup_agent.reasons import Cause
@@ -69,12 +59,10 @@ class OutboundTracker:
             count=ENDED_COUNT, seconds=ENDED_SECONDS, size=ENDED_SIZE
         )
         self._dependents = DependentProposals(context, self)
+        self._check = FulfillmentCheck(context, self)
+        self.renewals = OutboundRenewals(context, self)
         self._absence = AbsenceWatch(context)
         self._withdrawn: list[OutboundExchange] | None = None  # those to be withdrawn together
-        # Renewals that the gateway may refuse, each with the deadlines before it.
-        self._renewals: TTLMap[str, tuple[OutboundExchange, float, int]] = TTLMap(
-            count=ENDED_COUNT, seconds=ENDED_SECONDS
-        )
         self._fulfilled: TTLMap[ProposalKey, bool] = TTLMap(
             count=MAX_PROPOSALS, seconds=float("inf")
         )
@@ -120,7 +108,7 @@ class OutboundTracker:
             self._dependents.open(exchange, depends_on, now)
             return
         if exchange.fulfilling is not None:
-            exchange.record = self._check_wanted(exchange, exchange.fulfilling, now)
+            exchange.record = self._check.check(exchange, exchange.fulfilling, now)
             if exchange.record is not None:
                 exchange.record.holders += 1
         elif exchange.is_proposal:
@@ -132,65 +120,13 @@ class OutboundTracker:
         self._context.envelope_sender.transmit(exchange.draft, Priority.OPEN, now)
         self._context.look_again(exchange.deadline, exchange.key)
 
-    def _check_wanted(
-        self, exchange: OutboundExchange, fulfilling: Fulfills, now: float
-    ) -> ProposalEntry | None:
-        """Check that a proposal may be fulfilled: pending, in time, and waited for; its record.
-
-        What its decider has seen counts, also where it is long forgotten (PROTOCOL 4.4).
-        """
-        context, proposal = self._context, fulfilling.proposal
-        means = resolve(exchange.draft, context.proposal_store, now)
-        record = means.record or context.proposal_store.get(proposal, now) or fulfilling.record
-        if means.doubt is not None or (record is not None and record.key != proposal):
-            raise AmbiguousProposal(proposal.id, [each.key.proposer for each in means.named])
-        if record is not None:
-            state = ProposalState.REJECTED if record.declined else context.state_of(record, now)
-            if not state.is_pending:
-                raise AlreadyDecided(proposal.id, state)
-            request = record.in_progress
-            if request is not None and not _is_of(request, exchange):
-                raise AlreadyInProgress(proposal.id, request.by)
-        if context.tombstones.get("withdrawn", *proposal, now) is not None:
-            raise AlreadyDecided(proposal.id, ProposalState.WITHDRAWN)
-        if any(other is not exchange for other in self.open_fulfillments(proposal)):
-            raise AlreadyInProgress(proposal.id, context.me)
-        if not fulfilling.even_if_gone and self._has_left(proposal, record, now):
-            raise ParticipantGone(
-                f"proposal {proposal.id} was not fulfilled: {proposal.proposer!r}, whose it is,"
-                " has left the space; pass even_if_gone=True where it is wanted all the same"
-            )
-        return record
-
-    def _has_left(self, proposal: ProposalKey, record: ProposalEntry | None, now: float) -> bool:
-        """True if a proposer was seen to leave after it proposed, half a minute ago or more."""
-        left_at = self._context.roster.left_at(proposal.proposer, now)
-        if record is None or left_at is None:
-            return False
-        return record.seen_at <= left_at <= now - ABSENCE_SECONDS
-
-    def _unwanted(self, exchange: OutboundExchange, now: float) -> Ending | None:
-        """The ending of a fulfilling request that is not wanted any more as it is to leave."""
-        if exchange.fulfilling is None:
-            return None
-        try:
-            self._check_wanted(exchange, exchange.fulfilling, now)
-        except (
-            AlreadyDecided,
-            AlreadyInProgress,
-            AmbiguousProposal,
-            ParticipantGone,
-        ) as error:
-            return Unwanted(error)
-        return None
-
     def sent(self, envelope_id: str, now: float) -> None:
         """Note that the transport takes an envelope now.
 
         A fulfillment is looked at again here, however long it waited for a connection.
         """
         exchange = self._open.get(envelope_id)
-        unwanted = None if exchange is None else self._unwanted(exchange, now)
+        unwanted = None if exchange is None else self._check.unwanted(exchange, now)
         if exchange is not None and unwanted is not None:
             self.apply(exchange, OutboundEvent.DEADLINE, now, unwanted)
             return
@@ -257,65 +193,6 @@ class OutboundTracker:
         """End what a handler has open: it has been cancelled, or has ended."""
         for exchange in [item for item in self._open.values() if item.parent == parent]:
             self.give_up(exchange.key, cause, now)
-
-    # --- more time ---
-
-    def renew(self, key: Key, seconds: float, now: float) -> Envelope:
-        """Give a proposal of ours more time from now on; raises as :meth:`ExchangeTable.renew`."""
-        context, exchange = self._context, self._open.get(key.id)
-        record = None if exchange is None else exchange.proposal
-        if exchange is not None and record is None and exchange.is_proposal:
-            raise UsageError(
-                f"proposal {key.id} waits for those that it depends on; its time has not begun"
-            )
-        if exchange is None or record is None:
-            known = context.proposal_store.get(ProposalKey(context.me, key.id), now)
-            state = ProposalState.EXPIRED if known is None else context.state_of(known, now)
-            raise AlreadyDecided(key.id, ProposalState.EXPIRED if state.is_pending else state)
-        moment, before, deadline = context.moment(now), record.expires_at, exchange.deadline
-        until = None if moment is None else (moment // 1_000 + round(seconds * 1_000)) * 1_000
-        if before is None or deadline is None or until is None:
-            raise UsageError(
-                f"proposal {key.id} has no deadline, and waits as long as it takes; propose it with"
-                " a ttl to renew it"
-            )
-        problem = context.proposal_store.renew(record, until, moment)
-        if problem:
-            raise UsageError(f"proposal {key.id} was not renewed: {problem}")
-        exchange.deadline = now + seconds
-        context.look_again(exchange.deadline, key)
-        renewal = context.envelope_sender.send(
-            kinds.MCP_RENEW,
-            payloads.build_renewal(until),
-            now=now,
-            priority=Priority.ANSWER,
-            to=exchange.draft.to,
-            correlation=(key.id,),
-        )
-        self._renewals.put(renewal.id, (exchange, deadline, before), now)
-        return renewal
-
-    def _take_back_renewal(self, envelope_id: str, now: float) -> bool:
-        """Return to the deadline before a renewal that the gateway refused; true if it was one."""
-        found = self._renewals.pop(envelope_id)
-        if found is None:
-            return False
-        exchange, deadline, expires_at = found
-        if exchange.is_open and exchange.proposal is not None:
-            exchange.deadline = deadline
-            self._context.proposal_store.set_deadline(exchange.proposal, expires_at)
-            self._context.look_again(max(deadline, now), exchange.key)
-        return True
-
-    def postpone(self, record: ProposalEntry, seconds: float, now: float) -> None:
-        """Let what waits for a proposal wait longer: it was renewed, perhaps beside us."""
-        own = self.find_own_proposal(record, now)
-        waiting = self.open_fulfillments(record.key) if own is None else [own]
-        for each in waiting:
-            follows = each.fulfilling is None or each.fulfilling.follows
-            if each.is_open and each.deadline is not None and follows:
-                each.deadline += seconds
-                self._context.look_again(each.deadline, each.key)
 
     # --- the connection ---
 
@@ -393,7 +270,7 @@ class OutboundTracker:
         """End what the gateway refused; true if it is a request or proposal of ours."""
         exchange = self._open_and_offered(envelope_id)
         if exchange is None:
-            is_renewal = self._take_back_renewal(envelope_id, now)
+            is_renewal = self.renewals.take_back(envelope_id, now)
             return is_renewal or self._ended.get(envelope_id, now) is not None
         error, words = payload.get("error"), payload.get("message")
         code = error if isinstance(error, str) else "error"
@@ -516,8 +393,3 @@ class OutboundTracker:
         self._context.effects.append(Wake(exchange.key, ending))
         if self._dependents:
             self._dependents.settle(exchange.key.id, ending, now)
-
-
-def _is_of(request: FulfillingRequest, exchange: OutboundExchange) -> bool:
-    """True if a request that is out is this exchange, sent before."""
-    return (request.by, request.envelope.id) == (exchange.key.sender, exchange.key.id)

@@ -247,7 +247,7 @@ class ExchangeTable:
             AlreadyDecided: It is not pending any more.
             UsageError: It has no deadline, or cannot have that one.
         """
-        return self._outbound.renew(key, seconds, now), self._flush(now)
+        return self._outbound.renewals.renew(key, seconds, now), self._flush(now)
 
     def give_up(self, key: Key, cause: Cause, now: float) -> list[Effect]:
         """End the wait of a caller that gave up: withdraw a proposal, cancel a request."""
