@@ -11,8 +11,9 @@ decides anything by itself, and silence is none of its decisions.
 from __future__ import annotations
 
 from meup_agent.approval.decision_log import DecisionLog, Judgement, LoggedProposal
-from meup_agent.approval.inbox import ApprovalOutcome, Inbox
+from meup_agent.approval.inbox import Inbox
 from meup_agent.approval.inbox_changes import InboxChanges
+from meup_agent.approval.inbox_decisions import ApprovalOutcome
 from meup_agent.approval.inbox_item import (
     Departure,
     InboxChange,

@@ -1,20 +1,22 @@
 """Inbox: the proposals that wait for a participant, live, and its decisions about them.
 
 It owns no state of a proposal: that is the exchange table's. It follows each envelope, keeps what
-waits from being forgotten, and orders it by deadline. A decision takes its proposal out at once,
-before anything is sent, so that a second one is refused; where nothing comes of it, it is back.
+waits from being forgotten, and orders it by deadline; of thousands that waited before, the most
+urgent first, by its backlog. Its rules and its offers say what may be done about each, and its
+decisions do that.
 """
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
-import msgspec
 from anyio import AsyncContextManagerMixin
 
+from meup_agent.approval.inbox_backlog import InboxBacklog
 from meup_agent.approval.inbox_changes import InboxChanges, InboxReaders
+from meup_agent.approval.inbox_decisions import ApprovalOutcome, InboxDecisions, key_of
 from meup_agent.approval.inbox_item import (
     Departure,
     InboxItem,
@@ -22,27 +24,23 @@ from meup_agent.approval.inbox_item import (
     ItemArrived,
     ItemChanged,
     ItemLeft,
-    Verb,
     departure_of,
 )
-from meup_agent.approval.inbox_offers import InboxOffers, vote_params
+from meup_agent.approval.inbox_offers import InboxOffers
 from meup_agent.approval.inbox_queue import HeldItem, InboxQueue
+from meup_agent.approval.inbox_rules import InboxRules
 from meup_agent.approval.past_proposals import past_of
 from meup_agent.approval.proposal_history import PastProposal, ProposalHistory
-from meup_agent.approval.reviewer_rules import InboxRule, ReviewerRules, read_count
+from meup_agent.approval.reviewer_rules import InboxRule
 from meup_agent.approval.tool_directory import ToolDirectory
 from meup_agent.client.proposal import ProposalRecord
 from meup_agent.client.proposal_feed import ProposalFeed
-from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError, NotOffered, UsageError
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.exchange import ProposalKey
+from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange.roster import read_participant
-from meup_agent.protocol.outcomes import Responded, value_of
-from meup_agent.protocol.payloads import as_object
 from meup_agent.transport.loops import Condition, background_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator, Iterable
+    from collections.abc import AsyncGenerator, Iterable
     from datetime import datetime
     from typing import Self
 
@@ -54,47 +52,9 @@ if TYPE_CHECKING:
     from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.outcomes import Fulfillment
 
-MAX_AT_ONCE: Final = 100
-"""Proposals that are approved by one call, each of which the person has seen."""
-
-MAX_LOOKED_AT: Final = 20
-"""Proposals by which reviewers are found: the first ones that wait."""
-
-MAX_AT_FIRST: Final = 200
-"""Proposals that are listed when an inbox opens, before it is drawn."""
-
-MAX_AT_A_TURN: Final = 40
-"""Others that are listed in one turn of the loop: a few milliseconds."""
-
-SCREEN_SECONDS: Final = 0.25
-"""Pause before the first of them, in which the first screen is drawn."""
-
-TURN_SECONDS: Final = 0.02
-"""Pause between these turns, so that a screen is drawn meanwhile also where the machine is busy."""
-
-TELL_EVERY: Final = 1_000
-"""Others that are listed until readers are told."""
-
 LOOK_SECONDS: Final = 1.0
 """Interval at which proposals past their deadline are looked at: no envelope says that one has
 expired."""
-
-VOTE_SECONDS: Final = 30.0
-"""Wait for a reviewer to count a vote."""
-
-
-class ApprovalOutcome(msgspec.Struct, frozen=True):
-    """The outcome of one approval among several.
-
-    Attributes:
-        item: The proposal.
-        fulfillment: What came of it; ``None``: it was a vote, or it failed.
-        error: Why it failed; ``None``: it did not.
-    """
-
-    item: InboxItem
-    fulfillment: Fulfillment | None = None
-    error: MeupError | None = None
 
 
 class Inbox(AsyncContextManagerMixin):
@@ -131,21 +91,15 @@ class Inbox(AsyncContextManagerMixin):
             self._history.note(each)
         self._queue = InboxQueue()
         self._readers = InboxReaders()
+        self._settled = Condition()
         self._directory = ToolDirectory(space, self._tools_came)
         self._offers = InboxOffers(space, self._directory)
-        # By reviewer; a proposal of which it says nothing more has no rule of its any more.
-        self._ruled: dict[str, dict[ProposalKey, InboxRule]] = {}
-        # The last proposal for others alone: a reviewer among these may ask us.
-        self._for_others: payloads.Call | None = None
-        self._backlog: list[ProposalEntry] = []
-        self._late = Condition()
-        self._settled = Condition()
-        self._rules = ReviewerRules(
-            space,
-            self._directory,
-            self._rules_came,
-            self._look_for_reviewers,
-            self._settled.notify_all,
+        self._rules = InboxRules(
+            space, self._feed, self._queue, self._directory, self._look, self._settled.notify_all
+        )
+        self._backlog = InboxBacklog(self._look_quietly, self._many_came)
+        self._decisions = InboxDecisions(
+            space, self._queue, self._offers, self._rules, self._place, self._look
         )
         self.left_out = 0
 
@@ -157,7 +111,7 @@ class Inbox(AsyncContextManagerMixin):
                     self._feed.add(envelope)
                 self._look_at_all()
                 tasks.start_soon(self._watch_time)
-                tasks.start_soon(self._catch_up)
+                tasks.start_soon(self._backlog.run)
                 tasks.start_soon(self._directory.run)
                 tasks.start_soon(self._rules.run)
                 try:
@@ -229,22 +183,7 @@ class Inbox(AsyncContextManagerMixin):
             AlreadyInProgress: Another participant has approved it.
             MeupError: As :meth:`Proposal.fulfill`; then it waits again, if it is still pending.
         """
-        self._check_waits(item)
-        if Verb.VOTE in item.may and arguments is None:
-            await self.vote(item, approve=True)
-            return None
-        if Verb.VOTE in item.may:
-            raise NotOffered(
-                f"the votes about proposal {item.id} are about the call as it was proposed;"
-                " reject it, and say what you would approve"
-            )
-        self._check_offered(item, Verb.APPROVE)
-        with self._deciding(item, Departure.APPROVED) as held:
-            fulfillment = await self._space.proposal(item.envelope).fulfill(
-                arguments, timeout=timeout, on_progress=on_progress
-            )
-            self._undecide(held)  # the executor may have refused it
-        return fulfillment
+        return await self._decisions.approve(item, arguments, timeout, on_progress)
 
     async def approve_all(self, items: Iterable[InboxItem]) -> list[ApprovalOutcome]:
         """Approve several proposals, each as :meth:`approve`.
@@ -259,23 +198,7 @@ class Inbox(AsyncContextManagerMixin):
         Raises:
             UsageError: They are more than a person has looked at.
         """
-        chosen = list(dict.fromkeys(items))
-        if len(chosen) > MAX_AT_ONCE:
-            raise UsageError(
-                f"{len(chosen)} proposals are too many to approve at once; at most {MAX_AT_ONCE}"
-            )
-        outcomes = [ApprovalOutcome(item) for item in chosen]
-
-        async def approve_one(position: int, item: InboxItem) -> None:
-            try:
-                outcomes[position] = ApprovalOutcome(item, await self.approve(item))
-            except MeupError as error:
-                outcomes[position] = ApprovalOutcome(item, error=error)
-
-        async with anyio.create_task_group() as tasks:
-            for position, item in enumerate(chosen):
-                tasks.start_soon(approve_one, position, item)
-        return outcomes
+        return await self._decisions.approve_all(items)
 
     async def reject(self, item: InboxItem, reason: str, explanation: str | None = None) -> None:
         """Reject a proposal.
@@ -291,10 +214,7 @@ class Inbox(AsyncContextManagerMixin):
             AlreadyInProgress: Another participant has approved it.
             MeupError: As :meth:`Proposal.reject`.
         """
-        self._check_waits(item)
-        self._check_offered(item, Verb.REJECT)
-        with self._deciding(item, Departure.REJECTED, str(reason)):
-            await self._space.proposal(item.envelope).reject(reason, explain=explanation or None)
+        await self._decisions.reject(item, reason, explanation)
 
     async def vote(
         self, item: InboxItem, *, approve: bool, explanation: str | None = None
@@ -316,57 +236,7 @@ class Inbox(AsyncContextManagerMixin):
             RequestError: The reviewer does not count the vote, and says why.
             MeupError: As :meth:`Space.request`.
         """
-        held = self._check_waits(item)
-        self._check_offered(item, Verb.VOTE)
-        rule = item.rule
-        assert rule is not None
-        # The digest of what was shown: the vote counts for no other call.
-        takes_digest = self._rules.takes_digest(rule.reviewer)
-        digest = _digest_of(item) if takes_digest else ""
-        params = vote_params(item, approve=approve, explanation=explanation or "", digest=digest)
-        result = await self._space.request(
-            rule.reviewer, "tools/call", params, timeout=VOTE_SECONDS
-        )
-        said = as_object(value_of(Responded("", result)))
-        rule = msgspec.structs.replace(rule, **read_count(said))
-        self._ruled.setdefault(rule.reviewer, {})[held.entry.key] = rule
-        self._look(held.entry)
-        self._rules.look_again()
-        return rule
-
-    def _check_waits(self, item: InboxItem) -> HeldItem:
-        held = self._queue.get(_key(item))
-        if held is not None and held.item is item and held.place is not None:
-            return held
-        by = item.in_progress_by
-        if by is not None:
-            raise AlreadyInProgress(item.id, by)
-        state = str(item.state)
-        if item.state.is_pending:
-            state = "not waiting" if item.left is None else str(item.left.why)
-        raise AlreadyDecided(item.id, state)
-
-    def _check_offered(self, item: InboxItem, verb: Verb) -> None:
-        if verb not in item.may:
-            raise NotOffered(self._offers.why_not(item, verb))
-
-    @contextmanager
-    def _deciding(self, item: InboxItem, why: Departure, reason: str = "") -> Generator[HeldItem]:
-        """Take a proposal out for the length of a decision, and for good if it is made."""
-        held = self._check_waits(item)
-        held.ours = ItemLeft(item, why, self._space.me, reason)
-        self._place(held)
-        try:
-            yield held
-        except BaseException:
-            self._undecide(held)
-            raise
-
-    def _undecide(self, held: HeldItem) -> None:
-        """Forget our own decision: what the space says of the proposal counts."""
-        held.ours = None
-        if self._queue.get(held.entry.key) is held:
-            self._look(held.entry)
+        return await self._decisions.vote(item, approve=approve, explanation=explanation)
 
     # --- what changes ---
 
@@ -388,27 +258,17 @@ class Inbox(AsyncContextManagerMixin):
         self._offers.refresh()
         for held in self._queue:
             held.offers = None
-        # Those of the first screens now, the rest in turns: thousands take seconds.
-        entries = sorted(self._feed.records(), key=_urgency)
-        for entry in entries[:MAX_AT_FIRST]:
+        for entry in self._backlog.begin(self._feed.records()):
             self._look(entry)
-        self._backlog = entries[: MAX_AT_FIRST - 1 : -1]
-        self._late.notify_all()
         self._rules.look_again()
 
-    async def _catch_up(self) -> None:
-        """Look at the proposals that were too many to look at when we came."""
-        while True:
-            if not self._backlog:
-                while not self._backlog:
-                    await self._late.wait()
-                await anyio.sleep(SCREEN_SECONDS)
-            await anyio.sleep(TURN_SECONDS)
-            for _ in range(min(MAX_AT_A_TURN, len(self._backlog))):
-                self._look(self._backlog.pop(), is_new=False)
-            if len(self._backlog) % TELL_EVERY < MAX_AT_A_TURN:
-                self._readers.tell(InboxRenewed())
-                self._settled.notify_all()
+    def _look_quietly(self, entry: ProposalEntry) -> None:
+        """List an old one, of which no reader is told by itself."""
+        self._look(entry, is_new=False)
+
+    def _many_came(self) -> None:
+        self._readers.tell(InboxRenewed())
+        self._settled.notify_all()
 
     def _look_at_participant(self, participant: str) -> None:
         self._offers.refresh_presence()
@@ -423,7 +283,7 @@ class Inbox(AsyncContextManagerMixin):
         while True:
             await anyio.sleep(LOOK_SECONDS)
             for item in self._queue.due(self._feed.time_of_day.timestamp()):
-                held = self._queue.get(_key(item))
+                held = self._queue.get(key_of(item))
                 if held is not None:
                     self._look(held.entry)
 
@@ -449,10 +309,9 @@ class Inbox(AsyncContextManagerMixin):
         if entry.copied or record.proposer == me:
             return False
         call = entry.call
-        rule = self._rule_for(entry, call)
+        rule = self._rules.rule_for(entry, call)
         if record.to and me not in record.to and rule is None:
-            self._for_others = call
-            self._rules.look_again(since=self._feed.now)
+            self._rules.look_for_reviewers_of(call)
             return False
         is_voter = rule is not None and rule.counts_vote_of(me)
         return is_voter or bool(self._offers.allowed(call))
@@ -474,7 +333,7 @@ class Inbox(AsyncContextManagerMixin):
         item = held.item
         if held.offers is None:
             held.offers = self._offers.allowed(item.call)
-        rule = self._rule_for(held.entry, item.call)
+        rule = self._rules.rule_for(held.entry, item.call)
         was = (item.rule, item.may)
         item.rule = rule
         item.may = self._offers.offered(item, held.offers)
@@ -515,48 +374,12 @@ class Inbox(AsyncContextManagerMixin):
 
     # --- what others tell of it ---
 
-    def _rule_for(self, entry: ProposalEntry, call: payloads.Call) -> InboxRule | None:
-        """The rule that asks: of several reviewers', one that counts votes, else the first."""
-        found = [
-            rule
-            for reviewer, rules in sorted(self._ruled.items())
-            if (rule := rules.get(entry.key)) is not None
-            and reviewer != entry.key.proposer
-            and self._feed.may_carry_out(reviewer, call)
-            and rule.is_about(call)
-        ]
-        return min(found, key=lambda rule: not rule.is_quorum, default=None)
-
-    def _rules_came(self, reviewer: str, rules: dict[ProposalKey, InboxRule]) -> None:
-        before = self._ruled.get(reviewer, {})
-        self._ruled[reviewer] = rules
-        for key in before.keys() | rules.keys():
-            if before.get(key) != rules.get(key):
-                entry = self._feed.get(key)
-                if entry is not None:
-                    self._look(entry)
-        self._settled.notify_all()
-
     def _tools_came(self, participant: str) -> None:
         self._rules.look_again()
         for held in self._queue:
             if held.item.target == participant and held.place is not None:
                 self._readers.tell(ItemChanged(held.item))
         self._settled.notify_all()
-
-    def _look_for_reviewers(self) -> None:
-        """Ask those for their tools who may carry out what waits: reviewers are among them."""
-        unknown = [
-            each.id
-            for each in self._space.participants
-            if each.id != self._space.me and not self._directory.has_asked(each.id)
-        ]
-        calls = [item.call for item in self.items[:MAX_LOOKED_AT]]
-        for call in calls if self._for_others is None else [*calls, self._for_others]:
-            for participant in list(unknown):
-                if self._feed.may_carry_out(participant, call):
-                    self._directory.want(participant)
-                    unknown.remove(participant)
 
     # --- what items ask ---
 
@@ -579,18 +402,3 @@ class Inbox(AsyncContextManagerMixin):
     def danger(self, item: InboxItem) -> tuple[str, ...]:
         """Reasons to look twice before approving."""
         return tuple(self._offers.dangers(item))
-
-
-def _urgency(entry: ProposalEntry) -> float:
-    """The deadline of a proposal, without which it comes last; what is decided comes first."""
-    if not entry.state.is_pending:
-        return 0.0
-    return float("inf") if entry.expires_at is None else entry.expires_at
-
-
-def _key(item: InboxItem) -> ProposalKey:
-    return ProposalKey(item.proposer, item.id)
-
-
-def _digest_of(item: InboxItem) -> str:
-    return payloads.digest(item.method, item.call.params, item.target) or ""

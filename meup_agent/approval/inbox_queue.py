@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -38,13 +38,14 @@ class InboxQueue:
 
     def __init__(self) -> None:
         self._held: dict[ProposalKey, HeldItem] = {}
-        self._order: list[tuple[_Place, InboxItem]] = []
+        self._places: list[_Place] = []
+        self._items: list[InboxItem] = []  # in the same order
         self._of: dict[str, int] = {}
         self._numbers = 0
 
     def __len__(self) -> int:
         """The number of proposals that wait."""
-        return len(self._order)
+        return len(self._items)
 
     def __iter__(self) -> Iterator[HeldItem]:
         """All that is held, in the order of arrival."""
@@ -53,7 +54,11 @@ class InboxQueue:
     @property
     def items(self) -> list[InboxItem]:
         """The proposals that wait, oldest deadline first; then those without one."""
-        return [item for _, item in self._order]
+        return self._items.copy()
+
+    def first(self, count: int) -> list[InboxItem]:
+        """The first so many of them."""
+        return self._items[:count]
 
     def get(self, key: ProposalKey) -> HeldItem | None:
         """A proposal that is held."""
@@ -87,20 +92,18 @@ class InboxQueue:
             return False
         self.remove(held)
         held.place = place
-        insort(self._order, (place, held.item), key=_place)
+        at = bisect_left(self._places, place)
+        self._places.insert(at, place)
+        self._items.insert(at, held.item)
         return True
 
     def remove(self, held: HeldItem) -> None:
         """Let a proposal wait no longer, but hold it."""
         if held.place is not None:
-            del self._order[bisect_left(self._order, held.place, key=_place)]
+            at = bisect_left(self._places, held.place)
+            del self._places[at], self._items[at]
             held.place = None
 
     def due(self, moment: float) -> list[InboxItem]:
         """The proposals whose deadline has passed, in seconds since 1970."""
-        until = bisect_left(self._order, (moment, 0), key=_place)
-        return [item for _, item in self._order[:until]]
-
-
-def _place(entry: tuple[_Place, InboxItem]) -> _Place:
-    return entry[0]
+        return self._items[: bisect_left(self._places, (moment, 0))]

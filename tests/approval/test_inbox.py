@@ -298,7 +298,7 @@ async def test_a_flood_of_one_leaves_out_none_of_the_others(
 async def test_thousands_are_listed_in_turns(
     meeting: Meeting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meup_agent.approval.inbox.MAX_AT_FIRST", 1)
+    monkeypatch.setattr("meup_agent.approval.inbox_backlog.MAX_AT_FIRST", 1)
     async with opened(meeting) as (inbox, reviewer, proposer):
         changes = inbox.changes()
         async with (

@@ -1,0 +1,123 @@
+"""Rules of an inbox: which rule of which reviewer asks about each proposal, and the votes on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from meup_agent.approval.reviewer_rules import ReviewerRules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from meup_agent.approval.inbox_queue import InboxQueue
+    from meup_agent.approval.reviewer_rules import InboxRule
+    from meup_agent.approval.tool_directory import ToolDirectory
+    from meup_agent.client.proposal_feed import ProposalFeed
+    from meup_agent.client.space import Space
+    from meup_agent.protocol.envelope import Envelope
+    from meup_agent.protocol.exchange import ProposalEntry, ProposalKey
+    from meup_agent.protocol.payloads import Call
+
+MAX_LOOKED_AT: Final = 20
+"""Proposals by which reviewers are found: the first ones that wait."""
+
+
+class InboxRules:
+    """The rules that the reviewers of a space tell, by proposal.
+
+    Args:
+        space: The space.
+        feed: Its proposals.
+        queue: Those that wait for us.
+        directory: The tools of its participants.
+        look: Called for each proposal whose rule has changed.
+        told: Called when a reviewer has told its rules, and when all have been asked.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        feed: ProposalFeed,
+        queue: InboxQueue,
+        directory: ToolDirectory,
+        look: Callable[[ProposalEntry], None],
+        told: Callable[[], None],
+    ) -> None:
+        self._space = space
+        self._feed = feed
+        self._queue = queue
+        self._directory = directory
+        self._look = look
+        self._told = told
+        # By reviewer; a proposal of which it says nothing more has no rule of its any more.
+        self._rules: dict[str, dict[ProposalKey, InboxRule]] = {}
+        # The last proposal for others alone: a reviewer among these may ask us.
+        self._for_others: Call | None = None
+        self._reviewers = ReviewerRules(space, directory, self._came, self._look_for_them, told)
+
+    @property
+    def has_asked(self) -> bool:
+        """True once every reviewer has been asked."""
+        return self._reviewers.has_asked
+
+    async def run(self) -> None:
+        """Ask reviewers, until cancelled."""
+        await self._reviewers.run()
+
+    def hear(self, envelope: Envelope) -> None:
+        """Ask again after what a reviewer has said to others."""
+        self._reviewers.hear(envelope)
+
+    def look_again(self, *, since: float | None = None) -> None:
+        """Ask all reviewers soon; more than once where a proposal came at that moment."""
+        self._reviewers.look_again(since=since)
+
+    def look_for_reviewers_of(self, call: Call) -> None:
+        """Ask those who may carry out a call that is for others: its reviewer may ask us."""
+        self._for_others = call
+        self.look_again(since=self._feed.now)
+
+    def takes_digest(self, reviewer: str) -> bool:
+        """True if a reviewer's ``vote`` takes the digest of the call that was looked at."""
+        return self._reviewers.takes_digest(reviewer)
+
+    def rule_for(self, entry: ProposalEntry, call: Call) -> InboxRule | None:
+        """The rule that asks: of several reviewers', one that counts votes, else the first."""
+        found = [
+            rule
+            for reviewer, rules in sorted(self._rules.items())
+            if (rule := rules.get(entry.key)) is not None
+            and reviewer != entry.key.proposer
+            and self._feed.may_carry_out(reviewer, call)
+            and rule.is_about(call)
+        ]
+        return min(found, key=lambda rule: not rule.is_quorum, default=None)
+
+    def note_counted(self, key: ProposalKey, rule: InboxRule) -> None:
+        """Note the count that a reviewer answered our vote with."""
+        self._rules.setdefault(rule.reviewer, {})[key] = rule
+        self.look_again()
+
+    def _came(self, reviewer: str, rules: dict[ProposalKey, InboxRule]) -> None:
+        before = self._rules.get(reviewer, {})
+        self._rules[reviewer] = rules
+        for key in before.keys() | rules.keys():
+            if before.get(key) != rules.get(key):
+                entry = self._feed.get(key)
+                if entry is not None:
+                    self._look(entry)
+        self._told()
+
+    def _look_for_them(self) -> None:
+        """Ask those for their tools who may carry out what waits: reviewers are among them."""
+        unknown = [
+            each.id
+            for each in self._space.participants
+            if each.id != self._space.me and not self._directory.has_asked(each.id)
+        ]
+        calls = [item.call for item in self._queue.first(MAX_LOOKED_AT)]
+        for call in calls if self._for_others is None else [*calls, self._for_others]:
+            for participant in list(unknown):
+                if self._feed.may_carry_out(participant, call):
+                    self._directory.want(participant)
+                    unknown.remove(participant)
