@@ -3,6 +3,7 @@
 import pytest
 from playwright.async_api import expect
 
+from tests.console_browser.axe import violations
 from tests.console_browser.conftest import Desk
 
 pytestmark = pytest.mark.anyio
@@ -41,6 +42,51 @@ async def test_timeline_is_live_filtered_and_paused(desk: Desk) -> None:
     await expect(page.locator("#rows .row:visible")).to_have_count(0)
 
 
+async def test_rows_are_filtered_by_the_state_of_their_proposal(desk: Desk) -> None:
+    await desk.site.tools()
+    proposer = await desk.site.join("proposer")
+    page = await desk.open()
+    await page.goto(f"{desk.url}/timeline")
+    proposal = await desk.site.propose(proposer, {"path": "a.md"})
+    chip = page.locator("#rows .t-proposal .state")
+    await expect(chip).to_have_text("pending")
+    rows = page.locator("#rows .row:visible")
+    await page.get_by_label("Its proposal is").select_option("withdrawn")
+    await expect(rows).to_have_count(0)
+    # The rows of a proposal come and go with its state.
+    await proposal.withdraw()
+    await expect(rows).to_have_count(2)
+    await expect(chip).to_have_text("withdrawn")
+    await page.get_by_label("Its proposal is").select_option("pending")
+    await expect(rows).to_have_count(0)
+    await page.reload()
+    await expect(page.get_by_label("Its proposal is")).to_have_value("pending")
+    await expect(rows).to_have_count(0)
+
+
+async def test_thoughts_come_into_one_folded_row(desk: Desk) -> None:
+    page = await desk.open()
+    await page.goto(f"{desk.url}/timeline")
+    start = {"kind": "reasoning/start", "id": "t", "payload": {"message": "Where to begin?"}}
+    await desk.site.post("boss", start)
+    row = page.locator("#rows [id^=group-]")
+    await expect(row).to_contain_text("begins to think Where to begin?")
+    for number in (1, 2):
+        thought = {
+            "kind": "reasoning/thought",
+            "context": "t",
+            "payload": {"message": f"{number}."},
+        }
+        await desk.site.post("boss", thought)
+        await expect(row.locator("summary")).to_contain_text(f"thinks {number}.")
+    await expect(row).to_have_count(1)
+    await expect(row.locator("summary")).to_contain_text("(3 in all)")
+    await expect(row.locator(".parts")).to_be_hidden()
+    await row.locator("summary").click()
+    await expect(row.locator(".parts li")).to_have_count(3)
+    assert await violations(page) == []
+
+
 async def test_older_rows_come_by_scrolling(desk: Desk) -> None:
     boss = await desk.site.join("boss")
     for number in range(150):
@@ -50,6 +96,10 @@ async def test_older_rows_come_by_scrolling(desk: Desk) -> None:
     await expect(page.locator("#rows")).to_contain_text("message 149.")
     await page.locator("#older").scroll_into_view_if_needed()
     await expect(page.locator("#rows")).to_contain_text("message 0.")
+    # Filtered as well: what passes no filter is not loaded.
+    await page.get_by_label("Kind").select_option("system")
+    await expect(page.locator("#rows")).not_to_contain_text("message")
+    await expect(page.locator("#older")).to_contain_text("where the journal begins")
 
 
 async def test_proposal_page_follows_its_proposal(desk: Desk) -> None:

@@ -16,6 +16,7 @@ PACKAGE = Path(meup_agent.__file__).parent
 UNITS = {"": 1, "s": 1, "days": 86_400, "KiB": 2**10, "MiB": 2**20}
 
 NO_LIMITS = {
+    "rendering.KEY_CHARS",  # the form of an address
     # Codes and numbers that standards give.
     *(
         "admission.TOO_MANY",

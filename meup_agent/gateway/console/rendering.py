@@ -23,6 +23,9 @@ MAX_SHOWN: Final = 20_000
 MAX_LINES: Final = 2_000
 """Lines of one text that a page shows."""
 
+KEY_CHARS: Final = 24
+"""Characters of a proposal's address."""
+
 _MINUTE: Final = 60
 _HOUR: Final = 3_600
 _DAY: Final = 86_400
@@ -124,7 +127,7 @@ def _escape_hidden(segment: Segment) -> str:
 def key_of(proposer: str, proposal: str) -> str:
     """The address of a proposal: of letters and digits alone, whatever stands in its id."""
     said = json.dumps([proposer, proposal]).encode()
-    return sha256(said).hexdigest()[:24]
+    return sha256(said).hexdigest()[:KEY_CHARS]
 
 
 # --- time ---

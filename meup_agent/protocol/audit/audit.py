@@ -67,6 +67,10 @@ class Audit:
         taken, self._operations = self._operations, []
         return taken
 
+    def latest_of(self, proposer: str, proposal: str) -> ProposalAudit | None:
+        """The latest proposal of a proposer under an id; ``None``: none is known."""
+        return self._index.latest(ProposalKey(proposer, proposal))
+
     def named(self, wanted: str, *, proposer: str | None = None) -> list[ProposalAudit]:
         """The proposals with an id, or, if none has it, with ids that begin so; of all, or one."""
         theirs = [item for item in self.proposals if proposer in (None, item.proposer)]

@@ -3,21 +3,67 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+from urllib.parse import urlencode
 
 from starlette.responses import Response
 
 from meup_agent.gateway.admission import NOT_FOUND
 from meup_agent.gateway.console.context import PageContext
+from meup_agent.gateway.console.folding import fold_rows
 from meup_agent.gateway.console.guard import Denied
-from meup_agent.gateway.console.rendering import key_of, pretty
-from meup_agent.gateway.console.timeline import PAGE_ROWS
+from meup_agent.gateway.console.rendering import KEY_CHARS, key_of, pretty
+from meup_agent.gateway.console.threads import ThreadIndex, learn_before
+from meup_agent.gateway.console.timeline import OTHERS, PAGE_ROWS, SpaceFeed, TimelineRow
 from meup_agent.gateway.edge.http.context import read_journal
 from meup_agent.gateway.edge.http.messages import is_seq
+from meup_agent.gateway.edge.http.space_views import proposals_of
+from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.space.inbound import MAX_ID_CHARS
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.server import SpaceServer
 
-TONES = ("proposal", "request", "response", "reject", "withdraw", "cancel", "chat", "system")
+TONES = ("proposal", "request", "response", "progress", "error", "reject", "withdraw", "cancel",
+         "chat", "reasoning", "stream", "system", "other")  # fmt: skip
 """Kinds that the timeline can be filtered by."""
+
+MAX_SCANNED: Final = 2_000
+"""Envelopes that are looked through for one page of filtered rows; then one asks for more."""
+
+
+class RowFilter(NamedTuple):
+    """The rows that a timeline shows; empty: whatever there is."""
+
+    participant: str = ""
+    tone: str = ""
+    state: str = ""
+    thread: str = ""  # the key of one proposal
+
+    def passes(self, row: TimelineRow) -> bool:
+        """True if a row is shown."""
+        return (
+            (not self.participant or self.participant in (row.sender, *row.to))
+            and self.tone in ("", row.tone)
+            and self.state in ("", row.state)
+            and self.thread in ("", row.thread)
+        )
+
+    @property
+    def query(self) -> str:
+        """It in an address."""
+        return urlencode({name: value for name, value in self._asdict().items() if value})
+
+
+def read_filter(query: Mapping[str, str]) -> RowFilter:
+    """The filter of an address; a part that names nothing shows everything."""
+    tone, state, thread = query.get("tone", ""), query.get("state", ""), query.get("thread", "")
+    return RowFilter(
+        query.get("participant", "")[:MAX_ID_CHARS],
+        tone if tone in TONES else "",
+        state if state in {each.value for each in ProposalState} else "",
+        thread if len(thread) == KEY_CHARS and thread.isalnum() and thread.isascii() else "",
+    )
 
 
 async def show_timeline(context: PageContext) -> Response:
@@ -25,23 +71,48 @@ async def show_timeline(context: PageContext) -> Response:
     query, host = context.request.query_params, context.host
     feed = context.site.feeds.of(host.name)
     said = query.get("before", "")
-    before = int(said) if is_seq(said) else host.fanout.delivered + 1
-    entries = await newest_before(host, before)
-    feed.note_speakers(entries)
-    rows = [feed.row(entry) for entry in entries]
-    floor = host.journal.floor(host.name)
-    older = entries[0].seq if entries and entries[0].seq > floor + 1 else None
+    shown = read_filter(query)
+    before = int(said) if is_seq(said) else None
+    rows, older = await find_rows(host, feed, shown, before)
     values = {
-        "rows": rows[::-1],
+        "folds": fold_rows(reversed(rows)),
         "columns": feed.columns.names,
+        "names": sorted({*host.grants, *feed.columns.names} - {OTHERS}),
         "places": feed.columns.places,
         "older": older,
+        "filter": shown,
         "tones": TONES,
+        "states": [each.value for each in ProposalState],
+        "most": MAX_SCANNED,
         "topics": "space",
     }
     if query.get("part") == "rows":
         return context.page("timeline_more.html", **values)
     return context.page("timeline.html", **values)
+
+
+async def find_rows(
+    host: SpaceServer, feed: SpaceFeed, shown: RowFilter, before: int | None
+) -> tuple[list[TimelineRow], int | None]:
+    """A page of rows, oldest first, and the number before which there may be more."""
+    await proposals_of(host).catch_up(host, host.now())
+    threads = feed.threads if before is None else ThreadIndex(feed.threads)
+    upper = host.fanout.delivered + 1 if before is None else before
+    rows: list[TimelineRow] = []
+    scanned = 0
+    while len(rows) < PAGE_ROWS and scanned < MAX_SCANNED:
+        entries = await newest_before(host, upper)
+        if not entries:
+            return rows, None
+        await learn_before(host, threads, entries)
+        feed.note_speakers(entries)
+        page = [feed.row(entry, threads) for entry in entries]
+        rows = [*filter(shown.passes, page), *rows]
+        scanned, upper = scanned + len(entries), entries[0].seq
+    if len(rows) > PAGE_ROWS:
+        rows = rows[-PAGE_ROWS:]
+        upper = rows[0].seq
+    return rows, upper if upper > host.journal.floor(host.name) + 1 else None
 
 
 async def newest_before(host: SpaceServer, before: int) -> list[Entry]:
@@ -69,8 +140,10 @@ async def show_envelope(context: PageContext) -> Response:
         raise Denied(NOT_FOUND, "The journal of this space has no such envelope, or not any more.")
     entry = page[0]
     feed = context.site.feeds.of(host.name)
-    proposer, proposal = feed.threads.of(entry.envelope)
     envelope = entry.envelope
+    threads = ThreadIndex(feed.threads)
+    await learn_before(host, threads, list(page))
+    proposer, proposal, _ = threads.of(envelope)
     try:
         text = pretty(json.loads(envelope.raw_payload))
     except (ValueError, RecursionError):

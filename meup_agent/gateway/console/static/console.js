@@ -186,7 +186,7 @@
     space(data) {
       if ($("#timeline")) timeline(data);
       const chain = $("#chain");
-      if (chain && data.touched.includes(chain.dataset.thread)) soon("#chain");
+      if (chain && Object.hasOwn(data.touched, chain.dataset.thread)) soon("#chain");
       if ($("#people") && data.members && !$("#people").contains(document.activeElement)) soon("#people");
     },
     fresh() { if ($("#desk")) handlers.renew(); else if ($("#timeline")) soon("#timeline"); else if ($("#chain")) soon("#chain"); },
@@ -215,31 +215,63 @@
   // --- timeline ---
   let paused = false, held = [];
   function passes(row) {
-    const filters = $("#filters");
-    const who = filters.elements.participant.value, tone = filters.elements.tone.value;
-    return (!who || row.dataset.from === who || row.dataset.to.split("\n").includes(who)) && (!tone || row.dataset.tone === tone);
+    const { participant, tone, state, thread } = Object.fromEntries(new FormData($("#filters")));
+    const of = row.dataset;
+    return (!participant || of.from === participant || of.to.split("\n").includes(participant))
+      && (!tone || of.tone === tone) && (!state || of.state === state) && (!thread || of.thread === thread);
   }
   function filter() { all("#rows > .row").forEach((row) => { row.hidden = !passes(row); }); }
+  // Of a line of thought, or a stream, the first row stays, with the parts of the later ones in the page.
+  function fold() {
+    const first = {};
+    for (const row of all("#rows > [id^=group-]")) {
+      const kept = first[row.id] ??= row;
+      if (kept === row) continue;
+      const parts = $(".parts", kept), known = new Set([...parts.children].map((each) => each.id));
+      parts.append(...[...$(".parts", row).children].filter((each) => !known.has(each.id)));
+      put($(".parts-count", kept), String(parts.children.length));
+      if ($("details", row).open) $("details", kept).open = true;
+      row.remove();
+    }
+  }
   function add(html) {
     const rows = $("#rows");
-    for (const row of all(".row", parse(html))) {
-      if (document.getElementById(row.id)) continue;
-      row.hidden = !passes(row); row.classList.add("came"); rows.prepend(row);
+    for (const row of all(".row", parse(html)).reverse()) {
+      const group = row.id.startsWith("group-");
+      if (!group && document.getElementById(row.id)) continue;
+      row.classList.add("came"); rows.prepend(row);
     }
+    fold(); filter();
     $("#nothing")?.remove();
     // As many as one looks at; what is older is loaded again by scrolling.
     const kept = all("#rows > .row");
     if (kept.length > 1000 && scrollY < 200) kept.slice(1000).forEach((row) => row.remove());
   }
+  function restate(touched) {
+    for (const row of all("#rows > .row")) {
+      const state = touched[row.dataset.thread];
+      if (!state || row.dataset.state === state) continue;
+      row.dataset.state = state;
+      const chip = $(".state", row);
+      if (chip) { chip.className = `state s-${state}`; put(chip, state.replace("_", " ")); }
+    }
+  }
   function timeline(data) {
-    if (paused) { held.push(data); put($("#held"), `${held.length} updates wait`); if (held.length > 200) held = [{ wider: true, touched: [] }]; return; }
-    if (data.wider) soon("#timeline"); else if (data.rows) add(data.rows);
+    if (paused) { held.push(data); put($("#held"), `${held.length} updates wait`); if (held.length > 200) held = [{ wider: true, touched: {} }]; return; }
+    if (data.wider) { soon("#timeline"); return; }
+    restate(data.touched);
+    // By state, older rows of the same proposals come with the newest: they were not loaded.
+    if ($("#filters").elements.state.value && Object.keys(data.touched).length) soon("#timeline");
+    if (data.rows) add(data.rows);
   }
   function setUpTimeline() {
     const filters = $("#filters"), pause = $("#pause");
     if (!filters) return;
-    filters.hidden = pause.hidden = false;
-    filters.addEventListener("change", filter);
+    pause.hidden = false; $("button", filters).hidden = true;
+    filters.addEventListener("change", () => {
+      const url = `${base}/timeline?${new URLSearchParams([...new FormData(filters)].filter(([, value]) => value))}`;
+      history.replaceState(null, "", url); filter(); refresh("#timeline", url);
+    });
     pause.addEventListener("click", () => {
       paused = !paused; pause.setAttribute("aria-pressed", String(paused)); put(pause, paused ? "Go on" : "Pause");
       if (!paused) { const taken = held; held = []; put($("#held"), ""); taken.forEach(timeline); }
@@ -253,7 +285,7 @@
     if (signedOut || !answer.ok) event.preventDefault();
     if (signedOut) handlers.gone();
   });
-  document.addEventListener("htmx:after:swap", () => { if ($("#filters")) filter(); });
+  document.addEventListener("htmx:after:swap", () => { if ($("#filters")) { fold(); filter(); } });
 
   // --- one event stream for all tabs ---
   function listen() {

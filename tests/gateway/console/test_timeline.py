@@ -1,0 +1,202 @@
+"""The timeline: filtered rows, threads of older ones, folded thoughts and streams."""
+
+import re
+from typing import Any
+
+import pytest
+
+from meup_agent.gateway.console.folding import fold_rows
+from meup_agent.gateway.console.pages.timeline import PAGE_ROWS, RowFilter, read_filter
+from meup_agent.gateway.console.sentences import describe
+from meup_agent.gateway.console.threads import MAX_THREADS, ThreadIndex
+from meup_agent.gateway.console.timeline import TimelineRow
+from meup_agent.protocol.envelope import Envelope, draft
+from tests.gateway.console.conftest import Browser, Site
+
+pytestmark = pytest.mark.anyio
+
+
+def envelope(kind: str, id: str, payload: dict[str, Any], **more: Any) -> Envelope:
+    return draft(kind, payload, id=id, sender=more.pop("sender", "a"), **more)
+
+
+def cancel(id: str, request: str) -> Envelope:
+    params = {"requestId": request}
+    payload = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
+    return envelope("mcp/request", id, payload)
+
+
+def test_chain_belongs_to_its_proposal() -> None:
+    threads = ThreadIndex()
+    asked = envelope("mcp/request", "r", {"id": 1}, correlation=("p",))
+    for each in (
+        envelope("mcp/proposal", "p", {"method": "tools/call"}),
+        asked,
+        envelope("mcp/response", "s", {"result": {}}, correlation=("r",)),
+        cancel("c", "r"),
+        envelope("chat", "w", {"text": "why"}, correlation=("s",)),
+    ):
+        assert threads.of(each)[:2] == ("a", "p"), each.id
+    assert threads.of(cancel("d", "unknown"))[:2] == ("", "")
+
+
+def test_older_threads_leave_what_is_remembered_alone() -> None:
+    live = ThreadIndex()
+    live.of(envelope("mcp/proposal", "p", {}))
+    older = ThreadIndex(live)
+    for number in range(MAX_THREADS + 1):
+        older.of(envelope("mcp/proposal", f"old-{number}", {}))
+    assert live.find("p") is not None
+    assert older.find("p") is not None
+    assert live.find("old-7") is None
+
+
+def test_thoughts_and_streams_have_a_group() -> None:
+    threads = ThreadIndex()
+    thoughts = [
+        envelope("reasoning/start", "t", {"input": "x"}),
+        envelope("reasoning/thought", "u", {"message": "y"}, context="t"),
+        envelope("reasoning/conclusion", "v", {}, context="t"),
+    ]
+    assert len({threads.of(each).group for each in thoughts}) == 1
+    other = envelope("reasoning/thought", "w", {}, context="t", sender="b")
+    assert threads.of(other).group != threads.of(thoughts[0]).group
+    stream = [
+        envelope("stream/request", "q", {"direction": "upload"}),
+        envelope("stream/open", "o", {"stream_id": "s-1"}, correlation=("q",)),
+        envelope("stream/close", "z", {"stream_id": "s-1"}),
+    ]
+    assert len({threads.of(each).group for each in stream}) == 1
+    assert threads.of(envelope("chat", "h", {})).group == ""
+
+
+def row(seq: int, **values: Any) -> TimelineRow:
+    given: dict[str, Any] = {
+        "seq": seq, "at": 0.0, "kind": "chat", "tone": "chat", "sender": "a", "to": (),
+        "verb": "says", "words": "", "thread": "", "state": "", "group": "", "begin": 0.0,
+        "ends": (),
+    }  # fmt: skip
+    return TimelineRow(**{**given, **values})
+
+
+def test_fold_stands_where_its_newest_part_does() -> None:
+    rows = [row(5, group="g"), row(4), row(3, group="g"), row(2, group="h"), row(1, group="g")]
+    folds = fold_rows(rows)
+    assert [each.lead.seq for each in folds] == [5, 4, 2]
+    assert [[part.seq for part in each.parts] for each in folds] == [[5, 3, 1], [], [2]]
+    assert len({each.key for each in folds}) == 3
+
+
+@pytest.mark.parametrize(
+    ("shown", "seqs"),
+    [
+        (RowFilter(), [1, 2, 3]),
+        (RowFilter(participant="a"), [1, 3]),
+        (RowFilter(participant="c"), [2]),
+        (RowFilter(tone="reject"), [2]),
+        (RowFilter(state="pending"), [3]),
+        (RowFilter(thread="k"), [3]),
+        (RowFilter(participant="b", tone="chat"), []),
+    ],
+)
+def test_filter_passes_rows(shown: RowFilter, seqs: list[int]) -> None:
+    rows = [
+        row(1),
+        row(2, sender="b", to=("c",), tone="reject"),
+        row(3, thread="k", state="pending", tone="proposal"),
+    ]
+    assert [each.seq for each in rows if shown.passes(each)] == seqs
+
+
+def test_filter_that_names_nothing_shows_everything() -> None:
+    assert read_filter({"tone": "<b>", "state": "x", "thread": "../.."}) == RowFilter()
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "said"),
+    [
+        ("mcp/response", {"result": {"isError": True, "content": []}}, ("fails", "error")),
+        ("mcp/response", {"result": {"content": []}}, ("answers", "response")),
+        ("reasoning/thought", {"message": "hm"}, ("thinks", "reasoning")),
+        ("stream/close", {"reason": "done"}, ("closes a stream", "stream")),
+        ("stream/grant-write", {"stream_id": "s"}, ("sends", "stream")),
+    ],
+)
+def test_envelope_has_a_verb_and_a_colour(
+    kind: str, payload: dict[str, Any], said: tuple[str, str]
+) -> None:
+    verb, _, tone = describe(envelope(kind, "i", payload))
+    assert (verb, tone) == said
+
+
+async def page_once(browser: Browser, words: str) -> str:
+    """The timeline, once it has some words."""
+    page = ""
+    while words not in page:
+        page = (await browser.get("/timeline")).text
+    return page
+
+
+async def rows_of(browser: Browser, **query: str) -> list[tuple[str, str]]:
+    """Kind and state of the rows of a page."""
+    page = (await browser.get("/timeline", params=query)).text
+    return re.findall(r'data-tone="(\w+)" data-thread="\w*" data-state="(\w*)"', page)
+
+
+async def test_timeline_is_filtered_without_a_script(site: Site) -> None:
+    await site.tools()
+    proposer = await site.join("proposer")
+    browser = await site.browser("you")
+    taken = await site.propose(proposer, {"path": "old.md"})
+    await page_once(browser, "old.md")
+    await taken.withdraw()
+    await site.propose(proposer)
+    await proposer.chat("between")
+    await page_once(browser, "between")
+    assert await rows_of(browser, state="withdrawn") == [
+        ("withdraw", "withdrawn"),
+        ("proposal", "withdrawn"),
+    ]
+    assert await rows_of(browser, tone="proposal", participant="proposer") == [
+        ("proposal", "pending"),
+        ("proposal", "withdrawn"),
+    ]
+    page = (await browser.get("/timeline", params={"state": "withdrawn"})).text
+    thread = re.search(r'data-thread="(\w{24})"', page)
+    assert thread is not None
+    assert len(await rows_of(browser, thread=thread[1])) == 2
+    assert await rows_of(browser, tone="stream") == []
+
+
+async def test_older_page_knows_the_proposals_of_its_rows(site: Site) -> None:
+    await site.tools()
+    proposer = await site.join("proposer")
+    proposal = await site.propose(proposer, {"path": "old.md"})
+    for number in range(PAGE_ROWS - 10):
+        await proposer.chat(f"meanwhile {number}")
+    await proposal.withdraw()
+    for number in range(PAGE_ROWS):
+        await proposer.chat(f"later {number}")
+    browser = await site.browser("you")
+    # The feed of the space begins here: it knows nothing of what was said before.
+    first = await page_once(browser, f"later {PAGE_ROWS - 1}")
+    assert "withdraws" not in first
+    older = re.search(r"/timeline\?before=(\d+)\"", first)
+    assert older is not None
+    found = await rows_of(browser, before=older[1], part="rows", tone="withdraw")
+    assert found == [("withdraw", "withdrawn")]
+
+
+async def test_thoughts_and_streams_are_one_row_each(site: Site) -> None:
+    for said in (
+        {"kind": "reasoning/start", "id": "t", "payload": {"message": "Where to begin"}},
+        {"kind": "reasoning/thought", "context": "t", "payload": {"message": "a <b>thought</b>"}},
+        {"kind": "stream/request", "id": "q", "payload": {"description": "the log"}},
+        {"kind": "reasoning/conclusion", "context": "t", "payload": {"message": "So be it"}},
+        {"kind": "stream/close", "correlation_id": ["q"], "payload": {"stream_id": "s"}},
+    ):
+        await site.post("boss", said)
+    page = (await (await site.browser("you")).get("/timeline")).text
+    assert page.count('id="group-') == 2
+    assert len(re.findall(r'class="parts-count">3<', page)) == 1
+    assert "a &lt;b&gt;thought" in page
