@@ -11,10 +11,8 @@ A program gets its secrets in its environment: command lines can be read by othe
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -25,6 +23,7 @@ import anyio
 from anyio import CancelScope, Event, create_task_group, move_on_after
 
 from meup_agent.cli.render.escape import visible
+from meup_agent.mcp.server_process import signal_group, wait_ended
 from meup_agent.mcp.stderr_tail import Pace, StderrTail
 from meup_agent.session.reconnector import Backoff
 
@@ -51,9 +50,6 @@ LAST_WORDS: Final = 1.0
 
 KILLED: Final = 5.0
 """Seconds that a killed program is waited for: the system may hold it, as for a lost disk."""
-
-POLL: Final = 0.1
-"""Seconds between looks at a program, on systems that cannot tell of its end."""
 
 LINES_PER_SECOND: Final = 100
 """Lines of a program that are shown in a second: more than a person reads, or a traceback has."""
@@ -158,13 +154,13 @@ class Children:
                     if not exited.is_set():
                         await self._end(name, process, exited)
                     # Before the process is reaped, so its group cannot be another's by now.
-                    _signal_group(process, signal.SIGKILL)
+                    signal_group(process, signal.SIGKILL)
                     with move_on_after(LAST_WORDS):
                         await read.wait()
                     tasks.cancel_scope.cancel()
             finally:
                 if not exited.is_set():
-                    _signal_group(process, signal.SIGKILL)
+                    signal_group(process, signal.SIGKILL)
                 code = process.poll()
         tail.end()
         if code == 0:
@@ -176,12 +172,12 @@ class Children:
 
     async def _end(self, name: str, process: subprocess.Popen[bytes], exited: Event) -> None:
         """Tell a process group to end, then terminate it, then kill it."""
-        _signal_group(process, self._told_by)
+        signal_group(process, self._told_by)
         with move_on_after(TERM_AFTER):
             await _first_of(exited, self.hurry)
         if exited.is_set():
             return
-        _signal_group(process, signal.SIGTERM)
+        signal_group(process, signal.SIGTERM)
         with move_on_after(HURRIED if self.hurry.is_set() else GRACE - TERM_AFTER) as rest:
             if not self.hurry.is_set():
                 await _first_of(exited, self.hurry)
@@ -190,7 +186,7 @@ class Children:
         if exited.is_set():
             return
         log.warning("%s does not end, so it is killed", name)
-        _signal_group(process, signal.SIGKILL)
+        signal_group(process, signal.SIGKILL)
         with move_on_after(KILLED):
             await exited.wait()
 
@@ -247,25 +243,8 @@ def _ended_with(code: int | None) -> str:
     return f"was ended by signal {-code}"
 
 
-def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    # A group may have no process left; macOS refuses where it has only some that have ended.
-    if sys.platform != "win32":
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
-
-
 async def _watch(process: subprocess.Popen[bytes], exited: Event) -> None:
-    """Set an event when a process has ended; where the system can tell, it is not reaped yet."""
-    try:
-        descriptor = os.pidfd_open(process.pid)
-    except (AttributeError, OSError):
-        while process.poll() is None:  # noqa: ASYNC110 - nothing tells of its end here
-            await anyio.sleep(POLL)
-    else:
-        try:
-            await anyio.wait_readable(descriptor)
-        finally:
-            os.close(descriptor)
+    await wait_ended(process)
     exited.set()
 
 

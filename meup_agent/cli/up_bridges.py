@@ -13,6 +13,8 @@ from anyio import to_thread
 
 from meup_agent.agent.agent import GRACE
 from meup_agent.errors import MeupError
+from meup_agent.mcp.server_process import ServerStarter
+from meup_agent.mcp.servers import HttpServer
 from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
@@ -24,15 +26,22 @@ BRIDGE_SECONDS: Final = 3 * GRACE
 
 
 async def run_bridge(
-    name: str, server: Server, children: Children, *, url: str, space: str, token: str
+    name: str,
+    server: Server,
+    starter: ServerStarter | None,
+    children: Children,
+    *,
+    url: str,
+    space: str,
+    token: str,
 ) -> str | None:
     """Let an MCP server be a participant until everything ends; why it failed, if it did."""
-    # In a thread, as it takes a second or two, in which the gateway serves.
+    # In a thread, as it takes a second or two, in which the gateway serves and servers start.
     await to_thread.run_sync(_load_bridge)
     from meup_agent.mcp.bridge import Bridge
     from meup_agent.mcp.bridge_group import Seat, join_bridges
 
-    seat = Seat(bridge=Bridge(name, server), url=url, space=space, token=token)
+    seat = Seat(bridge=Bridge(name, server, starter=starter), url=url, space=space, token=token)
     joined = False
 
     async def leave(scope: anyio.CancelScope) -> None:
@@ -51,7 +60,19 @@ async def run_bridge(
                     await children.leaving.wait()
     except MeupError as error:
         return f"failed: {error}"
+    finally:
+        if starter is not None:
+            starter.discard()
     return None
+
+
+def start_server(server: Server) -> ServerStarter | None:
+    """Start a server's program, if it has one, before anything else is loaded."""
+    if isinstance(server, HttpServer):
+        return None
+    starter = ServerStarter(server)
+    starter.begin()
+    return starter
 
 
 def _load_bridge() -> None:

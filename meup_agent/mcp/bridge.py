@@ -38,6 +38,7 @@ from meup_agent.protocol.limits import MAX_FRAME_BYTES
 if TYPE_CHECKING:
     from meup_agent.client.space import Space
     from meup_agent.mcp.pin import ToolLock
+    from meup_agent.mcp.server_process import ServerStarter
     from meup_agent.mcp.servers import Server
     from meup_agent.protocol.payloads import JsonObject
     from meup_agent.session import Settings
@@ -110,6 +111,7 @@ class Bridge:
         pin: The tools that were approved; others are held back.
         on_ask: Answers what the server asks during a call, in place of the caller.
         settings: Limits of the connection to the server.
+        starter: Starts the server's program, if it has one, and may have done so before.
     """
 
     def __init__(
@@ -120,6 +122,7 @@ class Bridge:
         pin: ToolLock | None = None,
         on_ask: OnAsk | None = None,
         settings: ConnectionSettings | None = None,
+        starter: ServerStarter | None = None,
     ) -> None:
         self.name = name
         self.agent = Agent(name)
@@ -144,6 +147,7 @@ class Bridge:
                 clean=self._clean,
             ),
             settings,
+            starter,
         )
         self._subscriptions = Subscriptions(self._connection)
         self._tools = OfferedTools(name, self._connection, pin, self._news_sender, self._warn)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mcp.client import ClientRequestContext, IncomingMessage
     from mcp.shared.dispatcher import ProgressFnT
 
+    from meup_agent.mcp.server_process import ServerStarter
     from meup_agent.mcp.servers import Server
     from meup_agent.protocol.payloads import JsonObject
 
@@ -68,9 +69,8 @@ class RawResult(RootModel[dict[str, Any]]):
     """A result as the server gave it: fields that the SDK does not know survive."""
 
 
-_SAMPLED: Final[TypeAdapter[types.CreateMessageResult | types.CreateMessageResultWithTools]] = (
-    TypeAdapter(types.CreateMessageResult | types.CreateMessageResultWithTools)
-)
+_Sampled = types.CreateMessageResult | types.CreateMessageResultWithTools
+_SAMPLED: Final[TypeAdapter[_Sampled]] = TypeAdapter(_Sampled)
 
 
 class ServerGone(MeupError):
@@ -142,6 +142,7 @@ class ServerConnection:
         server: How to reach it.
         callbacks: The owner's.
         settings: Its limits.
+        starter: Starts its program, if it has one, and may have done so before.
     """
 
     def __init__(
@@ -150,9 +151,11 @@ class ServerConnection:
         server: Server,
         callbacks: Callbacks,
         settings: ConnectionSettings | None = None,
+        starter: ServerStarter | None = None,
     ) -> None:
         self.name = name
         self._server = server
+        self._starter = starter
         self._callbacks = callbacks
         self._settings = settings or ConnectionSettings()
         self._mode = self._settings.mode
@@ -357,7 +360,7 @@ class ServerConnection:
 
     def _build_client(self) -> Client:
         return Client(
-            connect(self._server, self._traffic, self._tail),
+            connect(self._server, self._traffic, self._tail, self._starter),
             mode=self._mode,
             cache=None,
             log_level=self._settings.log_level,
@@ -427,15 +430,13 @@ class ServerConnection:
     async def _elicit(
         self, context: ClientRequestContext, params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
-        answer: types.ElicitResult | types.ErrorData = await self._ask(
-            context, ELICITATION, types.ElicitResult.model_validate
-        )
-        return answer
+        validate = types.ElicitResult.model_validate
+        return cast("types.ElicitResult", await self._ask(context, ELICITATION, validate))
 
     async def _sample(
         self, context: ClientRequestContext, params: types.CreateMessageRequestParams
-    ) -> types.CreateMessageResult | types.CreateMessageResultWithTools | types.ErrorData:
-        answer: types.CreateMessageResult | types.CreateMessageResultWithTools | types.ErrorData
+    ) -> _Sampled | types.ErrorData:
+        answer: _Sampled | types.ErrorData
         answer = await self._ask(context, SAMPLING, _SAMPLED.validate_python)
         return answer
 

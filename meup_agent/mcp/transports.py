@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
@@ -16,19 +13,28 @@ import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
 
-from meup_agent.errors import CannotConnect
-from meup_agent.mcp import stdio_guard
+from meup_agent.mcp.server_process import (
+    MAX_MESSAGE_BYTES,
+    ServerProcess,
+    ServerStarter,
+    check_startable,
+    guarded,
+)
 from meup_agent.mcp.servers import HttpServer, Server, StdioServer
 from meup_agent.mcp.watched_streams import Traffic, WatchedReader, WatchedWriter
 
 if TYPE_CHECKING:
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
     from meup_agent.mcp.stderr_tail import StderrTail
 
 log = logging.getLogger("meup_agent.mcp")
 
-MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of a server's message that are read: twice what fits a message of the space."""
+FLUSH_SECONDS: Final = 0.5
+"""Seconds for the last messages to a server to be written, before its input is closed."""
 
 STDERR_SECONDS: Final = 1.0
 """After its end a server's last words are waited for so long; a child may hold the pipe open."""
@@ -47,57 +53,139 @@ _NOT_FOUND: Final = 404
 
 
 @asynccontextmanager
-async def connect(server: Server, traffic: Traffic, tail: StderrTail) -> AsyncGenerator[Any]:
+async def connect(
+    server: Server, traffic: Traffic, tail: StderrTail, starter: ServerStarter | None = None
+) -> AsyncGenerator[Any]:
     """The streams to and from a server, which is started, for the length of a block.
 
     Raises:
         CannotConnect: There is no such command or folder.
     """
-    opened = _stdio(server, tail) if isinstance(server, StdioServer) else _http(server, traffic)
+    if isinstance(server, HttpServer):
+        opened = _http(server, traffic)
+    elif sys.platform == "win32":
+        opened = _stdio_of_the_sdk(server, tail)
+    else:
+        opened = _stdio(starter or ServerStarter(server), tail)
     async with opened as (read, write):
         yield WatchedReader(read, traffic), WatchedWriter(write, traffic)
 
 
 @asynccontextmanager
-async def _stdio(server: StdioServer, tail: StderrTail) -> AsyncGenerator[tuple[Any, Any]]:
+async def _stdio(starter: ServerStarter, tail: StderrTail) -> AsyncGenerator[tuple[Any, Any]]:
+    """As the SDK's ``stdio_client``, of a program that may have been started before."""
+    process = starter.take()
+    try:
+        async with _reading(tail, process.stderr), anyio.create_task_group() as tasks:
+            received, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+            write, to_send = anyio.create_memory_object_stream[SessionMessage](0)
+            sent = anyio.Event()
+            sending = anyio.CancelScope()
+
+            async def send() -> None:
+                try:
+                    with sending:
+                        await _send(process, to_send, received)
+                finally:
+                    sent.set()
+
+            with received, read, write, to_send:
+                tasks.start_soon(_receive, process, received)
+                tasks.start_soon(send)
+                try:
+                    yield read, write
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        # What comes from now on is thrown away, so that the server can end.
+                        read.close()
+                        write.close()
+                        with anyio.move_on_after(FLUSH_SECONDS):
+                            await sent.wait()
+                        sending.cancel()
+                        await sent.wait()
+                        await process.end()
+                    tasks.cancel_scope.cancel()
+    finally:
+        process.close()
+
+
+async def _receive(
+    process: ServerProcess, received: MemoryObjectSendStream[SessionMessage | Exception]
+) -> None:
+    """Hand a server's messages to the session, until the server's output ends."""
+    async with received:
+        rest: list[bytes] = []
+        while chunk := await process.read():
+            first, *others = chunk.split(b"\n")
+            rest.append(first)
+            for line in others:
+                with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    await received.send(_message(b"".join(rest)))
+                rest = [line]
+
+
+def _message(line: bytes) -> SessionMessage | Exception:
+    # One wrong byte in a message is the message's fault, and not the connection's.
+    text = line.decode(errors="replace")
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(text, by_name=False))
+    except ValueError as error:
+        return error
+
+
+async def _send(
+    process: ServerProcess,
+    to_send: MemoryObjectReceiveStream[SessionMessage],
+    received: MemoryObjectSendStream[SessionMessage | Exception],
+) -> None:
+    """Write the session's messages to a server, until one of both ends."""
+    async with to_send:
+        async for item in to_send:
+            said = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+            try:
+                await process.write(said.encode() + b"\n")
+            except OSError:
+                # It reads no more, and may still run: to the session this is its end.
+                await received.aclose()
+                return
+
+
+@asynccontextmanager
+async def _reading(tail: StderrTail, source: int) -> AsyncGenerator[None]:
+    """The block in which a server's standard error is read, and its last words a little longer."""
+    read_all = anyio.Event()
+
+    async def read() -> None:
+        await tail.read(source)
+        read_all.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        yield
+        with anyio.move_on_after(STDERR_SECONDS):
+            await read_all.wait()
+        tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _stdio_of_the_sdk(
+    server: StdioServer, tail: StderrTail
+) -> AsyncGenerator[tuple[Any, Any]]:
+    """A server on Windows, whose pipes cannot be waited for: the SDK reads them in threads."""
     environment = {**get_default_environment(), **server.env}
-    if server.cwd is not None and not server.cwd.is_dir():
-        raise CannotConnect(f"there is no folder {str(server.cwd)!r}")
-    path = server.command
-    if os.sep in path and server.cwd is not None:
-        path = str(server.cwd / path)
-    if shutil.which(path, path=environment.get("PATH")) is None:
-        raise CannotConnect(f"there is no command {server.command!r}")
+    check_startable(server, environment)
+    command, *arguments = guarded(server)
     parameters = StdioServerParameters(
-        command=sys.executable,
-        # Isolated and without site-packages: it starts in 15 ms.
-        args=[
-            "-IS",
-            str(Path(stdio_guard.__file__)),
-            str(MAX_MESSAGE_BYTES),
-            server.command,
-            *server.args,
-        ],
+        command=command,
+        args=arguments,
         env=dict(server.env),
         cwd=server.cwd,
-        # One wrong byte in a message is the message's fault, and not the connection's.
         encoding_error_handler="replace",
     )
     with tail.pipe() as (source, file):
-        read_all = anyio.Event()
-
-        async def read() -> None:
-            await tail.read(source)
-            read_all.set()
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(read)
-            async with stdio_client(parameters, errlog=file) as streams:
-                file.close()
-                yield streams
-            with anyio.move_on_after(STDERR_SECONDS):
-                await read_all.wait()
-            tasks.cancel_scope.cancel()
+        async with _reading(tail, source), stdio_client(parameters, errlog=file) as streams:
+            file.close()
+            yield streams
 
 
 @asynccontextmanager

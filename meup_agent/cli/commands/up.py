@@ -26,7 +26,7 @@ from meup_agent.cli.console_link import make_console, sign_in_link
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.signals import ENDING
-from meup_agent.cli.up_bridges import end_loading, loading, run_bridge
+from meup_agent.cli.up_bridges import end_loading, loading, run_bridge, start_server
 from meup_agent.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -435,7 +435,8 @@ def _start_bridges(plan: Plan, running: RunningGateway, children: Children) -> N
     for launch in plan.launches:
         if launch.server is not None:
             bridged = True
-            bridge = partial(run_bridge, launch.name, launch.server, children)
+            starter = start_server(launch.server)
+            bridge = partial(run_bridge, launch.name, launch.server, starter, children)
             place = {"url": running.url, "space": launch.space, "token": launch.token}
             children.keep(launch.name, partial(bridge, **place))
     if not bridged:

@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator
 import httpx2
 import pytest
 
-from meup_agent.mcp.transports import MAX_MESSAGE_BYTES, _limit_response
+from meup_agent.mcp.server_process import MAX_MESSAGE_BYTES
+from meup_agent.mcp.transports import _limit_response
 
 pytestmark = pytest.mark.anyio
 
