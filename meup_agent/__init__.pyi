@@ -16,6 +16,16 @@ from meup_agent.client.proposal import Proposal as Proposal
 from meup_agent.client.proposal import ProposalRecord as ProposalRecord
 from meup_agent.client.proposal_handle import ProposalHandle as ProposalHandle
 from meup_agent.client.space import Space as Space
+from meup_agent.protocol.control_payloads import Clear as Clear
+from meup_agent.protocol.control_payloads import Compact as Compact
+from meup_agent.protocol.control_payloads import CompactDone as CompactDone
+from meup_agent.protocol.control_payloads import Forget as Forget
+from meup_agent.protocol.control_payloads import ParticipantStatus as ParticipantStatus
+from meup_agent.protocol.control_payloads import Pause as Pause
+from meup_agent.protocol.control_payloads import Restart as Restart
+from meup_agent.protocol.control_payloads import Resumption as Resumption
+from meup_agent.protocol.control_payloads import Shutdown as Shutdown
+from meup_agent.protocol.control_payloads import StatusRequest as StatusRequest
 from meup_agent.protocol.envelope import Envelope as Envelope
 from meup_agent.protocol.exchange import Conflict as Conflict
 from meup_agent.protocol.exchange import Gap as Gap

@@ -38,6 +38,7 @@ Whose fault it was decides the branch::
         │   ├── NoSuchSpace
         │   ├── Kicked
         │   ├── TakenOver
+        │   ├── ShutDown
         │   ├── CannotObserve
         │   └── WrongParticipant
         ├── NotSent                   certainly not sent
@@ -424,6 +425,21 @@ class Kicked(SessionEnded):
 
 class TakenOver(SessionEnded):
     """A newer connection of the same participant took over (4409)."""
+
+
+class ShutDown(SessionEnded):
+    """Another participant shut us down (``participant/shutdown``), and what ran has ended.
+
+    Attributes:
+        by: The participant that did.
+        reason: Its reason.
+    """
+
+    def __init__(self, by: str, reason: str = "") -> None:
+        because = f": {printable(reason)}" if reason else ""
+        super().__init__(f"{by!r} shut this participant down{because}")
+        self.by = by
+        self.reason = reason
 
 
 class CannotObserve(SessionEnded):

@@ -31,6 +31,18 @@ from meup_agent.client.proposal import Proposal
 from meup_agent.client.space import Space
 from meup_agent.client.waits import with_explanation
 from meup_agent.errors import HandlerDefinitionError
+from meup_agent.protocol.control_payloads import (
+    Clear,
+    Compact,
+    CompactDone,
+    Forget,
+    ParticipantStatus,
+    Pause,
+    Restart,
+    Resumption,
+    Shutdown,
+    StatusRequest,
+)
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange import Conflict, Gap, Participant, Role
 from meup_agent.protocol.exchange.roster import read_participant
@@ -316,6 +328,51 @@ class Decorators:
     """Learn that something which we may send was revoked; gets a :class:`Revocation`.
 
     Grants of others that rested on it end without a word: ``space.may`` tells.
+    """
+
+    on_pause = HandlerRow(Role.PAUSE, {Pause: _subject})
+    """Learn that a participant paused us: nothing new begins meanwhile; gets a :class:`Pause`.
+
+    It runs at once, in the pause; what it begins is refused. What runs goes on.
+    """
+
+    on_resume = HandlerRow(Role.RESUME, {Resumption: _subject})
+    """Learn that a pause is over, by a participant or by its time; gets a :class:`Resumption`."""
+
+    on_request_status = HandlerRow(Role.STATUS_REQUEST, {StatusRequest: _subject})
+    """Add to the status that a participant asks for; gets a :class:`StatusRequest`.
+
+    What it returns, a dict of JSON values, stands beside what every agent tells: ``status``,
+    ``handlers``, ``queued``, ``waiting``, ``uptime_seconds`` and ``messages_in_context``. Later
+    statuses repeat it.
+    """
+
+    on_status = HandlerRow(Role.STATUS, {ParticipantStatus: _subject})
+    """Read the statuses of others; gets a :class:`ParticipantStatus`."""
+
+    on_forget = HandlerRow(Role.FORGET, {Forget: _subject})
+    """Drop a part of the agent's context; gets a :class:`Forget`. The status is told by itself."""
+
+    on_compact = HandlerRow(Role.COMPACT, {Compact: _subject})
+    """Shorten the agent's context; gets a :class:`Compact`.
+
+    What it returns, a dict as ``{"freed_tokens": 2048}``, is told with the end. Without such a
+    handler an agent answers that there was nothing to do.
+    """
+
+    on_compact_done = HandlerRow(Role.COMPACT_DONE, {CompactDone: _subject})
+    """Learn that a participant has shortened its context; gets a :class:`CompactDone`."""
+
+    on_clear = HandlerRow(Role.CLEAR, {Clear: _subject})
+    """Drop all of the agent's context; gets a :class:`Clear`. The status is told by itself."""
+
+    on_restart = HandlerRow(Role.RESTART, {Restart: _subject})
+    """Begin anew, as after a start; gets a :class:`Restart`. What ran has been cancelled."""
+
+    on_shutdown = HandlerRow(Role.SHUTDOWN, {Shutdown: _subject})
+    """Put things in order before the agent leaves; gets a :class:`Shutdown`.
+
+    Nothing new begins; what runs, this too, gets some seconds.
     """
 
     def _decorate(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 import anyio
 
 from meup_agent.agent.scope import abandoned
-from meup_agent.errors import MeupError, UsageError
+from meup_agent.errors import MeupError, ShutDown, UsageError
 from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ def run_script(
             backend=backend,
             backend_options=_options(backend),
         )
+    except ShutDown as end:
+        log.info("%s", end)
     except MeupError as error:
         sentence = f"meup: {error}"
         _leave_if_held(1, sentence)

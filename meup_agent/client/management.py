@@ -102,8 +102,8 @@ class SpaceManagement:
             NotSent: There is no connection any more, and there will be none.
         """
         given = tuple(dict(each) for each in capabilities)
-        payload = {"recipient": participant, "capabilities": list(given), **_because(reason)}
-        said = await _manage(
+        payload = {"recipient": participant, "capabilities": list(given), **because(reason)}
+        said = await manage(
             self._session, management_payloads.GRANT, payload, to=participant, timeout=timeout
         )
         return Grant(said.id, self._session.me, participant, given, reason)
@@ -140,8 +140,8 @@ class SpaceManagement:
         what: dict[str, Any] = {"capabilities": listed}
         if grant is not None:
             what = {"grant_id": grant.id if isinstance(grant, Grant) else grant}
-        payload = {"recipient": participant, **what, **_because(reason)}
-        await _manage(
+        payload = {"recipient": participant, **what, **because(reason)}
+        await manage(
             self._session, management_payloads.REVOKE, payload, to=participant, timeout=timeout
         )
 
@@ -177,9 +177,9 @@ class SpaceManagement:
             "participant_id": participant,
             "initial_capabilities": [dict(each) for each in capabilities],
             **({"email": email} if email else {}),
-            **_because(reason),
+            **because(reason),
         }
-        said = await _manage(
+        said = await manage(
             self._session,
             management_payloads.INVITE,
             payload,
@@ -215,11 +215,11 @@ class SpaceManagement:
             OutcomeUnknown: As :meth:`grant`.
             NotSent: As :meth:`grant`.
         """
-        payload = {"participant_id": participant, **_because(reason)}
-        await _manage(self._session, management_payloads.KICK, payload, timeout=timeout)
+        payload = {"participant_id": participant, **because(reason)}
+        await manage(self._session, management_payloads.KICK, payload, timeout=timeout)
 
 
-async def _manage(
+async def manage(
     session: Session,
     kind: str,
     payload: dict[str, Any],
@@ -227,6 +227,7 @@ async def _manage(
     timeout: float | None,
     to: str = "",
     answered: str = "",
+    correlation: tuple[str, ...] = (),
 ) -> Envelope:
     """Send something, and wait until the gateway has taken it; its answer, or else the envelope.
 
@@ -234,7 +235,7 @@ async def _manage(
     """
     timeout = checked_timeout(timeout)
     answer = _Answer(answered or kind)
-    said = session.say(kind, payload, to=(to,) if to else ())
+    said = session.say(kind, payload, to=(to,) if to else (), correlation=correlation)
     answer.id = said.id
     if not answered and not session.table.roster.guarantees.echo:
         await checkpoint()
@@ -254,5 +255,6 @@ async def _manage(
     return answer.envelope
 
 
-def _because(reason: str) -> dict[str, str]:
+def because(reason: str) -> dict[str, str]:
+    """The field of a payload for a reason, if there is one."""
     return {"reason": reason} if reason else {}

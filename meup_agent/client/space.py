@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyio.lowlevel import checkpoint
 
+from meup_agent.client.control import ControlVerbs
 from meup_agent.client.explanations import (
     DecisionReceipt,
     check_may_explain,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from meup_agent.session.listeners import EnvelopeStream
 
 
-class Space(SpaceManagement, ResourceVerbs):
+class Space(SpaceManagement, ControlVerbs, ResourceVerbs):
     """A participant's presence in a space; :meth:`meup_agent.Agent.join` gives one."""
 
     def __init__(self, session: Session) -> None:

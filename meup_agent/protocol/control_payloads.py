@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from meup_agent.errors import InvalidEnvelope
+from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.payloads import JsonObject, as_object
 
@@ -26,6 +27,12 @@ COMPACT_DONE: Final = "participant/compact-done"
 CLEAR: Final = "participant/clear"
 RESTART: Final = "participant/restart"
 SHUTDOWN: Final = "participant/shutdown"
+
+HELD_KINDS: Final = frozenset(
+    {kinds.MCP_REQUEST, kinds.MCP_PROPOSAL, kinds.CHAT, "stream/request", "reasoning/start"}
+)
+"""The kinds that begin something, which a participant that is paused may not send. A notification
+begins nothing."""
 
 PAUSED_KEY: Final = "dev.meup/paused"
 """In ``you`` of a welcome: the pause that holds for its reader, with the seconds that are left."""
@@ -271,6 +278,9 @@ READERS: Final[dict[str, Callable[[Envelope, JsonObject], Control]]] = {
 }
 """The readers of the kinds of participant control."""
 
+CONTROL_KINDS: Final = frozenset(READERS)
+"""The kinds of participant control."""
+
 ASKED: Final = frozenset(READERS) - {STATUS, COMPACT_DONE, RESUME}
 """The kinds that ask a participant for something, which it answers."""
 
@@ -290,8 +300,9 @@ def read_pause(you: JsonObject) -> Pause | None:
     name, by, reason = said.get("id"), said.get("by"), said.get("reason", "")
     if not (isinstance(name, str) and isinstance(by, str) and isinstance(reason, str)):
         return None
-    left = said.get("seconds_left")
-    return Pause(name, by, reason, float(left) if _is_number(left) else None)
+    left: Any = said.get("seconds_left")
+    seconds = float(left) if _is_number(left) else None
+    return Pause(name, by, reason, seconds)
 
 
 def outlasts(held: tuple[str, float | None], new: tuple[str, float | None]) -> bool:

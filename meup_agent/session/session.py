@@ -7,6 +7,7 @@ import os
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -14,7 +15,14 @@ import msgspec
 from anyio import AsyncContextManagerMixin
 from anyio.lowlevel import checkpoint
 
-from meup_agent.errors import CannotConnect, InvalidEnvelope, NotSent, SessionEnded, UsageError
+from meup_agent.errors import (
+    CannotConnect,
+    InvalidEnvelope,
+    NotSent,
+    SessionEnded,
+    ShutDown,
+    UsageError,
+)
 from meup_agent.protocol.dialects import encode, spoken
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import (
@@ -23,6 +31,7 @@ from meup_agent.protocol.exchange import (
     Drop,
     ExchangeTable,
     Key,
+    Leave,
     Mode,
     Priority,
     Progressed,
@@ -318,7 +327,17 @@ class Session(AsyncContextManagerMixin):
                     self._dropped.drop(effect)
                 case CaughtUp():
                     self._caught_up(effect)
+                case Leave():
+                    self.start_soon(partial(self._leave, effect), "meup shutdown")
         self._timer.watch()
+
+    async def _leave(self, effect: Leave) -> None:
+        """End the session, since another participant shut us down; our last words go first."""
+        with anyio.move_on_after(FLUSH_SECONDS):
+            await self.outbox.wait_emptied()
+        self._over = str(error := ShutDown(effect.by, effect.reason))
+        self.apply(self.table.stopped(self._over, self.now()))
+        raise error
 
     def _caught_up(self, effect: CaughtUp) -> None:
         gap = "" if effect.gap is None else ", and the gateway does not know all of it any more"

@@ -17,51 +17,51 @@ pytestmark = pytest.mark.anyio
 
 
 @dataclass(frozen=True)
-class Pause:
+class Nap:
     seconds: float
     by: str
 
     @classmethod
-    def read(cls, run: Invocation) -> "Pause":
+    def read(cls, run: Invocation) -> "Nap":
         envelope = run.work.envelope
         return cls(envelope.payload_object["seconds"], envelope.sender)
 
 
-class PausableAgent(Agent):
-    on_pause = HandlerRow(Role.KIND, {Pause: Pause.read}, kinds=["participant/pause"])
-    """Learn that a participant asks us to pause; gets a Pause."""
+class NappingAgent(Agent):
+    on_nap = HandlerRow(Role.KIND, {Nap: Nap.read}, kinds=["acme/nap"])
+    """Learn that a participant asks us to nap; gets a Nap."""
 
 
 async def test_new_type_of_handler_is_one_row(meeting: Meeting, notes: Notes) -> None:
-    agent = PausableAgent("tools")
+    agent = NappingAgent("tools")
 
-    @agent.on_pause
-    async def pause(pause: Pause, ctx: Context) -> None:
-        notes((pause, ctx.sender))
+    @agent.on_nap
+    async def nap(nap: Nap, ctx: Context) -> None:
+        notes((nap, ctx.sender))
 
     @agent.on_chat
     async def end(chat: Chat) -> None:
         notes(chat.text)
 
     async with gathered(meeting, agent, "second") as (_, second):
-        await second.send("participant/pause", {"seconds": 2}, to="reviewer")
-        await second.send("participant/resume", {"seconds": 3}, to="tools")
-        await second.send("participant/pause", {"seconds": 4}, to="tools")
+        await second.send("acme/nap", {"seconds": 2}, to="reviewer")
+        await second.send("acme/wake", {"seconds": 3}, to="tools")
+        await second.send("acme/nap", {"seconds": 4}, to="tools")
         await second.chat("end")
-        await notes.until("end", (Pause(4, "second"), "second"))
-    assert (Pause(2, "second"), "second") not in notes.all
+        await notes.until("end", (Nap(4, "second"), "second"))
+    assert (Nap(2, "second"), "second") not in notes.all
 
 
 def test_row_says_what_its_handlers_may_ask_for() -> None:
-    with pytest.raises(HandlerDefinitionError, match=r"on_pause .*Context, Space, Envelope, Pause"):
+    with pytest.raises(HandlerDefinitionError, match=r"on_nap .*Context, Space, Envelope, Nap"):
 
-        @PausableAgent("tools").on_pause
+        @NappingAgent("tools").on_nap
         async def wrong(text: str) -> None: ...
 
-    with pytest.raises(HandlerDefinitionError, match=r"'pause' is Pause, which handlers of this"):
+    with pytest.raises(HandlerDefinitionError, match=r"'nap' is Nap, which handlers of this"):
 
         @Agent("tools").tool
-        async def tool(pause: Pause) -> None: ...
+        async def tool(nap: Nap) -> None: ...
 
 
 class CountingRegistry(Registry):

@@ -33,6 +33,7 @@ effect                    what the session does
 ``Start``, ``Cancel``     starts a handler, or ends its scope with a cause
 ``Wake``, ``Progressed``  wakes the caller that waits for an exchange of ours, or reports progress
 ``CaughtUp``              tells observers that the replay of missed envelopes is over
+``Leave``                 leaves the space, since another participant has shut us down
 ``Drop``                  counts an envelope that was left out, and logs it where it should not be
 ========================  =======================================================================
 
@@ -41,6 +42,7 @@ The road of an envelope goes down through these files, never up::
     table                    receive: collects the effects
       dispatcher             by number, by sender (gateway, others, ourselves, a sibling), by kind
         system_messages      welcome, presence, refusals  -> roster, both sides
+        control_messages     pause, status, shutdown ...  -> what runs, what is begun
         inbound_calls        proposal, withdraw, reject   -> proposal_store
                              request, cancel              -> resolution: which proposal it means
         response_reader      response, progress           -> outbound_tracker, Relays
@@ -79,8 +81,9 @@ are the roles:
   proposal that is pending, another's, and neither begun nor rejected here.
 * ``proposal``: pending, in time, broadcast or addressed to us, and the first under its id.
 * ``reject``, ``withdraw``, ``expire``, ``explanation``, ``conflict``, ``chat``, ``join``,
-  ``leave``, ``gap``, ``grant``, ``revoke``, ``kind``: notices, which owe no answer and
-  carry nothing out.
+  ``leave``, ``gap``, ``grant``, ``revoke``, ``pause``, ``resume``, ``status_request``, ``status``,
+  ``forget``, ``compact``, ``compact_done``, ``clear``, ``restart``, ``shutdown``, ``kind``:
+  notices, which owe no answer and carry nothing out.
 
 In the modes *outgoing only* and *observing* none of them starts anything, and nothing is answered.
 
@@ -109,6 +112,7 @@ from meup_agent.protocol.exchange.effects import (
     Effect,
     Gap,
     Key,
+    Leave,
     Priority,
     Progressed,
     Role,
@@ -134,6 +138,7 @@ __all__ = [
     "Fulfills",
     "Gap",
     "Key",
+    "Leave",
     "Limits",
     "Mode",
     "Participant",

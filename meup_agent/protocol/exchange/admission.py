@@ -45,6 +45,11 @@ class Limits:
     awaiting: int = 1024
 
 
+MAX_URGENT: Final = 64
+"""Handlers of control messages that run or wait at once: they need no slot, and each comes from a
+participant that may send it."""
+
+
 class ConcurrencyLimiter:
     """Counts the handlers that run and queues those that wait, first come first served."""
 
@@ -53,6 +58,10 @@ class ConcurrencyLimiter:
         self._running: dict[Key, int] = {}
         self._busy = 0
         self._queue: OrderedDict[Key, bool] = OrderedDict()
+        self._urgent: OrderedDict[Key, bool] = OrderedDict()
+        self._urgent_running: set[Key] = set()
+        self.is_held = False
+        """We are paused: no handler begins but those that are urgent."""
         self.is_shut = False
         """No handler begins any more."""
         self.is_paused = False
@@ -62,7 +71,8 @@ class ConcurrencyLimiter:
     def is_full(self) -> bool:
         """True if the queue takes no more."""
         limits = self._limits
-        free = limits.handlers - self._busy if self.is_paused else 0
+        waits = self.is_paused or self.is_held
+        free = limits.handlers - self._busy if waits else 0
         return len(self._queue) >= limits.queued + free
 
     @property
@@ -71,13 +81,27 @@ class ConcurrencyLimiter:
         return len(self._running)
 
     @property
+    def is_idle(self) -> bool:
+        """True if no handler runs or waits, urgent ones included."""
+        return not (self._running or self._urgent_running or self._queue or self._urgent)
+
+    @property
     def queued(self) -> int:
         """Handlers that wait for a slot."""
         return len(self._queue)
 
+    @property
+    def takes_urgent(self) -> bool:
+        """True if one more handler can be urgent."""
+        return len(self._urgent) + len(self._urgent_running) < MAX_URGENT
+
     def add(self, key: Key, *, droppable: bool) -> None:
         """Put a handler at the end of the queue."""
         self._queue[key] = droppable
+
+    def add_urgent(self, key: Key) -> None:
+        """Put a handler before the queue: it needs no free slot, and begins also in a pause."""
+        self._urgent[key] = False
 
     def oldest_droppable(self) -> Key | None:
         """The first in the queue that may be left out."""
@@ -86,14 +110,20 @@ class ConcurrencyLimiter:
     def remove(self, key: Key) -> None:
         """Take a handler out of the queue, or free the slot of one that has ended."""
         self._queue.pop(key, None)
+        self._urgent.pop(key, None)
+        self._urgent_running.discard(key)
         if self._running.pop(key, None) == 0:
             self._busy -= 1
 
     def next(self) -> Key | None:
         """Give a free slot to the first in the queue, if there is one."""
+        if self._urgent and not self.is_shut and not self.is_paused:
+            key, _ = self._urgent.popitem(last=False)
+            self._urgent_running.add(key)
+            return key
         limits = self._limits
         too_many = len(self._running) >= limits.handlers + limits.awaiting
-        if self.is_shut or self.is_paused or too_many:
+        if self.is_shut or self.is_paused or self.is_held or too_many:
             return None
         if not self._queue or self._busy >= limits.handlers:
             return None
@@ -279,6 +309,16 @@ PATHS: Final[Mapping[Role, Callable[[Admission, InboundExchange, float], Denial 
     Role.GAP: Admission.of_notice,
     Role.GRANT: Admission.of_notice,
     Role.REVOKE: Admission.of_notice,
+    Role.PAUSE: Admission.of_notice,
+    Role.RESUME: Admission.of_notice,
+    Role.STATUS_REQUEST: Admission.of_notice,
+    Role.STATUS: Admission.of_notice,
+    Role.FORGET: Admission.of_notice,
+    Role.COMPACT: Admission.of_notice,
+    Role.COMPACT_DONE: Admission.of_notice,
+    Role.CLEAR: Admission.of_notice,
+    Role.RESTART: Admission.of_notice,
+    Role.SHUTDOWN: Admission.of_notice,
     Role.KIND: Admission.of_notice,
 }
 """Every path on which a handler can start. A watcher (``on()``) is told of a message and carries

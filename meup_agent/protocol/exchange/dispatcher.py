@@ -6,7 +6,9 @@ from typing import Final
 
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.control_payloads import CONTROL_KINDS
 from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.exchange.control_messages import ControlMessages
 from meup_agent.protocol.exchange.effects import Priority, Role
 from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, TablePart
 from meup_agent.protocol.exchange.inbound_calls import InboundProposals, InboundRequests
@@ -62,8 +64,9 @@ class InboundDispatcher(TablePart):
         self.reader = ResponseReader(context, outbound, scheduler)
         self._requests = InboundRequests(context, outbound, scheduler, self.reader)
         self.proposals = InboundProposals(context, outbound, scheduler, self.reader, self._requests)
+        self.control = ControlMessages(context, outbound, scheduler)
         self._siblings = SiblingConnections(context, outbound, scheduler)
-        self._system_messages = SystemMessages(context, outbound, scheduler)
+        self._system_messages = SystemMessages(context, outbound, scheduler, self.control)
         self._seen: TTLMap[int, bool] = TTLMap(count=SEEN_COUNT, seconds=SEEN_SECONDS)
         self._granted: TTLMap[str, bool] = TTLMap(count=GRANTED_COUNT, seconds=GRANTED_SECONDS)
 
@@ -133,6 +136,8 @@ class InboundDispatcher(TablePart):
                 for explanation in self.reader.explanations.read(envelope, now):
                     self._scheduler.notify(Role.EXPLANATION, envelope, now, explanation)
             self._scheduler.notify(Role.CHAT, envelope, now)
+        elif envelope.kind in CONTROL_KINDS:
+            self.control.receive(envelope, now)
         elif envelope.kind in (GRANT, REVOKE):
             self._grant_or_revoke(envelope, now)
         if watcher and is_new:

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from meup_agent.protocol.control_payloads import Control
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.management_payloads import Grant, Revocation
 from meup_agent.protocol.outcomes import (
@@ -60,6 +61,16 @@ class Role(StrEnum):
     GAP = "gap"
     GRANT = "grant"
     REVOKE = "revoke"
+    PAUSE = "pause"
+    RESUME = "resume"
+    STATUS_REQUEST = "status_request"
+    STATUS = "status"
+    FORGET = "forget"
+    COMPACT = "compact"
+    COMPACT_DONE = "compact_done"
+    CLEAR = "clear"
+    RESTART = "restart"
+    SHUTDOWN = "shutdown"
     KIND = "kind"
 
 
@@ -98,7 +109,18 @@ class Gap(msgspec.Struct, frozen=True):
     seq: int
 
 
-Subject = Rejection | Withdrawal | Expiry | Explanation | Conflict | Gap | Grant | Revocation | None
+Subject = (
+    Rejection
+    | Withdrawal
+    | Expiry
+    | Explanation
+    | Conflict
+    | Gap
+    | Grant
+    | Revocation
+    | Control
+    | None
+)
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -172,4 +194,12 @@ class Drop(msgspec.Struct, frozen=True):
     expected: bool = False  # it happens among correct participants, and needs no line in the log
 
 
-Effect = Send | Unsend | Start | Cancel | Wake | Progressed | Drop | CaughtUp
+class Leave(msgspec.Struct, frozen=True):
+    """Leave the space: a participant has shut us down, and nothing runs any more."""
+
+    by: str
+    reason: str
+    id: str  # of the envelope that asked for it
+
+
+Effect = Leave | Send | Unsend | Start | Cancel | Wake | Progressed | Drop | CaughtUp

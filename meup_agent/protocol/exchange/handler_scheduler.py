@@ -6,6 +6,7 @@ alike; the one :class:`Start` of the package is made here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from meup_agent.protocol import payloads
@@ -27,8 +28,32 @@ from meup_agent.protocol.payloads import Call
 from meup_agent.reasons import Cause, Reason
 
 _DROPPABLE: Final = frozenset(
-    {Role.CHAT, Role.EXPLANATION, Role.JOIN, Role.LEAVE, Role.KIND, Role.GRANT, Role.REVOKE}
+    {
+        Role.CHAT,
+        Role.EXPLANATION,
+        Role.JOIN,
+        Role.LEAVE,
+        Role.KIND,
+        Role.GRANT,
+        Role.REVOKE,
+        Role.STATUS,
+        Role.COMPACT_DONE,
+    }
 )
+
+CONTROL_ROLES: Final = frozenset(
+    {
+        Role.PAUSE,
+        Role.RESUME,
+        Role.STATUS_REQUEST,
+        Role.FORGET,
+        Role.COMPACT,
+        Role.CLEAR,
+        Role.RESTART,
+        Role.SHUTDOWN,
+    }
+)
+"""The roles of control messages, whose handlers begin before all others, also in a pause."""
 
 
 class HandlerScheduler:
@@ -43,6 +68,9 @@ class HandlerScheduler:
         self.requests = RequestIndex()
         self.responses = ResponseWriter(context)
         self.admission = Admission(context)
+        # Called when the handler of a control message has ended, with what it returned.
+        self.on_control_end: Callable[[InboundExchange, object, float], None] = _ignore
+        self.on_idle: Callable[[], None] | None = None
 
     def find(self, key: Key) -> InboundExchange | None:
         """The open exchange of a name."""
@@ -87,6 +115,26 @@ class HandlerScheduler:
         key = Key("job", envelope.sender, f"{role}:{self._context.envelope_sender.new_id()}")
         work = Work(role, envelope, subject, handler=handler)
         self.enqueue(InboundExchange(key, work, droppable=droppable), now)
+
+    def notify_control(self, role: Role, envelope: Envelope, now: float, subject: Subject) -> bool:
+        """Start the handler of a control message before all others; ``False``: there is none."""
+        handler = self._context.find_handler(role, envelope, None)
+        if not handler or self.limiter.is_shut or self._context.closing:
+            return False
+        if not self.limiter.takes_urgent:
+            self._context.drop("overflow", envelope)
+            return False
+        key = Key("job", envelope.sender, f"{role}:{self._context.envelope_sender.new_id()}")
+        work = Work(role, envelope, subject, handler=handler)
+        self._open[key] = InboundExchange(key, work)
+        self.limiter.add_urgent(key)
+        self._start_next(now)
+        return True
+
+    @property
+    def is_held(self) -> bool:
+        """True while we are paused: what is queued waits, and no request or proposal is taken."""
+        return self.limiter.is_held
 
     def make_room(self) -> bool:
         """True if one more is taken; if need be, the oldest chat or presence is left out for it."""
@@ -195,6 +243,11 @@ class HandlerScheduler:
         self.limiter.is_paused = paused
         self._start_next(now)
 
+    def hold(self, now: float, *, held: bool) -> None:
+        """Begin nothing but what is urgent while we are paused."""
+        self.limiter.is_held = held
+        self._start_next(now)
+
     def participant_left(self, participant: str, now: float) -> None:
         """Begin the grace of what a participant began and left."""
         for exchange in self._begun_by_others():
@@ -260,6 +313,18 @@ class HandlerScheduler:
             cause = self._own_cause(exchange, "the agent shuts down", now)
             self._apply(exchange, InboundEvent.SHUTDOWN_OVER, now, cause)
 
+    def restart(self, cause: Cause, now: float) -> None:
+        """End everything that runs or waits, with an answer where one is owed."""
+        for exchange in list(self._open.values()):
+            if exchange.work.role in CONTROL_ROLES:
+                continue
+            if exchange.state is not InboundState.QUEUED:
+                self._apply(exchange, InboundEvent.SHUTDOWN_OVER, now, cause)
+            elif exchange.key.side == "in":
+                self._apply(exchange, InboundEvent.SHUTDOWN, now)
+            else:
+                self._close(exchange, now)
+
     # --- the handler ---
 
     def count_waits(self, key: Key, change: int, now: float) -> None:
@@ -272,6 +337,8 @@ class HandlerScheduler:
         exchange = self._open.get(key)
         if exchange is None:
             return
+        if exchange.work.role in CONTROL_ROLES:
+            self.on_control_end(exchange, result, now)
         owes = exchange.is_request and exchange.state is InboundState.RUNNING
         answer = encode_json(result) if owes else None
         self._apply(exchange, InboundEvent.RETURNED, now)
@@ -287,6 +354,8 @@ class HandlerScheduler:
         exchange = self._open.get(key)
         if exchange is None:
             return
+        if exchange.work.role in CONTROL_ROLES:
+            self.on_control_end(exchange, None, now)
         if self._apply(exchange, InboundEvent.RAISED, now) is InboundAction.RESPOND_ERROR:
             if exchange.is_request:
                 self.responses.failure(exchange, code, message, data, now)
@@ -367,6 +436,8 @@ class HandlerScheduler:
             self.notify_withdrawn(exchange.record, exchange.withdrawal, now)
         elif exchange.expired and exchange.record is not None:
             self.notify_expired(exchange.record, now)
+        if self._context.closing and self.on_idle is not None:
+            self.on_idle()
 
     def _own_cause(self, exchange: InboundExchange, text: str, now: float) -> Cause:
         return Cause(Reason.NO_LONGER_NEEDED, self._context.me, text, exchange.key.id, now)
@@ -388,6 +459,10 @@ class TablePart:
         self._context = context
         self._outbound = outbound
         self._scheduler = scheduler
+
+
+def _ignore(exchange: InboundExchange, result: object, now: float) -> None:
+    del exchange, result, now
 
 
 def _note_carried_out(exchange: InboundExchange) -> None:

@@ -248,13 +248,14 @@ class ResponseWriter:
 
     # --- responses or rejections ---
 
-    def busy(self, exchange: InboundExchange, now: float) -> None:
+    def busy(self, exchange: InboundExchange, now: float, *, held: bool = False) -> None:
         """Say that nothing more is taken; of proposals, to those that were addressed to us."""
         closing = self._context.closing
-        why = "shutdown" if closing else "overflow"
-        self._context.drop(why, exchange.work.envelope, expected=closing)
+        why = "shutdown" if closing else "paused" if held else "overflow"
+        self._context.drop(why, exchange.work.envelope, expected=closing or held)
         if exchange.is_request:
-            self.exchange_error(exchange, "busy", "too much to do at the moment", now)
+            said = "paused for now" if held else "too much to do at the moment"
+            self.exchange_error(exchange, "busy", said, now)
         elif exchange.is_proposal:
             self.rejection(exchange, Reason.BUSY, now)
 

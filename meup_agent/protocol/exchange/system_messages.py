@@ -6,12 +6,14 @@ from typing import Any
 
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import Envelope, encode_leniently
+from meup_agent.protocol.exchange.control_messages import ControlMessages
 from meup_agent.protocol.exchange.effects import CaughtUp, Role
 from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, TablePart
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.roster import UPDATE, Presence
 from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.guarantees import read_guarantees
+from meup_agent.protocol.payloads import as_object
 from meup_agent.protocol.resume import ARRIVED, MISSED_NOTHING, read_missed
 
 _SAID_BY_MEMBERS = frozenset({"system/heartbeat", "system/register"})
@@ -22,10 +24,15 @@ class SystemMessages(TablePart):
     """Applies welcomes, presence and errors to the roster and to both sides of the table."""
 
     def __init__(
-        self, context: TableContext, outbound: OutboundTracker, scheduler: HandlerScheduler
+        self,
+        context: TableContext,
+        outbound: OutboundTracker,
+        scheduler: HandlerScheduler,
+        control: ControlMessages,
     ) -> None:
         super().__init__(context, outbound, scheduler)
         self._welcomed_before = False
+        self._control = control
         self._last_welcome: Envelope | None = None
 
     def receive(self, envelope: Envelope, now: float, seq: int | None) -> None:
@@ -73,6 +80,7 @@ class SystemMessages(TablePart):
         context.envelope_sender.me = context.me
         context.connected = True
         context.read_clock(envelope, now)
+        self._control.welcomed(as_object(payload.get("you")), now)
         if update:
             for participant in changed.left:
                 self._scheduler.participant_left(participant, now)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from meup_agent.errors import IllegalStep, ObservingOnly
 from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.control_payloads import Pause
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.admission import Limits
 from meup_agent.protocol.exchange.dispatcher import InboundDispatcher
@@ -25,6 +26,7 @@ from meup_agent.protocol.exchange.proposal_store import (
     ProposalStore,
 )
 from meup_agent.protocol.exchange.table_context import (
+    CONTROL,
     EXPIRIES,
     TRANSIT_SECONDS,
     FindHandler,
@@ -77,6 +79,8 @@ class ExchangeTable:
         self._outbound = OutboundTracker(self._context)
         self._scheduler = HandlerScheduler(self._context, self._outbound, limits or Limits())
         self._dispatcher = InboundDispatcher(self._context, self._outbound, self._scheduler)
+        self._control = self._dispatcher.control
+        self._scheduler.on_idle = self._control.leave_if_idle
         self.roster: Final = self._context.roster
         self.proposal_store: Final = self._context.proposal_store
         # The words that explain rejects of our proposals, and withdraws of others'.
@@ -137,10 +141,17 @@ class ExchangeTable:
         """Requests and proposals of our own that are open."""
         return len(self._outbound)
 
+    @property
+    def pause(self) -> Pause | None:
+        """The pause that we keep at this moment."""
+        return self._control.pause
+
     def is_open(self, key: Key) -> bool:
         """True if an exchange has not ended yet."""
         if key.side == "out":
             return self._outbound.find_open(key.id) is not None
+        if key == CONTROL:
+            return True
         if key == EXPIRIES:
             return self._context.proposal_store.next_expiry is not None
         return self._scheduler.find(key) is not None
@@ -209,9 +220,11 @@ class ExchangeTable:
             ParticipantGone: That proposal's proposer has left.
             IllegalStep: The handler has ended; what it began would outlive it.
             ObservingOnly: We only observe.
+            Refused: We are paused.
             UsageError: It depends on what is no proposal of ours, on itself, or on too many.
         """
         self.check_may_send(draft.kind)
+        self._control.check_held(draft.kind)
         handler = None if parent is None else self._scheduler.find(parent)
         if parent is not None and handler is None:
             raise IllegalStep(
@@ -290,6 +303,8 @@ class ExchangeTable:
     ) -> tuple[Envelope, list[Effect]]:
         """Send an envelope that begins no exchange: chat, progress, any other kind."""
         self.check_may_send(kind)
+        if kind != kinds.MCP_REQUEST:  # a notification, which a pause lets pass
+            self._control.check_held(kind)
         envelope = self._envelope_sender.send(
             kind, payload, now=now, priority=Priority.TALK, to=to, correlation=correlation
         )
@@ -370,6 +385,8 @@ class ExchangeTable:
         while (key := self._context.due(now)) is not None:
             if key == EXPIRIES:
                 self._scheduler.expire(now)
+            elif key == CONTROL:
+                self._control.look(now)
             elif key.side == "out":
                 self._outbound.look(key, now)
             else:

@@ -35,6 +35,9 @@ TRANSIT_SECONDS = 5.0
 EXPIRIES: Final = Key("job", "", "expiries")
 """Stands among the exchanges to look at again for the deadlines of all proposals."""
 
+CONTROL: Final = Key("job", "", "control")
+"""Stands there for the end of a pause, and of the grace of a shutdown."""
+
 _SHORTEST: Final = 0.001
 # Seconds until an expiry is looked at again: two clocks may round a moment otherwise.
 

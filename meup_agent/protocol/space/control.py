@@ -17,8 +17,8 @@ from meup_agent.protocol import kinds
 from meup_agent.protocol.control_payloads import (
     ANSWERS,
     ASKED,
+    HELD_KINDS,
     PAUSE,
-    READERS,
     REQUEST_STATUS,
     RESUME,
     SHUTDOWN,
@@ -41,14 +41,6 @@ SHUT_DOWN: Final = "shut_down"
 
 PAUSED_FACT: Final = "paused/"
 SHUT_DOWN_FACT: Final = "shut_down/"
-
-HELD_KINDS: Final = frozenset(
-    {kinds.MCP_REQUEST, kinds.MCP_PROPOSAL, kinds.CHAT, "stream/request", "reasoning/start"}
-)
-"""The kinds that begin something, which a participant that is paused may not send. A notification
-begins nothing."""
-
-CONTROL_KINDS: Final = frozenset(READERS)
 
 EARLY_SECONDS: Final = 1.0
 """A participant may resume itself so much before its time is over: its clock is another."""

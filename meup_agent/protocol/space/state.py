@@ -15,6 +15,7 @@ import msgspec
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.capability import Capabilities
+from meup_agent.protocol.control_payloads import CONTROL_KINDS
 from meup_agent.protocol.dialects import PUBLISHED
 from meup_agent.protocol.dialects.rpc_ids import BY_RPC_ID, RpcIds
 from meup_agent.protocol.envelope import Envelope
@@ -22,7 +23,7 @@ from meup_agent.protocol.guarantees import OBSERVING
 from meup_agent.protocol.limits import MAX_DEPTH, MAX_FRAME_BYTES, check_depth
 from meup_agent.protocol.management_payloads import READERS
 from meup_agent.protocol.space.completion import complete
-from meup_agent.protocol.space.control import CONTROL_KINDS, ParticipantControl
+from meup_agent.protocol.space.control import ParticipantControl
 from meup_agent.protocol.space.decisions import (
     Acceptance,
     Broadcast,

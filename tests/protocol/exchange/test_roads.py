@@ -20,7 +20,7 @@ LISTED = re.findall(r"^    +(\w+)[. ] ", str(exchange.__doc__), re.MULTILINE)
 EVENTS: dict[str, tuple[Callable[[Peer, str], object], list[str]]] = {
     "welcome": (
         lambda me, _: me.welcomed("alice"),
-        ["table", "dispatcher", "system_messages", "handler_scheduler"],
+        ["table", "dispatcher", "system_messages", "control_messages", "handler_scheduler"],
     ),
     "proposal": (
         lambda me, _: me.proposal("alice", "p2"),

@@ -54,6 +54,8 @@ class Scene:
         announce_withdrawals: bool = False,
     ) -> None:
         known = CAPABILITIES if capabilities is None else capabilities
+        self.at = 0.0
+        """The time of the gateway's clock, in seconds."""
         self.ids, gateway_ids = count(1), count(1)
         self.refused: list[Any] = []
         """Answers to senders that are not in the space."""
@@ -64,7 +66,7 @@ class Scene:
             new_id=lambda: f"g{next(gateway_ids)}",
             participants={name: member_capabilities(each) for name, each in known.items()},
             journal=self.journal,
-            now=lambda: 0,
+            now=lambda: round(self.at * 1e6),
             counters=SpaceCounters(),
             invites=self.invites,
             announce_withdrawals=announce_withdrawals,

@@ -42,13 +42,11 @@ ENDS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-class Clocked(Scene):
-    """A space whose clock a test sets, in seconds."""
+class Controlled(Scene):
+    """A space with one that may control the others."""
 
     def __init__(self, **more: Any) -> None:
-        self.at = 0.0
         super().__init__(PEOPLE, present=tuple(PEOPLE), **more)
-        self.host.now = self.host._state._now = lambda: round(self.at * 1e6)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
 
     def pauses(self, by: str = "boss", to: str = "worker", **payload: Any) -> str:
         pause = self.say(by, "participant.pause", payload, to=[to])
@@ -69,7 +67,7 @@ class Clocked(Scene):
 @pytest.mark.rule("3.control.held")
 @pytest.mark.parametrize("kind", ["participant.pause", "participant.shutdown"])
 def test_held_participant_begins_nothing_and_ends_everything(kind: str) -> None:
-    scene = Clocked()
+    scene = Controlled()
     scene.say("boss", kind, {"reason": "too loud"}, to=["worker"])
     code = "paused" if kind == "participant.pause" else "shut_down"
     for begun, payload in BEGINS:
@@ -81,7 +79,7 @@ def test_held_participant_begins_nothing_and_ends_everything(kind: str) -> None:
 
 @pytest.mark.rule("3.control.held")
 def test_error_says_who_paused_and_for_how_long() -> None:
-    scene = Clocked()
+    scene = Controlled()
     pause = scene.pauses(reason="too loud", timeout_seconds=60)
     scene.at = 20.0
     scene.say("worker", "chat", {"message": "hello"})
@@ -98,7 +96,7 @@ def test_error_says_who_paused_and_for_how_long() -> None:
 
 @pytest.mark.rule("3.control.lifted")
 def test_pause_ends_at_its_time_or_by_a_resume() -> None:
-    scene = Clocked()
+    scene = Controlled()
     scene.pauses(timeout_seconds=10)
     scene.at = 9.9
     assert scene.error_of("worker", "chat") == "paused"
@@ -116,7 +114,7 @@ def test_pause_ends_at_its_time_or_by_a_resume() -> None:
 
 @pytest.mark.rule("3.control.lifted")
 def test_paused_participant_cannot_lift_its_pause() -> None:
-    scene = Clocked()
+    scene = Controlled()
     pause = scene.pauses(timeout_seconds=10)
     for header in ({"to": ["boss"], "correlationId": pause}, {"correlationId": pause}):
         assert scene.error_of("worker", "participant.resume", **header) == "paused"
@@ -137,7 +135,7 @@ def test_paused_participant_cannot_lift_its_pause() -> None:
 
 @pytest.mark.rule("3.control.lifted")
 def test_announcement_lifts_no_pause_of_another() -> None:
-    scene = Clocked()
+    scene = Controlled()
     pause = scene.say("boss", "participant.pause", {"timeout_seconds": 9}, to=["worker", "other"])
     scene.pauses(to="other", timeout_seconds=90)
     scene.at = 9.0
@@ -152,7 +150,7 @@ def test_announcement_lifts_no_pause_of_another() -> None:
     ("first", "second", "at"), [(10, 5, 9.9), (5, 10, 9.9), (None, 10, 1e6), (10, None, 1e6)]
 )
 def test_of_two_pauses_the_longer_holds(first: Any, second: Any, at: float) -> None:
-    scene = Clocked()
+    scene = Controlled()
     scene.pauses(timeout_seconds=first)
     scene.pauses("deputy", timeout_seconds=second)
     scene.at = at
@@ -169,7 +167,7 @@ def test_of_two_pauses_the_longer_holds(first: Any, second: Any, at: float) -> N
 @pytest.mark.rule("3.control.who")
 @pytest.mark.parametrize("kind", ["pause", "resume", "forget", "shutdown", "request-status"])
 def test_control_takes_a_capability(kind: str) -> None:
-    scene = Clocked()
+    scene = Controlled()
     refused = scene.error_of("other", f"participant.{kind}", to=["worker"])
     assert refused == "capability_violation"
     assert scene.error_of("worker", "chat") == ""
@@ -177,7 +175,7 @@ def test_control_takes_a_capability(kind: str) -> None:
 
 @pytest.mark.rule("3.control.answers")
 def test_answer_takes_none() -> None:
-    scene = Clocked()
+    scene = Controlled()
     asked = scene.say("boss", "participant.request-status", {}, to=["worker"])
     answer = {"to": ["boss"], "correlationId": asked}
     scene.pauses()
@@ -208,7 +206,7 @@ def test_answer_takes_none() -> None:
 def test_control_that_cannot_be_meant_is_refused(
     kind: str, payload: Any, header: dict[str, Any], code: str
 ) -> None:
-    scene = Clocked()
+    scene = Controlled()
     said = {"to": ["worker"], **header}
     assert scene.error_of("boss", f"participant.{kind}", payload, **said) == code
     assert scene.error_of("worker", "chat") == ""
@@ -216,7 +214,7 @@ def test_control_that_cannot_be_meant_is_refused(
 
 @pytest.mark.rule("3.control.rejoin")
 def test_shutdown_ends_with_a_join_and_a_pause_does_not() -> None:
-    scene = Clocked()
+    scene = Controlled()
     scene.say("boss", "participant.shutdown", {}, to=["worker"])
     pause = scene.pauses(reason="rest", timeout_seconds=60)
     assert scene.error_of("worker", "chat") == "shut_down"
@@ -234,11 +232,11 @@ def test_shutdown_ends_with_a_join_and_a_pause_does_not() -> None:
 @pytest.mark.rule("3.control.restart")
 def test_pause_and_shutdown_outlive_the_gateway() -> None:
     journal = MemoryJournal(lambda: 0)
-    first = Clocked(journal=journal)
+    first = Controlled(journal=journal)
     first.pauses(timeout_seconds=60)
     first.say("boss", "participant.shutdown", {}, to=["other"])
     assert facts(journal, SHUT_DOWN_FACT).keys() == {SHUT_DOWN_FACT + "other"}
-    again = Clocked(journal=journal)  # all join, which ends the shutdown
+    again = Controlled(journal=journal)  # all join, which ends the shutdown
     again.at = 59.0
     assert again.error_of("worker", "chat") == "paused"
     assert again.error_of("other", "chat") == ""
@@ -249,7 +247,7 @@ def test_pause_and_shutdown_outlive_the_gateway() -> None:
 
 @pytest.mark.rule("3.control.bounded")
 def test_many_pauses_are_kept_as_one() -> None:
-    scene = Clocked()
+    scene = Controlled()
     for _ in range(1_500):
         scene.pauses(timeout_seconds=60)
     assert facts(scene.journal, PAUSED_FACT).keys() == {PAUSED_FACT + "worker"}
@@ -259,7 +257,7 @@ def test_many_pauses_are_kept_as_one() -> None:
 
 @pytest.mark.rule("3.control.held")
 def test_paused_participants_go_on_controlling() -> None:
-    scene = Clocked()
+    scene = Controlled()
     scene.pauses("deputy", to="boss")
     assert scene.error_of("boss", "participant.pause", to=["deputy"]) == ""
     assert scene.error_of("boss", "participant.resume", to=["boss"]) == "paused"

@@ -1,0 +1,280 @@
+"""Verbs that control participants: pause, resume, status, restart, shutdown (PROTOCOL 3, 5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from meup_agent.client.management import because, manage
+from meup_agent.client.requests import TIMEOUT
+from meup_agent.client.running_handler import awaited, parent_in
+from meup_agent.errors import OutcomeUnknown
+from meup_agent.protocol import control_payloads, kinds
+from meup_agent.protocol.control_payloads import (
+    CompactDone,
+    Direction,
+    ParticipantStatus,
+    Pause,
+    read_control,
+)
+from meup_agent.session.deadlines import checked_timeout
+from meup_agent.session.listeners import read_refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from meup_agent.protocol.envelope import Envelope
+    from meup_agent.session import Session
+
+
+class ControlVerbs:
+    """The verbs of a participant that controls others; each takes a capability of its kind."""
+
+    _session: Session
+
+    @property
+    def paused(self) -> Pause | None:
+        """The pause that we keep at this moment; ``None``: we are not paused."""
+        return self._session.table.pause
+
+    @awaited
+    async def pause(
+        self, participant: str, *, reason: str = "", timeout: float | None = None
+    ) -> Pause:
+        """Pause a participant: it begins nothing new until it is resumed; what runs goes on.
+
+        Our own gateway holds it to that. It returns when the gateway has taken it.
+
+        Args:
+            participant: The participant.
+            reason: Why, for it and for those who read it.
+            timeout: Seconds after which it resumes by itself; ``None``: it waits for
+                :meth:`resume`.
+
+        Returns:
+            The pause, by which it can be resumed.
+
+        Raises:
+            Refused: We may not pause it, or there is no such participant.
+            OutcomeUnknown: The gateway did not say in time what became of it.
+            NotSent: There is no connection any more, and there will be none.
+        """
+        timed = {} if timeout is None else {"timeout_seconds": checked_timeout(timeout)}
+        said = await self._control(
+            control_payloads.PAUSE, participant, {**because(reason), **timed}
+        )
+        return Pause(said.id, self._session.me, reason, timeout)
+
+    @awaited
+    async def resume(
+        self, participant: str, *, pause: Pause | str | None = None, reason: str = ""
+    ) -> None:
+        """Let a paused participant go on.
+
+        Args:
+            participant: The participant.
+            pause: The pause that ends, or its id; where another one holds by now, that goes on.
+                ``None``: whichever holds.
+            reason: Why, for it and for those who read it.
+
+        Raises:
+            Refused: We may not resume it, or it is ourselves that another participant paused.
+            OutcomeUnknown: As :meth:`pause`.
+            NotSent: As :meth:`pause`.
+        """
+        meant = pause.id if isinstance(pause, Pause) else pause
+        await self._control(
+            control_payloads.RESUME,
+            participant,
+            because(reason),
+            correlation=() if meant is None else (meant,),
+        )
+
+    @awaited
+    async def request_status(
+        self, participant: str, fields: Iterable[str] = (), *, timeout: float | None = TIMEOUT
+    ) -> ParticipantStatus:
+        """Ask a participant for its status, and wait for the answer.
+
+        Args:
+            participant: The participant.
+            fields: Fields that are wanted, for example ``tokens``; empty: all.
+            timeout: Seconds to wait; ``None``: as long as it takes.
+
+        Raises:
+            Refused: We may not ask.
+            OutcomeUnknown: No answer came in time.
+            NotSent: As :meth:`pause`.
+        """
+        listed = list(fields)
+        payload: dict[str, Any] = {"fields": listed} if listed else {}
+        said = await _ask(
+            self._session,
+            control_payloads.REQUEST_STATUS,
+            payload,
+            participant,
+            control_payloads.STATUS,
+            timeout,
+        )
+        status = read_control(said, said.payload_object)
+        assert isinstance(status, ParticipantStatus)
+        return status
+
+    @awaited
+    async def report_status(
+        self, status: str = "active", fields: Mapping[str, Any] | None = None, *, to: str = ""
+    ) -> None:
+        """Tell our status unasked, for example before a limit is reached.
+
+        Args:
+            status: It in a word.
+            fields: More of it: ``tokens``, ``max_tokens``, ``messages_in_context`` …
+            to: The participant that is told; empty: every member.
+
+        Raises:
+            Refused: We may not.
+            OutcomeUnknown: As :meth:`pause`.
+            NotSent: As :meth:`pause`.
+        """
+        payload = {"messages_in_context": 0, **(fields or {}), "status": status}
+        await self._control(control_payloads.STATUS, to, payload)
+
+    @awaited
+    async def forget(
+        self,
+        participant: str,
+        *,
+        direction: Direction = "oldest",
+        entries: int | None = None,
+        reason: str = "",
+    ) -> None:
+        """Have a participant drop a part of its context; it tells its status afterwards.
+
+        Args:
+            participant: The participant.
+            direction: ``oldest`` or ``newest`` first.
+            entries: Entries to drop; ``None``: it decides.
+            reason: Why, for it and for those who read it.
+
+        Raises:
+            Refused: We may not.
+            OutcomeUnknown: As :meth:`pause`.
+            NotSent: As :meth:`pause`.
+        """
+        counted = {} if entries is None else {"entries": entries}
+        payload = {"direction": direction, **counted, **because(reason)}
+        await self._control(control_payloads.FORGET, participant, payload)
+
+    @awaited
+    async def compact(
+        self,
+        participant: str,
+        *,
+        target_tokens: int | None = None,
+        reason: str = "",
+        timeout: float | None = TIMEOUT,
+    ) -> CompactDone:
+        """Have a participant shorten its context, and wait until it has.
+
+        Args:
+            participant: The participant.
+            target_tokens: Tokens that may remain; ``None``: it decides.
+            reason: Why, for it and for those who read it.
+            timeout: Seconds to wait; ``None``: as long as it takes.
+
+        Raises:
+            Refused: We may not.
+            OutcomeUnknown: No answer came in time.
+            NotSent: As :meth:`pause`.
+        """
+        target = {} if target_tokens is None else {"target_tokens": target_tokens}
+        said = await _ask(
+            self._session,
+            control_payloads.COMPACT,
+            {**target, **because(reason)},
+            participant,
+            control_payloads.COMPACT_DONE,
+            timeout,
+        )
+        done = read_control(said, said.payload_object)
+        assert isinstance(done, CompactDone)
+        return done
+
+    @awaited
+    async def clear(self, participant: str, *, reason: str = "") -> None:
+        """Have a participant drop all of its context; errors as of :meth:`pause`."""
+        await self._control(control_payloads.CLEAR, participant, because(reason))
+
+    @awaited
+    async def restart(self, participant: str, *, reason: str = "") -> None:
+        """Have a participant begin anew: what it runs ends; errors as of :meth:`pause`."""
+        await self._control(control_payloads.RESTART, participant, because(reason))
+
+    @awaited
+    async def shutdown(self, participant: str, *, reason: str = "") -> None:
+        """Have a participant finish what it runs, and leave; errors as of :meth:`pause`.
+
+        Until it joins anew, our own gateway refuses what it would begin.
+        """
+        await self._control(control_payloads.SHUTDOWN, participant, because(reason))
+
+    async def _control(
+        self,
+        kind: str,
+        participant: str,
+        payload: dict[str, Any],
+        *,
+        correlation: tuple[str, ...] = (),
+    ) -> Envelope:
+        """Send a control message, and wait until the gateway has taken it."""
+        return await manage(
+            self._session, kind, payload, timeout=TIMEOUT, to=participant, correlation=correlation
+        )
+
+
+class _ControlAnswer:
+    """Waits for a participant's answer to one envelope, or for the gateway's refusal."""
+
+    def __init__(self, participant: str, kind: str) -> None:
+        self.id = ""
+        self.came = anyio.Event()
+        self.envelope: Envelope | None = None
+        self._participant = participant
+        self._kind = kind
+
+    def put(self, envelope: Envelope) -> None:
+        """Keep the first answer."""
+        refused = envelope.kind == kinds.SYSTEM_ERROR and envelope.sender in kinds.GATEWAY_NAMES
+        answers = envelope.kind == self._kind and envelope.sender == self._participant
+        if self.id in envelope.correlation and self.envelope is None and (refused or answers):
+            self.envelope = envelope
+            self.came.set()
+
+
+async def _ask(
+    session: Session,
+    kind: str,
+    payload: dict[str, Any],
+    participant: str,
+    answered: str,
+    timeout: float | None,
+) -> Envelope:
+    """Send a control message to a participant, and wait for its answer."""
+    timeout = checked_timeout(timeout)
+    answer = _ControlAnswer(participant, answered)
+    said = session.say(kind, payload, to=(participant,))
+    answer.id = said.id
+    with (
+        session.watchers.told_of(said.id, answer),
+        session.pending_calls.release_slot(parent_in(session)),
+        anyio.move_on_after(timeout),
+    ):
+        await answer.came.wait()
+    if answer.envelope is None:
+        raise OutcomeUnknown(
+            f"the {kind} was sent, and {participant!r} did not answer in {timeout:g} s"
+        )
+    if answer.envelope.kind == kinds.SYSTEM_ERROR:
+        raise read_refusal(answer.envelope, f"the {kind}")
+    return answer.envelope

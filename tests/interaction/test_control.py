@@ -1,0 +1,184 @@
+"""Participants that are paused, asked, restarted and shut down, in memory and over real sockets."""
+
+from collections.abc import Generator
+from typing import Any
+
+import anyio
+import pytest
+
+from meup_agent import (
+    Agent,
+    Compact,
+    Context,
+    ParticipantStatus,
+    Pause,
+    Restart,
+    Resumption,
+    Shutdown,
+    Space,
+    StatusRequest,
+)
+from meup_agent.errors import OutcomeUnknown, Refused, RequestError, ShutDown
+from meup_agent.gateway.embedded import Gateway
+from tests.interaction.people import (
+    PATIENCE,
+    InMemory,
+    Meeting,
+    Notes,
+    OverSockets,
+    gathered,
+    join,
+    until,
+)
+
+pytestmark = pytest.mark.anyio
+
+WORKS: list[dict[str, Any]] = [{"kind": "mcp/*"}, {"kind": "chat"}]
+PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
+    "boss": [{"kind": "participant/*"}, *WORKS],
+    "worker": WORKS,
+    "other": WORKS,
+}
+
+
+@pytest.fixture(params=["memory", "sockets"])
+def controlled(request: pytest.FixtureRequest) -> Generator[Meeting]:
+    """A space with a participant that may control the others."""
+    if request.param == "memory":
+        yield InMemory(PARTICIPANTS)
+    else:
+        with Gateway(participants=PARTICIPANTS).in_thread() as gateway:
+            yield OverSockets(gateway)
+
+
+def worker(notes: Notes) -> Agent:
+    agent = Agent("worker")
+
+    @agent.tool
+    async def work() -> str:
+        return "done"
+
+    @agent.tool
+    async def ask_other(ctx: Context) -> str:
+        try:
+            await ctx.call("other", "anything")
+        except Refused as refused:
+            return refused.error
+        return ""
+
+    @agent.tool
+    async def wait(ctx: Context) -> None:
+        notes("waiting")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            notes(("stopped", ctx.reason and ctx.reason.by))
+
+    @agent.on_pause
+    async def paused(pause: Pause, space: Space) -> None:
+        notes(("paused", pause.by, pause.reason, space.paused == pause))
+
+    @agent.on_resume
+    async def resumed(resumption: Resumption) -> None:
+        notes(("resumed", resumption.by))
+
+    @agent.on_request_status
+    async def status(asked: StatusRequest) -> dict[str, Any]:
+        return {"tokens": 12, "asked_by": asked.by}
+
+    @agent.on_compact
+    async def compact(compact: Compact) -> dict[str, Any]:
+        return {"freed_tokens": compact.target_tokens}
+
+    @agent.on_restart
+    async def restarted(restart: Restart) -> None:
+        notes(("restarted", restart.reason))
+
+    @agent.on_shutdown
+    async def last(shutdown: Shutdown) -> None:
+        notes(("shut down", shutdown.by, shutdown.reason))
+
+    return agent
+
+
+@pytest.mark.rule("5.control.paused", "3.control.held", "3.control.who")
+async def test_pause_and_resume(controlled: Meeting, notes: Notes) -> None:
+    agent = worker(notes)
+    async with gathered(controlled, agent, "boss", "other") as (space, boss, other):
+        with pytest.raises(Refused, match="capabilities"):
+            await other.pause("worker")
+        pause = await boss.pause("worker", reason="too loud")
+        await notes.until(("paused", "boss", "too loud", True))
+        with pytest.raises(RequestError, match="busy: paused for now"):
+            await boss.call("worker", "work")
+        with pytest.raises(Refused, match="'boss' has paused us: too loud"):
+            await space.call("other", "anything")
+        with pytest.raises(Refused):
+            await other.resume("worker", pause=pause)
+        # A new connection is told that it is paused.
+        controlled.drop("worker")
+        status = await until_status(boss, "paused")
+        assert status.fields["paused_by"] == "boss"
+        await boss.resume("worker", pause=pause)
+        await notes.until(("resumed", "boss"))
+        assert await boss.call("worker", "work") == "done"
+        assert space.paused is None
+
+
+async def until_status(boss: Space, word: str) -> ParticipantStatus:
+    """The status, once a participant is there again and has that one."""
+    while True:
+        await boss.present("worker")
+        try:
+            status = await boss.request_status("worker", timeout=1.0)
+        except OutcomeUnknown:
+            continue
+        if status.status == word:
+            return status
+
+
+@pytest.mark.rule("5.control.status", "5.control.memory", "5.control.restart")
+async def test_status_compaction_and_restart(controlled: Meeting, notes: Notes) -> None:
+    async with gathered(controlled, worker(notes), "boss") as (_, boss):
+        status = await boss.request_status("worker", ["tokens", "handlers"])
+        assert status.fields == {
+            "messages_in_context": 0,
+            "handlers": 0,
+            "tokens": 12,
+            "status": "active",
+        }
+        done = await boss.compact("worker", target_tokens=16000)
+        assert (done.skipped, done.fields["freed_tokens"]) == (False, 16000)
+        await boss.forget("worker", entries=3)
+        await boss.clear("worker")
+        async with anyio.create_task_group() as tasks:
+
+            async def work_is_cancelled() -> None:
+                with pytest.raises(RequestError, match="cancelled"):
+                    await boss.call("worker", "wait")
+
+            tasks.start_soon(work_is_cancelled)
+            await notes.until("waiting")
+            await boss.restart("worker", reason="stuck")
+        await notes.until(("stopped", "boss"), ("restarted", "stuck"))
+        assert (await boss.request_status("worker")).status == "active"
+
+
+async def be_shut_down(meeting: Meeting, boss: Space, notes: Notes) -> None:
+    async with join(meeting, worker(notes)):
+        await boss.shutdown("worker", reason="enough")
+        await anyio.sleep_forever()
+
+
+@pytest.mark.rule("5.control.shutdown", "3.control.rejoin")
+async def test_shutdown_drains_and_ends_the_block(controlled: Meeting, notes: Notes) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with join(controlled, "boss") as boss:
+            with pytest.raises(ShutDown, match="'boss' shut this participant down: enough") as end:
+                await be_shut_down(controlled, boss, notes)
+            assert (end.value.by, end.value.reason) == ("boss", "enough")
+            await notes.until(("shut down", "boss", "enough"))
+            await until(lambda: all(each.id != "worker" for each in boss.participants))
+            # It may join again, and work.
+            async with join(controlled, worker(notes)):
+                assert await boss.call("worker", "work") == "done"
