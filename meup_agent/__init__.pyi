@@ -12,6 +12,7 @@ from meup_agent.client.management import Invitation as Invitation
 from meup_agent.client.messages import Chat as Chat
 from meup_agent.client.messages import Progress as Progress
 from meup_agent.client.messages import Request as Request
+from meup_agent.client.offer_finder import FoundTool as FoundTool
 from meup_agent.client.proposal import Proposal as Proposal
 from meup_agent.client.proposal import ProposalRecord as ProposalRecord
 from meup_agent.client.proposal_handle import ProposalHandle as ProposalHandle

@@ -13,6 +13,8 @@ Whose fault it was decides the branch::
     │   ├── AlreadyInProgress         another fulfillment is on its way
     │   ├── AlreadyDecided            the proposal is no longer pending
     │   ├── AmbiguousProposal         several proposals have the id
+    │   ├── OwnerUnknown              a name that not exactly one participant has
+    │   │   └── OwnerChanged              one that its participant has no more
     │   ├── NotOffered                a decision that an inbox does not offer
     │   └── VoteRefused               a vote that does not count
     ├── PeerError                 another participant's mistake, or its answer
@@ -176,6 +178,40 @@ class AmbiguousProposal(UsageError, LookupError):
         )
         self.proposal_id = proposal_id
         self.proposers = tuple(proposers)
+
+
+class OwnerUnknown(UsageError, LookupError):
+    """A tool, prompt or resource was named without its participant, and not exactly one has it.
+
+    Attributes:
+        owners: The participants that have it.
+    """
+
+    def __init__(self, what: str, owners: Sequence[str], *, before: str | None = None) -> None:
+        listed = ", ".join(repr(printable(name[:64])) for name in owners[:8])
+        listed += f" and {len(owners) - 8} more" if len(owners) > 8 else ""
+        said = (
+            f"{len(owners)} participants have the {what}: {listed}"
+            if owners
+            else (f"no participant that can be asked has the {what}")
+        )
+        if before is not None:
+            had = repr(printable(before))
+            said = f"the {what} was that of {had}, which has it no more, but {listed or 'none'} has"
+        super().__init__(f"{said}; say which participant is meant")
+        self.owners = tuple(owners)
+
+
+class OwnerChanged(OwnerUnknown):
+    """A participant had what is named, and has it no more; ``find(…, renew=True)`` takes another.
+
+    Attributes:
+        owner: The participant that had it.
+    """
+
+    def __init__(self, what: str, owner: str, owners: Sequence[str]) -> None:
+        super().__init__(what, owners, before=owner)
+        self.owner = owner
 
 
 class VoteRefused(UsageError):

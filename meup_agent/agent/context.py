@@ -103,7 +103,7 @@ class Context:
     @awaited
     async def call(
         self,
-        participant: str,
+        participant: str | None,
         tool: str,
         arguments: dict[str, Any] | None = None,
         *,
@@ -120,7 +120,7 @@ class Context:
         or the proposal withdrawn. :meth:`Space.call` lists the errors.
 
         Args:
-            participant: The participant that has the tool.
+            participant: The participant that has the tool; ``None``: as :meth:`Space.call`.
             tool: Its name.
             arguments: Its arguments.
             to: If it becomes a proposal: the participants that should decide it; empty: any that

@@ -21,8 +21,10 @@ import anyio
 
 from meup_agent.agent.middleware import InboundMessage, OutboundMessage, Verb, wrap
 from meup_agent.client.explanations import send_explanation
+from meup_agent.client.offer_lists import TOOLS
 from meup_agent.client.proposal import Proposal
-from meup_agent.client.proposal_handle import PendingProposal
+from meup_agent.client.proposal_handle import PendingProposal, ttl_in
+from meup_agent.client.requests import TIMEOUT
 from meup_agent.client.running_handler import awaited, handler_is
 from meup_agent.client.space import Space, names
 from meup_agent.errors import UsageError
@@ -91,13 +93,14 @@ class MiddlewareSpace(Space):
     def __init__(self, session: Session, bare: Space, layers: Sequence[Layer]) -> None:
         super().__init__(session)
         self._tools = bare._tools  # the lists that one has read, the other knows
+        self._finder = bare._finder
         self._bare = bare
         self._layers = layers
 
     @awaited
     async def call(
         self,
-        participant: str,
+        participant: str | None,
         tool: str,
         arguments: dict[str, Any] | None = None,
         *,
@@ -105,6 +108,9 @@ class MiddlewareSpace(Space):
         **options: Any,
     ) -> Any:
         """See :meth:`Space.call`."""
+        if participant is None:  # a middleware sees whom the call is for
+            timeout = ttl_in(self, options.get("timeout", "space"))
+            participant = await self._finder.owner(TOOLS, tool, timeout)
 
         async def send(given: OutboundMessage) -> Any:
             assert given.participant is not None
@@ -124,9 +130,11 @@ class MiddlewareSpace(Space):
 
     @awaited
     async def request(
-        self, to: str, method: str, params: dict[str, Any] | None = None, **options: Any
+        self, to: str | None, method: str, params: dict[str, Any] | None = None, **options: Any
     ) -> Any:
         """See :meth:`Space.request`."""
+        if to is None:
+            to = await self._finder.route(method, params or {}, options.get("timeout", TIMEOUT))
         message = self._message("request", participant=to, method=method, arguments=params)
 
         async def send(given: OutboundMessage) -> Any:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from meup_agent.client.messages import OnProgress, Progress
-    from meup_agent.client.tool_lists import ToolLists
+    from meup_agent.client.offer_lists import OfferLists
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.lifecycle import ProposalState
@@ -46,7 +46,7 @@ class Proposal:
         envelope: The proposal as it came.
     """
 
-    def __init__(self, session: Session, envelope: Envelope, tools: ToolLists) -> None:
+    def __init__(self, session: Session, envelope: Envelope, tools: OfferLists) -> None:
         call = payloads.read_proposal(envelope.payload)
         self._session = session
         self._tools = tools

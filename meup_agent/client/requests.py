@@ -116,11 +116,11 @@ async def read_pages(ask: Callable[[dict[str, Any]], Awaitable[Any]], key: str) 
     for _ in range(MAX_PAGES):
         page = payloads.as_object(await ask(params))
         is_list = is_list and isinstance(page.get(key), list)
-        listed = payloads.objects_in(page.get(key))
-        size += len(json.dumps(listed))
-        if size > MAX_LIST_CHARS:
-            break
-        items += listed
+        for item in payloads.objects_in(page.get(key)):
+            size += len(json.dumps(item))
+            if size > MAX_LIST_CHARS:
+                return Pages(items, is_list, False)
+            items.append(item)
         cursor = page.get("nextCursor")
         if not isinstance(cursor, str) or not cursor:
             return Pages(items, is_list, not cursor)

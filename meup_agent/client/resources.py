@@ -1,4 +1,4 @@
-"""Verbs for the resources and prompts that other participants offer (MCP 2025-11-25)."""
+"""Verbs for the tools, resources and prompts that others offer (MCP 2025-11-25)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
+from meup_agent.client.offer_finder import FIND_SECONDS
 from meup_agent.client.requests import TIMEOUT, read_pages
 from meup_agent.client.running_handler import awaited
 from meup_agent.errors import RequestError
@@ -17,18 +18,23 @@ from meup_agent.session.deadlines import checked_timeout
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from meup_agent.client.offer_finder import FoundTool, OfferFinder
+    from meup_agent.client.offer_lists import OfferLists
     from meup_agent.protocol.payloads import JsonObject
 
 log = logging.getLogger("meup_agent.client")
 
 
 class ResourceVerbs(ABC):
-    """Requests for resources and prompts; :class:`meup_agent.Space` has them."""
+    """Requests for lists, resources and prompts; :class:`meup_agent.Space` has them."""
+
+    _tools: OfferLists
+    _finder: OfferFinder
 
     @abstractmethod
     def request(
         self,
-        to: str,
+        to: str | None,
         method: str,
         params: dict[str, Any] | None = None,
         *,
@@ -37,6 +43,51 @@ class ResourceVerbs(ABC):
     ) -> Coroutine[Any, Any, Any]:
         """Send an MCP request."""
         ...
+
+    @awaited
+    async def tools(
+        self, participant: str, *, refresh: bool = False, timeout: float | None = TIMEOUT
+    ) -> list[dict[str, Any]]:
+        """The tools that a participant has, as MCP describes them (``name``, ``inputSchema`` …).
+
+        A list is kept, and given again without asking, until its participant says that it changed,
+        leaves, or joins anew, or our own connection is lost. While it is kept, calls and proposals
+        are checked by it before they are sent. Callers that ask at the same time share one request.
+
+        Args:
+            participant: The participant that has them.
+            refresh: Ask in any case.
+            timeout: Seconds to wait; ``None``: as long as it takes.
+
+        Raises:
+            RequestError: It was answered with an error.
+            MeupError: As :meth:`request`.
+        """
+        return await self._tools.get(participant, timeout=timeout, refresh=refresh)
+
+    @awaited
+    async def find(
+        self, tool: str, *, renew: bool = False, timeout: float = FIND_SECONDS
+    ) -> list[FoundTool]:
+        """The participants that have a tool of a name, those that came first first.
+
+        Every present participant that we may ask is asked for its list, which is kept until it
+        changes; one that does not answer is left out, and asked again half a minute later.
+
+        Names are claimed by whichever participant likes. So the participant that alone has a name
+        when it is first looked for, here or by :meth:`call` and :meth:`request` without a
+        participant, is its owner from then on: they go to no other, and raise
+        :exc:`OwnerChanged` once others have the tool and the owner has not.
+
+        Args:
+            tool: The tool's name.
+            renew: Forget the owner; the participant that alone has it now becomes its owner.
+            timeout: Seconds to wait for each participant's list.
+
+        Raises:
+            ConnectionFailed: Our own connection has failed.
+        """
+        return await self._finder.find(tool, timeout, renew=renew)
 
     @awaited
     async def resources(
@@ -71,12 +122,12 @@ class ResourceVerbs(ABC):
 
     @awaited
     async def read_resource(
-        self, participant: str, uri: str, *, timeout: float | None = TIMEOUT
+        self, participant: str | None, uri: str, *, timeout: float | None = TIMEOUT
     ) -> list[dict[str, Any]]:
         """The contents of a resource: objects with ``uri`` and ``text`` or ``blob`` (base64).
 
         Args:
-            participant: The participant that has it.
+            participant: The participant that has it; ``None``: the only one (:meth:`Space.find`).
             uri: Its URI.
             timeout: Seconds to wait; ``None``: as long as it takes.
 
@@ -104,7 +155,7 @@ class ResourceVerbs(ABC):
     @awaited
     async def prompt(
         self,
-        participant: str,
+        participant: str | None,
         name: str,
         arguments: dict[str, str] | None = None,
         *,
@@ -113,7 +164,7 @@ class ResourceVerbs(ABC):
         """A prompt with its arguments filled in: an object with ``messages``.
 
         Args:
-            participant: The participant that has it.
+            participant: The participant that has it; ``None``: the only one (:meth:`Space.find`).
             name: Its name.
             arguments: Its arguments.
             timeout: Seconds to wait; ``None``: as long as it takes.
@@ -128,7 +179,7 @@ class ResourceVerbs(ABC):
     @awaited
     async def complete(
         self,
-        participant: str,
+        participant: str | None,
         ref: dict[str, str],
         argument: str,
         value: str,
@@ -139,7 +190,7 @@ class ResourceVerbs(ABC):
         """Values that would complete an argument of a prompt, or of a template of resources.
 
         Args:
-            participant: The participant that has it.
+            participant: The participant that has it; ``None``: the only one (:meth:`Space.find`).
             ref: ``{"type": "ref/prompt", "name": …}`` or ``{"type": "ref/resource", "uri": …}``.
             argument: The argument's name.
             value: Its beginning.

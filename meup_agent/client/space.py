@@ -15,12 +15,13 @@ from meup_agent.client.explanations import (
     explainer_of,
 )
 from meup_agent.client.management import SpaceManagement
+from meup_agent.client.offer_finder import OfferFinder
+from meup_agent.client.offer_lists import TOOLS, OfferLists
 from meup_agent.client.proposal import Proposal, ProposalRecord
 from meup_agent.client.proposal_handle import PendingProposal, ProposalHandle, Ttl, propose, ttl_in
 from meup_agent.client.requests import TIMEOUT, request
 from meup_agent.client.resources import ResourceVerbs
 from meup_agent.client.running_handler import awaited
-from meup_agent.client.tool_lists import ToolLists
 from meup_agent.client.waits import wait_for_participant
 from meup_agent.errors import AmbiguousProposal, UsageError
 from meup_agent.protocol import kinds, payloads
@@ -49,7 +50,8 @@ class Space(SpaceManagement, ControlVerbs, ResourceVerbs):
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self._tools = ToolLists(session)
+        self._tools = OfferLists(session)
+        self._finder = OfferFinder(session, self._tools)
 
     @property
     def me(self) -> str:
@@ -127,7 +129,7 @@ class Space(SpaceManagement, ControlVerbs, ResourceVerbs):
     @awaited
     async def request(
         self,
-        to: str,
+        to: str | None,
         method: str,
         params: dict[str, Any] | None = None,
         *,
@@ -142,7 +144,8 @@ class Space(SpaceManagement, ControlVerbs, ResourceVerbs):
         Giving up, by a timeout or because the caller is cancelled, cancels the request.
 
         Args:
-            to: The addressee.
+            to: The addressee; ``None``: the one participant that has the tool, prompt or resource
+                that the parameters name (:meth:`find`).
             method: The MCP method, for example ``tools/list``.
             params: Its parameters.
             timeout: Seconds to wait; ``None``: as long as it takes.
@@ -161,8 +164,11 @@ class Space(SpaceManagement, ControlVerbs, ResourceVerbs):
             RequestTimeout: No response came in time; it was cancelled.
             Refused: The gateway did not let it through.
             ParticipantGone: The addressee left, and did not come back.
+            OwnerUnknown: It is for no single participant; nothing was sent.
             ConnectionFailed: It was not sent, or its outcome is not known.
         """
+        if to is None:
+            to = await self._finder.route(method, params or {}, timeout)
         response = await request(
             self._session,
             to,
@@ -179,7 +185,7 @@ class Space(SpaceManagement, ControlVerbs, ResourceVerbs):
     @awaited
     async def call(
         self,
-        participant: str,
+        participant: str | None,
         tool: str,
         arguments: dict[str, Any] | None = None,
         *,
@@ -196,7 +202,8 @@ class Space(SpaceManagement, ControlVerbs, ResourceVerbs):
         first.
 
         Args:
-            participant: The participant that has the tool.
+            participant: The participant that has the tool; ``None``: the one that has it, found by
+                the tool's name and the same from then on (:meth:`find`).
             tool: Its name.
             arguments: Its arguments.
             to: If it becomes a proposal: the participants that should decide it; empty: any that
@@ -217,6 +224,8 @@ class Space(SpaceManagement, ControlVerbs, ResourceVerbs):
 
         Raises:
             InvalidArguments: There is no such tool, or it does not take these; nothing was sent.
+            OwnerUnknown: No single participant has a tool of that name, or no longer the one that
+                had it; nothing was sent.
             ToolError: The tool ran and failed.
             RequestError: It was answered with an error, for example for wrong arguments.
             ProposalEdited: The proposal was carried out otherwise than proposed, or it is unknown
@@ -230,6 +239,8 @@ class Space(SpaceManagement, ControlVerbs, ResourceVerbs):
         """
         seconds = ttl_in(self._session, timeout)
         params = {"name": tool, "arguments": arguments or {}}
+        if participant is None:
+            participant = await self._finder.owner(TOOLS, tool, seconds)
         made = payloads.request("tools/call", params, "")
         if self.may(kinds.MCP_REQUEST, made, to=(participant,)):
             await self._tools.check(participant, tool, arguments or {}, seconds)
@@ -248,27 +259,6 @@ class Space(SpaceManagement, ControlVerbs, ResourceVerbs):
             participant, tool, arguments, to=to, ttl=seconds, on_progress=on_progress
         ) as proposal:
             return await proposal.result(accept_edits=accept_edits)
-
-    @awaited
-    async def tools(
-        self, participant: str, *, refresh: bool = False, timeout: float | None = TIMEOUT
-    ) -> list[dict[str, Any]]:
-        """The tools that a participant has, as MCP describes them (``name``, ``inputSchema`` …).
-
-        A list is kept, and given again without asking, until its participant says that it changed,
-        leaves, or joins anew, or our own connection is lost. While it is kept, calls and proposals
-        are checked by it before they are sent. Callers that ask at the same time share one request.
-
-        Args:
-            participant: The participant that has them.
-            refresh: Ask in any case.
-            timeout: Seconds to wait; ``None``: as long as it takes.
-
-        Raises:
-            RequestError: It was answered with an error.
-            MeupError: As :meth:`request`.
-        """
-        return await self._tools.get(participant, timeout=timeout, refresh=refresh)
 
     # --- proposals ---
 

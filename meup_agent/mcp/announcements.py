@@ -21,7 +21,7 @@ from mcp.server.subscriptions import (
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_REQUEST
 
-from meup_agent.mcp.catalog import PROMPTS, RESOURCES, TEMPLATES, TOOLS
+from meup_agent.client.offer_lists import PROMPTS, RESOURCES, TEMPLATES, TOOLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -1,7 +1,8 @@
 """The offers of a space: tools, resources, templates and prompts of its participants, by name.
 
-A participant's list is asked for when it is first needed, and kept until the participant says that
-it changed, leaves or joins anew, until our capabilities change, or our connection was lost.
+The lists are those that :mod:`meup_agent.client.offer_lists` keeps; here they get the names by
+which MCP clients know what is in them, until one of them changes, our capabilities do, or our
+connection was lost.
 """
 
 from __future__ import annotations
@@ -16,6 +17,15 @@ from mcp.shared.inbound import x_mcp_header_map
 from mcp_types.methods import serialize_server_result
 from pydantic import ValidationError
 
+from meup_agent.client.offer_lists import (
+    METHODS,
+    PROMPTS,
+    RESOURCES,
+    RETRY_SECONDS,
+    TEMPLATES,
+    TOOLS,
+    lists_of,
+)
 from meup_agent.errors import MeupError, RequestError, RequestTimeout
 from meup_agent.mcp.naming import (
     Owned,
@@ -27,7 +37,6 @@ from meup_agent.mcp.naming import (
     wrap_uri,
 )
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.envelope import encode_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,37 +46,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("meup_agent.mcp")
 
-TOOLS: Final = "tools"
-PROMPTS: Final = "prompts"
-RESOURCES: Final = "resources"
-TEMPLATES: Final = "resourceTemplates"
-
-METHODS: Final = {
-    TOOLS: "tools/list",
-    PROMPTS: "prompts/list",
-    RESOURCES: "resources/list",
-    TEMPLATES: "resources/templates/list",
-}
-"""Each kind of offer, as the result names its list, and the method that asks for it."""
-
-CHANGES: Final = {
-    "notifications/tools/list_changed": (TOOLS,),
-    "notifications/prompts/list_changed": (PROMPTS,),
-    "notifications/resources/list_changed": (RESOURCES, TEMPLATES),
-}
-"""Notifications of a participant, and its lists that are to be asked for anew."""
-
 LIST_SECONDS: Final = 3.0
 """Wait for a participant's list; then it is left out, and asked for again after a while."""
 
-RETRY_SECONDS: Final = 30.0
-
-MAX_PAGES: Final = 100
 MAX_OFFERS: Final = 2000
 """Of one kind, of one participant; the largest servers have some hundreds."""
-
-MAX_LIST_BYTES: Final = 4 << 20
-"""Of those, as JSON: what a client's model is to read fits many times."""
 
 
 class Ambiguous(Exception):
@@ -257,7 +240,7 @@ class Catalog:
             epoch, retry_at = self._epoch, None
             items: list[JsonObject] = []
             try:
-                items = await self._ask(participant, METHODS[kind])
+                items = await self._ask(participant, kind)
             except RequestError:
                 pass  # it has none of these
             except RequestTimeout:
@@ -277,36 +260,15 @@ class Catalog:
                 self._forget_derived((kind,))
                 self._changed((kind,))
 
-    async def _ask(self, participant: str, method: str) -> list[JsonObject]:
-        """All pages of a list; none where we may not ask."""
-        asking = payloads.request(method, {}, "")
+    async def _ask(self, participant: str, kind: str) -> list[JsonObject]:
+        """A list, from what the space's participant knows; none where we may not ask."""
+        asking = payloads.request(METHODS[kind], {}, "")
         if not self._space.may(kinds.MCP_REQUEST, asking, to=(participant,)):
             return []
-        items: list[JsonObject] = []
-        cursor: object = None
-        size = 0
-        deadline = anyio.current_time() + LIST_SECONDS
-        for _ in range(MAX_PAGES):
-            page = payloads.as_object(
-                await self._space.request(
-                    participant,
-                    method,
-                    {"cursor": cursor} if cursor else {},
-                    timeout=max(deadline - anyio.current_time(), 0.0),
-                    idempotent=True,
-                )
-            )
-            for item in payloads.objects_in(page.get(_list_name(method))):
-                size += len(encode_json(item))
-                if size > MAX_LIST_BYTES or len(items) == MAX_OFFERS:
-                    log.warning("%s of %r is too long, and was cut", method, participant)
-                    return items
-                items.append(item)
-            cursor = page.get("nextCursor")
-            if not isinstance(cursor, str) or not cursor:
-                return items
-        log.warning("%s of %r has too many pages, and was cut", method, participant)
-        return items
+        items = await lists_of(self._space).get(participant, kind=kind, timeout=LIST_SECONDS)
+        if len(items) > MAX_OFFERS:
+            log.warning("the %s of %r are too many, and were cut", kind, participant)
+        return items[:MAX_OFFERS]
 
     # --- names ---
 
@@ -325,10 +287,6 @@ class Catalog:
             else:
                 offers[offer.exposed] = offer
         return offers
-
-
-def _list_name(method: str) -> str:
-    return next(kind for kind, each in METHODS.items() if each == method)
 
 
 def _named(kind: str, lists: dict[str, list[JsonObject]], bare: str | None) -> Iterator[Offer]:

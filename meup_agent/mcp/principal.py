@@ -10,9 +10,10 @@ from mcp.server.subscriptions import ListenHandler, ResourceUpdated
 
 from meup_agent.agent.agent import Agent
 from meup_agent.client.messages import Request
+from meup_agent.client.offer_lists import CHANGES
 from meup_agent.errors import MeupError, SessionEnded
 from meup_agent.mcp.announcements import Announcements, ClientSessions
-from meup_agent.mcp.catalog import CHANGES, Catalog
+from meup_agent.mcp.catalog import Catalog
 from meup_agent.mcp.client_calls import ASKED, ClientCalls
 from meup_agent.mcp.subscribed_resources import SubscribedResources
 from meup_agent.protocol import kinds, payloads

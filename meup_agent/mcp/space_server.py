@@ -14,6 +14,7 @@ from mcp.shared.inbound import validate_mcp_param_headers
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from meup_agent.client.offer_lists import PROMPTS, RESOURCES, TEMPLATES, TOOLS
 from meup_agent.errors import MeupError, RequestError
 from meup_agent.mcp.announcements import MAX_SUBSCRIPTIONS
 from meup_agent.mcp.calls import (
@@ -26,7 +27,7 @@ from meup_agent.mcp.calls import (
     tool_error,
 )
 from meup_agent.mcp.cancellation import SDK_SECONDS, OpenStreams
-from meup_agent.mcp.catalog import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Ambiguous
+from meup_agent.mcp.catalog import Ambiguous
 from meup_agent.mcp.client_calls import declared_only
 from meup_agent.mcp.decisions import CANCELLED
 from meup_agent.mcp.naming import wrap_uri

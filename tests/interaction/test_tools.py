@@ -8,6 +8,7 @@ import pytest
 from meup_agent import Agent, Context, Limits, Settings, Space
 from meup_agent.errors import InvalidArguments, RequestError, RequestTimeout, UsageError
 from meup_agent.protocol import kinds, payloads
+from tests.interaction.offer_lists import LIST, READ, WRITE, ask, lister, names, writer
 from tests.interaction.people import (
     PATIENCE,
     QUICK,
@@ -22,7 +23,6 @@ from tests.interaction.people import (
     taped,
     until,
 )
-from tests.interaction.tool_lists import LIST, READ, WRITE, ask, lister, names, writer
 
 pytestmark = pytest.mark.anyio
 

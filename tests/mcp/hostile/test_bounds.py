@@ -10,8 +10,8 @@ import mcp_types as types
 import pytest
 
 from meup_agent import Agent, Proposal, Request, Space
+from meup_agent.client import requests
 from meup_agent.errors import RequestError
-from meup_agent.mcp import catalog
 from meup_agent.mcp.naming import Owned
 from meup_agent.mcp.sdk_logs import PacedLines
 from meup_agent.mcp.server_process import MAX_MESSAGE_BYTES
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_list_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog, "MAX_LIST_BYTES", 10_000)
+    monkeypatch.setattr(requests, "MAX_LIST_CHARS", 10_000)
     agent = Agent("large")
 
     @agent.on_request("tools/list")

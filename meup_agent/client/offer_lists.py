@@ -1,4 +1,4 @@
-"""The tools that others have: their lists, kept until they change, and calls checked by them."""
+"""Lists of what others offer, tools first, kept until they change; and calls checked by them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -32,6 +32,7 @@ from meup_agent.session.deadlines import checked_timeout
 
 if TYPE_CHECKING:
     from meup_agent.client.schema_check import Checker
+    from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.payloads import JsonObject
     from meup_agent.reasons import Cause
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("meup_agent.client")
 
-MAX_KEPT_LISTS: Final = 256
+MAX_KEPT_LISTS: Final = 1_024
 MAX_KEPT_CHARS: Final = 16 * 1024 * 1024
 """Of all lists that are kept; those not asked for the longest go first."""
 
@@ -54,9 +55,32 @@ MAX_NAMED_TOOLS: Final = 20
 """Tools that an error names; and characters of each name."""
 MAX_NAME_CHARS: Final = 64
 
-LIST_CHANGED: Final = "notifications/tools/list_changed"
+RETRY_SECONDS: Final = 30.0
+"""After which a participant that did not give a list is asked for it again, unless it changes."""
 
-_NO_EXCHANGE: Final = Key("job", "", "tools/list")
+TOOLS: Final = "tools"
+PROMPTS: Final = "prompts"
+RESOURCES: Final = "resources"
+TEMPLATES: Final = "resourceTemplates"
+
+METHODS: Final = {
+    TOOLS: "tools/list",
+    PROMPTS: "prompts/list",
+    RESOURCES: "resources/list",
+    TEMPLATES: "resources/templates/list",
+}
+"""Each kind of offer, as the result names its list, and the method that asks for it."""
+
+CHANGES: Final = {
+    "notifications/tools/list_changed": (TOOLS,),
+    "notifications/prompts/list_changed": (PROMPTS,),
+    "notifications/resources/list_changed": (RESOURCES, TEMPLATES),
+}
+"""Notifications of a participant, and its lists that are to be asked for anew."""
+
+_NAME_FIELDS: Final = {RESOURCES: "uri", TEMPLATES: "uriTemplate"}
+
+_NO_EXCHANGE: Final = Key("job", "", "list")
 
 
 @dataclass(slots=True)
@@ -66,10 +90,16 @@ class _Known:
     raw: str
     connection: int
     since: float
-    names: tuple[str, ...]
+    names: dict[str, None]
+    is_whole: bool = True  # else only its names are kept
     checkers: dict[str, Checker | None] = field(default_factory=dict[str, "Checker | None"])
 
-    def tools(self) -> list[JsonObject]:
+    @property
+    def size(self) -> int:
+        """Characters that are kept of it."""
+        return len(self.raw) or sum(map(len, self.names))
+
+    def items(self) -> list[JsonObject]:
         return payloads.objects_in(json.loads(self.raw))
 
 
@@ -90,8 +120,16 @@ class _Fetch:
         self.abandoned_for: Cause | None = None
 
 
-class ToolLists:
-    """The tool lists of the participants of a space.
+class _ListKey(NamedTuple):
+    participant: str
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{METHODS[self.kind]} to {self.participant!r}"
+
+
+class OfferLists:
+    """The lists of tools, prompts and resources of the participants of a space.
 
     A list is good until its participant says that it changed, leaves, or comes anew, and until our
     own connection is lost: we may have missed that it changed.
@@ -99,43 +137,71 @@ class ToolLists:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._kept: OrderedDict[str, _Known] = OrderedDict()
+        self._kept: OrderedDict[_ListKey, _Known] = OrderedDict()
         self._size = 0
-        self._fetches: dict[str, _Fetch] = {}
+        self._fetches: dict[_ListKey, _Fetch] = {}
+        # Those that did not give a list, and until when they are not asked again.
+        self._silent: dict[_ListKey, float] = {}
         self._listens = False
 
     async def get(
-        self, participant: str, *, timeout: float | None, refresh: bool = False
+        self,
+        participant: str,
+        *,
+        kind: str = TOOLS,
+        timeout: float | None,
+        refresh: bool = False,
     ) -> list[JsonObject]:
-        """A participant's tools; see :meth:`meup_agent.Space.tools`."""
-        timeout = checked_timeout(timeout)
-        known = None if refresh else self._fresh(participant)
-        if known is not None:
+        """A participant's list; see :meth:`meup_agent.Space.tools`."""
+        timeout, key = checked_timeout(timeout), _ListKey(participant, kind)
+        known = None if refresh else self._fresh(key)
+        if known is not None and known.is_whole:
             await checkpoint()
-            return known.tools()
+            return known.items()
         if not self._listens:
             self._listens = True
             self._session.watchers.listen(self)
         deadline = math.inf if timeout is None else self._session.now() + timeout
         if not begins_more(self._session):
             # What its handler must not begin is not begun for it by others.
-            return (await self._read(participant, _Fetch(0, deadline))).tools()
-        fetch = None if refresh else self._fetches.get(participant)
+            return (await self._read(key, _Fetch(0, deadline))).items()
+        fetch = None if refresh else self._fetches.get(key)
         if fetch is not None:
             try:
-                return await self._wait(participant, fetch, deadline)
+                return await self._wait(key, fetch, deadline)
             except RequestTimeout:
                 # It was the deadline of the caller that began it, and ours may be later.
                 if self._session.now() >= deadline:
                     raise
-        return await self._wait(participant, self._begin(participant, deadline), math.inf)
+        return await self._wait(key, self._begin(key, deadline), math.inf)
+
+    def has(self, participant: str, kind: str, name: str) -> bool | None:
+        """True if a participant lists a name; ``None`` if its list is not known."""
+        known = self._fresh(_ListKey(participant, kind))
+        return None if known is None else name in known.names
+
+    def described(self, participant: str, kind: str, name: str) -> JsonObject:
+        """The first thing of a name in a list that is kept, as it is described there."""
+        known, field = self._fresh(_ListKey(participant, kind)), name_field(kind)
+        items = known.items() if known is not None and known.is_whole else []
+        return next((each for each in items if each.get(field) == name), {field: name})
+
+    def is_silent(self, participant: str, kind: str) -> bool:
+        """True for a while after a participant did not give a list."""
+        return self._silent.get(_ListKey(participant, kind), -math.inf) > self._session.now()
+
+    def note_silent(self, participant: str, kind: str) -> None:
+        """Note that a participant did not give a list."""
+        if participant in self._session.table.roster:
+            self._silent[_ListKey(participant, kind)] = self._session.now() + RETRY_SECONDS
 
     async def check(
         self, participant: str, tool: str, arguments: JsonObject, timeout: float | None
     ) -> None:
         """Raise :exc:`InvalidArguments` if it is known that a tool will not take some arguments."""
-        known = self._fresh(participant)
-        if known is None:
+        key = _ListKey(participant, TOOLS)
+        known = self._fresh(key)
+        if known is None or not known.is_whole:
             return
         try:
             _check(known, participant, tool, arguments)
@@ -150,8 +216,8 @@ class ToolLists:
         except MeupError as error:
             log.info("the tool list of %r is old, and could not be had: %s", participant, error)
             return
-        known = self._fresh(participant)
-        if known is not None:
+        known = self._fresh(key)
+        if known is not None and known.is_whole:
             _check(known, participant, tool, arguments)
 
     # --- what changes a list ---
@@ -159,36 +225,36 @@ class ToolLists:
     def put(self, envelope: Envelope) -> None:
         """Forget the list that an envelope says has changed."""
         if envelope.kind == kinds.MCP_REQUEST:
-            known = envelope.sender in self._kept or envelope.sender in self._fetches
             # Looked for before the payload is read: mostly it is something else.
-            if (
-                known
-                and b"list_changed" in envelope.raw_payload
-                and payloads.read_call(envelope.payload).method == LIST_CHANGED
-            ):
-                self._forget(envelope.sender)
+            if b"list_changed" in envelope.raw_payload:
+                method = payloads.read_call(envelope.payload).method
+                for kind in CHANGES.get(method, ()):
+                    self._forget(_ListKey(envelope.sender, kind))
         elif envelope.kind == kinds.SYSTEM_PRESENCE and envelope.sender in kinds.GATEWAY_NAMES:
             participant = read_participant(envelope.payload_object.get("participant"))
             if participant is not None:
-                self._forget(participant.id)
+                for kind in METHODS:
+                    self._forget(_ListKey(participant.id, kind))
         elif envelope.kind == kinds.SYSTEM_WELCOME and envelope.sender in kinds.GATEWAY_NAMES:
             roster = self._session.table.roster
-            for name in [name for name in self._kept if name not in roster]:
-                self._forget(name)
+            for key in {*self._kept, *self._silent}:
+                if key.participant not in roster:
+                    self._forget(key)
 
-    def _forget(self, participant: str) -> None:
-        known = self._kept.pop(participant, None)
+    def _forget(self, key: _ListKey) -> None:
+        known = self._kept.pop(key, None)
         if known is not None:
-            self._size -= len(known.raw)
+            self._size -= known.size
         # Callers that wait for a list get it; a later call asks anew.
-        self._fetches.pop(participant, None)
+        self._fetches.pop(key, None)
+        self._silent.pop(key, None)
 
-    def _fresh(self, participant: str) -> _Known | None:
+    def _fresh(self, key: _ListKey) -> _Known | None:
         """The list that we have, if nothing can have changed it unseen."""
-        known = self._kept.get(participant)
+        known = self._kept.get(key)
         if known is None or not self._is_current(known.connection):
             return None
-        self._kept.move_to_end(participant)
+        self._kept.move_to_end(key)
         return known
 
     def _is_current(self, connection: int) -> bool:
@@ -196,17 +262,15 @@ class ToolLists:
 
     # --- asking ---
 
-    def _begin(self, participant: str, deadline: float) -> _Fetch:
+    def _begin(self, key: _ListKey, deadline: float) -> _Fetch:
         # Without a connection it leaves on the next one.
         away = 0 if self._session.table.connected else 1
         fetch = _Fetch(self._session.connections + away, deadline)
-        self._session.start_soon(
-            partial(self._fetch, participant, fetch), f"tools/list to {participant!r}"
-        )
-        self._fetches[participant] = fetch
+        self._session.start_soon(partial(self._fetch, key, fetch), str(key))
+        self._fetches[key] = fetch
         return fetch
 
-    async def _wait(self, participant: str, fetch: _Fetch, deadline: float) -> list[JsonObject]:
+    async def _wait(self, key: _ListKey, fetch: _Fetch, deadline: float) -> list[JsonObject]:
         fetch.waiting += 1
         try:
             with anyio.CancelScope(deadline=deadline):
@@ -215,79 +279,94 @@ class ToolLists:
         finally:
             fetch.waiting -= 1
             if not fetch.waiting and not fetch.done.is_set():
-                self._abandon(participant, fetch)
+                self._abandon(key, fetch)
         if fetch.error is not None:
             raise fetch.error
         if fetch.known is None:
-            raise RequestTimeout(f"tools/list to {participant!r} got no response before a deadline")
-        return fetch.known.tools()
+            raise RequestTimeout(f"{key} got no response before a deadline")
+        return fetch.known.items()
 
-    def _abandon(self, participant: str, fetch: _Fetch) -> None:
+    def _abandon(self, key: _ListKey, fetch: _Fetch) -> None:
         """Cancel a fetch that no caller waits for any more, for the last one's reason."""
         fetch.abandoned_for = cause_of_leaving(self._session)
         fetch.scope.cancel()
-        if self._fetches.get(participant) is fetch:
-            del self._fetches[participant]
+        if self._fetches.get(key) is fetch:
+            del self._fetches[key]
 
-    async def _fetch(self, participant: str, fetch: _Fetch) -> None:
+    async def _fetch(self, key: _ListKey, fetch: _Fetch) -> None:
         """Ask for all pages, in a task that is no handler's."""
         fetching = RunningHandler(_NO_EXCHANGE, None, lambda: fetch.abandoned_for)
         try:
             with fetch.scope, handler_is(fetching):
-                fetch.known = await self._read(participant, fetch)
+                fetch.known = await self._read(key, fetch)
         except Exception as error:  # every caller that waits raises it
             fetch.error = error
         finally:
             if fetch.known is None and fetch.error is None:
-                fetch.error = OutcomeUnknown(f"tools/list to {participant!r} was given up")
+                fetch.error = OutcomeUnknown(f"{key} was given up")
             fetch.done.set()
-            if self._fetches.get(participant) is fetch:
-                del self._fetches[participant]
+            if self._fetches.get(key) is fetch:
+                del self._fetches[key]
 
-    async def _read(self, participant: str, fetch: _Fetch) -> _Known:
+    async def _read(self, key: _ListKey, fetch: _Fetch) -> _Known:
         """The whole list; kept, if nothing can have changed it on its way."""
 
         async def ask(params: JsonObject) -> object:
             left = fetch.deadline - self._session.now()
             response = await request(
                 self._session,
-                participant,
-                "tools/list",
+                key.participant,
+                METHODS[key.kind],
                 params,
                 timeout=None if math.isinf(left) else max(left, 0.0),
                 idempotent=True,
             )
             return result_of(response)
 
-        tools, is_list, is_whole = await read_pages(ask, "tools")
-        names = tuple(str(each["name"]) for each in tools if isinstance(each.get("name"), str))
-        known = _Known(json.dumps(tools), fetch.connection, self._session.now(), names)
+        items, is_list, is_whole = await read_pages(ask, key.kind)
+        field = name_field(key.kind)
+        listed = (each.get(field) for each in items)
+        names = dict.fromkeys(name for name in listed if isinstance(name, str))
+        raw, now = json.dumps(items), self._session.now()
+        known = _Known(raw, fetch.connection, now, names)
+        if not is_list:
+            # It may have some all the same, and calls of them are not to be refused by this.
+            log.info("%s was answered with no list of %s", key, key.kind)
+        elif self._fetches.get(key) is fetch and self._is_current(fetch.connection):
+            # Of a cut list the names may be found; nothing is refused by it.
+            kept = known if is_whole else _Known("", fetch.connection, now, names, is_whole=False)
+            self._keep(key, kept)
         if not is_whole:
-            log.warning("the tool list of %r is too long, and was cut", participant)
-        elif not is_list:
-            # It may have tools all the same, and calls of them are not to be refused by this.
-            log.info("%r answers tools/list with no list of tools", participant)
-        elif self._fetches.get(participant) is fetch and self._is_current(fetch.connection):
-            self._keep(participant, known)
+            log.warning("the answer to %s is too long, and was cut", key)
         return known
 
-    def _keep(self, participant: str, known: _Known) -> None:
-        old = self._kept.pop(participant, None)
-        self._size += len(known.raw) - (0 if old is None else len(old.raw))
-        self._kept[participant] = known
+    def _keep(self, key: _ListKey, known: _Known) -> None:
+        old = self._kept.pop(key, None)
+        self._size += known.size - (0 if old is None else old.size)
+        self._kept[key] = known
         while len(self._kept) > MAX_KEPT_LISTS or self._size > MAX_KEPT_CHARS:
             _, oldest = self._kept.popitem(last=False)
-            self._size -= len(oldest.raw)
+            self._size -= oldest.size
+
+
+def lists_of(space: Space) -> OfferLists:
+    """The lists that a space keeps: for views over them, and no verb of a user's."""
+    return space._tools  # pyright: ignore[reportPrivateUsage]
+
+
+def name_field(kind: str) -> str:
+    """The key by which a list of a kind names its items."""
+    return _NAME_FIELDS.get(kind, "name")
 
 
 def _check(known: _Known, participant: str, tool: str, arguments: JsonObject) -> None:
-    """Raise if a list says that a tool will not take some arguments; as :meth:`ToolLists.check`."""
+    """Raise if a list says that a tool will not take some arguments."""
     if tool not in known.names:
         raise InvalidArguments(
-            f"{participant!r} has no tool {tool!r}; it has {_listed(known.names)}"
+            f"{participant!r} has no tool {tool!r}; it has {_listed(list(known.names))}"
         )
     if tool not in known.checkers:
-        described = next(each for each in known.tools() if each.get("name") == tool)
+        described = next(each for each in known.items() if each.get("name") == tool)
         whose = f"{tool[:MAX_NAME_CHARS]!r} of {participant!r}"
         known.checkers[tool] = checker_for(described.get("inputSchema"), whose)
     checker = known.checkers[tool]
@@ -300,7 +379,7 @@ def _check(known: _Known, participant: str, tool: str, arguments: JsonObject) ->
         )
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _listed(names: list[str]) -> str:
     shown = ", ".join(repr(printable(name[:MAX_NAME_CHARS])) for name in names[:MAX_NAMED_TOOLS])
     more = f" and {len(names) - MAX_NAMED_TOOLS} more" if len(names) > MAX_NAMED_TOOLS else ""
     return f"{shown}{more}" if names else "none"

@@ -65,9 +65,14 @@ class Lister:
         """Wait until the list was asked for so many times; the latest request."""
 
         def asks(envelope: Envelope) -> bool:
-            return envelope.kind == kinds.MCP_REQUEST and call_of(envelope).method == LIST
+            is_list = envelope.kind == kinds.MCP_REQUEST and call_of(envelope).method == LIST
+            return is_list and "mallory" in envelope.to
 
         return await self.tape.until(asks, count)
+
+    def count(self) -> int:
+        """The times that the list was asked for."""
+        return len([each for each in self.tape.calls(LIST) if "mallory" in each.to])
 
     async def give(self, request: Envelope, *tools: dict[str, Any], **more: Any) -> None:
         payload = payloads.result(request.id, {"tools": tools} | more)

@@ -1,0 +1,286 @@
+"""Tools, prompts and resources are found by name, and stay their owner's."""
+
+from typing import Any
+
+import anyio
+import pytest
+
+from meup_agent import Agent, Request, Space
+from meup_agent.client import offer_finder, requests
+from meup_agent.errors import OwnerChanged, OwnerUnknown, ToolError, UsageError
+from meup_agent.protocol import kinds
+from tests.interaction.offer_lists import READ, WRITE, lister, writer
+from tests.interaction.people import (
+    PATIENCE,
+    Meeting,
+    Notes,
+    gathered,
+    join,
+    taped,
+    until,
+)
+
+pytestmark = pytest.mark.anyio
+
+IN_MEMORY = pytest.mark.parametrize("meeting", ["memory"], indirect=True)
+
+
+async def owners(space: Space, tool: str = "write", **options: Any) -> list[str]:
+    return [each.participant for each in await space.find(tool, **options)]
+
+
+async def here(space: Space, *names: str) -> None:
+    await until(lambda: {each.id for each in space.participants} >= set(names))
+
+
+async def gone(space: Space, name: str) -> None:
+    await until(lambda: name not in {each.id for each in space.participants})
+
+
+async def test_a_tool_is_found_and_called_by_its_name_alone(meeting: Meeting, notes: Notes) -> None:
+    async with gathered(meeting, writer(notes), "second") as (_, space), taped(space) as tape:
+        [found] = await space.find("write")
+        assert (found.participant, found.name) == ("tools", "write")
+        assert found.described["inputSchema"]["required"] == ["path"]
+        assert await space.find("erase") == []
+        assert await space.call(None, "write", {"path": "a"}) == "a"
+        params = {"name": "write", "arguments": {"path": "b"}}
+        result = await space.request(None, "tools/call", params)
+        assert result["content"][0]["text"] == "b"
+        with pytest.raises(OwnerUnknown, match="no participant that can be asked has the tool"):
+            await space.call(None, "erase")
+        # The list is asked for once, and the call names the participant that was found.
+        assert len(tape.calls("tools/list")) == 1
+        assert {each.to for each in tape.calls("tools/call")} == {("tools",)}
+    assert notes.all == [("write", "a", 0), ("write", "b", 0)]
+
+
+async def test_a_newcomer_takes_no_name_over(meeting: Meeting, notes: Notes) -> None:
+    """A participant claims the name of a known tool between `find` and `call`."""
+    stolen = Notes()
+    async with gathered(meeting, writer(notes), "second") as (_, space):
+        assert await owners(space) == ["tools"]
+        async with join(meeting, writer(stolen), "mallory"):
+            await here(space, "mallory")
+            assert await space.call(None, "write", {"path": "a"}) == "a"
+            assert await owners(space) == ["tools", "mallory"]
+            assert await space.call(None, "write", {"path": "b"}) == "b"
+    assert stolen.all == []
+    assert len(notes.all) == 2
+
+
+@IN_MEMORY
+async def test_a_name_whose_owner_has_gone_is_nobody_elses(meeting: Meeting, notes: Notes) -> None:
+    stolen = Notes()
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, "second") as space:
+            async with join(meeting, writer(notes)):
+                await here(space, "tools")
+                assert await space.call(None, "write", {"path": "a"}) == "a"
+            async with join(meeting, writer(stolen), "mallory"):
+                await gone(space, "tools")
+                await here(space, "mallory")
+                with pytest.raises(OwnerChanged, match="was that of 'tools', which has it no") as e:
+                    await space.call(None, "write", {"path": "b"})
+                assert (e.value.owner, e.value.owners) == ("tools", ("mallory",))
+                assert await owners(space) == ["mallory"]
+                with pytest.raises(OwnerChanged):
+                    await space.request(None, "tools/call", {"name": "write", "arguments": {}})
+                assert stolen.all == []
+                # Only the caller gives the name away.
+                assert await owners(space, renew=True) == ["mallory"]
+                assert await space.call(None, "write", {"path": "c"}) == "c"
+    assert (notes.all, stolen.all) == ([("write", "a", 0)], [("write", "c", 0)])
+
+
+@IN_MEMORY
+async def test_a_call_waits_for_an_owner_that_is_away_for_a_moment(
+    meeting: Meeting, notes: Notes
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, "second") as space, anyio.create_task_group() as tasks:
+            async with join(meeting, writer(notes)):
+                await here(space, "tools")
+                assert await owners(space) == ["tools"]
+            await gone(space, "tools")
+            async with taped(space) as tape:
+                tasks.start_soon(space.call, None, "write", {"path": "later"})
+                asked = await tape.until(lambda each: each.kind == kinds.MCP_REQUEST)
+            assert asked.to == ("tools",)
+            tasks.cancel_scope.cancel()
+
+
+@IN_MEMORY
+async def test_two_with_one_name_are_ambiguous(meeting: Meeting, notes: Notes) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, writer(notes)),
+            join(meeting, writer(notes), "deep"),
+            join(meeting, "second") as space,
+        ):
+            with pytest.raises(
+                OwnerUnknown, match="2 participants have the tool 'write'"
+            ) as caught:
+                await space.call(None, "write", {"path": "a"})
+            assert caught.value.owners == ("tools", "deep")
+            assert await owners(space) == ["tools", "deep"]
+            assert await space.call("deep", "write", {"path": "b"}) == "b"
+    assert notes.all == [("write", "b", 0)]
+
+
+@IN_MEMORY
+async def test_a_list_that_changes_does_not_move_a_call_that_is_open(
+    meeting: Meeting, notes: Notes
+) -> None:
+    answers = list[Any]()
+
+    async def call(space: Space) -> None:
+        answers.append(await space.call(None, "write", {"path": "a"}))
+
+    with anyio.fail_after(PATIENCE):
+        async with lister(meeting) as mallory, join(meeting, "second") as space:
+            async with anyio.create_task_group() as tasks, taped(space) as tape:
+                tasks.start_soon(call, space)
+                await mallory.give(await mallory.asked(1), WRITE)
+                asked = await tape.until(lambda each: each in tape.calls("tools/call"))
+                await mallory.say_changed("changed")
+                async with join(meeting, writer(notes)):
+                    await here(space, "tools")
+                    await mallory.raw.say(
+                        kinds.MCP_RESPONSE,
+                        {"jsonrpc": "2.0", "id": asked.id, "result": {"content": []}},
+                        id="late",
+                        to=("second",),
+                        correlation=(asked.id,),
+                    )
+                    await until(lambda: bool(answers))
+                    # The list was forgotten; its owner says that it has the tool no more.
+                    async with anyio.create_task_group() as asking:
+                        asking.start_soon(raises_changed, space)
+                        await mallory.give(await mallory.asked(2), READ)
+    assert notes.all == []
+
+
+async def raises_changed(space: Space) -> None:
+    with pytest.raises(OwnerChanged, match=r"that of 'mallory', .* but 'tools' has"):
+        await space.call(None, "write", {"path": "b"})
+
+
+@IN_MEMORY
+async def test_a_million_tools_hide_no_other(
+    meeting: Meeting, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "MAX_PAGES", 3)
+    flood = [{"name": f"tool{number}", "inputSchema": {}} for number in range(1000)]
+    with anyio.fail_after(PATIENCE):
+        async with (
+            lister(meeting) as mallory,
+            join(meeting, writer(notes)),
+            join(meeting, "second") as space,
+        ):
+
+            async def answer() -> None:
+                for page in range(1, 4):
+                    await mallory.give(await mallory.asked(page), *flood, nextCursor=str(page))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(answer)
+                assert await owners(space) == ["tools"]
+            # It is not asked again, though its list was cut, and its names are known.
+            assert await space.call(None, "write", {"path": "a"}) == "a"
+            assert await owners(space, "tool7") == ["mallory"]
+            assert mallory.count() == 3
+
+
+@IN_MEMORY
+async def test_one_that_does_not_answer_is_left_out(meeting: Meeting, notes: Notes) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with (
+            lister(meeting) as mallory,
+            join(meeting, writer(notes)),
+            join(meeting, "second") as space,
+        ):
+            assert await owners(space, timeout=0.05) == ["tools"]
+            assert await owners(space, "read") == ["tools"]
+            assert mallory.count() == 1
+            # What it says of its list is a reason to ask again.
+            await mallory.say_changed("changed")
+            async with anyio.create_task_group() as tasks:
+                found = list[str]()
+
+                async def find() -> None:
+                    found.extend(await owners(space))
+
+                tasks.start_soon(find)
+                await mallory.give(await mallory.asked(2), WRITE)
+            assert found == ["mallory", "tools"]
+
+
+@IN_MEMORY
+async def test_only_so_many_are_asked(
+    meeting: Meeting, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Newcomers crowd out no participant that was there before."""
+    monkeypatch.setattr(offer_finder, "MAX_ASKED", 1)
+    monkeypatch.setattr(offer_finder, "MAX_PINNED", 1)
+    async with gathered(meeting, writer(notes), "second") as (_, space):
+        assert await owners(space) == ["tools"]
+        with pytest.raises(UsageError, match="no more are kept"):
+            await space.call(None, "read")
+
+
+@IN_MEMORY
+async def test_resources_and_prompts_are_routed_by_their_names(
+    meeting: Meeting, notes: Notes
+) -> None:
+    library, said = Agent("tools"), list[str]()
+    lists: dict[str, dict[str, Any]] = {
+        "resources/list": {"resources": [{"uri": "notes://today", "name": "today"}]},
+        "prompts/list": {"prompts": [{"name": "greet"}]},
+        "resources/read": {"contents": [{"uri": "notes://today", "text": "rain"}]},
+        "prompts/get": {"messages": []},
+        "completion/complete": {"completion": {"values": ["ann"]}},
+    }
+
+    @library.on_request("resources/*", "prompts/*", "completion/*")
+    async def answer(request: Request) -> dict[str, Any]:
+        said.append(request.method)
+        return lists[request.method]
+
+    async with gathered(meeting, library, "second") as (_, space):
+        [text] = await space.read_resource(None, "notes://today")
+        assert text["text"] == "rain"
+        assert await space.prompt(None, "greet", {"name": "ann"}) == {"messages": []}
+        ref = {"type": "ref/prompt", "name": "greet"}
+        assert await space.complete(None, ref, "name", "a") == ["ann"]
+        # Each list is asked for once.
+        assert (said.count("prompts/list"), said.count("resources/list")) == (1, 1)
+        with pytest.raises(OwnerUnknown, match="the resource 'notes://never'"):
+            await space.read_resource(None, "notes://never")
+        for method in ("tools/list", "tools/call", "completion/complete"):
+            with pytest.raises(UsageError, match="say which participant it is for"):
+                await space.request(None, method, {})
+
+
+@IN_MEMORY
+async def test_a_handler_calls_by_name(meeting: Meeting, notes: Notes) -> None:
+    bot = Agent("second")
+
+    @bot.tool
+    async def twice(path: str, space: Space) -> str:
+        with pytest.raises(ToolError):
+            await space.call(None, "write", {"path": "full"})
+        return str(await space.call(None, "write", {"path": path}))
+
+    tools = Agent("tools")
+
+    @tools.tool
+    async def write(path: str) -> str:
+        notes(path)
+        if path == "full":
+            raise ValueError(path)
+        return path
+
+    async with gathered(meeting, tools, bot, "deep") as (_, _, space):
+        assert await space.call("second", "twice", {"path": "a"}) == "a"
+    assert notes.all == ["full", "a"]
