@@ -59,8 +59,10 @@ class InboxBacklog:
         Returns:
             Those to look at now: the latest decided ones, for the history, and the most urgent.
         """
-        decided = [entry for entry in entries if not entry.state.is_pending]
-        pending = [entry for entry in entries if entry.state.is_pending]
+        decided: list[ProposalEntry] = []
+        pending: list[ProposalEntry] = []
+        for entry in entries:
+            (pending if entry.state.is_pending else decided).append(entry)
         pending.sort(key=_urgency)
         self._waiting = pending[: MAX_AT_FIRST - 1 : -1]
         self._came.notify_all()

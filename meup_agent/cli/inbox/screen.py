@@ -51,6 +51,11 @@ presses one meant what was there before."""
 WIDE: Final = 100
 """Columns from which on the queue stands beside the decision."""
 
+QUEUE_WIDTH: Final = 36
+CARD_MARGIN: Final = 3
+SCROLLBAR: Final = 1
+"""Columns of the queue, beside the text of a card, and of a scrollbar."""
+
 Edit = Callable[[str], Awaitable[str]]
 """Lets a person edit a text; the text afterwards."""
 
@@ -73,11 +78,11 @@ class InboxApp(App[None]):
     Screen { layout: vertical; }
     #head { height: 1; background: $panel; padding: 0 1; }
     #body { height: 1fr; }
-    #queue { width: 36; background: $panel; padding: 0 0 0 0; scrollbar-size-vertical: 1; }
+    #queue { width: 36; background: $panel; overflow-y: scroll; scrollbar-size-vertical: 1; }
     .narrow #queue { display: none; }
     #decision { width: 1fr; }
     #banner { height: auto; padding: 0 1; display: none; background: $error; color: white; }
-    #card { height: 1fr; padding: 1 1 0 2; scrollbar-size-vertical: 1; }
+    #card { height: 1fr; padding: 1 1 0 2; overflow-y: scroll; scrollbar-size-vertical: 1; }
     #note { height: 1; padding: 0 1; }
     #ask { height: auto; padding: 0 1; background: $panel; display: none; }
     #words { display: none; border: none; height: 1; padding: 0 1; background: $panel; }
@@ -149,6 +154,9 @@ class InboxApp(App[None]):
 
     def _follow_width(self, width: int) -> None:
         self.screen.set_class(width < WIDE, "narrow")
+        beside = QUEUE_WIDTH if width >= WIDE else 0
+        self.query_one("#queue", QueueView).expect(QUEUE_WIDTH - SCROLLBAR)
+        self.query_one("#card", RowsView).expect(width - beside - CARD_MARGIN - SCROLLBAR)
 
     async def _follow(self, changes: InboxChanges) -> None:
         async for change in changes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
@@ -25,10 +25,35 @@ if TYPE_CHECKING:
     from meup_agent.approval.inbox_item import InboxItem
 
 
-class RowsView(ScrollView):
-    """Rows, wrapped to the width; it knows how much of them has been seen."""
+class LinesView(ScrollView):
+    """Lines that scroll; the style of all of them is looked up once for each drawing."""
 
     can_focus = False
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self.base = Style()
+        self.styles_by_name = DARK
+        self._width_to_come = 0
+
+    @property
+    def width(self) -> int:
+        """Columns of its text: those that it will have, before it is laid out."""
+        return self.size.width or self._width_to_come
+
+    def expect(self, width: int) -> None:
+        """Tell the width that the layout will give it, so that it is laid out once."""
+        self._width_to_come = width
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The lines in a part of the screen."""
+        # Looking the style up walks all ancestors, which takes as long as drawing a line.
+        self.base, self.styles_by_name = self.rich_style, styles_of(self)
+        return super().render_lines(crop)
+
+
+class RowsView(LinesView):
+    """Rows, wrapped to the width; it knows how much of them has been seen."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**more)
@@ -62,7 +87,7 @@ class RowsView(ScrollView):
         self._look()
 
     def _wrap(self) -> None:
-        self._wrapped_at = self.size.width
+        self._wrapped_at = self.width
         # Before the first layout there is no width, and nothing is drawn.
         self._lines = list(wrapped(self.rows, self._wrapped_at - 1)) if self._wrapped_at else []
         self.virtual_size = Size(self._wrapped_at, len(self._lines))
@@ -91,14 +116,12 @@ class RowsView(ScrollView):
         """One line of the screen."""
         width, at = self.size.width, y + round(self.scroll_y)
         if at >= len(self._lines):
-            return Strip.blank(width, self.rich_style)
-        return to_strip(self._lines[at], styles_of(self), self.rich_style, width)
+            return Strip.blank(width, self.base)
+        return to_strip(self._lines[at], self.styles_by_name, self.base, width)
 
 
-class QueueView(ScrollView):
+class QueueView(LinesView):
     """The queue: a line for each proposal that waits, and a mark for what is chosen."""
-
-    can_focus = False
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**more)
@@ -123,7 +146,7 @@ class QueueView(ScrollView):
 
     def measure(self) -> None:
         """Let the scrollbar fit the queue; a new size lays out the whole screen, so not always."""
-        self.virtual_size = Size(self.size.width, len(self._items) * 2)
+        self.virtual_size = Size(self.width, len(self._items) * 2)
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
@@ -131,22 +154,22 @@ class QueueView(ScrollView):
         width = self.size.width
         at, line = divmod(y + round(self.scroll_y), 2)
         if at >= len(self._items):
-            return Strip.blank(width, self.rich_style)
+            return Strip.blank(width, self.base)
         item = self._items[at]
         is_current = item is self._current
-        base = self.rich_style
+        base, styles = self.base, self.styles_by_name
         if is_current:
-            base += Style.parse("on #2d3a52" if styles_of(self) is DARK else "on #d7e3f7")
+            base += Style.parse("on #2d3a52" if styles is DARK else "on #d7e3f7")
         if line == 0:
             sign = "●" if item in self._marked else "▌" if is_current else " "
             parts = [Part(f"{sign} ", "late" if item in self._marked else "key"), *title(item)]
-            return to_strip(parts, styles_of(self), base, width)
+            return to_strip(parts, styles, base, width)
         left = time_left(item).removesuffix(" left")
         who = visible(item.proposer, 40)
         room = max(width - cell_len(left) - 4, 4)
         parts = [Part(f"  {set_cell_size(who, room)} ", "dim")]
         parts.append(Part(left, "late" if "past" in left else "dim"))
-        return to_strip(parts, styles_of(self), base, width)
+        return to_strip(parts, styles, base, width)
 
 
 def styles_of(view: ScrollView) -> dict[str, str]:
