@@ -4,7 +4,8 @@ Of what a Python program does before its first line, nearly all are the imports 
 anyio and the like, and of the package. A server does these once for each process of pytest; a
 program begins as its fork, and ends, is killed and exits as any other. Programs to which the
 environment tells how Python itself begins are started as usual: see :func:`is_forkable`. So are
-those of the tests that look at what is imported, and when.
+those of the tests that look at what is imported, and when. What another program starts, such as the
+bridge its MCP server, is asked for by a launcher: see :func:`launched`.
 """
 
 import atexit
@@ -16,12 +17,15 @@ import os
 import pkgutil
 import runpy
 import select
+import shutil
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -30,15 +34,28 @@ ROOT = Path(__file__).parent.parent
 
 LIBRARIES = (
     *("anyio", "anyio.from_thread", "anyio.to_thread", "anyio._backends._asyncio", "asyncio"),
-    *("httpx", "jsonschema", "msgspec", "picows", "platformdirs", "prometheus_client", "pydantic"),
+    *("httpx", "jsonschema", "mcp", "mcp.client.sse", "mcp.client.stdio"),
+    *(
+        "mcp.client.streamable_http",
+        "mcp.server.lowlevel",
+        "mcp.server.mcpserver",
+        "mcp.server.sse",
+    ),
+    *("mcp.server.stdio", "mcp.server.streamable_http_manager"),
+    *("msgspec", "picows", "platformdirs", "prometheus_client", "pydantic"),
     *("re2", "referencing", "rfc8785", "rich.console", "rich.live"),
     *("rich.markdown", "rich.table", "starlette.applications", "starlette.responses"),
-    *("starlette.routing", "tenacity", "typer", "typer.rich_utils", "uvloop"),
+    *("starlette.routing", "tenacity", "typer", "typer.rich_utils", "uvicorn", "uvloop"),
     *("websockets.asyncio.client", "websockets.exceptions", "yaml"),
 )
 
-PACKAGE = ("meup_agent.cli.program", "meup_agent.cli.commands", "meup_agent.gateway.embedded")
+PACKAGE = (
+    *("meup_agent.cli.program", "meup_agent.cli.commands", "meup_agent.gateway.embedded"),
+    "meup_agent.mcp",
+)
 """What a program imports of the package beyond its public names; of a folder, all that is in it."""
+
+LAUNCHER = Path(__file__).with_name("launcher.py")
 
 FOR_THE_SCREEN = ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS", "TERMINAL_WIDTH", "_TYPER")
 """How the names of variables begin that typer looks at when it is imported."""
@@ -98,6 +115,14 @@ class _Server:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
+        self._address = ""
+
+    def address(self) -> str:
+        """The path of the socket at which launchers ask."""
+        with self._lock:
+            if self._socket is None:
+                self._socket = self._started()
+        return self._address
 
     def ask(self, asked: bytes, descriptors: Sequence[int]) -> None:
         with self._lock:
@@ -111,11 +136,17 @@ class _Server:
         own = {
             name: each for name, each in os.environ.items() if not name.startswith(FOR_THE_SCREEN)
         }
-        with theirs:
+        folder = tempfile.mkdtemp(prefix="meup-fork-")
+        atexit.register(shutil.rmtree, folder)
+        self._address = str(Path(folder) / "socket")
+        with theirs, socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(self._address)
+            listener.listen()
+            numbers = [theirs.fileno(), listener.fileno()]
             process = subprocess.Popen(
-                [sys.executable, "-W", "error", __file__, str(theirs.fileno())],
+                [sys.executable, "-W", "error", __file__, *map(str, numbers)],
                 env={**own, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
-                pass_fds=[theirs.fileno()],
+                pass_fds=numbers,
                 stdin=subprocess.DEVNULL,
             )
         atexit.register(process.wait)
@@ -171,10 +202,21 @@ def start(
     return Forked(told, out, err)
 
 
+def launched(*arguments: str) -> list[str]:
+    """The command that another program may start in place of `python` with these arguments.
+
+    The launcher is told the end of the program, passes on what asks it to end, and its own end,
+    however it comes, ends the program.
+    """
+    if not hasattr(os, "pidfd_open"):
+        return [sys.executable, *arguments]
+    return [sys.executable, "-IS", str(LAUNCHER), _server.address(), *arguments]
+
+
 # --- in the server ---
 
 
-def serve(asking: socket.socket) -> dict[str, Any]:
+def serve(asking: socket.socket, listener: socket.socket) -> dict[str, Any]:
     """Fork for each request; returns, in a fork, the request that it is for."""
     _import_all()
     gc.collect()
@@ -183,21 +225,33 @@ def serve(asking: socket.socket) -> dict[str, Any]:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        head, descriptors, _, _ = socket.recv_fds(asking, _NUMBER.size, 4)
-        if not head:
+        ready, _, _ = select.select([asking, listener], [], [])
+        # A launcher is told over the connection on which it asks.
+        asker = asking if asking in ready else listener.accept()[0]
+        head, descriptors, _, _ = socket.recv_fds(asker, _NUMBER.size, 4)
+        if not head and asker is asking:
             os._exit(0)
-        (size,) = _NUMBER.unpack(head)
-        asked: dict[str, Any] = json.loads(asking.recv(size, socket.MSG_WAITALL))
-        if not os.fork():
-            asking.close()
-            _wait_for(asked, descriptors)
-            return asked
+        if head:
+            (size,) = _NUMBER.unpack(head)
+            asked: dict[str, Any] = json.loads(asker.recv(size, socket.MSG_WAITALL))
+            if asker is not asking:
+                descriptors.append(os.dup(asker.fileno()))
+            if not os.fork():
+                asking.close()
+                listener.close()
+                if asker is not asking:
+                    asker.close()
+                _wait_for(asked, descriptors)
+                return asked
         for each in descriptors:
             os.close(each)
+        if asker is not asking:
+            asker.close()
 
 
 def _import_all() -> None:
     """Import what programs need; the package is that of a program's own PYTHONPATH."""
+    sys.path[0] = str(ROOT)  # this folder, in which `mcp` is another
     for name in LIBRARIES:
         importlib.import_module(name)
     public = importlib.import_module("meup_agent")
@@ -218,6 +272,10 @@ def _wait_for(asked: dict[str, Any], descriptors: list[int]) -> None:
         for each in streams:
             os.close(each)
         os.write(telling, _NUMBER.pack(pid))
+        if hasattr(os, "pidfd_open"):
+            ready, _, _ = select.select([os.pidfd_open(pid), telling], [], [])
+            if telling in ready:  # who asked has gone
+                os.kill(pid, signal.SIGKILL)
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         assert ended is not None
         code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
@@ -248,6 +306,9 @@ def _open_streams() -> None:
 def run(asked: dict[str, Any]) -> None:
     """Run a program in this process, as the command line would."""
     first, *rest = asked["arguments"]
+    if first == "-W":
+        warnings.simplefilter(rest[0])
+        first, *rest = rest[1:]
     if first == "-m":
         sys.path[0] = asked["cwd"]
         sys.argv = rest
@@ -259,4 +320,4 @@ def run(asked: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    run(serve(socket.socket(fileno=int(sys.argv[1]))))
+    run(serve(*(socket.socket(fileno=int(number)) for number in sys.argv[1:])))

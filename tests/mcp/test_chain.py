@@ -1,7 +1,6 @@
 """The whole chain: MCP client, `meup mcp`, a gateway, `meup bridge`, MCP server."""
 
 import json
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from mcp.client.stdio import stdio_client
 
 from meup_agent import Agent, Proposal
 from tests.cli.processes import environment
+from tests.forkserver import launched
 from tests.mcp.conftest import ANYTHING, PROPOSES, Stage, staged
 from tests.programs import ROOT, Program, program
 
@@ -45,10 +45,10 @@ async def chain(
 ) -> AsyncGenerator[tuple[Client, Program]]:
     """A client of a space, in which two MCP servers are participants."""
     names = ("slow", "offers")
-    command = {"command": sys.executable, "env": {"PYTHONPATH": str(ROOT)}}
+    commands = {name: launched("-W", "ignore", "-m", f"tests.mcp.servers.{name}") for name in names}
     servers = {
-        name: {**command, "args": ["-W", "ignore", "-m", f"tests.mcp.servers.{name}"]}
-        for name in names
+        name: {"command": program, "args": arguments, "env": {"PYTHONPATH": str(ROOT)}}
+        for name, (program, *arguments) in commands.items()
     }
     path = folder / "mcp.json"
     path.write_text(json.dumps({"mcpServers": servers}), "utf-8")
@@ -74,12 +74,9 @@ def where(stage: Stage) -> dict[str, str]:
 @asynccontextmanager
 async def client_of(stage: Stage, participant: str, mode: str) -> AsyncGenerator[Client]:
     """The SDK's client of `meup mcp`, which it starts."""
-    server = StdioServerParameters(
-        command=sys.executable,
-        args=["-m", "meup_agent.cli", "mcp"],
-        env=environment({**where(stage), "MEUP_TOKEN": stage.token(participant)}),
-        cwd=ROOT,
-    )
+    program, *arguments = launched("-m", "meup_agent.cli", "mcp")
+    variables = environment({**where(stage), "MEUP_TOKEN": stage.token(participant)})
+    server = StdioServerParameters(command=program, args=arguments, env=variables, cwd=ROOT)
     async with Client(stdio_client(server), mode=mode, elicitation_callback=elicited) as client:
         yield client
 

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -18,6 +17,7 @@ from meup_agent.mcp.pin import ToolLock
 from meup_agent.mcp.server_asks import OnAsk
 from meup_agent.mcp.servers import HttpServer, Server, StdioServer
 from meup_agent.session.reconnector import Backoff
+from tests.forkserver import launched
 from tests.programs import ROOT
 
 AT_ONCE = ConnectionSettings(start_seconds=30.0, restart=Backoff(first=0.001, longest=0.001))
@@ -38,12 +38,13 @@ MAY: dict[str, list[dict[str, Any]]] = {
 def stdio(name: str, *arguments: str, env: Mapping[str, str] | None = None) -> StdioServer:
     """A server of ours, as a program."""
     given = {"PYTHONPATH": str(ROOT), **(env or {})}
-    return StdioServer(sys.executable, (*_program(name), *arguments), given)
+    command, *others = _command(name, *arguments)
+    return StdioServer(command, tuple(others), given)
 
 
-def _program(name: str) -> tuple[str, ...]:
+def _command(name: str, *arguments: str) -> list[str]:
     # The SDK warns of what newer revisions leave out, on the standard error that tests look at.
-    return ("-W", "ignore", "-m", f"tests.mcp.servers.{name}")
+    return launched("-W", "ignore", "-m", f"tests.mcp.servers.{name}", *arguments)
 
 
 @asynccontextmanager
@@ -52,7 +53,7 @@ async def over(way: str, name: str, port: str = "0") -> AsyncGenerator[Server]:
     if way == "stdio":
         yield stdio(name)
         return
-    command = [sys.executable, *_program(name), way, port]
+    command = _command(name, way, port)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     async with await anyio.open_process(command, env=environment, stderr=None) as process:
         assert process.stdout is not None

@@ -3,7 +3,6 @@
 import json
 import signal
 import ssl
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -21,6 +20,7 @@ from mcp_types import TextContent
 
 from meup_agent import Agent, Context
 from tests.cli.processes import environment, meup, running
+from tests.forkserver import launched
 from tests.mcp.conftest import ANYTHING, Stage, staged
 from tests.mcp.server.test_cancellation import OLD
 from tests.programs import ROOT
@@ -53,12 +53,8 @@ def files() -> Agent:
 
 def command(*arguments: str, env: dict[str, str] | None = None) -> StdioServerParameters:
     """How a client starts it."""
-    return StdioServerParameters(
-        command=sys.executable,
-        args=["-W", "error", "-m", "meup_agent.cli", "mcp", *arguments],
-        env=environment(env),
-        cwd=ROOT,
-    )
+    program, *others = launched("-m", "meup_agent.cli", "mcp", *arguments)
+    return StdioServerParameters(command=program, args=others, env=environment(env), cwd=ROOT)
 
 
 async def test_a_space_over_stdio() -> None:
