@@ -2,7 +2,11 @@
 
 import signal
 import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -15,19 +19,58 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 register_profiles()
 
+TESTS = Path(__file__).parent
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Name the marker that says which rules a test proves; tests/requirements.py lists them."""
     config.addinivalue_line("markers", "rule(*ids): the rules of PROTOCOL.md that the test proves")
 
 
+LOOPS = ("asyncio", "trio", "uvloop")
+
+ABOUT_SOCKETS = {"faults", "gateway", "session", "transport"}
+"""Folders of tests that run on uvloop, which differs from asyncio by its sockets alone."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what runs in memory on uvloop, which differs from asyncio by its sockets alone."""
-    deselected = [item for item in items if {"memory", "uvloop"} <= _parameters(item)]
-    if deselected:
+    """Deselect what a run on another loop shows as well.
+
+    Where only what is installed may differ, each test runs on one of its loops: all loops are
+    tried, but not each with everything.
+    """
+    chosen = [item for item in items if not (_loop(item) == "uvloop" and _is_without_socket(item))]
+    if config.getoption("--hypothesis-profile", None) == "installed":
+        loops: dict[tuple[Path, str], dict[str, None]] = defaultdict(dict)
+        for item in chosen:
+            loops[_function(item)][_loop(item)] = None
+        chosen = [item for item in chosen if _loop(item) == _one_of(_function(item), loops)]
+    kept = set(chosen)
+    if deselected := [item for item in items if item not in kept]:
         config.hook.pytest_deselected(items=deselected)
-        left_out = set(deselected)
-        items[:] = [item for item in items if item not in left_out]
+        items[:] = chosen
+
+
+def _is_without_socket(item: pytest.Item) -> bool:
+    folders = item.path.relative_to(TESTS).parts
+    return "memory" in _parameters(item) or ABOUT_SOCKETS.isdisjoint(folders)
+
+
+def _function(item: pytest.Item) -> tuple[Path, str]:
+    """The file and the function of an item, without its parameters."""
+    return item.path, item.name.partition("[")[0]
+
+
+def _one_of(function: tuple[Path, str], loops: Mapping[tuple[Path, str], Iterable[str]]) -> str:
+    """One of a test's loops, each time the same."""
+    found = list(loops[function])
+    return found[crc32(function[1].encode()) % len(found)]
+
+
+def _loop(item: pytest.Item) -> str:
+    """The loop that an item runs on; empty for what needs none."""
+    parameters = _parameters(item)
+    return next((loop for loop in LOOPS if loop in parameters), "")
 
 
 def _parameters(item: pytest.Item) -> set[str]:

@@ -2,7 +2,7 @@
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import meup_agent
@@ -15,10 +15,12 @@ UNFIT = {"How", "Nobody", "Somebody", "What", "Whether", "Who", "Whoever", "Whos
 Named = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def definitions(source: str) -> Iterator[Named]:
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, Named):
-            yield node
+parsed = cache(ast.parse)
+
+
+@cache
+def definitions(source: str) -> tuple[Named, ...]:
+    return tuple(node for node in ast.walk(parsed(source)) if isinstance(node, Named))
 
 
 def repeated(sources: dict[str, str]) -> dict[str, list[str]]:
@@ -35,7 +37,7 @@ def unfit(sources: dict[str, str]) -> list[str]:
     """Docstrings of modules, classes and functions that begin with an unfit word."""
     found: list[str] = []
     for file, source in sources.items():
-        for node in (ast.parse(source), *definitions(source)):
+        for node in (parsed(source), *definitions(source)):
             first = (ast.get_docstring(node) or "-").split()[0]
             if first.strip(",.:") in UNFIT:
                 found.append(f"{file}: {ast.get_docstring(node)}")

@@ -9,7 +9,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 
 from tests.bench.figures import Figure, Program, main
@@ -33,13 +32,12 @@ IMPORTS = {
 }
 
 
-def seconds(statement: str, bytecode: str) -> float:
+def seconds(statement: str) -> float:
     """CPU seconds of an import in a fresh process."""
     code = f"from time import process_time as now\nbegun = now()\n{statement}\nprint(now() - begun)"
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(sys.path),
-        "PYTHONPYCACHEPREFIX": bytecode,
         "PYTHONDONTWRITEBYTECODE": "",
     }
     done = subprocess.run(
@@ -51,12 +49,11 @@ def seconds(statement: str, bytecode: str) -> float:
 def measure(scale: float = 1.0) -> Iterator[Figure]:
     times = round(TIMES * scale)
     found: dict[str, list[float]] = {name: [] for name in IMPORTS}
-    with tempfile.TemporaryDirectory() as bytecode:
-        for turn in range(1 + times):
-            for name, statement in IMPORTS.items():
-                took = seconds(statement, bytecode)
-                if turn or not times:  # the first mostly compiles
-                    found[name].append(took)
+    for turn in range(1 + times):
+        for name, statement in IMPORTS.items():
+            took = seconds(statement)
+            if turn or not times:  # the first may compile
+                found[name].append(took)
     medians = {name: statistics.median(took) for name, took in found.items()}
     for name, median in medians.items():
         yield Figure(name, median * 1e3, "ms")

@@ -94,7 +94,6 @@ def environment(folder: Path) -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join(sys.path),
         "PYTHONDONTWRITEBYTECODE": "",
-        "PYTHONPYCACHEPREFIX": str(folder / "bytecode"),
         "MEUP_STATE_DIR": str(folder / "state"),
     }
 
@@ -104,8 +103,7 @@ def configuration(folder: Path, server: str) -> Path:
     program = folder / "server.py"
     program.write_text(server)
     variables = {
-        name: environment(folder)[name]
-        for name in ("PYTHONPATH", "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE")
+        name: environment(folder)[name] for name in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
     }
     entry = {"command": sys.executable, "args": [str(program)], "env": variables}
     path = folder / "mcp.json"

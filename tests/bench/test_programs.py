@@ -5,13 +5,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.bench import processes
+from tests.bench import meup_up, processes
 from tests.bench.__main__ import PROGRAMS
 from tests.bench.figures import Figure, Program, Summary, cells, main, report, summaries
 
 SMALLEST = 0.002
 
-LOADED = ["mcp", "mcp.server", "mcp.server.mcpserver", "nats", "tests.bench.__main__"]
+LOADED = [
+    *("httpx2", "mcp.client.stdio", "mcp.client.streamable_http", "mcp.server.mcpserver"),
+    *("meup_agent.gateway.embedded", "meup_agent.mcp.http", "nats", "uvicorn"),
+    "tests.bench.__main__",
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -20,6 +24,7 @@ def forked() -> Iterator[None]:
     multiprocessing.set_forkserver_preload(LOADED)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "START", "forkserver")
+        patch.setattr(meup_up, "SERVERS", 1)
         yield
 
 

@@ -284,7 +284,7 @@ def test_a_second_ctrl_c_kills_what_heeds_no_signal(tmp_path: Path, state: dict[
 def test_ctrl_c_in_the_pause_before_a_start_ends_it(tmp_path: Path, state: dict[str, str]) -> None:
     write(tmp_path, crash={"command": python("import sys; sys.exit(1)")})
     with up(tmp_path, state) as process:
-        process.until("it is started again in", stream="err", count=5)
+        process.until("it is started again in", stream="err", count=3)
         assert process.end(INTERRUPT) == exit_codes.OK
 
 

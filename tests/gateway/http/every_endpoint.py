@@ -5,6 +5,7 @@ Run by test_openapi.py in a process of its own: schemathesis makes its examples 
 """
 
 import json
+import os
 import unicodedata
 from collections import defaultdict
 from collections.abc import Generator
@@ -19,7 +20,7 @@ from meup_agent.gateway.edge.http.openapi import document
 from meup_agent.gateway.limits import GatewayLimits
 from tests.gateway.http.conftest import Api, served
 
-EXAMPLES = 15
+EXAMPLES = int(os.environ.get("MEUP_TEST_EXAMPLES", "15"))
 """Of each kind for each endpoint: some seconds together."""
 
 

@@ -1,5 +1,6 @@
 """The OpenAPI document is served, and true of every endpoint."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from meup_agent.gateway.edge.http.api import OPERATIONS
 from meup_agent.gateway.edge.http.openapi import document
+from tests.effort import scaled
 from tests.gateway.http.conftest import Api
 from tests.programs import ROOT
 
@@ -16,7 +18,10 @@ from tests.programs import ROOT
 def test_every_endpoint_does_what_it_says() -> None:
     file = Path(__file__).with_name("every_endpoint.py")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "MEUP_TEST_EXAMPLES": str(scaled(15))}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
