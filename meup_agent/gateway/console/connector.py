@@ -25,6 +25,7 @@ from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.limits import check_frame
+from meup_agent.protocol.management_payloads import INVITE_ACK
 from meup_agent.protocol.space.decisions import Refusal
 from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.transport.base import (
@@ -129,10 +130,10 @@ class LocalTransport(InboxTransport):
             while (pace := host.check_rate(participant, len(frame))) is not None:
                 await anyio.sleep(min(pace.seconds, LONGEST_PAUSE))
                 self._check_open()
+            acknowledged: dict[str, Any] = {}
+            receive = partial(host.receive_as, participant, frame, self._dialect)
             try:
-                answer = await await_callback(
-                    partial(host.receive_as, participant, frame, self._dialect)
-                )
+                answer = await await_callback(partial(receive, private=acknowledged.update))
             except Problem:
                 # Nothing tells whether it was kept: the session connects anew, and asks again.
                 self._end(CloseInfo(ABNORMAL))
@@ -140,11 +141,17 @@ class LocalTransport(InboxTransport):
                 raise
             if isinstance(answer, Refusal):
                 self._refuse(frame, answer.error.payload_object)
+            elif acknowledged:
+                # With a token, which is for whom invited, and for no other observer.
+                self._tell(INVITE_ACK, frame, acknowledged)
 
     def _refuse(self, frame: bytes, payload: dict[str, Any]) -> None:
         """Tell of a refusal as a member is told, in its place among the frames."""
-        error = draft(
-            kinds.SYSTEM_ERROR,
+        self._tell(kinds.SYSTEM_ERROR, frame, payload)
+
+    def _tell(self, kind: str, frame: bytes, payload: dict[str, Any]) -> None:
+        told = draft(
+            kind,
             payload,
             id=os.urandom(16).hex(),
             sender=kinds.GATEWAY,
@@ -152,7 +159,7 @@ class LocalTransport(InboxTransport):
             correlation=(decode(frame).id,),
         )
         if self._member is not None:
-            self._host.fanout.deliver_to(self._member, error)
+            self._host.fanout.deliver_to(self._member, told)
 
     async def aclose(self, code: int = 1000, reason: str = "") -> None:
         """Close the connection."""

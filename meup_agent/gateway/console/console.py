@@ -67,7 +67,8 @@ class Console:
         self.sessions = BrowserSessions(now)
         self.links = SignInLinks(now)
         self.seals = FormSeals()
-        self._runtime: GatewayRuntime | None = None
+        # While the gateway runs.
+        self.runtime: GatewayRuntime | None = None
 
     def sign_in_link(self, console_url: str, token: str) -> str:
         """A link by which one browser signs in, once and within ten minutes.
@@ -80,7 +81,7 @@ class Console:
             UsageError: The gateway does not run, or does not know the token.
         """
         digest = digest_of_token(token)
-        identity = None if self._runtime is None else self._runtime.tokens.holder(digest)
+        identity = None if self.runtime is None else self.runtime.tokens.holder(digest)
         if identity is None:
             raise UsageError("a sign-in link needs a gateway that runs, and a token of its own")
         return f"{console_url}/link?{urlencode({'code': self.links.make(identity, digest)})}"
@@ -88,7 +89,7 @@ class Console:
     @asynccontextmanager
     async def __call__(self, runtime: GatewayRuntime) -> AsyncGenerator[ASGIApp]:
         """Serve the console of a gateway for the length of a block."""
-        self._runtime = runtime
+        self.runtime = runtime
         closing = anyio.Event()
         # In a task of its own: a gateway in a thread is begun by one task and ended by another.
         ready: asyncio.Future[TaskGroup] = asyncio.get_running_loop().create_future()
@@ -98,7 +99,7 @@ class Console:
         try:
             yield ConsoleSite(self, runtime, presences, SpaceFeeds(runtime, tasks), closing).app
         finally:
-            self._runtime = None
+            self.runtime = None
             closing.set()
             with anyio.CancelScope(shield=True):
                 await host

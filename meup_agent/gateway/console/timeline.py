@@ -13,7 +13,9 @@ from meup_agent.gateway.console.stream import FRESH, GATHER_SECONDS, EventQueues
 from meup_agent.gateway.console.threads import ThreadIndex
 from meup_agent.gateway.edge.http.context import Problem, read_journal
 from meup_agent.gateway.edge.http.space_views import proposals_of
+from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
+from meup_agent.protocol.exchange.roster import read_participant
 from meup_agent.protocol.space.fanout import FrameFormat
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ MAX_ROWS_PUSHED: Final = 200
 
 PAGE_ROWS: Final = 100
 """Rows that a page of the timeline begins with, and loads at a time."""
+
+MAX_HEARD: Final = 1_000
+"""Envelopes that are read back to know when participants were heard last."""
 
 OTHERS: Final = "others"
 
@@ -88,6 +93,7 @@ class SpaceFeed:
         self.columns = LaneColumns()
         self.threads = ThreadIndex()
         self.last_heard: dict[str, float] = {}
+        self._heard = 0
         self.form = FrameFormat(DEFAULT_DIALECT)
         self._host = host
         self._template = make_environment().get_template("timeline_rows.html")
@@ -141,7 +147,6 @@ class SpaceFeed:
     def row(self, entry: Entry, threads: ThreadIndex | None = None) -> TimelineRow:
         """The row of an entry, which comes after all rows before it; of an old one with its own."""
         envelope, at = entry.envelope, entry.at / 1_000_000
-        self.last_heard[envelope.sender] = max(at, self.last_heard.get(envelope.sender, 0.0))
         proposer, proposal, group = (threads or self.threads).of(envelope)
         audit = proposals_of(self._host).audit.latest_of(proposer, proposal) if proposal else None
         verb, words, tone = describe(envelope)
@@ -161,6 +166,19 @@ class SpaceFeed:
             begin=place(envelope.sender),
             ends=tuple(place(each) for each in envelope.to[: MAX_COLUMNS + 1]),
         )
+
+    async def note_heard(self) -> None:
+        """Note when each participant was heard last, and came or left, as far as is read back."""
+        host, until = self._host, self._host.fanout.delivered
+        after = max(self._heard, until - MAX_HEARD, host.journal.floor(host.name))
+        for entry in await read_journal(host, after=after, until=until, limit=MAX_HEARD):
+            envelope, at = entry.envelope, entry.at / 1_000_000
+            self.last_heard[envelope.sender] = at
+            if envelope.kind == kinds.SYSTEM_PRESENCE:
+                told = read_participant(envelope.payload_object.get("participant"))
+                if told is not None:
+                    self.last_heard[told.id] = at
+            self._heard = entry.seq
 
     def note_speakers(self, entries: Iterable[Entry]) -> None:
         """Give those who speak in some entries their columns."""

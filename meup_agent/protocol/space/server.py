@@ -31,7 +31,7 @@ from meup_agent.protocol.space.decisions import (
     over_limit,
 )
 from meup_agent.protocol.space.fanout import Fanout, Subscriber
-from meup_agent.protocol.space.indexes import Receipt
+from meup_agent.protocol.space.indexes import OpenItem, Receipt
 from meup_agent.protocol.space.journal import Entry, Journal
 from meup_agent.protocol.space.management import KICKED_CODE, REMOVED, InviteIssuer
 from meup_agent.protocol.space.members import (
@@ -117,6 +117,12 @@ class SpaceServer:
     def members(self) -> tuple[Member, ...]:
         """Every member at this moment."""
         return tuple(self._members.values())
+
+    @property
+    def in_flight(self) -> tuple[OpenItem, ...]:
+        """The requests and proposals that have not ended."""
+        flying = self._state.open
+        return tuple(item for each in flying.participants for item in flying.of(each))
 
     @property
     def present(self) -> list[dict[str, Any]]:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from meup_agent.gateway.console.folding import fold_rows
-from meup_agent.gateway.console.pages.timeline import PAGE_ROWS, RowFilter, read_filter
+from meup_agent.gateway.console.pages.timeline import RowFilter, read_filter
 from meup_agent.gateway.console.sentences import describe
 from meup_agent.gateway.console.threads import MAX_THREADS, ThreadIndex
-from meup_agent.gateway.console.timeline import TimelineRow
+from meup_agent.gateway.console.timeline import PAGE_ROWS, TimelineRow
 from meup_agent.protocol.envelope import Envelope, draft
 from tests.gateway.console.conftest import Browser, Site
 

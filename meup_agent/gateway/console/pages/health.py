@@ -12,8 +12,11 @@ import anyio
 from starlette.responses import Response
 
 from meup_agent.gateway.console.context import PageContext
+from meup_agent.gateway.console.presence import MAX_PRESENCES
+from meup_agent.gateway.console.sign_in import MAX_SESSIONS
 
 if TYPE_CHECKING:
+    from meup_agent.gateway.console.console import ConsoleSite
     from meup_agent.gateway.runtime import GatewayRuntime
     from meup_agent.protocol.space.server import SpaceServer
 
@@ -65,17 +68,19 @@ class Samples:
         if self._taken and at - self._taken[-1][0] < SAMPLE_SECONDS:
             return
         counters = runtime.counters
-        self._taken.append(
-            (
-                at,
-                {
-                    "accepted": counters.accepted,
-                    "delivered": counters.delivered,
-                    "refused": sum(counters.refused.values()),
-                    "waiting": runtime.backlogs.bytes,
-                },
-            )
+        self.note(
+            at,
+            {
+                "accepted": counters.accepted,
+                "delivered": counters.delivered,
+                "refused": sum(counters.refused.values()),
+                "waiting": runtime.backlogs.bytes,
+            },
         )
+
+    def note(self, at: float, counted: dict[str, int]) -> None:
+        """Note what was counted until a moment."""
+        self._taken.append((at, counted))
 
     def plot(self, name: str, key: str, *, rate: bool = True) -> Plot:
         """The plot of one number, as it grew a second, or as it was."""
@@ -105,7 +110,7 @@ async def show_health(context: PageContext) -> Response:
     samples.take(runtime)
     return context.page(
         "health.html",
-        gauges=_gauges(runtime, host),
+        gauges=_gauges(context.site, host),
         plots=[
             samples.plot("Envelopes accepted a second", "accepted"),
             samples.plot("Frames delivered a second", "delivered"),
@@ -134,12 +139,21 @@ def _queued(member: object) -> int:
     return int(getattr(member, "queued_bytes", 0))
 
 
-def _gauges(runtime: GatewayRuntime, host: SpaceServer) -> list[Gauge]:
-    limits = runtime.limits
+def _gauges(site: ConsoleSite, host: SpaceServer) -> list[Gauge]:
+    runtime, limits = site.runtime, site.runtime.limits
+    proposals = Counter(each.envelope.sender for each in host.in_flight if each.is_proposal)
     return [
         Gauge("Members", "in this space", len(host.members), limits.max_members),
         Gauge("Connections", "of the gateway", runtime.open_connections, limits.max_connections),
         Gauge("Observers", "in this space", len(host.observers), limits.max_observers),
+        Gauge(
+            "Open proposals",
+            "of the participant in this space that has the most",
+            max(proposals.values(), default=0),
+            limits.max_open_proposals,
+        ),
+        Gauge("Browsers", "that are signed in", len(site.console.sessions), MAX_SESSIONS),
+        Gauge("People", "at work in browsers now", len(site.presences), MAX_PRESENCES),
         Gauge(
             "Bytes that wait",
             "for slow readers of this gateway",

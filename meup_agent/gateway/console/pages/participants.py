@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from starlette.responses import Response
 
@@ -23,11 +24,18 @@ if TYPE_CHECKING:
 
 TRIED = {
     "propose": (kinds.MCP_PROPOSAL, "propose a call of"),
-    "call": (kinds.MCP_REQUEST, "call"),
+    "call": (kinds.MCP_REQUEST, "call, or approve a call of,"),
     "reject": (kinds.MCP_REJECT, "reject a proposal"),
     "chat": (kinds.CHAT, "talk"),
+    "grant": (GRANT, "grant capabilities"),
+    "revoke": (REVOKE, "revoke capabilities"),
+    "invite": (INVITE, "invite participants"),
+    "kick": (KICK, "remove participants"),
 }
 """Name of a deed that can be tried → kind of its envelope, and its words."""
+
+SAMPLE: Final = {"recipient": "x", "capabilities": [], "participant_id": "x"}
+"""A payload by which it is tried if one may manage."""
 
 
 class ParticipantView(NamedTuple):
@@ -37,39 +45,52 @@ class ParticipantView(NamedTuple):
     key: str
     here: bool
     dialect: str
-    queued: int
+    queued: int  # bytes that wait for it
+    carries_out: int  # requests that it has not answered
+    waits_for: int  # proposals of its own that have not ended
     last_heard: float | None
     may: list[tuple[str, str]]  # in words, and as the pattern
 
 
 async def show_participants(context: PageContext) -> Response:
     """The page."""
-    return _page(context, {})
+    return await _page(context, {})
 
 
 async def try_capability(context: PageContext) -> Response:
     """The page, with an answer to "may X do Y?"."""
     query = context.request.query_params
     who, deed, tool = query.get("who", ""), query.get("deed", ""), query.get("tool", "").strip()
+    given, to = query.get("arguments", "").strip(), query.get("to", "").strip()
     host = context.host
     if who not in host.grants or deed not in TRIED:
         raise Denied(BAD_REQUEST, "Choose a participant of this space, and what it would do.")
     kind, words = TRIED[deed]
-    payload: dict[str, Any] = {}
+    payload: dict[str, Any] = dict(SAMPLE)
     if deed in ("propose", "call"):
-        payload = payloads.request("tools/call", {"name": tool, "arguments": {}}, "")
+        call = {"name": tool, "arguments": _object(given or "{}", "The arguments must be")}
+        payload = payloads.request("tools/call", call, "")
     elif deed == "reject":
         payload = {"reason": "unsafe"}
-    allowed = host.grants[who].allow(kind, payload)
-    tried = {"who": who, "deed": deed, "tool": tool, "words": words, "allowed": allowed}
+    elif deed == "chat":
+        payload = {"message": ""}
+    capabilities, addressees = host.grants[who], (to,) if to else ()
+    allowed = capabilities.allow(kind, payload, addressees)
+    about = tool if deed in ("propose", "call") else ""
+    tried = {"who": who, "deed": deed, "tool": tool, "arguments": given, "to": to,
+             "words": words, "about": about, "allowed": allowed}  # fmt: skip
     if allowed:
-        tried["by"] = _allowing(host.grants[who], kind, payload)
-    return _page(context, tried)
+        tried["by"] = _allowing(capabilities, kind, payload, addressees)
+    return await _page(context, tried)
 
 
-def _page(context: PageContext, tried: dict[str, Any]) -> Response:
+async def _page(context: PageContext, tried: dict[str, Any]) -> Response:
     host, space = context.host, context.here.space
     feed = context.site.feeds.of(host.name)
+    await feed.note_heard()
+    flying = host.in_flight
+    asked = Counter(to for each in flying if not each.is_proposal for to in each.envelope.to)
+    proposed = Counter(each.envelope.sender for each in flying if each.is_proposal)
     shown: list[ParticipantView] = []
     for name in host.grants:
         if host.is_kicked(name):
@@ -82,6 +103,8 @@ def _page(context: PageContext, tried: dict[str, Any]) -> Response:
                 here=member is not None,
                 dialect="" if member is None else member.form.dialect,
                 queued=int(getattr(member, "queued_bytes", 0)),
+                carries_out=asked[name],
+                waits_for=proposed[name],
                 last_heard=feed.last_heard.get(name),
                 may=[
                     (describe_capability(each), json.dumps(each, ensure_ascii=False))
@@ -90,28 +113,29 @@ def _page(context: PageContext, tried: dict[str, Any]) -> Response:
             )
         )
     shown.sort(key=lambda each: (not each.here, each.name))
-    sample: dict[str, Any] = {"recipient": "x", "capabilities": [], "participant_id": "x"}
     return context.page(
         "participants.html",
         participants=shown,
         tried=tried,
         deeds={each: words for each, (_, words) in TRIED.items()},
         may={
-            "grant": space.may(GRANT, sample),
-            "revoke": space.may(REVOKE, sample),
-            "invite": space.may(INVITE, sample),
-            "kick": space.may(KICK, sample),
+            "grant": space.may(GRANT, SAMPLE),
+            "revoke": space.may(REVOKE, SAMPLE),
+            "invite": space.may(INVITE, SAMPLE),
+            "kick": space.may(KICK, SAMPLE),
         },
         topics="space",
     )
 
 
-def _allowing(capabilities: Capabilities, kind: str, payload: dict[str, Any]) -> str:
+def _allowing(
+    capabilities: Capabilities, kind: str, payload: dict[str, Any], to: tuple[str, ...]
+) -> str:
     """The first pattern that allows an envelope by itself, in words."""
     from meup_agent.protocol.capability import compile_capabilities
 
     for each in capabilities.patterns:
-        if compile_capabilities([each]).allow(kind, payload):
+        if compile_capabilities([each]).allow(kind, payload, to):
             return describe_capability(each)
     return ""
 
@@ -174,18 +198,22 @@ def _reason(context: PageContext) -> str:
 
 
 def _pattern(context: PageContext) -> Mapping[str, Any]:
-    said = context.form.get("pattern", "")
-    try:
-        pattern = json.loads(said)
-    except (ValueError, RecursionError):
-        pattern = None
-    if not isinstance(pattern, dict):
-        example = '{"kind": "chat"}'
-        raise Denied(BAD_REQUEST, f"A capability is a JSON object, for example {example}.")
+    pattern = _object(context.form.get("pattern", ""), "A capability is")
     try:
         from meup_agent.protocol.capability import compile_capabilities
 
-        compile_capabilities([cast("dict[str, Any]", pattern)])
+        compile_capabilities([pattern])
     except InvalidPattern as error:
         raise Denied(BAD_REQUEST, f"That is no capability: {error}") from None
-    return cast("dict[str, Any]", pattern)
+    return pattern
+
+
+def _object(said: str, what: str) -> dict[str, Any]:
+    try:
+        found = json.loads(said)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        example = '{"kind": "chat"}'
+        raise Denied(BAD_REQUEST, f"{what} a JSON object, for example {example}.")
+    return cast("dict[str, Any]", found)

@@ -1,0 +1,91 @@
+"""Managing a space and voting, in browsers."""
+
+from pathlib import Path
+
+import pytest
+from playwright.async_api import expect
+
+from meup_agent.approval.reviewer import Reviewer
+from meup_agent.protocol.outcomes import Fulfillment
+from tests.console_browser.axe import violations
+from tests.console_browser.conftest import Desk
+
+pytestmark = pytest.mark.anyio
+
+QUORUM = """
+rules:
+  - quorum: {tool: write_file, of: 2, among: [you, voter], name: four eyes}
+"""
+
+
+async def test_grant_try_revoke_invite_and_remove(desk: Desk) -> None:
+    page = await desk.open("boss")
+    await page.goto(f"{desk.url}/participants")
+    card = page.locator(".person", has=page.locator("h2", has_text="looker"))
+    await card.locator(".manage summary").click()
+    await card.get_by_label("Grant a capability").fill('{"kind": "mcp/reject"}')
+    await card.get_by_role("button", name="Grant", exact=True).click()
+    await expect(page.locator(".notice")).to_contain_text("looker may now reject proposals.")
+    await expect(card.locator(".may")).to_contain_text("reject proposals")
+
+    await page.locator("form.line [name=who]").first.select_option("looker")
+    await page.locator("[name=deed]").select_option("reject")
+    await page.get_by_role("button", name="Try").click()
+    await expect(page.locator(".answer")).to_contain_text("Yes. looker may reject a proposal")
+    assert await violations(page) == []
+
+    await card.get_by_text("pattern of reject proposals").click()
+    await card.locator("li", has_text="reject proposals").get_by_role("button").click()
+    await expect(page.locator(".notice")).to_contain_text("may no longer reject proposals")
+
+    await card.locator(".manage summary").click()
+    await card.get_by_label("Remove: type its name").fill("somebody else")
+    desk.expect("status of 400")
+    await card.get_by_role("button", name="Remove").click()
+    await expect(page.locator("[role=alert]")).to_contain_text("nothing was done")
+    assert await violations(page) == []
+    await page.goto(f"{desk.url}/participants")
+    await card.locator(".manage summary").click()
+    await card.get_by_label("Remove: type its name").fill("looker")
+    await card.get_by_role("button", name="Remove").click()
+    await expect(page.locator(".notice")).to_contain_text("looker was removed")
+    await expect(card).to_have_count(0)
+
+    await page.get_by_label("Name", exact=True).fill("newcomer")
+    await page.get_by_label("First capability").fill('{"kind": "chat"}')
+    await page.get_by_role("button", name="Invite").click()
+    await expect(page.locator("h1")).to_have_text("newcomer is invited")
+    assert await violations(page) == []
+    token = (await page.locator("pre").inner_text()).strip()
+    other = await desk.open(token=token)
+    await expect(other.locator(".you")).to_contain_text("newcomer")
+
+
+async def test_vote_of_two_in_two_browsers(desk: Desk, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(QUORUM)
+    site = desk.site
+    await site.tools()
+    joining = Reviewer(policy).join(
+        site.gateway.url, space="demo", token=site.token("reviewer", "demo")
+    )
+    await site.stack.enter_async_context(joining)
+    proposal = await site.propose(await site.join("proposer"))
+    you, voter = await desk.open("you"), await desk.open("voter")
+    for page in (you, voter):
+        await expect(page.locator(".grounds")).to_contain_text("four eyes of reviewer: 2 votes of")
+        await expect(page.locator("#vote")).to_be_visible()
+    # A rule that counts votes is not gone past.
+    await expect(you.locator("#approve")).to_have_count(0)
+    await you.keyboard.press("v")
+    await expect(you.locator("#vote")).to_be_focused()
+    await you.keyboard.press("Enter")
+    await expect(you.locator(".notice")).to_contain_text("Voted: write_file of proposer.")
+    await expect(voter.locator("#votes")).to_contain_text("you for it")
+    assert site.ran == []
+    assert await violations(voter) == []
+    await voter.get_by_role("button", name="Vote for it").click()
+    outcome = await proposal.outcome()
+    assert isinstance(outcome, Fulfillment)
+    assert outcome.by == "reviewer"
+    await expect(you.locator("#count")).to_have_text("0")

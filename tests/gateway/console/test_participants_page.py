@@ -1,0 +1,167 @@
+"""Participants and health, without a script: what each may and does, managing, limits."""
+
+import json
+import re
+
+import anyio.lowlevel
+import pytest
+
+from meup_agent import Agent
+from meup_agent.errors import MeupError
+from meup_agent.gateway.console.pages.health import Gauge, Samples
+from meup_agent.gateway.member import GatewayMember
+from tests.gateway.console.conftest import Browser, Site
+
+pytestmark = pytest.mark.anyio
+
+
+async def people(browser: Browser) -> dict[str, str]:
+    """The card of each participant, as text without tags."""
+    page = (await browser.get("/participants")).text
+    cards = re.findall(r'<li class="panel person.*?</li>\n', page, re.DOTALL)
+    text = [" ".join(re.sub(r"<[^>]+>", " ", each).split()) for each in cards]
+    return {each.split()[0]: each for each in text}
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ({"who": "proposer", "deed": "propose", "tool": "write_file"}, "Yes."),
+        ({"who": "proposer", "deed": "call", "tool": "write_file"}, "No."),
+        ({"who": "voter", "deed": "call", "tool": "vote"}, "Yes."),
+        ({"who": "voter", "deed": "call", "tool": "write_file"}, "No."),
+        ({"who": "boss", "deed": "kick"}, "Yes."),
+        ({"who": "you", "deed": "grant"}, "No."),
+        ({"who": "you", "deed": "call", "tool": "t", "arguments": '{"a": 1}'}, "Yes."),
+    ],
+)
+async def test_may_they_is_answered(site: Site, question: dict[str, str], answer: str) -> None:
+    page = (await (await site.browser("you")).get("/participants/try", params=question)).text
+    said = re.search(r'<p class="answer \w+" role="status"><strong>([^<]*)', page)
+    assert said is not None
+    assert said[1] == answer
+
+
+async def test_arguments_and_addressees_count(site: Site) -> None:
+    browser = await site.browser("boss")
+    pattern = {
+        "kind": "mcp/request",
+        "to": ["tools"],
+        "payload": {"method": "tools/call", "params": {"arguments": {"path": "docs/*"}}},
+    }
+    fields = {"who": "looker", "pattern": json.dumps(pattern)}
+    csrf = (await browser.fields("/health", "/sign-out"))["csrf"]
+    assert (await browser.post("/participants/grant", {**fields, "csrf": csrf})).status_code == 303
+    asked = {"who": "looker", "deed": "call", "tool": "write_file"}
+    for path, to, answer in (("docs/a", "tools", "Yes."), ("src/a", "tools", "No."),
+                             ("docs/a", "you", "No."), ("docs/a", "", "No.")):  # fmt: skip
+        query = {**asked, "arguments": json.dumps({"path": path}), "to": to}
+        page = (await browser.get("/participants/try", params=query)).text
+        assert f"<strong>{answer}</strong>" in page, (path, to)
+    refused = await browser.get("/participants/try", params={**asked, "arguments": "{"})
+    assert "The arguments must be a JSON object" in refused.text
+
+
+async def test_participants_say_what_they_do(site: Site) -> None:
+    began, let_go = anyio.Event(), anyio.Event()
+    agent = Agent("tools")
+
+    @agent.tool
+    async def slow() -> str:
+        """Takes its time."""
+        began.set()
+        await let_go.wait()
+        return "done"
+
+    await site.join("tools", agent)
+    proposer = await site.join("proposer")
+    await site.propose(proposer, {}, tool="other")
+    boss = await site.join("boss")
+    browser = await site.browser("you")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(boss.call, "tools", "slow")
+        await began.wait()
+        seen = await people(browser)
+        assert "carries out 1 call now" in seen["tools"]
+        assert "1 of its proposals is open" in seen["proposer"]
+        assert "speaks" in seen["boss"]
+        assert "last heard just now" in seen["boss"]
+        assert "away" in seen["looker"]
+        assert "speaks" not in seen["looker"]
+        let_go.set()
+    while "carries out" in (await people(browser))["tools"]:
+        await anyio.lowlevel.checkpoint()
+
+
+async def test_who_left_was_seen_then(site: Site) -> None:
+    async with Agent("looker").join(
+        site.gateway.url, space="demo", token=site.token("looker", "demo")
+    ):
+        pass
+    browser = await site.browser("you")
+    seen = ""
+    while "last heard" not in seen:
+        seen = (await people(browser))["looker"]
+    assert "away" in seen
+
+
+async def test_invitation_shows_its_token_once(site: Site) -> None:
+    browser = await site.browser("boss")
+    answer = await browser.submit("/participants", "/participants/invite", who="newcomer")
+    token = re.search(r"<pre[^>]*>([\w-]+)</pre>", answer.text)
+    assert token is not None
+    assert (await (await site.browser()).sign_in(token[1])).status_code == 303
+    assert token[1] not in (await browser.get("/participants")).text
+    assert token[1] not in (await browser.get("/timeline")).text
+
+
+async def test_who_may_not_manage_is_offered_nothing(site: Site) -> None:
+    page = (await (await site.browser("you")).get("/participants")).text
+    assert "/participants/grant" not in page
+    assert "/participants/kick" not in page
+    assert "/participants/invite" not in page
+
+
+def test_gauge_near_its_end_says_so() -> None:
+    assert [Gauge("g", "", value, 10).is_near for value in (0, 7, 8, 10)] == [
+        False, False, True, True,
+    ]  # fmt: skip
+
+
+async def test_limits_near_their_end_are_named(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meup_agent.gateway.console.pages.health.MAX_SESSIONS", 2)
+    await site.browser("looker")
+    page = (await (await site.browser("you")).get("/health")).text
+    near = re.findall(r'<li class="near"><label for="gauge-\d+">(\w+)', page)
+    assert near == ["Browsers"]
+    assert "near its end" in page
+
+
+def test_plot_is_drawn_from_what_grew() -> None:
+    samples, grown = Samples(), [0, 10, 30]
+    for at, accepted in enumerate(grown):
+        samples.note(float(at), {"accepted": accepted})
+    plot = samples.plot("Accepted", "accepted")
+    assert (plot.latest, plot.highest) == (20.0, 20.0)
+    assert plot.points == "0.0,22.0 240.0,2.0"
+    assert samples.plot("As it is", "accepted", rate=False).latest == 30.0
+    assert Samples().plot("Nothing", "accepted").points == ""
+
+
+async def test_slow_member_and_refusals_are_named(site: Site) -> None:
+    looker, boss = await site.join("looker"), await site.join("boss")
+    with pytest.raises(MeupError):
+        await looker.request("tools", "tools/list", {})
+    runtime = site.console.runtime
+    assert runtime is not None
+    member = runtime.spaces["demo"].member("looker")
+    assert isinstance(member, GatewayMember)
+    member.pause()
+    await boss.chat("to a connection that takes nothing")
+    browser = await site.browser("you")
+    page = ""
+    while "bytes wait<" not in page:
+        page = (await browser.get("/health")).text
+    assert re.search(r'<bdi class="name">looker</bdi>: [\d,]+ bytes wait', page)
+    assert re.search(r"<td>refused</td><td><code>[\w/]+</code></td>", page)
+    assert "bytes wait for it" in (await people(browser))["looker"]
