@@ -106,6 +106,7 @@ LIFECYCLE: Final = {
     "4.13.loser_is_reported": "a result that loses is reported, not returned",
     "4.14.on_join": "endings are said again, same id, when one they concern joins",
     "4.14.proposer_follows": "the response to a fulfillment concerns the proposer, too",
+    "4.14.words": "the words of a reject or withdraw are said again behind it",
     "4.14.limits": "for 5 minutes, at most 1,000, at most 16 MiB",
     "4.14.no_harm_twice": "endings do no harm twice",
 }

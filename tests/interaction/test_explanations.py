@@ -1,5 +1,7 @@
 """Explanations of rejects and withdraws: said later, by their sender alone (PROTOCOL 4.3)."""
 
+from dataclasses import replace
+
 import anyio
 import anyio.lowlevel
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from meup_agent import Agent, Envelope, Explanation, Proposal, Reason, Rejection, Settings
 from meup_agent.errors import NotSent, Refused, UsageError
 from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway.presets import one_space_config
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import DIALECTS
 from meup_agent.protocol.exchange.explanations import EXPLANATION_CHARS
@@ -16,6 +19,7 @@ from tests.interaction.people import (
     PATIENCE,
     QUICK,
     InMemory,
+    Latch,
     Meeting,
     Notes,
     OverSockets,
@@ -24,6 +28,7 @@ from tests.interaction.people import (
     raw,
     session_of,
     taped,
+    until,
 )
 
 pytestmark = pytest.mark.anyio
@@ -255,3 +260,36 @@ async def test_explanation_passes_the_middleware_as_a_chat(meeting: Meeting, not
         while len(notes.all) < 2:
             await anyio.lowlevel.checkpoint()
         assert [each.text for each in notes.all] == ["redacted", "redacted"]
+
+
+@pytest.mark.rule("4.14.words")
+@pytest.mark.parametrize("later", [False, True], ids=["missed", "said later"])
+async def test_a_reject_that_was_missed_keeps_its_words(notes: Notes, later: bool) -> None:
+    """The gateway keeps too little, so the proposer hears of a copy of the reject alone."""
+    everybody = {name: [{"kind": "*"}] for name in ("proposer", "reviewer", "second")}
+    config = one_space_config("demo", everybody)
+    config = replace(config, journal=replace(config.journal, memory_entries=4))
+    meeting, latch = InMemory(), Latch()
+    meeting.space = MemorySpace(config=config)
+    meeting.token, meeting.connector = meeting.space.token, meeting.space.connector
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, undecided()) as reviewer,
+            join(meeting, listening("proposer", notes), latch=latch) as proposer,
+            proposer.propose("tools", "add", to="reviewer", ttl=None) as proposal,
+        ):
+            await until(lambda: bool(reviewer.proposals))
+            latch.closed = True
+            meeting.space.drop("proposer")
+            words = None if later else "too much"
+            receipt = await reviewer.proposal(proposal.id).reject("unsafe", explain=words)
+            for number in range(10):
+                await reviewer.chat(str(number))
+            latch.closed = False
+            outcome = await proposal.outcome()
+            assert isinstance(outcome, Rejection)
+            if later:
+                await receipt.explain("too much")
+            assert await outcome.explanation(PATIENCE) == "too much"
+    assert outcome.id != receipt.id
+    assert [each.text for each in notes.all] == ["too much"]

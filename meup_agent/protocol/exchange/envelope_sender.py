@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange.effects import Effect, Priority, Send
 from meup_agent.protocol.exchange.ttl_map import TTLMap, size_of
@@ -16,6 +17,9 @@ RESEND_SECONDS = 300.0
 RESEND_COUNT = 1000
 RESEND_SIZE = 16 * 1024 * 1024
 """Withdraws, cancels, rejections and responses that are kept to be sent again."""
+
+MAX_COPIES = 8
+"""Copies of a rejection or withdraw that its words name: those that missed it know a copy alone."""
 
 OWN_IDS = 10_000
 """Ids of our own that are remembered, to tell an echo from a forgery."""
@@ -31,6 +35,13 @@ class Resendable(msgspec.Struct, frozen=True):
     priority: Priority
     concerned: frozenset[str]  # the participants that need it when they join; empty: each that does
     repeated: bool = False  # it was sent once more because the gateway had thrown us out
+    words: Envelope | None = None  # the chat that explains it
+    copies: tuple[str, ...] = ()  # the ids under which it was sent again, the latest ones
+
+    @property
+    def copies_named(self) -> tuple[str, ...]:
+        """The ids under which it may be known, the first one first."""
+        return (self.envelope.id, *self.copies)
 
 
 class ResendBuffer:
@@ -44,11 +55,14 @@ class ResendBuffer:
 
     def put(self, item: Resendable, now: float) -> None:
         """Keep an envelope."""
-        self._kept.put(item.envelope.id, item, now, size=size_of(item.envelope))
+        words = 0 if item.words is None else size_of(item.words)
+        self._kept.put(item.envelope.id, item, now, size=size_of(item.envelope) + words)
 
-    def put_copy(self, copy_id: str, envelope_id: str, now: float) -> None:
+    def put_copy(self, copy_id: str, item: Resendable, now: float) -> None:
         """Note under which id an envelope was sent again."""
-        self._copies.put(copy_id, envelope_id, now)
+        self._copies.put(copy_id, item.envelope.id, now)
+        copies = (*item.copies, copy_id)[-MAX_COPIES:]
+        self.put(msgspec.structs.replace(item, copies=copies), now)
 
     def get(self, envelope_id: str, now: float) -> Resendable | None:
         """The envelope that was sent first under an id, if it is still kept."""
@@ -98,19 +112,29 @@ class EnvelopeSender:
         concerned: Iterable[str] | None = None,
     ) -> Envelope:
         """Make an envelope and send it; again when one that it ``concerned``, or any, joins."""
+        explained = self._explained(kind, correlation, now)
         envelope = draft(
             kind,
             payload,
             id=self.new_id(),
             sender=self.me,
             to=tuple(to),
-            correlation=tuple(correlation),
+            correlation=tuple(correlation) if explained is None else explained.copies_named,
             ts=self._timestamp(),
         )
         self.transmit(envelope, priority, now)
         if concerned is not None:
             self._resend_buffer.put(Resendable(envelope, priority, frozenset(concerned)), now)
+        if explained is not None and explained.words is None:
+            self._resend_buffer.put(msgspec.structs.replace(explained, words=envelope), now)
         return envelope
+
+    def _explained(self, kind: str, correlation: Iterable[str], now: float) -> Resendable | None:
+        """The rejection or withdraw of ours that a chat explains, while it may be sent again."""
+        names = tuple(correlation) if kind == kinds.CHAT else ()
+        item = self._resend_buffer.get(names[0], now) if len(names) == 1 else None
+        ends = (kinds.MCP_REJECT, kinds.MCP_WITHDRAW)
+        return item if item is not None and item.envelope.kind in ends else None
 
     def transmit(
         self, envelope: Envelope, priority: Priority, now: float, *, again: bool = False
@@ -166,8 +190,14 @@ class EnvelopeSender:
         envelope = item.envelope
         if self.copies_get_new_ids:
             envelope = envelope.replace(id=self.new_id())
-            self._resend_buffer.put_copy(envelope.id, item.envelope.id, now)
+            self._resend_buffer.put_copy(envelope.id, item, now)
         self.transmit(envelope, item.priority, now, again=True)
+        words = item.words
+        if words is not None:  # who missed it has missed them, too
+            if self.copies_get_new_ids:
+                about = (envelope.id, item.envelope.id)
+                words = words.replace(id=self.new_id(), correlation=about)
+            self.transmit(words, Priority.TALK, now, again=True)
 
     def resend_once(self, envelope_id: str, now: float) -> bool:
         """Send again what the gateway refused as it threw us out; once only, not for ever."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from meup_agent.protocol import payloads
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange import Key, Role
 from tests.protocol.exchange.peer import (
     EXCHANGES,
@@ -14,6 +15,7 @@ from tests.protocol.exchange.peer import (
     started,
     woken,
 )
+from tests.protocol.exchange.test_resume_cursor import Numbered
 
 
 def endings(me: Peer) -> dict[str, str]:
@@ -133,3 +135,34 @@ def test_endings_that_come_twice_do_no_harm() -> None:
     first, second = seen[:4], seen[4:]
     assert first == [(1, 0, 0), (0, 1, 1), (0, 1, 0), (1, 0, 0)]
     assert second == [(0, 0, 0)] * 4
+
+
+def explains(me: Peer, decision: str, text: str = "no") -> Envelope:
+    payload = {"message": text}
+    chat, effects = me.table.send(kinds.CHAT, payload, now=me.now, correlation=(decision,))
+    me.did(effects)
+    return chat
+
+
+@pytest.mark.rule("4.14.words")
+def test_words_are_sent_again_behind_what_they_explain(me: Peer) -> None:
+    me.proposal("alice", "p1")
+    reject = me.rejects("alice", "p1")
+    chat = explains(me, reject.id)
+    assert said(me.joined("alice")) == [reject, chat]
+
+
+@pytest.mark.rule("4.14.words")
+def test_words_name_the_copies_of_what_they_explain() -> None:
+    me = Numbered()
+    me.proposal("alice", "p1")
+    reject = me.rejects("alice", "p1")
+    (first,) = said(me.joined("alice"))
+    assert (first.id != reject.id, first.kind) == (True, kinds.MCP_REJECT)
+    assert explains(me, reject.id).correlation == (reject.id, first.id)
+    copy, words = said(me.joined("alice"))
+    assert words.correlation == (copy.id, reject.id)
+    assert words.payload_object == {"message": "no"}
+    # Readers keep the first words.
+    explains(me, reject.id, "more")
+    assert said(me.joined("alice"))[1].payload_object == {"message": "no"}

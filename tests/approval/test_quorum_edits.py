@@ -1,0 +1,123 @@
+"""Edits under a quorum: votes are for the call that was looked at, and for no other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meup_agent import OutboundMessage
+from meup_agent.agent.middleware import CallNext
+from meup_agent.approval.reviewer import Reviewer
+from meup_agent.errors import Refused
+from meup_agent.protocol import kinds, payloads
+from tests.approval.test_votes import Office, office, write
+from tests.interaction.people import Meeting, Notes, taped
+
+pytestmark = pytest.mark.anyio
+
+POLICY = """
+rules:
+  - deny: {tool: deploy, arguments: {version: 13}, name: unlucky}
+  - allow: {tool: deploy, arguments: {version: 1}, name: harmless}
+  - ask: {tool: deploy, arguments: {version: 2}, name: by hand}
+  - quorum: {tool: deploy, of: 2, among: [second, deep], name: four eyes}
+  - ask: {tool: add}
+"""
+
+IN_MEMORY = pytest.mark.parametrize("meeting", ["memory"], indirect=True)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write(tmp_path / "policy.yaml", POLICY)
+
+
+class EditingOffice(Office):
+    """An office whose reviewer has a middleware that edits what it fulfills."""
+
+    version = 0
+
+    @asynccontextmanager
+    async def editing(self, version: int) -> AsyncGenerator[None]:
+        reviewer = Reviewer(self.path)
+        self.version = version
+
+        @reviewer.agent.middleware
+        async def edit(message: OutboundMessage, call_next: CallNext) -> Any:
+            if message.verb == "fulfill" and self.version:
+                message = message.replace(arguments={"version": self.version})
+            return await call_next(message)
+
+        connector, token = self.meeting.connector("reviewer"), self.meeting.token("reviewer")
+        async with reviewer.join(connector, token=token):
+            yield
+
+
+@asynccontextmanager
+async def editing(
+    meeting: Meeting, path: Path, notes: Notes, version: int
+) -> AsyncGenerator[EditingOffice]:
+    async with office(meeting, path, notes) as plain:
+        made = EditingOffice(meeting, path)
+        made.spaces = plain.spaces
+        async with made.editing(version):
+            yield made
+
+
+@IN_MEMORY
+@pytest.mark.rule("4.4.edits_judged")
+@pytest.mark.rule("5.votes.call")
+@pytest.mark.parametrize("version", [8, 13, 2], ids=["quorum", "denied", "asked"])
+async def test_votes_carry_no_other_call_out(
+    meeting: Meeting, path: Path, notes: Notes, version: int
+) -> None:
+    async with editing(meeting, path, notes, version) as o, o.proposed() as p:
+        for voter in ("second", "deep"):
+            await o.vote(voter, p.id)
+        # The votes are spent; the call that they were for still takes two.
+        while (await o.held(p.id))["votes"]:
+            pass
+        assert notes.all == []
+        o.version = 0
+        assert (await o.vote("second", p.id))["outcome"] == "open"
+        await o.vote("deep", p.id)
+        assert await p.result() == 7
+    assert notes.all == [("deploy", 7)]
+
+
+@IN_MEMORY
+@pytest.mark.rule("4.4.edits_judged")
+async def test_an_edit_that_needs_no_votes_is_told_by_the_rule_that_allows_it(
+    meeting: Meeting, path: Path, notes: Notes
+) -> None:
+    async with editing(meeting, path, notes, 1) as o, taped(o.spaces["second"]) as tape:
+        async with o.proposed() as p:
+            for voter in ("second", "deep"):
+                await o.vote(voter, p.id)
+            assert await p.result(accept_edits=True) == 1
+        request = await tape.until(lambda e: e.kind == kinds.MCP_REQUEST and bool(e.correlation))
+    meta = payloads.read_call(request.payload).meta
+    assert (meta[payloads.EDITED], meta[payloads.RULE]["rule"]) == (True, "harmless")
+    assert "votes" not in meta[payloads.RULE]
+    assert notes.all == [("deploy", 1)]
+
+
+@pytest.mark.rule("4.4.edits_judged")
+async def test_a_person_at_the_reviewer_edits_into_no_quorum(
+    meeting: Meeting, path: Path, notes: Notes
+) -> None:
+    """Neither what votes are counted of, nor what is asked of one person."""
+    async with office(meeting, path, notes) as o, o.reviewer() as reviewer:
+        for version in (7, 2):
+            async with o.proposed(version) as p:
+                held = reviewer.proposal(p.id)
+                for edited in (8, 13):
+                    with pytest.raises(Refused, match="as it was edited"):
+                        await held.fulfill({"version": edited})
+                assert p.state.is_pending
+                assert (await held.fulfill({"version": 1})).value == 1
+    assert notes.all == [("deploy", 1)] * 2
