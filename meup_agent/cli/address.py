@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, NamedTuple
 from urllib.parse import urlsplit
@@ -141,6 +141,21 @@ class BesideOptions(SpaceOptions):
     def resolve(self) -> Address | HttpAddress:
         """The HTTP address with ``--as``, else the gateway's."""
         return self.address() if self.act_as is None else beside(self, self.http, self.act_as)
+
+    def over_http(self) -> HttpAddress:
+        """The HTTP address, whichever option leads there, to act beside the participant's agent."""
+        return beside(self, self.http, self.act_as or self.participant)
+
+    def beneath(self, outer: BesideOptions | None) -> BesideOptions:
+        """These options, and those of the group of commands that are not among them."""
+        if outer is None:
+            return self
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        # One of two ways to say the same takes the place of both.
+        for group in (("token", "token_file"), ("url", "http"), ("act_as", "participant")):
+            if all(given[name] is None for name in group):
+                given |= {name: getattr(outer, name) for name in group}
+        return replace(self, **{**given, "space": given["space"] or outer.space})
 
 
 def beside(where: SpaceOptions, http: str | None, act_as: str | None) -> HttpAddress:

@@ -9,19 +9,20 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.util import find_spec
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import anyio
 import typer
 
 from meup_agent.approval import Inbox, InboxItem, Verb
-from meup_agent.cli.address import Address, BesideOptions, HttpAddress, HttpOptions, find_http_url
+from meup_agent.cli.address import Address, BesideOptions, HttpAddress, find_http_url
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.commands import Command, Group
 from meup_agent.cli.failures import Failure, Misuse, code_for
 from meup_agent.cli.http_api import open_http_api, pending_proposal
-from meup_agent.cli.inbox.card import Card, time_left
+from meup_agent.cli.inbox.card import card_rows, time_left
 from meup_agent.cli.inbox.past import SpacePast, read_past
+from meup_agent.cli.inbox.rows import ShownValue
 from meup_agent.cli.options import NoColour, ResultOptions, complete_reason, expand_groups
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import MAX_NAME, format_proposed
@@ -88,24 +89,24 @@ def live(
 
     Without a command it shows the screen, one decision at a time, and `?` tells its keys. You are
     present in the space meanwhile. Where no terminal is, or textual is not installed
-    (`pip install 'meup-agent[tui]'`), it lists what waits, as `meup inbox list` does.
+    (`pip install 'meup-agent[tui]'`), it lists what waits, as `meup inbox list` does. Each command
+    takes the options of the connection, behind its name or before it; it acts over HTTP, beside
+    whatever runs under your name.
 
     Example: `MEUP_TOKEN=… meup inbox --url ws://localhost:8420 --space demo`
     """
     if ctx.invoked_subcommand is not None:
+        if notify is not None or light:
+            raise Misuse(
+                "--notify and --light are for the live screen; give them without a command"
+            )
+        ctx.obj = _GroupOptions(where, no_colour)
         return
     result = ResultOptions(no_colour=no_colour)
     # textual draws on standard error.
     is_terminal = all(each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr))
     if not is_terminal or find_spec("textual") is None:
-        address = HttpOptions(
-            act_as=where.act_as,
-            http=where.http,
-            space=where.space,
-            token=where.token,
-            token_file=where.token_file,
-        ).address(where.url)
-        session = CommandSession(address, result)
+        session = CommandSession(where.over_http(), result)
         if find_spec("textual") is None:
             session.stderr.note("for the live screen, run: pip install 'meup-agent[tui]'")
         session.run(_list)
@@ -176,9 +177,26 @@ def _http_of(where: Address, url: str) -> HttpAddress:
 # --- one by one ---
 
 
+class _GroupOptions(NamedTuple):
+    """Options that stand before a command, and count for it."""
+
+    where: BesideOptions
+    no_colour: bool
+
+
+def _session(ctx: typer.Context, where: BesideOptions, result: ResultOptions) -> CommandSession:
+    """A session over HTTP, so that an agent that runs under the same name is not disturbed."""
+    outer = ctx.find_object(_GroupOptions)
+    if outer is not None:
+        where = where.beneath(outer.where)
+        no_colour = result.no_colour or outer.no_colour
+        result = ResultOptions(as_json=result.as_json, no_colour=no_colour)
+    return CommandSession(where.over_http(), result)
+
+
 @asynccontextmanager
 async def _opened(session: CommandSession) -> AsyncGenerator[Inbox]:
-    """The inbox, once it knows what it can know, over HTTP: an agent that runs is not disturbed."""
+    """The inbox, once it knows what it can know."""
     past = await read_past(session.api, session.space)
     async with Inbox(session.space, past=past.decided, before=past.waiting) as box:
         await box.settle(SETTLE_SECONDS)
@@ -205,18 +223,23 @@ async def _list(session: CommandSession) -> None:
 
 @inbox.command("list", cls=Command)
 @expand_groups
-def list_(*, where: HttpOptions, result: ResultOptions) -> None:
+def list_(ctx: typer.Context, *, where: BesideOptions, result: ResultOptions) -> None:
     """List what waits for you, oldest deadline first, each with what you may do.
 
     Example: `meup inbox list --json`
     """
-    CommandSession(where.address(), result).run(_list)
+    _session(ctx, where, result).run(_list)
 
 
 @inbox.command("show", cls=Command)
 @expand_groups
 def show(
-    proposal: Proposal, proposer: Proposer = None, *, where: HttpOptions, result: ResultOptions
+    ctx: typer.Context,
+    proposal: Proposal,
+    proposer: Proposer = None,
+    *,
+    where: BesideOptions,
+    result: ResultOptions,
 ) -> None:
     """Show one proposal: the exact call, what is known of it, and what you may do.
 
@@ -231,25 +254,26 @@ def show(
             else:
                 await session.output.write(_plain(item))
 
-    CommandSession(where.address(), result).run(act)
+    _session(ctx, where, result).run(act)
 
 
 @inbox.command("approve", cls=Command)
 @expand_groups
 def approve(
+    ctx: typer.Context,
     proposals: Proposals,
     proposer: Proposer = None,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask; needed where no terminal is.")
     ] = False,
     *,
-    where: HttpOptions,
+    where: BesideOptions,
     result: ResultOptions,
 ) -> None:
     """Approve proposals: carry each out, or vote for it where a reviewer counts your vote.
 
-    It shows each of them, all of it, and asks once. `meup fulfill --edit` carries one out with
-    other arguments.
+    It shows each of them, all of it however long it is, with what is dangerous about them below,
+    and asks once. `meup fulfill --edit` carries one out with other arguments.
 
     Example: `meup inbox approve 4f2a 91c0`
     """
@@ -261,6 +285,10 @@ def approve(
                 if not item.may & {Verb.APPROVE, Verb.VOTE}:
                     raise NotOffered(f"proposal {item.id} is not offered to you for approval")
                 session.stderr.write_lines(_plain(item))
+            for item in dict.fromkeys(items):
+                # Once more below all of them: what is above has scrolled away, perhaps.
+                for danger in item.danger:
+                    session.stderr.write_lines(f"! {visible(item.id[:12])}: {visible(danger)}")
             if not yes:
                 await _confirm(session, len(set(items)))
             outcomes = await box.approve_all(items)
@@ -290,12 +318,13 @@ def approve(
                 said = f"{count} of {len(documents)} approvals failed: {failed}"
                 raise Failure(said, code_for(failed))
 
-    CommandSession(where.address(), result).run(act)
+    _session(ctx, where, result).run(act)
 
 
 @inbox.command("reject", cls=Command)
 @expand_groups
 def reject(
+    ctx: typer.Context,
     proposals: Proposals,
     reason: Annotated[
         str,
@@ -308,7 +337,7 @@ def reject(
     explain: Explain = None,
     proposer: Proposer = None,
     *,
-    where: HttpOptions,
+    where: BesideOptions,
     result: ResultOptions,
 ) -> None:
     """Reject proposals that wait for you.
@@ -325,12 +354,13 @@ def reject(
             ids = [{"proposal": item.id, "proposer": item.proposer} for item in items]
             await session.print_json({"rejected": ids})
 
-    CommandSession(where.address(), result).run(act)
+    _session(ctx, where, result).run(act)
 
 
 @inbox.command("vote", cls=Command)
 @expand_groups
 def vote(
+    ctx: typer.Context,
     proposal: Proposal,
     choice: Annotated[
         str,
@@ -339,7 +369,7 @@ def vote(
     explain: Explain = None,
     proposer: Proposer = None,
     *,
-    where: HttpOptions,
+    where: BesideOptions,
     result: ResultOptions,
 ) -> None:
     """Vote about a proposal whose reviewer counts votes; you may change it until it counts.
@@ -359,7 +389,7 @@ def vote(
                 {"proposal": item.id, "of": rule.of, "votes": dict(rule.votes)}
             )
 
-    CommandSession(where.address(), result).run(act)
+    _session(ctx, where, result).run(act)
 
 
 async def _find(box: Inbox, session: CommandSession, given: str, proposer: str | None) -> InboxItem:
@@ -383,10 +413,11 @@ async def _find(box: Inbox, session: CommandSession, given: str, proposer: str |
 
 
 def _plain(item: InboxItem) -> str:
-    """A proposal as its card shows it, without a screen."""
+    """A proposal as its card shows it, without a screen, and all of its call."""
     offered = ", ".join(sorted(item.may)) or "nothing"
     lines = [f"proposal {visible(item.id, MAX_NAME)}, {time_left(item)}; you may: {offered}"]
-    return "\n".join([*lines, *(each.plain for each in Card(item).rows)]) + "\n"
+    lines.extend(each.plain for each in card_rows(item, ShownValue(room=None)))
+    return "\n".join(lines) + "\n"
 
 
 def _document(item: InboxItem) -> dict[str, Any]:

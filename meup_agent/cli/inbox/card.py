@@ -37,9 +37,9 @@ class Card:
         is_whole: All of the call is.
     """
 
-    def __init__(self, item: InboxItem, *, fancy: bool = True) -> None:
+    def __init__(self, item: InboxItem) -> None:
         shown = ShownValue()
-        self.rows = list(_card(item, shown, fancy=fancy))
+        self.rows = list(card_rows(item, shown))
         self.is_whole = shown.is_whole
 
 
@@ -81,10 +81,11 @@ def record_words(record: ProposerRecord) -> str:
     return f"{said} of its last {len(record.endings)}"
 
 
-def _card(item: InboxItem, shown: ShownValue, *, fancy: bool) -> Iterator[CardRow]:
+def card_rows(item: InboxItem, shown: ShownValue) -> Iterator[CardRow]:
+    """A proposal as rows, its call as far as there is room for it."""
     yield row(Part("proposed by ", "dim"), *name(item.proposer, "name"), *_record(item))
     if item.rule is not None:
-        yield from _rule(item.rule, fancy=fancy)
+        yield from _rule(item.rule)
     facts = item.tool_facts
     if facts is not None and (facts.description or facts.hints):
         said = " ".join(facts.description.split())[:MAX_VALUE]
@@ -107,7 +108,7 @@ def _record(item: InboxItem) -> Iterator[Part]:
     yield Part(f"  {record_words(item.record)}", "dim")
 
 
-def _rule(rule: InboxRule, *, fancy: bool) -> Iterator[CardRow]:
+def _rule(rule: InboxRule) -> Iterator[CardRow]:
     place = "" if rule.number is None else f" (rule {rule.number + 1})"
     yield row(
         *(Part("asked by ", "dim"), *name(rule.name or "a rule", "name")),
@@ -116,12 +117,11 @@ def _rule(rule: InboxRule, *, fancy: bool) -> Iterator[CardRow]:
     )
     if not rule.is_quorum:
         return
-    yes, no = ("✓", "✗") if fancy else ("yes", "NO")
     approvals = sum(vote == "approve" for vote in rule.votes.values())
     parts = [Part("votes ", "dim"), Part(f"{approvals} of {rule.of}", "name")]
     for voter, vote in list(rule.votes.items())[:MAX_VOTES]:
         style = "good" if vote == "approve" else "bad"
-        parts += [Part("  "), Part(f"{yes if vote == 'approve' else no} ", style), *name(voter)]
+        parts += [Part("  "), Part("✓ " if vote == "approve" else "✗ ", style), *name(voter)]
     missing = [each for each in rule.among if each not in rule.votes][:MAX_VOTES]
     if missing:
         parts.append(Part("  not yet: ", "dim"))

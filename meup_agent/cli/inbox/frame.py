@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 WIDE: Final = 100
 """Columns from which on the queue stands beside the decision."""
 
+SMALL: Final = (60, 18)
+"""Columns and lines below which questions are asked in few words."""
+
 QUEUE_WIDTH: Final = 36
 CARD_MARGIN: Final = 3
 SCROLLBAR: Final = 1
@@ -51,14 +54,20 @@ class InboxFrame(App[None]):
     ENABLE_COMMAND_PALETTE = False
     AUTO_FOCUS = None
     CSS = """
-    Screen { layout: vertical; }
+    Screen { layout: vertical; overflow: hidden; }
     #head { height: 1; background: $panel; padding: 0 1; }
     #body { height: 1fr; }
-    #queue { width: 36; background: $panel; overflow-y: scroll; scrollbar-size-vertical: 1; }
+    LinesView {
+        overflow-x: hidden; overflow-y: scroll; scrollbar-size-vertical: 1;
+        scrollbar-background: $background; scrollbar-background-hover: $background;
+        scrollbar-color: $primary 50%;
+    }
+    #queue { scrollbar-background: $panel; scrollbar-background-hover: $panel; }
+    #queue { width: 36; background: $panel; }
     .narrow #queue { display: none; }
     #decision { width: 1fr; }
     #banner { height: auto; padding: 0 1; display: none; background: $error; color: white; }
-    #card { height: 1fr; padding: 1 1 0 2; overflow-y: scroll; scrollbar-size-vertical: 1; }
+    #card { height: 1fr; padding: 1 1 0 2; }
     #note { height: 1; padding: 0 1; }
     #ask { height: auto; padding: 0 1; background: $panel; display: none; }
     #words { display: none; border: none; height: 1; padding: 0 1; background: $panel; }
@@ -76,7 +85,7 @@ class InboxFrame(App[None]):
         self.current: InboxItem | None = None
         self.gone: ItemLeft | None = None
         self.marked: set[InboxItem] = set()
-        self.note = Text()
+        self.note: tuple[Part, ...] = ()
         self.question = ScreenQuestion.NOTHING
         self.words = ""
         self.decisions = Decisions(inbox, self.tell)
@@ -116,10 +125,9 @@ class InboxFrame(App[None]):
     def _styles(self) -> dict[str, str]:
         return DARK if self.current_theme.dark else LIGHT
 
-    def _text(self, *parts: Part | str, style: str = "") -> Text:
+    def _text(self, *parts: Part) -> Text:
         text = Text(no_wrap=False, overflow="fold")
-        for each in parts:
-            part = Part(each, style) if isinstance(each, str) else each
+        for part in parts:
             text.append(part.text, self._styles[part.style])
         return text
 
@@ -167,7 +175,9 @@ class InboxFrame(App[None]):
         if self.gone is not None:
             by = "".join(part.text for part in theirs(self.gone.words))
             banner.update(Text(f"{by}. Nothing is left to decide; j goes on.", "bold #ffffff"))
-        self.query_one("#note", Static).update(self.note, layout=False)
+        note = self._text(*self.note)
+        note.no_wrap, note.overflow = True, "ellipsis"
+        self.query_one("#note", Static).update(note, layout=False)
         self.show_question()
         keys = self.query_one("#keys", Static)
         keys.update(
@@ -210,9 +220,15 @@ class InboxFrame(App[None]):
         if Verb.VOTE in may:
             said.append(("v", "vote", ""))
         said += [("j k", "next, previous", ""), ("?", "help", ""), ("q", "leave", "")]
+        width = self.size.width - 2
+        fits = sum(len(key) + len(words) + 5 for key, words, _ in said) <= width
         for key, words, style in said:
-            keys.append(f" {key} ", style or f"bold {self._styles['key']}")
-            keys.append(f" {words}  ", self._styles[""])
+            if fits:
+                keys.append(f" {key} ", style or f"bold {self._styles['key']}")
+                keys.append(f" {words}  ", self._styles[""])
+            else:  # what decides keeps its words
+                keys.append(key, style or f"bold {self._styles['key']}")
+                keys.append(f" {words} " if key in "aerv" else " ", self._styles[""])
         return keys
 
     def tell(self, *parts: Part | str, style: str = "") -> None:
@@ -222,15 +238,22 @@ class InboxFrame(App[None]):
 
     def say(self, *parts: Part | str, style: str = "") -> None:
         """Put a line above the keys; it stays until the next one."""
-        self.note = self._text(*parts, style=style)
-        self.note.no_wrap, self.note.overflow = True, "ellipsis"
+        self.note = tuple(Part(each, style) if isinstance(each, str) else each for each in parts)
 
     def show_question(self) -> None:
         """Show the question that is open, or none."""
         ask = self.query_one("#ask", Static)
         marked = self.marked_in_order()
         doubts = [] if self.current is None else self.doubts(self.current)
-        asked = lines_of(self.question, doubts, marked, self.words, self.decisions.underway)
+        width, height = self.size
+        asked = lines_of(
+            self.question,
+            doubts,
+            marked,
+            self.words,
+            self.decisions.underway,
+            is_small=width < SMALL[0] or height < SMALL[1],
+        )
         lines = [self._text(*each) for each in asked]
         if not (lines or ask.display):
             return  # a layout of the whole screen takes longer than all else

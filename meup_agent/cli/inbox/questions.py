@@ -35,16 +35,26 @@ REASONS: Final = {
 
 HELP: Final = (
     ("j  k", "the next proposal, the one before"),
-    ("a", "approve: carry it out, or vote for it where votes are counted"),
-    ("e", "edit its arguments in $EDITOR, look at the difference, approve"),
-    ("r", "reject: a key for the reason; w before it for words to the proposer"),
+    ("a", "approve: carry it out, or vote for it where votes count"),
+    ("e", "edit its arguments in $EDITOR, see the difference, approve"),
+    ("r", "reject: a key for the reason; w first for words of yours"),
     ("v", "vote, for or against"),
     ("y", "yes, where approving asks once more"),
     ("space  ↓ ↑", "scroll; home, end, page up and page down as well"),
-    ("m", "mark it; a then approves all that are marked, by their list"),
+    ("m", "mark it; a then approves all that are marked"),
     ("t", "light or dark"),
     ("q", "leave; what you did not decide goes on waiting, or expires"),
 )
+
+
+SHORT_HELP: Final = (
+    *(("j k", "next, previous"), ("a", "approve"), ("e", "edit"), ("r", "reject"), ("v", "vote")),
+    *(("y", "yes"), ("space", "scroll"), ("m", "mark"), ("t", "light, dark"), ("q", "leave")),
+)
+"""The same for a terminal of a few lines."""
+
+REASON_CODES: Final = tuple((key, str(code)) for key, (code, _) in REASONS.items())
+"""The reasons for a terminal of a few lines."""
 
 
 class ScreenQuestion(StrEnum):
@@ -77,6 +87,8 @@ def lines_of(
     marked: Sequence[InboxItem],
     words: str,
     underway: int,
+    *,
+    is_small: bool = False,
 ) -> list[Line]:
     """The lines of the question that is open.
 
@@ -86,6 +98,7 @@ def lines_of(
         marked: The proposals that are marked.
         words: The words that go with the answer.
         underway: Approved calls that run.
+        is_small: There are few lines and columns for it.
     """
     match question:
         case ScreenQuestion.SURE:
@@ -96,11 +109,13 @@ def lines_of(
         case ScreenQuestion.MARKED:
             return [*map(_listed, marked), _yes("approve all of these")]
         case ScreenQuestion.REASON:
-            return [*_in_columns(), _words(words)]
+            return [*(_flowing(REASON_CODES) if is_small else _in_columns()), _words(words)]
         case ScreenQuestion.VOTE:
             for_it = (Part("a ", "key"), Part("for it"))
             return [for_it, (Part("r ", "key"), Part("against it")), _words(words)]
         case ScreenQuestion.HELP:
+            if is_small:
+                return _flowing(SHORT_HELP)
             return [(Part(f"{keys:<14}", "key"), Part(said)) for keys, said in HELP]
         case ScreenQuestion.LEAVE:
             said = f"{underway} approved calls still run; leaving cancels them."
@@ -121,6 +136,11 @@ def _words(words: str) -> Line:
 
 def _listed(item: InboxItem) -> Line:
     return Part("● ", "late"), *title(item), Part(f"  of {visible(item.proposer, 40)}", "dim")
+
+
+def _flowing(cells: Sequence[tuple[str, str]]) -> list[Line]:
+    """Keys and words on one line, which is wrapped."""
+    return [tuple(part for key, said in cells for part in (Part(key, "key"), Part(f" {said}  ")))]
 
 
 def _in_columns() -> list[Line]:

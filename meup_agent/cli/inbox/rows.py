@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple, cast
 
@@ -55,12 +56,16 @@ def theirs(text: str, style: str = "", *, is_name: bool = False) -> Iterator[Par
 
 
 class ShownValue:
-    """A JSON value as rows; ``is_whole`` tells whether all of it has been shown."""
+    """A JSON value as rows; ``is_whole`` tells whether all of it has been shown.
 
-    def __init__(self, room: int = MAX_SHOWN) -> None:
+    Args:
+        room: Characters that are shown; ``None``: all.
+    """
+
+    def __init__(self, room: int | None = MAX_SHOWN) -> None:
         self.is_whole = True
-        self._room = room
-        self._rows = MAX_ROWS
+        self._room = sys.maxsize if room is None else room
+        self._rows = sys.maxsize if room is None else MAX_ROWS
 
     def members(self, values: dict[str, Any], indent: int, depth: int = 0) -> Iterator[CardRow]:
         """The members of an object, a row for each and more for what is in it."""
