@@ -28,6 +28,7 @@ Whose fault it was decides the branch::
     │   ├── ProposalExpired           no decision or result in time
     │   ├── RequestTimeout            no response in time
     │   ├── Refused                   the gateway did not let the envelope through
+    │   ├── StreamEnded               a stream that we write was ended by another, or lost
     │   └── ParticipantGone           everyone who could answer has left
     ├── RejectMessage             our own refusal of a message, raised by a middleware
     └── ConnectionFailed          the connection's
@@ -388,6 +389,21 @@ class Refused(PeerError):
         super().__init__(message)
         self.error = error
         self.details: dict[str, Any] = details or {}
+
+
+class StreamEnded(PeerError):
+    """A stream that we write has ended, and takes no more frames.
+
+    Attributes:
+        reason: The reason code, for example ``complete`` (another participant ended it),
+            ``revoked``, or ``disconnected`` (the gateway no longer had it after a reconnect).
+        by: The participant that ended it, or the gateway.
+    """
+
+    def __init__(self, reason: str, by: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.by = by
 
 
 class ParticipantGone(PeerError):

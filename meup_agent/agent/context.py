@@ -10,9 +10,10 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
+from meup_agent.client.messages import send_progress
 from meup_agent.client.proposal_handle import Ttl
 from meup_agent.client.running_handler import awaited, handler_is
-from meup_agent.client.space import send_progress
+from meup_agent.client.stream_verbs import streaming_beside
 from meup_agent.protocol import payloads
 from meup_agent.protocol.exchange import Wait
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from meup_agent.client.messages import OnProgress
     from meup_agent.client.proposal_handle import ProposalHandle
     from meup_agent.client.space import Space
+    from meup_agent.client.streams import OnStream, StreamWriter
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.reasons import Cause
 
@@ -113,6 +115,7 @@ class Context:
         idempotent: bool = False,
         accept_edits: bool = False,
         on_progress: OnProgress | None = None,
+        on_stream: OnStream | None = None,
     ) -> Any:
         """Call a participant's tool: a request if our capabilities allow it, otherwise a proposal.
 
@@ -132,6 +135,7 @@ class Context:
             accept_edits: If it becomes a proposal: take the result also of what was carried out
                 otherwise than proposed, or perhaps so.
             on_progress: Called with each progress; must return at once.
+            on_stream: Reads the streams that the tool opens about the call; see :meth:`Space.call`.
 
         Returns:
             The tool's structured content, else its content.
@@ -146,6 +150,7 @@ class Context:
             idempotent=idempotent,
             accept_edits=accept_edits,
             on_progress=on_progress,
+            on_stream=on_stream,
         )
 
     def propose(
@@ -178,6 +183,46 @@ class Context:
     ) -> str:
         """Send a chat message; see :meth:`Space.chat`."""
         return await self.space.chat(text, to=to, about=about)
+
+    def stream(
+        self,
+        *,
+        format: str | None = None,
+        content_type: str | None = None,
+        description: str | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> AbstractAsyncContextManager[StreamWriter]:
+        """Stream to the participant that the handler works for, beside the answer.
+
+        The stream is about the envelope that the handler was started for; that of a request which
+        carries out a proposal goes to the proposer, too. ``space.call(…, on_stream=…)`` reads it.
+        It ends with its block, and a cancelled handler ends it with the reason. The answer does not
+        depend on it: where no stream can be had (the caller's dialect has none, we may not), or
+        where it was ended by another, :meth:`StreamWriter.send` does nothing.
+
+        Args:
+            format: The form of its frames, for example ``jsonl``.
+            content_type: Their media type, for example ``text/plain``.
+            description: Its purpose, for people.
+            metadata: More about it, as JSON values.
+
+        Returns:
+            An async context manager that gives a :class:`StreamWriter`.
+        """
+        said = payloads.read_call(self.envelope.payload).meta.get(payloads.PROPOSER)
+        present = {each.id for each in self.space.participants}
+        to = [self.sender, *([said] if self.envelope.correlation and said in present else [])]
+        return streaming_beside(
+            self.space,
+            to=tuple(dict.fromkeys(to)),
+            about=(self.envelope.id, *self.envelope.correlation),
+            fields={
+                "description": description,
+                "format": format,
+                "content_type": content_type,
+                "metadata": metadata,
+            },
+        )
 
     def progress(
         self, done: float, total: float | None = None, message: str | None = None

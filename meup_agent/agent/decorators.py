@@ -29,6 +29,7 @@ from meup_agent.agent.tool import ToolHints, ToolOptions
 from meup_agent.client.messages import Chat, Request
 from meup_agent.client.proposal import Proposal
 from meup_agent.client.space import Space
+from meup_agent.client.streams import StreamReader
 from meup_agent.client.waits import with_explanation
 from meup_agent.errors import HandlerDefinitionError
 from meup_agent.protocol.control_payloads import (
@@ -44,7 +45,7 @@ from meup_agent.protocol.control_payloads import (
     StatusRequest,
 )
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange import Conflict, Gap, Participant, Role
+from meup_agent.protocol.exchange import Conflict, Gap, Participant, Role, StreamBuffer
 from meup_agent.protocol.exchange.roster import read_participant
 from meup_agent.protocol.management_payloads import Grant, Revocation
 from meup_agent.protocol.outcomes import Expiry, Explanation, Rejection, Withdrawal
@@ -81,6 +82,14 @@ def _rejection(run: Invocation) -> object:
 
 def _participant(run: Invocation) -> object:
     return read_participant(run.work.envelope.payload_object.get("participant"))
+
+
+def _stream(run: Invocation) -> object:
+    assert isinstance(run.work.subject, StreamBuffer)
+    # Each of several handlers reads every frame.
+    signatures = [each.signature.injected.values() for each in run.match.handlers]
+    readers = sum(list(each).count(_stream) for each in signatures)
+    return StreamReader(run.session, run.work.subject.claim(readers))
 
 
 ANYWHERE: Final[Mapping[type, Reader]] = MappingProxyType(
@@ -315,6 +324,13 @@ class Decorators:
     On a gateway that resumes (``space.guarantees.resume``) an agent that comes back gets what
     it missed, in order. Where the gateway does not know all of that any more, this is the first
     handler that runs afterwards. It gets a :class:`Gap`.
+    """
+
+    on_stream = HandlerRow(Role.STREAM, {StreamReader: _stream})
+    """Read the streams of others that are for us or for all; gets a :class:`StreamReader`.
+
+    A handler runs for each, also for those that were open before we came; it is meant to end with
+    its stream. While it waits for a frame, another handler has its place.
     """
 
     on_grant = HandlerRow(Role.GRANT, {Grant: _subject})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyio.lowlevel import checkpoint
 
+from meup_agent.client.call_streams import reading_of_call
 from meup_agent.client.control import ControlVerbs
 from meup_agent.client.explanations import (
     DecisionReceipt,
@@ -22,6 +23,7 @@ from meup_agent.client.proposal_handle import PendingProposal, ProposalHandle, T
 from meup_agent.client.requests import TIMEOUT, request
 from meup_agent.client.resources import ResourceVerbs
 from meup_agent.client.running_handler import awaited
+from meup_agent.client.stream_verbs import StreamVerbs
 from meup_agent.client.waits import wait_for_participant
 from meup_agent.errors import AmbiguousProposal, UsageError
 from meup_agent.protocol import kinds, payloads
@@ -38,14 +40,14 @@ if TYPE_CHECKING:
 
     from meup_agent.client.explanations import Explainer
     from meup_agent.client.messages import OnProgress
+    from meup_agent.client.streams import OnStream
     from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.guarantees import Guarantees
-    from meup_agent.protocol.payloads import JsonObject
     from meup_agent.session import Session
     from meup_agent.session.listeners import EnvelopeStream
 
 
-class Space(SpaceManagement, ControlVerbs, ResourceVerbs):
+class Space(SpaceManagement, ControlVerbs, ResourceVerbs, StreamVerbs):
     """A participant's presence in a space; :meth:`meup_agent.Agent.join` gives one."""
 
     def __init__(self, session: Session) -> None:
@@ -195,6 +197,7 @@ class Space(SpaceManagement, ControlVerbs, ResourceVerbs):
         idempotent: bool = False,
         accept_edits: bool = False,
         on_progress: OnProgress | None = None,
+        on_stream: OnStream | None = None,
     ) -> Any:
         """Call a participant's tool: a request if our capabilities allow it, otherwise a proposal.
 
@@ -218,6 +221,10 @@ class Space(SpaceManagement, ControlVerbs, ResourceVerbs):
             accept_edits: If it becomes a proposal: take the result also of what was carried out
                 otherwise than proposed, or perhaps so.
             on_progress: Called with each progress; must return at once.
+            on_stream: An async function that reads each stream which the tool opens about the call
+                (:meth:`Context.stream`), in a task beside it; no handler of ours gets these. The
+                call returns when it has read all that came before the answer. What it raises
+                cancels the call.
 
         Returns:
             The tool's structured content, else its content.
@@ -244,21 +251,32 @@ class Space(SpaceManagement, ControlVerbs, ResourceVerbs):
         made = payloads.request("tools/call", params, "")
         if self.may(kinds.MCP_REQUEST, made, to=(participant,)):
             await self._tools.check(participant, tool, arguments or {}, seconds)
-            response = await request(
+            response = await reading_of_call(
                 self._session,
-                participant,
-                "tools/call",
-                params,
-                timeout=seconds,
-                total_timeout=total_timeout,
-                idempotent=idempotent,
-                on_progress=on_progress,
+                on_stream,
+                lambda begun: request(
+                    self._session,
+                    participant,
+                    "tools/call",
+                    params,
+                    timeout=seconds,
+                    total_timeout=total_timeout,
+                    idempotent=idempotent,
+                    on_progress=on_progress,
+                    on_begun=begun,
+                ),
             )
             return value_of(response)
-        async with self.propose(
-            participant, tool, arguments, to=to, ttl=seconds, on_progress=on_progress
-        ) as proposal:
-            return await proposal.result(accept_edits=accept_edits)
+
+        async def proposed(read: Callable[[str], None] | None) -> Any:
+            async with self.propose(
+                participant, tool, arguments, to=to, ttl=seconds, on_progress=on_progress
+            ) as proposal:
+                if read is not None:
+                    read(proposal.id)
+                return await proposal.result(accept_edits=accept_edits)
+
+        return await reading_of_call(self._session, on_stream, proposed)
 
     # --- proposals ---
 
@@ -462,13 +480,6 @@ class Space(SpaceManagement, ControlVerbs, ResourceVerbs):
             wanted: Says which envelopes the watcher is woken for; returns at once. ``None``: all.
         """
         return self._session.watchers.watch(wanted)
-
-
-def send_progress(space: Space, payload: JsonObject, *, to: str, request_id: str) -> None:
-    """Send the progress of a request at once: a worker thread that tells it does not await."""
-    # For the context of a handler alone; of users it would hide that nothing else gets to run.
-    say = space._say  # pyright: ignore[reportPrivateUsage]
-    say(kinds.MCP_REQUEST, payload, to=(to,), correlation=(request_id,))
 
 
 def names(given: str | Iterable[str]) -> tuple[str, ...]:

@@ -25,7 +25,8 @@ from meup_agent.protocol.kinds import MCP_PROPOSAL
 from meup_agent.protocol.limits import check_frame
 from meup_agent.protocol.resume import read_seq
 from meup_agent.session.join import PROBE_ATTEMPTS, EchoProbe
-from meup_agent.transport.base import INVALID, TOO_BIG
+from meup_agent.session.outbox import QueuedFrame
+from meup_agent.transport.base import INVALID, STREAM_MARK, TOO_BIG
 from meup_agent.transport.loops import Condition, loop_clock
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class SessionConnection:
     the connection. ``caught_up`` tells whether what we missed has been read; nothing is sent
     before. ``left`` is told of the id of each request or proposal just before it leaves, and says
     whether it still is to. ``unsayable`` takes the id of an envelope that has no wire form, or that
-    the other end closed the connection for, before ``lost``.
+    the other end closed the connection for, before ``lost``. ``frame_came`` takes each frame of a
+    stream, and ``frame_refused`` the stream whose frames this transport does not carry.
     """
 
     outbox: Outbox
@@ -71,6 +73,8 @@ class SessionConnection:
     lost: Callable[[], None]
     invalid: Callable[[InvalidEnvelope], None]
     unsayable: Callable[[str, str], None]
+    frame_came: Callable[[bytes], None]
+    frame_refused: Callable[[str, str], None]
 
     def __post_init__(self) -> None:
         self._changed = Condition()
@@ -136,6 +140,10 @@ class SessionConnection:
     async def _read(self, transport: Transport, joining: JoinPlan | None, tasks: TaskGroup) -> None:
         """Take frames in wire order; nothing here waits for a person's code."""
         async for frame in transport:
+            if frame[:1] == STREAM_MARK:
+                if self._first is not None:
+                    self.frame_came(frame)
+                continue
             try:
                 envelope = decode(frame, unnamed=self.dialect)
             except InvalidEnvelope as error:
@@ -257,7 +265,10 @@ class SessionConnection:
                 await self._wait_for_echoes()
                 continue
             waiting = self.outbox.take(self._now())
-            if waiting is not None and not await self._transmit(transport, waiting):
+            if isinstance(waiting, QueuedFrame):
+                if not await self._transmit_frame(transport, waiting):
+                    return
+            elif waiting is not None and not await self._transmit(transport, waiting):
                 return
 
     async def _wait_for_echoes(self) -> None:
@@ -270,6 +281,21 @@ class SessionConnection:
                 self.outbox.unaccepted,
             )
             self.outbox.keep_nothing()
+
+    async def _transmit_frame(self, transport: Transport, waiting: QueuedFrame) -> bool:
+        """Send one frame of a stream, at most once; ``False`` if the connection has ended."""
+        if transport.closed is not None:
+            self.outbox.put_frame_back(waiting)
+            return False
+        try:
+            await transport.send(waiting.frame)
+        except TransportClosed:
+            return False
+        except NotExpressible as error:
+            self.frame_refused(waiting.stream, str(error))
+        finally:
+            self.outbox.gone()
+        return True
 
     async def _transmit(self, transport: Transport, waiting: QueuedEnvelope) -> bool:
         """Send one envelope; ``False`` if the connection has ended."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -169,7 +169,11 @@ class Receipts:
 
 def read_refusal(error: Envelope, what: str) -> Refused:
     """The exception for a gateway's ``system/error`` about something that we sent."""
-    payload = error.payload_object
+    return refusal_in(error.payload_object, what)
+
+
+def refusal_in(payload: dict[str, Any], what: str) -> Refused:
+    """The exception for the payload of a gateway's ``system/error``."""
     code, said = payload.get("error"), payload.get("message")
     code = code if isinstance(code, str) and code else "error"
     message = f"the gateway refused {what}: {code}"

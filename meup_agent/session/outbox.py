@@ -1,9 +1,9 @@
-"""Envelopes to send: bounded, those that end work first, all others in order."""
+"""Envelopes and frames of streams to send: bounded, ends of work first, all others in order."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -18,6 +18,13 @@ MAX_ENVELOPES: Final = 4096
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Payload bytes that wait for a connection."""
+
+MAX_STREAM_FRAMES: Final = 64
+"""Frames of streams that wait, about what the buffers of a socket hold: their senders wait beyond
+it, and so feel a slow connection."""
+
+MAX_STREAM_BYTES: Final = 1024 * 1024
+"""Bytes of the same: an answer said behind them leaves soon all the same."""
 
 MAX_UNACCEPTED: Final = 4096
 """Envelopes that have been sent to a gateway which numbers them, and whose echo has not come; what
@@ -44,18 +51,29 @@ class QueuedEnvelope(msgspec.Struct, frozen=True):
     since: float
 
 
+class QueuedFrame(msgspec.Struct, frozen=True):
+    """A frame of a stream in the outbox, under a name of its own there."""
+
+    name: str
+    stream: str
+    frame: bytes
+
+
 class Outbox:
     """Envelopes that have not been handed to a transport yet.
 
     What ends work overtakes everything; the rest leaves in the order in which it was said, so that
     progress never comes after its result. When it is full, talk is dropped, oldest first; requests
     and proposals wait in :meth:`room`; answers and ends are bounded by what they answer and end.
+    Senders of frames wait for :attr:`has_frame_room`; a frame never goes out twice.
     """
 
     def __init__(self) -> None:
         self._urgent: OrderedDict[str, QueuedEnvelope] = OrderedDict()
-        self._ordered: OrderedDict[str, QueuedEnvelope] = OrderedDict()
-        self._in_flight: QueuedEnvelope | None = None
+        self._ordered: OrderedDict[str, QueuedEnvelope | QueuedFrame] = OrderedDict()
+        self._in_flight = ""  # the name of what was taken
+        self._stream_frames = self._stream_bytes = self._frames_put = 0
+        self._frames_left = Condition()
         # In the order in which they were sent.
         self._unaccepted: OrderedDict[str, QueuedEnvelope] = OrderedDict()
         self._unaccepted_bytes = 0
@@ -79,7 +97,7 @@ class Outbox:
     def put(self, draft: Envelope, priority: Priority, now: float) -> None:
         """Queue an envelope; one that is queued already is queued once."""
         lane = self._lane(priority)
-        if draft.id in lane or (self._in_flight and self._in_flight.draft.id == draft.id):
+        if draft.id in lane or self._in_flight == draft.id:
             return
         if priority is Priority.TALK and self.is_full and not self._drop_talk():
             self.dropped += 1
@@ -90,7 +108,7 @@ class Outbox:
 
     def put_back(self, waiting: QueuedEnvelope) -> None:
         """An envelope that was taken could not be sent: it is the next one again."""
-        self._in_flight = None
+        self._in_flight = ""
         self._pop_unaccepted(waiting.draft.id)
         lane = self._lane(waiting.priority)
         lane[waiting.draft.id] = waiting
@@ -102,20 +120,24 @@ class Outbox:
         """Take back an envelope that is not needed any more."""
         for lane in (self._urgent, self._ordered):
             waiting = lane.pop(envelope_id, None)
-            if waiting is not None:
+            if isinstance(waiting, QueuedEnvelope):
                 self._taken(waiting)
         if self._unaccepted:
             self._pop_unaccepted(envelope_id)
         self._wake_if_emptied()
 
-    def take(self, now: float) -> QueuedEnvelope | None:
-        """The next envelope to send, if there is one; :meth:`gone` or :meth:`put_back` follows."""
+    def take(self, now: float) -> QueuedEnvelope | QueuedFrame | None:
+        """The next to send, if there is one; :meth:`gone` or :meth:`put_back` follows."""
         for lane in (self._urgent, self._ordered):
             while lane:
                 _, waiting = lane.popitem(last=False)
+                if isinstance(waiting, QueuedFrame):
+                    self._frame_taken(waiting)
+                    self._in_flight = waiting.name
+                    return waiting
                 self._taken(waiting)
                 if now - waiting.since < SECONDS_TO_LIVE[waiting.priority]:
-                    self._in_flight = waiting
+                    self._in_flight = waiting.draft.id
                     return waiting
                 self.dropped += 1
         self._wake_if_emptied()
@@ -123,7 +145,7 @@ class Outbox:
 
     def gone(self) -> None:
         """The envelope that was taken needs no further thought: it was sent, or cannot be."""
-        self._in_flight = None
+        self._in_flight = ""
         self._wake_if_emptied()
 
     # --- what was sent, and may have been lost with the connection ---
@@ -192,7 +214,7 @@ class Outbox:
 
     async def wait_emptied(self) -> None:
         """Return when everything has been sent."""
-        while len(self) or self._in_flight is not None:
+        while len(self) or self._in_flight:
             await self._emptied.wait()
 
     async def room(self) -> None:
@@ -200,12 +222,59 @@ class Outbox:
         while self.is_full:
             await self._has_room.wait()
 
-    def _lane(self, priority: Priority) -> OrderedDict[str, QueuedEnvelope]:
+    # --- frames of streams ---
+
+    @property
+    def has_frame_room(self) -> bool:
+        """True if another frame of a stream is taken."""
+        return self._stream_frames < MAX_STREAM_FRAMES and self._stream_bytes < MAX_STREAM_BYTES
+
+    async def frames_left(self) -> None:
+        """Wait until a frame has left, or a stream's frames were dropped."""
+        await self._frames_left.wait()
+
+    def put_frame(self, stream: str, frame: bytes) -> None:
+        """Queue a frame of a stream, behind what was said before."""
+        self._frames_put += 1
+        waiting = QueuedFrame(f"#{self._frames_put}", stream, frame)
+        self._ordered[waiting.name] = waiting
+        self._count_frame(waiting, 1)
+        self._filled.notify_all()
+
+    def put_frame_back(self, waiting: QueuedFrame) -> None:
+        """A frame that was taken has not been sent: it is the next one again."""
+        self._in_flight = ""
+        self._ordered[waiting.name] = waiting
+        self._ordered.move_to_end(waiting.name, last=False)
+        self._count_frame(waiting, 1)
+        self._filled.notify_all()
+
+    def drop_frames(self, stream: str) -> None:
+        """Drop the frames of a stream that has ended, and let its senders see that it has."""
+        for waiting in [
+            each
+            for each in (self._ordered.values() if self._stream_frames else ())
+            if isinstance(each, QueuedFrame) and each.stream == stream
+        ]:
+            del self._ordered[waiting.name]
+            self._count_frame(waiting, -1)
+        self._frames_left.notify_all()
+        self._wake_if_emptied()
+
+    def _frame_taken(self, waiting: QueuedFrame) -> None:
+        self._count_frame(waiting, -1)
+        self._frames_left.notify_all()
+
+    def _count_frame(self, waiting: QueuedFrame, change: int) -> None:
+        self._stream_frames += change
+        self._stream_bytes += change * len(waiting.frame)
+
+    def _lane(self, priority: Priority) -> OrderedDict[str, Any]:
         return self._urgent if priority is Priority.END else self._ordered
 
     def _drop_talk(self) -> bool:
         for envelope_id, waiting in self._ordered.items():
-            if waiting.priority is Priority.TALK:
+            if isinstance(waiting, QueuedEnvelope) and waiting.priority is Priority.TALK:
                 self.remove(envelope_id)
                 self.dropped += 1
                 return True
@@ -217,5 +286,5 @@ class Outbox:
             self._has_room.notify_all()
 
     def _wake_if_emptied(self) -> None:
-        if not len(self) and self._in_flight is None:
+        if not len(self) and not self._in_flight:
             self._emptied.notify_all()

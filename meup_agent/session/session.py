@@ -43,6 +43,7 @@ from meup_agent.protocol.exchange import (
 )
 from meup_agent.protocol.limits import check_frame
 from meup_agent.protocol.payloads import Call
+from meup_agent.protocol.streams import read_frame
 from meup_agent.protocol.timestamps import moment_of
 from meup_agent.reasons import Cause, Reason
 from meup_agent.session.connection import SessionConnection
@@ -186,6 +187,8 @@ class Session(AsyncContextManagerMixin):
                 lost=self._lost,
                 invalid=self._dropped.invalid,
                 unsayable=self._unsayable,
+                frame_came=self._frame_came,
+                frame_refused=self._frame_refused,
             ),
             backoff=self._settings.backoff,
             where=where,
@@ -297,6 +300,24 @@ class Session(AsyncContextManagerMixin):
         self.outbox.remove(envelope_id)
         self._receipts.failed(envelope_id, NotSent(f"{envelope_id} was not sent: {words}"))
         self.apply(self.table.unsendable(envelope_id, words, self.now()))
+
+    def _frame_came(self, frame: bytes) -> None:
+        """Give a frame of a stream to its readers."""
+        try:
+            read = read_frame(frame)
+        except InvalidEnvelope as error:
+            self._dropped.invalid(error)
+            return
+        if read is not None:
+            effects = self.table.receive_frame(read.stream, read.data, self.now())
+            if effects:
+                self.apply(effects)
+
+    def _frame_refused(self, stream: str, words: str) -> None:
+        """End a stream of ours whose frames the connection does not carry."""
+        now = self.now()
+        self.table.streams.unsendable(stream, words, now)
+        self.apply(self.table.tick(now))
 
     def _attempt_failed(self, error: TransportError) -> None:
         self._failure = error

@@ -51,6 +51,9 @@ LAST_SEEN_HEADER: Final = "Last-Event-ID"
 MAX_CLOSE_REASON_BYTES: Final = 123
 """A control frame carries 125 bytes, two of which are the code (RFC 6455 section 5.5)."""
 
+STREAM_MARK: Final = b"#"
+"""The first byte of a frame of a stream; no envelope begins with it."""
+
 ABNORMAL: Final = 1006
 """The close code of a connection that ended without a close frame."""
 
@@ -88,18 +91,21 @@ class Transport(Protocol):
     """One connection. It is used by the task that opened it and by tasks below that one."""
 
     async def send(self, frame: bytes) -> None:
-        """Send one text message; waits while the other end does not keep up.
+        """Send one message; waits while the other end does not keep up.
 
-        Any number of tasks may send; messages stay whole. A cancelled send has sent all of the
-        message, or nothing, or broken the connection: never half a message that another follows.
-        A successful send says that the message is on its way, not that it arrived.
+        A frame of a stream, which begins with :data:`STREAM_MARK`, is sent as a binary message, any
+        other as text. Any number of tasks may send; messages stay whole. A cancelled send has sent
+        all of the message, or nothing, or broken the connection: never half a message that another
+        follows. A successful send says that the message is on its way, not that it arrived.
 
         Args:
-            frame: UTF-8 JSON. Its size is the receiver's to judge; a sender had better stay below
-                the limit, since a reset may swallow the close frame that says 1009.
+            frame: UTF-8 JSON, or a frame of a stream. Its size is the receiver's to judge; a sender
+                had better stay below the limit, since a reset may swallow the close frame that
+                says 1009.
 
         Raises:
             TransportClosed: The connection has ended.
+            NotExpressible: This transport carries no frames of streams.
         """
         ...
 

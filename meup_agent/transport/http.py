@@ -23,7 +23,13 @@ from urllib.parse import quote, urlsplit
 
 import anyio
 
-from meup_agent.errors import CannotConnect, ConfigurationError, InvalidEnvelope, TransportClosed
+from meup_agent.errors import (
+    CannotConnect,
+    ConfigurationError,
+    InvalidEnvelope,
+    NotExpressible,
+    TransportClosed,
+)
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.envelope import draft
@@ -35,6 +41,7 @@ from meup_agent.transport.base import (
     CLOSE_TIMEOUT,
     HANDSHAKE_TIMEOUT,
     OBSERVE_HEADER,
+    STREAM_MARK,
     TOO_BIG,
     CloseInfo,
     Connector,
@@ -68,6 +75,8 @@ MAX_ANSWER_BYTES: Final = 1024 * 1024
 
 MAX_SEQ_DIGITS: Final = 19
 """Digits of an event's number; no gateway counts further, and Python refuses to read thousands."""
+
+NO_STREAMS: Final = "HTTP carries no frames of streams; join over a WebSocket (ws:// or wss://)"
 
 _TOKEN_REFUSED: Final = 4401
 _TOO_MANY: Final = 429
@@ -151,6 +160,8 @@ class HttpTransport(InboxTransport):
 
     async def send(self, frame: bytes) -> None:
         """POST one frame; returns when the gateway has answered."""
+        if frame[:1] == STREAM_MARK:
+            raise NotExpressible(NO_STREAMS)
         async with self._turn:
             self._check_open()
             response = await self._post(frame)

@@ -64,7 +64,7 @@ class WebSocketDriver(Protocol):
         ...
 
     async def send_whole(self, frame: bytes) -> None:
-        """Send a text message as :meth:`~meup_agent.transport.base.Transport.send` promises."""
+        """Send a message as :meth:`~meup_agent.transport.base.Transport.send` promises."""
         ...
 
     async def round_trip(self) -> None:
@@ -115,7 +115,7 @@ class WebSocketTransport:
         return CloseInfo(ABNORMAL)
 
     async def send(self, frame: bytes) -> None:
-        """Send one text message; waits while the other end does not keep up."""
+        """Send one message; waits while the other end does not keep up."""
         try:
             await self._driver.send_whole(frame)
         except ConnectionClosed:

@@ -9,6 +9,7 @@ import anyio
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.protocol import State
 
+from meup_agent.transport.base import STREAM_MARK
 from meup_agent.transport.handshake import explained
 
 if TYPE_CHECKING:
@@ -33,17 +34,18 @@ class AsyncioWebSocket(ClientConnection):
     _check: Task[None] | None = None
 
     async def send_whole(self, frame: bytes) -> None:
-        """Send a text message: it is in a buffer before the first wait that can be cancelled.
+        """Send a message: it is in a buffer before the first wait that can be cancelled.
 
         Where there is room, the messages of one turn of the loop leave in few writes. The library
         says why a message cannot be sent, and waits for room.
         """
+        is_text = frame[:1] != STREAM_MARK
         is_open = self.protocol.state is State.OPEN and not self.transport.is_closing()
         has_room = not self.paused
         if not (is_open and has_room):
-            await self.send(frame, text=True)
+            await self.send(frame, text=is_text)
             return
-        self.protocol.send_text(frame)
+        (self.protocol.send_text if is_text else self.protocol.send_binary)(frame)
         self._gathered += len(frame)
         self._frames += 1
         if self._gathered > GATHERED_BYTES or self._frames == GATHERED_FRAMES:

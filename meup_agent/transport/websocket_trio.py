@@ -12,6 +12,7 @@ import trio
 from websockets.protocol import State
 from websockets.trio.client import ClientConnection, connect
 
+from meup_agent.transport.base import STREAM_MARK
 from meup_agent.transport.handshake import explained
 from meup_agent.transport.loops import background_tasks
 
@@ -33,10 +34,10 @@ class TrioWebSocket(ClientConnection):
         self._turn = trio.Lock()
 
     async def send_whole(self, frame: bytes) -> None:
-        """Send a text message; a cancellation that may have cut it ends the connection."""
+        """Send a message; a cancellation that may have cut it ends the connection."""
         async with self._turn:
             try:
-                await self.send(frame, text=True)
+                await self.send(frame, text=frame[:1] != STREAM_MARK)
             except trio.Cancelled:
                 with trio.CancelScope(shield=True):
                     await self.abort()

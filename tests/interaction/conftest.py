@@ -3,6 +3,7 @@ from collections.abc import Generator
 import pytest
 
 from tests.interaction.people import InMemory, Meeting, Notes, OverSockets, gateway_for_everybody
+from tests.session.gate import Gate
 
 
 @pytest.fixture(params=["memory", "sockets"])
@@ -18,3 +19,8 @@ def meeting(request: pytest.FixtureRequest) -> Generator[Meeting]:
 @pytest.fixture
 def notes() -> Notes:
     return Notes()
+
+
+@pytest.fixture
+def gate(anyio_backend: object) -> Gate:
+    return Gate()

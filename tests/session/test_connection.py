@@ -73,6 +73,8 @@ async def test_what_is_sent_twice_is_the_same_twice() -> None:
         lost=lambda: lost.append(1),
         invalid=lambda error: None,
         unsayable=lambda id, words: None,
+        frame_came=lambda frame: None,
+        frame_refused=lambda stream, words: None,
     )
     outbox.put(
         draft("chat", {"message": "hi"}, id="1", sender=ME), Priority.TALK, anyio.current_time()
@@ -105,6 +107,8 @@ async def test_of_several_on_their_way_none_is_blamed(
         lost=lambda: None,
         invalid=lambda error: None,
         unsayable=lambda id, words: found.append(id),
+        frame_came=lambda frame: None,
+        frame_refused=lambda stream, words: None,
     )
     ours, gateways = memory_pair()
     with anyio.fail_after(PATIENCE):
@@ -142,6 +146,8 @@ async def owed(answers: bool) -> float:
         lost=lambda: None,
         invalid=lambda error: None,
         unsayable=lambda id, words: None,
+        frame_came=lambda frame: None,
+        frame_refused=lambda stream, words: None,
     )
     ours, gateways = memory_pair()
     async with anyio.create_task_group() as tasks:

@@ -48,6 +48,10 @@ The road of an envelope goes down through these files, never up::
         response_reader      response, progress           -> outbound_tracker, Relays
           handler_scheduler  admission, queue, Start      -> inbound_exchange: the answers
 
+Streams are no exchanges: ``stream_table`` has those that are open, ``own_streams`` those that we
+write, and ``stream_buffer`` the frames that a reader has not taken. They are told of envelopes by
+the dispatcher and of welcomes by ``system_messages``, and start handlers as all notices do.
+
 The road of our own request or proposal: ``table.open`` -> ``outbound_tracker`` -> its
 ``OutboundExchange`` -> ``envelope_sender``, which also keeps what may have to be sent again. What
 depends on others waits for their end in ``dependencies``; ``fulfillment_check`` refuses what is
@@ -82,8 +86,8 @@ are the roles:
 * ``proposal``: pending, in time, broadcast or addressed to us, and the first under its id.
 * ``reject``, ``withdraw``, ``expire``, ``explanation``, ``conflict``, ``chat``, ``join``,
   ``leave``, ``gap``, ``grant``, ``revoke``, ``pause``, ``resume``, ``status_request``, ``status``,
-  ``forget``, ``compact``, ``compact_done``, ``clear``, ``restart``, ``shutdown``, ``kind``:
-  notices, which owe no answer and carry nothing out.
+  ``forget``, ``compact``, ``compact_done``, ``clear``, ``restart``, ``shutdown``, ``stream``,
+  ``kind``: notices, which owe no answer and carry nothing out.
 
 In the modes *outgoing only* and *observing* none of them starts anything, and nothing is answered.
 
@@ -123,8 +127,10 @@ from meup_agent.protocol.exchange.effects import (
     Work,
 )
 from meup_agent.protocol.exchange.outbound_exchange import Fulfills, Wait
+from meup_agent.protocol.exchange.own_streams import OwnStream
 from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalKey
 from meup_agent.protocol.exchange.roster import Participant
+from meup_agent.protocol.exchange.stream_buffer import StreamBuffer, StreamEnd
 from meup_agent.protocol.exchange.table import ExchangeTable
 from meup_agent.protocol.exchange.table_context import Mode
 
@@ -141,6 +147,7 @@ __all__ = [
     "Leave",
     "Limits",
     "Mode",
+    "OwnStream",
     "Participant",
     "Priority",
     "Progressed",
@@ -149,6 +156,8 @@ __all__ = [
     "Role",
     "Send",
     "Start",
+    "StreamBuffer",
+    "StreamEnd",
     "Unsend",
     "Wait",
     "Wake",

@@ -319,6 +319,7 @@ PATHS: Final[Mapping[Role, Callable[[Admission, InboundExchange, float], Denial 
     Role.CLEAR: Admission.of_notice,
     Role.RESTART: Admission.of_notice,
     Role.SHUTDOWN: Admission.of_notice,
+    Role.STREAM: Admission.of_notice,
     Role.KIND: Admission.of_notice,
 }
 """Every path on which a handler can start. A watcher (``on()``) is told of a message and carries

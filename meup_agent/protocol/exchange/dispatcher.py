@@ -17,6 +17,7 @@ from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalKey, fingerprint_of
 from meup_agent.protocol.exchange.resolution import MAX_NAMED, resolve
 from meup_agent.protocol.exchange.response_reader import ResponseReader
+from meup_agent.protocol.exchange.stream_table import StreamTable
 from meup_agent.protocol.exchange.system_messages import SystemMessages
 from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.exchange.ttl_map import TTLMap
@@ -66,7 +67,10 @@ class InboundDispatcher(TablePart):
         self.proposals = InboundProposals(context, outbound, scheduler, self.reader, self._requests)
         self.control = ControlMessages(context, outbound, scheduler)
         self._siblings = SiblingConnections(context, outbound, scheduler)
-        self._system_messages = SystemMessages(context, outbound, scheduler, self.control)
+        self.streams = StreamTable(context, scheduler)
+        self._system_messages = SystemMessages(
+            context, outbound, scheduler, self.control, self.streams
+        )
         self._seen: TTLMap[int, bool] = TTLMap(count=SEEN_COUNT, seconds=SEEN_SECONDS)
         self._granted: TTLMap[str, bool] = TTLMap(count=GRANTED_COUNT, seconds=GRANTED_SECONDS)
 
@@ -140,6 +144,8 @@ class InboundDispatcher(TablePart):
             self.control.receive(envelope, now)
         elif envelope.kind in (GRANT, REVOKE):
             self._grant_or_revoke(envelope, now)
+        elif envelope.kind.startswith("stream/"):
+            self.streams.receive(envelope, now)
         if watcher and is_new:
             self._scheduler.notify(Role.KIND, envelope, now, handler=watcher)
 
@@ -177,6 +183,8 @@ class InboundDispatcher(TablePart):
         if envelope.kind in _EXCHANGES:
             self._exchange(envelope, now)
             self._siblings.end_decided(envelope, now)
+        elif envelope.kind.startswith("stream/"):
+            self.streams.receive(envelope, now)
 
     # --- by kind ---
 

@@ -10,6 +10,7 @@ import msgspec
 
 from meup_agent.protocol.control_payloads import Control
 from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.exchange.stream_buffer import StreamBuffer
 from meup_agent.protocol.management_payloads import Grant, Revocation
 from meup_agent.protocol.outcomes import (
     Ending,
@@ -71,6 +72,7 @@ class Role(StrEnum):
     CLEAR = "clear"
     RESTART = "restart"
     SHUTDOWN = "shutdown"
+    STREAM = "stream"
     KIND = "kind"
 
 
@@ -119,6 +121,7 @@ Subject = (
     | Grant
     | Revocation
     | Control
+    | StreamBuffer
     | None
 )
 

@@ -21,6 +21,7 @@ from meup_agent.protocol.exchange.inbound_exchange import (
 )
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalKey
+from meup_agent.protocol.exchange.stream_buffer import StreamBuffer
 from meup_agent.protocol.exchange.table_context import ABSENCE_SECONDS, TableContext
 from meup_agent.protocol.lifecycle import InboundAction, InboundEvent, InboundState, inbound_step
 from meup_agent.protocol.outcomes import Expiry, Withdrawal
@@ -38,6 +39,7 @@ _DROPPABLE: Final = frozenset(
         Role.REVOKE,
         Role.STATUS,
         Role.COMPACT_DONE,
+        Role.STREAM,
     }
 )
 
@@ -101,20 +103,21 @@ class HandlerScheduler:
         *,
         droppable: bool = False,
         handler: object = None,
-    ) -> None:
-        """Queue a notice, which owes no answer; most are left out where there is no room."""
+    ) -> bool:
+        """Queue a notice, which owes no answer; ``False``: left out, most for want of room."""
         if not self._context.mode.answers or self.limiter.is_shut:
-            return
+            return False
         handler = handler or self._context.find_handler(role, envelope, None)
         if not handler:
-            return
+            return False
         droppable = droppable or role in _DROPPABLE
         if droppable and not self.make_room():
             self._context.drop("overflow", envelope, expected=self._context.closing)
-            return
+            return False
         key = Key("job", envelope.sender, f"{role}:{self._context.envelope_sender.new_id()}")
         work = Work(role, envelope, subject, handler=handler)
         self.enqueue(InboundExchange(key, work, droppable=droppable), now)
+        return True
 
     def notify_control(self, role: Role, envelope: Envelope, now: float, subject: Subject) -> bool:
         """Start the handler of a control message before all others; ``False``: there is none."""
@@ -147,6 +150,7 @@ class HandlerScheduler:
             return False
         dropped = self._open.pop(key)
         self.limiter.remove(key)
+        _stop_reading(dropped)
         self._context.drop("overflow", dropped.work.envelope)
         return True
 
@@ -421,6 +425,8 @@ class HandlerScheduler:
         self.limiter.remove(key)
         if exchange.is_request:
             self.requests.settle(exchange, now)
+        elif key.side == "job":
+            _stop_reading(exchange)
         if exchange.fulfillment is not None:
             exchange.fulfillment.running = False
             if exchange.fulfills is not None:
@@ -463,6 +469,12 @@ class TablePart:
 
 def _ignore(exchange: InboundExchange, result: object, now: float) -> None:
     del exchange, result, now
+
+
+def _stop_reading(exchange: InboundExchange) -> None:
+    """Take no more frames for a handler of a stream."""
+    if isinstance(exchange.work.subject, StreamBuffer):
+        exchange.work.subject.close()
 
 
 def _note_carried_out(exchange: InboundExchange) -> None:

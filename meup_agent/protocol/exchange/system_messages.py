@@ -11,6 +11,7 @@ from meup_agent.protocol.exchange.effects import CaughtUp, Role
 from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, TablePart
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.roster import UPDATE, Presence
+from meup_agent.protocol.exchange.stream_table import StreamTable
 from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.guarantees import read_guarantees
 from meup_agent.protocol.payloads import as_object
@@ -29,8 +30,10 @@ class SystemMessages(TablePart):
         outbound: OutboundTracker,
         scheduler: HandlerScheduler,
         control: ControlMessages,
+        streams: StreamTable,
     ) -> None:
         super().__init__(context, outbound, scheduler)
+        self._streams = streams
         self._welcomed_before = False
         self._control = control
         self._last_welcome: Envelope | None = None
@@ -50,6 +53,7 @@ class SystemMessages(TablePart):
             case kinds.SYSTEM_ERROR if envelope.concerns(self._context.me):
                 names = envelope.correlation
                 known = [self._outbound.refused(name, payload, now) for name in names]
+                known.append(self._streams.own.refused(names, payload, now))
                 if self._context.roster.shows_eviction(payload):
                     # No participant got it, so it is sent again when we are in again.
                     envelope_sender = self._context.envelope_sender
@@ -92,6 +96,7 @@ class SystemMessages(TablePart):
             return
         cursor = context.cursor
         cursor.begin(missed, seq, now, context.time_of_day())
+        self._streams.welcomed(payload)
         context.watch_expiries(now)
         context.envelope_sender.copies_get_new_ids = cursor.seq is not None
         self._last_welcome = envelope
@@ -124,6 +129,7 @@ class SystemMessages(TablePart):
             self._outbound.caught_up(now)
         else:
             self._outbound.welcomed(now)
+        self._streams.settle(welcome, now, complete=complete)
         if self._welcomed_before:
             if not complete:
                 # Those present may have missed what we sent before the connection broke.
@@ -169,6 +175,7 @@ class SystemMessages(TablePart):
             self._scheduler.notify(Role.JOIN, envelope, now)
         else:
             self._scheduler.participant_left(participant.id, now)
+            self._streams.participant_left(participant.id, now)
             self._scheduler.notify(Role.LEAVE, envelope, now)
 
     def _missed_nothing(self, presence: dict[str, Any]) -> bool:

@@ -20,6 +20,7 @@ from meup_agent.protocol.exchange.envelope_sender import EnvelopeSender
 from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler
 from meup_agent.protocol.exchange.outbound_exchange import Fulfills, OutboundExchange, Wait
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
+from meup_agent.protocol.exchange.own_streams import OwnStream
 from meup_agent.protocol.exchange.proposal_store import (
     ProposalEntry,
     ProposalKey,
@@ -36,6 +37,7 @@ from meup_agent.protocol.exchange.table_context import (
 from meup_agent.protocol.lifecycle import OutboundState, ProposalState
 from meup_agent.protocol.outcomes import Ending
 from meup_agent.protocol.resume import ReplayMark
+from meup_agent.protocol.streams import CANCELLED
 from meup_agent.reasons import Cause
 
 UNSENT = "the answer could not be sent"
@@ -85,6 +87,8 @@ class ExchangeTable:
         self.proposal_store: Final = self._context.proposal_store
         # The words that explain rejects of our proposals, and withdraws of others'.
         self.explanations: Final = self._dispatcher.reader.explanations
+        # Open streams, and their readers and writers.
+        self.streams: Final = self._dispatcher.streams
         self.new_id: Final = new_id
         # Gives an envelope of ours the time of day, which it keeps when it is sent again.
         self.date: Final = self._envelope_sender.date
@@ -310,6 +314,24 @@ class ExchangeTable:
         )
         return envelope, self._flush()
 
+    # --- streams ---
+
+    def request_stream(
+        self, payload: payloads.JsonObject, about: tuple[str, ...], now: float
+    ) -> tuple[OwnStream, list[Effect]]:
+        """Request a stream of our own."""
+        self.check_may_send(kinds.STREAM_REQUEST)
+        return self.streams.own.request(payload, about, now), self._flush()
+
+    def close_stream(self, own: OwnStream, reason: str, text: str, now: float) -> list[Effect]:
+        """End a stream of ours; another participant's we only write no more."""
+        self.streams.close(own, reason, text, now)
+        return self._flush()
+
+    def receive_frame(self, stream: str, data: bytes, now: float) -> list[Effect]:
+        """Give a frame of a stream to its readers."""
+        return self._flush() if self.streams.receive_frame(stream, data, now) else []
+
     # --- handlers ---
 
     def count_waits(self, handler: Key, change: int, now: float) -> list[Effect]:
@@ -349,6 +371,7 @@ class ExchangeTable:
         """
         payload: dict[str, object] = {"error": "connection_closed", "message": why}
         self._outbound.refused(envelope_id, payload, now)
+        self.streams.own.refused((envelope_id,), payload, now)
         unsent = self._envelope_sender.forget(envelope_id)
         answer = {} if unsent is None else unsent.payload_object
         error = payloads.as_object(answer.get("error"))
@@ -378,6 +401,7 @@ class ExchangeTable:
         """End every wait: the connection has ended and there will be no other."""
         self._context.connected = False
         self._outbound.stopped(why, now)
+        self.streams.stopped(why, now)
         return self._flush()
 
     def tick(self, now: float) -> list[Effect]:
@@ -401,6 +425,7 @@ class ExchangeTable:
         """Take nothing new; what is queued is answered ``busy``."""
         self._context.closing = True
         self._scheduler.shutdown(now)
+        self.streams.shutdown()
         return self._flush()
 
     def shutdown_over(self, now: float) -> list[Effect]:
@@ -411,8 +436,9 @@ class ExchangeTable:
         return self._flush()
 
     def close(self, cause: Cause, now: float) -> list[Effect]:
-        """End every request and proposal of our own."""
+        """End every request, proposal and stream of our own."""
         self._outbound.give_up_all(cause, now)
+        self.streams.close_all(CANCELLED, str(cause), now)
         return self._flush()
 
     def _flush(self, now: float | None = None) -> list[Effect]:

@@ -1,0 +1,371 @@
+"""Streams: data in frames beside the messages of a space, written by one participant for others.
+
+A writer is a block, and its stream ends with the block: ``complete`` where the block ended well,
+``cancelled`` with the reason where its handler was cancelled, ``error`` where it failed. A reader
+is an iterator over frames, which ends with the stream and then says how that ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from meup_agent.client.running_handler import awaited, cause_of_leaving, parent_in
+from meup_agent.errors import (
+    HandlerCancelled,
+    NotSent,
+    Refused,
+    RequestTimeout,
+    StreamEnded,
+    UsageError,
+    printable,
+)
+from meup_agent.protocol import kinds
+from meup_agent.protocol.exchange import OwnStream, StreamEnd
+from meup_agent.protocol.exchange.own_streams import ERROR
+from meup_agent.protocol.limits import MAX_FRAME_BYTES
+from meup_agent.protocol.streams import (
+    CANCELLED,
+    COMPLETE,
+    build_request,
+    build_transfer,
+    build_write,
+    write_frame,
+)
+from meup_agent.session.deadlines import checked_timeout
+from meup_agent.session.listeners import refusal_in
+from meup_agent.transport.loops import Condition
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Generator, Mapping
+    from typing import Self
+
+    from meup_agent.protocol.exchange import StreamBuffer
+    from meup_agent.protocol.payloads import JsonObject
+    from meup_agent.protocol.streams import StreamInfo
+    from meup_agent.session import Session
+
+log = logging.getLogger("meup_agent.client")
+
+STREAMING: Final = frozenset({"meup/v0.1", "mew/v0.4"})
+"""The dialects that have streams."""
+
+OPEN_SECONDS: Final = 10.0
+"""Wait for the gateway's answer to a request for a stream."""
+
+
+T = TypeVar("T")
+
+
+class StreamReader:
+    """The frames of one stream, each as the bytes that were sent; an async iterator.
+
+    It ends with the stream, after the last frame that came. A reader that is slower than the stream
+    misses the oldest frames (of more than 1,024, or 4 MiB, that wait), and :attr:`lost` counts
+    them. What is sent while our connection is away is missed, too: :attr:`gaps` counts how often.
+    """
+
+    def __init__(self, session: Session, queue: StreamBuffer) -> None:
+        self._session = session
+        self._queue = queue
+        self._changed = Condition()
+        self._said_lost = 0
+        queue.wake = self._changed.notify_all
+
+    @property
+    def info(self) -> StreamInfo:
+        """The stream: id, owner, writers, targets, and the fields of its request."""
+        return self._queue.stream
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self._queue.stream.id
+
+    @property
+    def sender(self) -> str:
+        """The participant that owns it."""
+        return self._queue.stream.owner
+
+    @property
+    def about(self) -> str | None:
+        """The id of the message that it is about, such as a request; ``None``: of none."""
+        about = self._queue.stream.about
+        return about[0] if about else None
+
+    @property
+    def ended(self) -> StreamEnd | None:
+        """Its end (``reason``, ``by``, ``text``); ``None`` while it is open."""
+        return self._queue.end
+
+    @property
+    def lost(self) -> int:
+        """Frames that were missed since this reader, or its connection, was too slow."""
+        return self._queue.lost
+
+    @property
+    def gaps(self) -> int:
+        """Losses of our connection since; frames sent meanwhile were missed uncounted."""
+        return self._queue.gaps
+
+    def __aiter__(self) -> Self:
+        """The reader itself."""
+        return self
+
+    async def __anext__(self) -> bytes:
+        """Wait for the next frame; the handler that waits gives its place free."""
+        queue = self._queue
+        data = queue.take()
+        if data is None:
+            with self._session.pending_calls.release_slot(parent_in(self._session)):
+                while (data := queue.take()) is None:
+                    if queue.end is not None:
+                        raise StopAsyncIteration
+                    await self._changed.wait()
+        if queue.lost > self._said_lost:
+            self._say_lost()
+        return data
+
+    def _say_lost(self) -> None:
+        if not self._said_lost:
+            log.warning(
+                "the stream %s of %r is faster than its reader: %d frames were lost so far",
+                self.id,
+                self.sender[:64],
+                self.lost,
+            )
+        self._said_lost = self.lost
+
+    def __repr__(self) -> str:
+        """The id and the owner."""
+        return f"<StreamReader {self.id} of {self.sender!r}>"
+
+
+OnStream = Callable[[StreamReader], Awaitable[object]]
+"""Reads a stream about a call; the call ends when it has returned."""
+
+
+class StreamWriter:
+    """A stream that we write, for the length of a block; :meth:`Space.stream` gives one."""
+
+    def __init__(self, session: Session, own: OwnStream, *, beside: bool = False) -> None:
+        self._session = session
+        self._own = own
+        self._id = "" if own.stream is None else own.stream.id
+        self._beside = beside  # of an answer: one that none reads is written all the same
+        own.wake = self._woken
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self._id
+
+    @property
+    def info(self) -> StreamInfo | None:
+        """The stream: id, owner, writers, targets, and the fields of its request."""
+        return self._own.stream
+
+    @property
+    def ended(self) -> StreamEnd | None:
+        """Its end (``reason``, ``by``, ``text``); ``None`` while it is open."""
+        return self._own.end
+
+    @property
+    def gaps(self) -> int:
+        """Losses of our connection since; what was on its way then did not arrive."""
+        return self._own.gaps
+
+    @awaited
+    async def send(self, data: bytes | str) -> None:
+        """Send one frame; waits while the connection does not keep up, or is away.
+
+        Boundaries are kept: each frame arrives as one, or not at all. None is sent twice, and none
+        is kept for those who come later.
+
+        Args:
+            data: The frame; a text is sent as UTF-8.
+
+        Raises:
+            StreamEnded: Another participant or the gateway ended the stream, or took our right to
+                write it, or it did not survive a reconnect.
+            UsageError: The frame is larger than 4 MiB.
+        """
+        frame = write_frame(self._id, data.encode() if isinstance(data, str) else data)
+        if len(frame) > MAX_FRAME_BYTES:
+            raise UsageError(
+                f"a frame of {len(frame)} bytes cannot be sent: at most {MAX_FRAME_BYTES} are"
+                " taken; send it in parts"
+            )
+        outbox = self._session.outbox
+        if self._is_open() and not outbox.has_frame_room:
+            with self._session.pending_calls.release_slot(parent_in(self._session)):
+                while self._is_open() and not outbox.has_frame_room:
+                    await outbox.frames_left()
+        else:
+            await checkpoint()
+        if self._is_open():
+            outbox.put_frame(self._id, frame)
+
+    @awaited
+    async def grant_write(self, participant: str) -> None:
+        """Let another participant write frames, too.
+
+        Raises:
+            Refused: The gateway did not let it through, for example ``participant_not_found``.
+        """
+        await self._say(kinds.STREAM_GRANT_WRITE, build_write(self._id, participant))
+
+    @awaited
+    async def revoke_write(self, participant: str) -> None:
+        """Let another participant write no more.
+
+        Raises:
+            Refused: The gateway did not let it through.
+        """
+        await self._say(kinds.STREAM_REVOKE_WRITE, build_write(self._id, participant))
+
+    @awaited
+    async def transfer(self, new_owner: str) -> None:
+        """Make another participant the owner; then the stream does not end with our block.
+
+        Raises:
+            Refused: The gateway did not let it through, for example ``participant_not_found``.
+        """
+        await self._say(kinds.STREAM_TRANSFER_OWNERSHIP, build_transfer(self._id, new_owner))
+
+    async def _say(self, kind: str, payload: JsonObject) -> None:
+        if self._is_open():
+            sent = self._session.say(kind, payload)
+            await self._session.taken([sent.id])
+
+    def _is_open(self) -> bool:
+        """True if it takes frames; raises StreamEnded if it has ended, but for one beside."""
+        end = self._own.end
+        if end is None or self._beside:
+            return end is None
+        raise StreamEnded(
+            end.reason,
+            end.by,
+            f"the stream {self._id} takes no more frames; it was ended by {printable(end.by)}: "
+            + printable(str(end)),
+        )
+
+    def _woken(self) -> None:
+        if self._own.end is not None and self._own.end.by != self._session.me:
+            # What was not sent yet would be refused; and whoever waits for room is to be told.
+            self._session.outbox.drop_frames(self._id)
+
+    def __repr__(self) -> str:
+        """The id."""
+        return f"<StreamWriter {self._id}>"
+
+
+# --- writing ----------------------------------------------------------------------------------
+
+
+def check_has_streams(session: Session, payload: JsonObject | None = None) -> None:
+    """Raise NotSent where the gateway's dialect has no streams, or we may not make such a request.
+
+    Without a payload the gateway is left to say whether we may.
+    """
+    if session.dialect not in STREAMING:
+        raise NotSent(
+            f"no stream was requested: the gateway's dialect {session.dialect} has none; "
+            f"{' and '.join(sorted(STREAMING))} have"
+        )
+    roster = session.table.roster
+    if payload is not None and not roster.is_allowed(session.me, kinds.STREAM_REQUEST, payload):
+        raise NotSent("no stream was requested: our capabilities do not allow stream/request")
+
+
+@asynccontextmanager
+async def writing(
+    session: Session,
+    *,
+    to: tuple[str, ...],
+    about: tuple[str, ...],
+    timeout: float | None,
+    fields: Mapping[str, Any],
+    beside: bool = False,
+) -> AsyncGenerator[StreamWriter]:
+    """Open a stream of our own, and close it at the end of the block, saying how it ended.
+
+    One ``beside`` an answer is not needed for it: where it is refused or ended, the block goes on.
+    """
+    timeout = checked_timeout(timeout)
+    payload = build_request(targets=to, **fields)
+    session.sayable(kinds.STREAM_REQUEST, payload, correlation=about)  # raises what a user can mend
+    own, reason, text = OwnStream(), ERROR, ""
+    try:
+        try:
+            check_has_streams(session, payload if beside else None)
+            own, effects = session.table.request_stream(payload, about, session.now())
+            session.apply(effects)
+            await _opened(session, own, timeout)
+        except (Refused, NotSent, RequestTimeout) as error:
+            if not beside:
+                raise
+            log.info("%s; what would be streamed goes nowhere", error)
+            session.apply(session.table.close_stream(own, reason, text, session.now()))
+            own.finish(StreamEnd(ERROR, session.me, str(error)))
+        yield StreamWriter(session, own, beside=beside)
+        reason = COMPLETE
+    except BaseException as error:
+        if isinstance(error, HandlerCancelled) or _is_cancelled():
+            reason, text = CANCELLED, str(cause_of_leaving(session))
+        raise
+    finally:
+        session.apply(session.table.close_stream(own, reason, text, session.now()))
+
+
+def _is_cancelled() -> bool:
+    """True if the current task is being cancelled by a scope around it."""
+    return anyio.current_effective_deadline() == -math.inf
+
+
+async def _opened(session: Session, own: OwnStream, timeout: float | None) -> None:
+    """Wait for the gateway's answer to a request for a stream; raise if it opened none."""
+    changed = Condition()
+    own.wake = changed.notify_all
+    with (
+        anyio.move_on_after(timeout),
+        session.pending_calls.release_slot(parent_in(session)),
+    ):
+        while own.stream is None and own.refusal is None and own.end is None:
+            await changed.wait()
+    if own.refusal is not None:
+        raise refusal_in(own.refusal, "a stream")
+    if own.end is not None:
+        raise NotSent(f"no stream was opened: {printable(str(own.end))}")
+    if own.stream is None:
+        raise RequestTimeout(f"the gateway did not open a stream in {timeout:g} s")
+
+
+@contextmanager
+def writing_in(session: Session, stream: str) -> Generator[StreamWriter]:
+    """Write in a stream of another participant, which goes on after the block."""
+    session.table.check_may_send(kinds.STREAM_REQUEST)
+    own = session.table.streams.write(stream)
+    try:
+        yield StreamWriter(session, own)
+    finally:
+        session.apply(session.table.close_stream(own, COMPLETE, "", session.now()))
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def reading(session: Session, stream: str) -> Generator[StreamReader]:
+    """Read a stream that is open, from here on, for the length of a block."""
+    queue = session.table.streams.read(stream)
+    try:
+        yield StreamReader(session, queue)
+    finally:
+        queue.close()

@@ -1,0 +1,173 @@
+"""Frames of a stream between the connection and one reader: bounded, the oldest lost first."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from meup_agent.protocol.streams import COMPLETE, StreamInfo
+
+MAX_UNREAD_FRAMES: Final = 1024
+"""Frames that wait for one reader; of a thousand a second, a second's worth."""
+
+MAX_UNREAD_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of the same: one frame of the largest size always fits."""
+
+
+class StreamEnd(msgspec.Struct, frozen=True):
+    """The end of a stream.
+
+    Attributes:
+        reason: The reason code: ``complete``, ``cancelled``, ``error``, ``owner_left``, … A code
+            from the wire stays as it came.
+        by: The participant that ended it, or the gateway.
+        text: More words on it, where there are some; a stranger's: escape them for a reader.
+    """
+
+    reason: str
+    by: str = ""
+    text: str = ""
+
+    @property
+    def is_complete(self) -> bool:
+        """True if its writer had said all."""
+        return self.reason == COMPLETE
+
+    def __str__(self) -> str:
+        """The reason, with the text behind it where there is one."""
+        return f"{self.reason}: {self.text}" if self.text else self.reason
+
+
+class StreamBuffer:
+    """Frames of one stream that one reader has not taken.
+
+    Attributes:
+        stream: The stream, as it was announced last.
+        lost: Frames that this reader, or its connection, was too slow for.
+        gaps: Losses of our connection while the stream went on; each may have lost frames unseen.
+        end: The end of the stream; frames that came before can still be taken.
+        wake: Called on each change; set by the reader.
+        readers: The queues of all readers of one handler; itself alone where there is one.
+    """
+
+    __slots__ = (
+        "_frames",
+        "_queues",
+        "_size",
+        "_unclaimed",
+        "end",
+        "gaps",
+        "lost",
+        "readers",
+        "stream",
+        "wake",
+    )
+
+    def __init__(self, stream: StreamInfo, queues: StreamBuffers) -> None:
+        self.stream = stream
+        self.lost = self.gaps = 0
+        self.end: StreamEnd | None = None
+        self.wake: Callable[[], None] = _nothing
+        self.readers: list[StreamBuffer] = [self]
+        self._unclaimed: list[StreamBuffer] | None = None
+        self._queues = queues
+        self._frames: deque[bytes] = deque()
+        self._size = 0
+
+    def __len__(self) -> int:
+        """The number of frames that wait."""
+        return len(self._frames)
+
+    def put(self, data: bytes) -> None:
+        """Keep a frame until it is taken, in the place of the oldest ones if there is no room."""
+        frames = self._frames
+        frames.append(data)
+        self._size += len(data)
+        while len(frames) > MAX_UNREAD_FRAMES or self._size > MAX_UNREAD_BYTES:
+            self._size -= len(frames.popleft())
+            self.lost += 1
+        self.wake()
+
+    def take(self) -> bytes | None:
+        """The oldest frame; ``None``: none waits."""
+        if not self._frames:
+            return None
+        data = self._frames.popleft()
+        self._size -= len(data)
+        return data
+
+    def lose(self, frames: int) -> None:
+        """Count frames that the gateway did not send, since our connection was too slow."""
+        self.lost += frames
+
+    def finish(self, end: StreamEnd) -> None:
+        """Note the end of the stream; the first one counts."""
+        if self.end is None:
+            self.end = end
+            self.wake()
+
+    def close(self) -> None:
+        """Take no more frames: its readers have gone."""
+        for queue in self.readers:
+            self._queues.remove(queue)
+
+    def claim(self, readers: int) -> StreamBuffer:
+        """The queue of the next of so many readers, each of which gets every frame."""
+        if self._unclaimed is None:
+            self.readers += [self._copy() for _ in range(readers - 1)]
+            self._unclaimed = list(self.readers)
+        return self._unclaimed.pop()
+
+    def _copy(self) -> StreamBuffer:
+        copy = StreamBuffer(self.stream, self._queues)
+        copy._frames.extend(self._frames)
+        copy._size, copy.lost, copy.gaps = self._size, self.lost, self.gaps
+        copy.end = self.end
+        self._queues.add(copy)
+        return copy
+
+
+class StreamBuffers:
+    """The queues of all readers, by stream."""
+
+    def __init__(self) -> None:
+        self._by_stream: dict[str, list[StreamBuffer]] = {}
+
+    def __len__(self) -> int:
+        """The number of queues."""
+        return sum(map(len, self._by_stream.values()))
+
+    def open(self, stream: StreamInfo) -> StreamBuffer:
+        """Make a queue for one more reader."""
+        queue = StreamBuffer(stream, self)
+        self.add(queue)
+        return queue
+
+    def add(self, queue: StreamBuffer) -> None:
+        """Put frames into a queue, too, unless its stream has ended."""
+        if queue.end is None:
+            self._by_stream.setdefault(queue.stream.id, []).append(queue)
+
+    def remove(self, queue: StreamBuffer) -> None:
+        """Put no more frames into a queue."""
+        queues = self._by_stream.get(queue.stream.id, [])
+        if queue in queues:
+            queues.remove(queue)
+            if not queues:
+                del self._by_stream[queue.stream.id]
+
+    def of(self, stream: str) -> list[StreamBuffer]:
+        """The queues of a stream."""
+        return self._by_stream.get(stream, [])
+
+    def finish(self, stream: str, end: StreamEnd) -> None:
+        """End all queues of a stream."""
+        for queue in self._by_stream.pop(stream, ()):
+            queue.finish(end)
+
+
+def _nothing() -> None:
+    """Wake no reader: there is none yet."""

@@ -1,0 +1,372 @@
+"""The stream table: open streams, those that we write, and the readers of the others.
+
+Streams are no exchanges: nothing is owed for a frame, and none is sent again. The table learns of
+streams from the gateway alone, by ``stream/*`` and the list in its welcome; it starts the handlers
+of ``on_stream`` as notices, through the scheduler, and keeps all state that a cut connection
+leaves. After a reconnect a stream goes on if the gateway still lists it as the one that it was;
+every other one ends, for the reason that the replay tells, if it tells one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from meup_agent.errors import InvalidEnvelope, UsageError
+from meup_agent.protocol import kinds
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.exchange.effects import Role
+from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler
+from meup_agent.protocol.exchange.own_streams import (
+    DISCONNECTED,
+    ERROR,
+    MAX_TEXT_CHARS,
+    OwnStream,
+    OwnStreams,
+)
+from meup_agent.protocol.exchange.stream_buffer import StreamBuffer, StreamBuffers, StreamEnd
+from meup_agent.protocol.exchange.table_context import TableContext
+from meup_agent.protocol.exchange.ttl_map import TTLMap
+from meup_agent.protocol.payloads import JsonObject
+from meup_agent.protocol.streams import (
+    CANCELLED,
+    COMPLETE,
+    OWNER_LEFT,
+    READERS,
+    REVOKED,
+    OwnershipTransferred,
+    StreamClose,
+    StreamInfo,
+    StreamLost,
+    StreamOpen,
+    StreamRequest,
+    WriteGranted,
+    WriteRevoked,
+    read_active_streams,
+)
+
+MAX_OPEN: Final = 4096
+"""Open streams of a space that are known; a gateway that names more is not believed."""
+
+MAX_REQUESTS: Final = 256
+REQUEST_SECONDS: Final = 60.0
+"""Requests of others that wait for their answer, and answers that wait for the request which tells
+what they are for: existing gateways send that later."""
+
+
+class StreamTable:
+    """Streams of a space, as one participant knows them."""
+
+    def __init__(self, context: TableContext, scheduler: HandlerScheduler) -> None:
+        self._context = context
+        self._scheduler = scheduler
+        self._open: dict[str, StreamInfo] = {}
+        self.buffers: Final = StreamBuffers()
+        self._of_handlers: list[StreamBuffer] = []
+        self._awaited: dict[str, Callable[[StreamBuffer], None]] = {}
+        self.own: Final = OwnStreams(context)
+        # The request of each stream, by which a close may name it.
+        self._names: TTLMap[str, str] = TTLMap(count=MAX_OPEN, seconds=float("inf"))
+        self._requests: TTLMap[str, StreamRequest] = TTLMap(
+            count=MAX_REQUESTS, seconds=REQUEST_SECONDS
+        )
+        self._bare: TTLMap[str, StreamInfo] = TTLMap(count=MAX_REQUESTS, seconds=REQUEST_SECONDS)
+        self._listed: tuple[StreamInfo, ...] = ()
+        self._welcomed_before = False
+
+    @property
+    def streams(self) -> tuple[StreamInfo, ...]:
+        """The open streams, oldest first."""
+        return tuple(self._open.values())
+
+    def get(self, stream: str) -> StreamInfo | None:
+        """An open stream."""
+        return self._open.get(stream)
+
+    # --- our own streams ---
+
+    def write(self, stream: str) -> OwnStream:
+        """Write in a stream of another participant, which has let us.
+
+        Raises:
+            UsageError: It is not open, or not ours to write.
+        """
+        info = self._open.get(stream)
+        if info is None or self._context.me not in info.writers:
+            why = "is not open" if info is None else f"is one of {info.owner!r}, who has not let us"
+            raise UsageError(f"the stream {stream[:128]!r} cannot be written: it {why}")
+        return self.own.write(info)
+
+    def close(self, own: OwnStream, reason: str, text: str, now: float) -> None:
+        """End a stream of ours, for all its readers; another's we only write no more."""
+        end = self.own.close(own, reason, text, now)
+        if end is not None and own.stream is not None:
+            self._finish(own.stream.id, end, now)
+
+    def close_all(self, reason: str, text: str, now: float) -> None:
+        """End all streams of ours: we leave."""
+        for own in self.own.every():
+            self.close(own, reason, text, now)
+
+    def unsendable(self, stream: str, why: str, now: float) -> None:
+        """End a stream of ours whose frames our connection does not carry."""
+        for own in self.own.of(stream):
+            self.close(own, ERROR, why[:MAX_TEXT_CHARS], now)
+
+    # --- readers ---
+
+    def read(self, stream: str) -> StreamBuffer:
+        """Keep the frames of an open stream for one more reader, from here on.
+
+        Raises:
+            UsageError: It is not open.
+        """
+        info = self._open.get(stream)
+        if info is None:
+            raise UsageError(f"the stream {stream[:128]!r} is not open; see those in space.streams")
+        return self.buffers.open(info)
+
+    def expect(self, about: str, take: Callable[[StreamBuffer], None]) -> None:
+        """Hand each stream about a message of ours to a callee, and to no handler."""
+        self._awaited[about] = take
+
+    def expect_no_more(self, about: str) -> None:
+        """Hand streams about a message to handlers again."""
+        self._awaited.pop(about, None)
+
+    def receive_frame(self, stream: str, data: bytes, now: float) -> bool:
+        """Put a frame into the queues of its readers; ``True``: handlers are to be started."""
+        queues = self.buffers.of(stream)
+        for queue in queues:
+            queue.put(data)
+        if queues or not len(self._bare):
+            return False
+        return self._announce_bare(stream, data, now)
+
+    # --- what the gateway says ---
+
+    def receive(self, envelope: Envelope, now: float) -> None:
+        """Apply an envelope of a kind ``stream/*``."""
+        read = READERS.get(envelope.kind)
+        if read is None:
+            return
+        payload = envelope.payload_object
+        try:
+            said = read(envelope, payload)
+        except InvalidEnvelope:
+            self._context.drop("malformed_stream", envelope)
+            return
+        match said:
+            case StreamRequest():
+                self._requested_by_other(said, envelope, now)
+            case StreamClose():
+                text = payload.get("text")
+                self._closed(said, text if isinstance(text, str) else "", now)
+            case _ if envelope.sender not in kinds.GATEWAY_NAMES:
+                # The requests of others, and what only the gateway may say.
+                if isinstance(said, StreamOpen | WriteGranted | WriteRevoked | StreamLost):
+                    self._context.drop("forged_stream", envelope)
+            case StreamOpen():
+                self._opened(said, envelope, now)
+            case WriteGranted():
+                self._changed(said.stream, now, writers=said.writers)
+            case WriteRevoked():
+                self._changed(said.stream, now, writers=said.writers, text=said.reason)
+            case OwnershipTransferred():
+                self._changed(said.stream, now, owner=said.new_owner, writers=said.writers)
+            case StreamLost():
+                for queue in self.buffers.of(said.stream):
+                    queue.lose(said.frames)
+            case _:
+                pass
+
+    def _requested_by_other(self, said: StreamRequest, envelope: Envelope, now: float) -> None:
+        """Note what a stream is to be, where the gateway's answer does not tell it."""
+        bare = self._bare.pop(said.id)
+        if bare is None:
+            self._requests.put(said.id, said, now)
+        elif bare.owner == said.by and bare.id in self._open:
+            self._enter(_told(bare, said.fields, said.about), envelope, now)
+
+    def _opened(self, said: StreamOpen, envelope: Envelope, now: float) -> None:
+        stream = said.stream
+        if stream.id in self._open or len(self._open) >= MAX_OPEN:
+            self._context.drop("duplicate", envelope, expected=True)
+            return
+        self._names.put(stream.id, said.request, now)
+        if stream.owner == self._context.me:
+            if self.own.is_given_up(said.request, now):
+                self.own.say_close(stream.id, said.request, CANCELLED, "", now)
+                return
+            own = self.own.answered(said.request)
+            if own is not None:
+                self._begin(own, stream, now)
+                return
+        self._open[stream.id] = stream
+        if "direction" not in stream.fields:
+            request = self._requests.pop(said.request)
+            if request is None or request.by != stream.owner:
+                self._bare.put(said.request, stream, now)
+                return
+            stream = _told(stream, request.fields, request.about)
+        self._enter(stream, envelope, now)
+
+    def _begin(self, own: OwnStream, stream: StreamInfo, now: float) -> None:
+        """Open a stream that we have requested."""
+        if "direction" not in stream.fields:
+            stream = _told(stream, own.payload, own.about)
+        self._open[stream.id] = stream
+        self._names.put(stream.id, own.request_id, now)
+        self.own.begin(own, stream)
+
+    def _announce_bare(self, stream: str, data: bytes, now: float) -> bool:
+        """Begin to read a stream whose request has not come before its first frame."""
+        for request, info in self._names_of_bare():
+            if info.id == stream:
+                self._bare.pop(request)
+                envelope = Envelope(id=request, sender=info.owner, kind=kinds.STREAM_OPEN)
+                self._enter(info, envelope, now)
+                for queue in self.buffers.of(stream):
+                    queue.put(data)
+                return True
+        return False
+
+    def _names_of_bare(self) -> list[tuple[str, StreamInfo]]:
+        named = ((self._names.peek(info.id), info) for info in self._bare.peek_all())
+        return [(name, info) for name, info in named if name is not None]
+
+    def _enter(self, stream: StreamInfo, envelope: Envelope, now: float) -> None:
+        """Enter an open stream, and start the handlers that it is for."""
+        self._open[stream.id] = stream
+        me = self._context.me
+        if self._context.cursor.until is not None or stream.owner == me:
+            return  # what the replay tells may have ended since: the welcome lists what has not
+        if stream.targets and me not in stream.targets:
+            return
+        for name in stream.about:
+            if name in self._awaited:
+                self._awaited[name](self.buffers.open(stream))
+                return
+        handler = self._context.find_handler(Role.STREAM, envelope, None)
+        if not handler or not self._context.mode.answers:
+            return
+        queue = self.buffers.open(stream)
+        if self._scheduler.notify(Role.STREAM, envelope, now, queue, handler=handler):
+            self._of_handlers = [each for each in self._of_handlers if each.end is None]
+            self._of_handlers.append(queue)
+        else:
+            queue.close()
+
+    def _closed(self, said: StreamClose, text: str, now: float) -> None:
+        stream = said.stream or next(
+            (each for each in self._open if self._names.peek(each) in said.about), ""
+        )
+        self._finish(stream, StreamEnd(said.reason or COMPLETE, said.by, text), now)
+
+    def _finish(self, stream: str, end: StreamEnd, now: float) -> None:
+        """End a stream for its readers and writers."""
+        info = self._open.pop(stream, None)
+        if info is None:
+            return
+        request = self._names.pop(stream)
+        if request is not None:
+            self._bare.pop(request)
+        self.buffers.finish(stream, end)
+        self.own.finish(stream, end, now)
+
+    def _changed(
+        self,
+        stream: str,
+        now: float,
+        *,
+        writers: tuple[str, ...],
+        owner: str = "",
+        text: str = "",
+    ) -> None:
+        """Note who owns and writes a stream now; without the right our own writers end."""
+        before = self._open.get(stream)
+        if before is None:
+            return
+        info = msgspec.structs.replace(before, writers=writers, owner=owner or before.owner)
+        self._replace(info, now, StreamEnd(REVOKED, before.owner, text))
+
+    def _replace(self, info: StreamInfo, now: float, revoked: StreamEnd) -> None:
+        self._open[info.id] = info
+        for queue in self.buffers.of(info.id):
+            queue.stream = info
+        for own in self.own.of(info.id):
+            own.stream = info
+        if self._context.me not in info.writers:
+            self.own.finish(info.id, revoked, now)
+
+    # --- presence, the connection, our own end ---
+
+    def participant_left(self, participant: str, now: float) -> None:
+        """End the streams of a participant that left, where the gateway does not do so itself."""
+        if self._context.roster.guarantees.resume:
+            return
+        for info in self.streams:
+            if info.owner == participant and not set(info.writers) - {participant}:
+                self._finish(info.id, StreamEnd(OWNER_LEFT, participant), now)
+
+    def welcomed(self, payload: JsonObject) -> None:
+        """Keep the list of a connection's first welcome until what we missed has been read."""
+        self._listed = (read_active_streams(payload) or ())[:MAX_OPEN]
+
+    def settle(self, welcome: Envelope, now: float, *, complete: bool) -> None:
+        """Go on with the streams that the welcome lists, and end the others.
+
+        ``complete``: nothing is missing of what was said meanwhile, so a request of ours is either
+        answered or still to be sent. Otherwise it is made again, unless the list has its stream.
+        """
+        listed, self._listed = {each.id: each for each in self._listed}, ()
+        was_away, self._welcomed_before = self._welcomed_before, True
+        for before in self.streams:
+            info = listed.pop(before.id, None)
+            if info is None or not _is_same(before, info):
+                text = "the gateway no longer had it after a reconnect"
+                self._finish(before.id, StreamEnd(DISCONNECTED, kinds.GATEWAY, text), now)
+                if info is not None:
+                    listed[info.id] = info
+                continue
+            about = info.about or before.about
+            self._replace(msgspec.structs.replace(info, about=about), now, StreamEnd(REVOKED))
+            for reader in self.buffers.of(info.id):
+                reader.gaps += was_away
+            for own in self.own.of(info.id):
+                own.gaps += was_away
+        if was_away and not complete:
+            for own, info in self.own.request_again(list(listed.values()), now):
+                self._begin(own, listed.pop(info.id), now)
+        for info in listed.values():
+            self._enter(info, welcome.replace(sender=info.owner), now)
+
+    def stopped(self, why: str, now: float) -> None:
+        """End every stream: the connection has ended, and there will be no other."""
+        end = StreamEnd(DISCONNECTED, kinds.GATEWAY, why[:MAX_TEXT_CHARS])
+        for info in self.streams:
+            self._finish(info.id, end, now)
+        self.own.stopped(end)
+
+    def shutdown(self) -> None:
+        """End the reading of handlers: the agent stops, and waits for them."""
+        for queue in self._of_handlers:
+            for each in queue.readers:
+                each.finish(StreamEnd(DISCONNECTED, self._context.me, "the agent shuts down"))
+            queue.close()
+        self._of_handlers.clear()
+
+
+def _told(stream: StreamInfo, fields: JsonObject, about: tuple[str, ...]) -> StreamInfo:
+    """A stream with what its request says."""
+    return msgspec.structs.replace(
+        stream, fields={**fields, **stream.fields}, about=stream.about or about
+    )
+
+
+def _is_same(before: StreamInfo, info: StreamInfo) -> bool:
+    """True if a listed stream is the one that we knew: gateways may begin to count anew."""
+    same_time = not before.created or not info.created or before.created == info.created
+    return same_time and info.owner == before.owner

@@ -1,0 +1,365 @@
+"""Streams that an agent writes, to a gateway played by hand: frames, ends, refusals, reconnects."""
+
+from contextlib import suppress
+
+import anyio
+import pytest
+
+from meup_agent import Agent, CallScope, Chat, Space, StreamWriter
+from meup_agent.errors import Kicked, NotSent, Refused, RequestTimeout, StreamEnded, UsageError
+from meup_agent.protocol import kinds
+from meup_agent.protocol.limits import MAX_FRAME_BYTES
+from meup_agent.protocol.streams import StreamInfo
+from tests.interaction.people import Notes, session_of, until
+from tests.interaction.stream_gateway import (
+    close_stream,
+    frames,
+    heard,
+    joined,
+    open_stream,
+    requested,
+    stream_of,
+    welcomed,
+)
+from tests.session.gate import ME, Caller, End, Gate
+
+pytestmark = pytest.mark.anyio
+
+
+async def accept(end: End, id: str = "s-1") -> StreamInfo:
+    """Open the next stream that is requested."""
+    asked = await requested(end)
+    fields = asked.payload
+    targets = tuple(fields.get("target", ()))
+    info = stream_of(ME, id, fields=fields, targets=targets, about=asked.correlation)
+    await open_stream(end, info, asked.id)
+    return info
+
+
+class Writing:
+    """A stream that is written beside the test, until it is told to stop."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self.out: StreamWriter | None = None
+        self.opened = anyio.Event()
+        self.stop = anyio.Event()
+        self.fail: Exception | None = None
+        self.scope = CallScope()
+
+    async def run(self) -> None:
+        with self.scope:
+            async with self.space.stream() as self.out:
+                self.opened.set()
+                await self.stop.wait()
+                if self.fail is not None:
+                    raise self.fail
+
+
+async def test_a_block_opens_a_stream_sends_frames_and_closes_it(gate: Gate) -> None:
+    async with joined(gate, None, "bob") as (space, end), anyio.create_task_group() as tasks:
+        tasks.start_soon(accept, end)
+        async with space.stream(to="bob", about="m-1", format="jsonl") as out:
+            assert out.info is not None
+            assert (out.id, out.info.targets, out.info.about) == ("s-1", ("bob",), ("m-1",))
+            assert (out.info.fields["format"], out.ended) == ("jsonl", None)
+            assert [each.id for each in space.streams] == ["s-1"]
+            await out.send(b"\xff#raw")
+            await out.send("text")
+        assert await frames(end, 2) == [b"#s-1#\xff#raw", b"#s-1#text"]
+        closed = await heard(end, kinds.STREAM_CLOSE)
+        assert closed.payload == {"stream_id": "s-1", "reason": "complete"}
+        assert space.streams == ()
+
+
+async def test_what_the_gateway_refuses_raises_with_its_code(gate: Gate) -> None:
+    async with joined(gate) as (space, end), anyio.create_task_group() as tasks:
+
+        async def refuse() -> None:
+            asked = await requested(end)
+            payload = {"error": "target_not_found", "message": "no carol", "targets": ["carol"]}
+            await end.say(
+                kinds.SYSTEM_ERROR, payload, sender=kinds.GATEWAY, to=(ME,), correlation=(asked.id,)
+            )
+
+        tasks.start_soon(refuse)
+        with pytest.raises(Refused, match="no carol") as raised:
+            async with space.stream(to="carol"):
+                raise AssertionError("it is not open")
+        assert raised.value.error == "target_not_found"
+        assert raised.value.details["targets"] == ["carol"]
+
+
+async def test_a_stream_that_opens_too_late_is_closed_at_once(gate: Gate) -> None:
+    async with joined(gate) as (space, end):
+        with pytest.raises(RequestTimeout, match="did not open"):
+            async with space.stream(timeout=0.01):
+                raise AssertionError("it is not open")
+        await accept(end)
+        closed = await heard(end, kinds.STREAM_CLOSE)
+        assert closed.payload["stream_id"] == "s-1"
+        assert space.streams == ()
+
+
+async def test_a_dialect_without_streams_is_told_before_anything_is_sent(gate: Gate) -> None:
+    gate.dialect = "meup/v0.2"
+    async with joined(gate) as (space, _):
+        with pytest.raises(NotSent, match=r"meup/v0\.2 has none"):
+            async with space.stream():
+                raise AssertionError("it is not open")
+
+
+async def test_a_frame_that_no_one_takes_is_the_callers_mistake(gate: Gate) -> None:
+    async with joined(gate) as (space, end), anyio.create_task_group() as tasks:
+        tasks.start_soon(accept, end)
+        async with space.stream() as out:
+            with pytest.raises(UsageError, match="in parts"):
+                await out.send(b"x" * MAX_FRAME_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("how", "reason", "text"),
+    [
+        ("returns", "complete", None),
+        ("raises", "error", None),
+        ("is cancelled", "cancelled", "disagree: stopped by the user"),
+    ],
+)
+async def test_the_end_of_the_block_is_the_end_of_the_stream(
+    gate: Gate, how: str, reason: str, text: str | None
+) -> None:
+    async with joined(gate) as (space, end), anyio.create_task_group() as tasks:
+        writing = Writing(space)
+        caller = Caller()
+        tasks.start_soon(accept, end)
+        tasks.start_soon(caller.run, writing.run)
+        await writing.opened.wait()
+        if how == "is cancelled":
+            writing.scope.cancel("disagree", text="stopped by the user")
+        else:
+            writing.fail = ValueError("mine") if how == "raises" else None
+            writing.stop.set()
+        closed = await heard(end, kinds.STREAM_CLOSE)
+        assert (closed.payload["reason"], closed.payload.get("text")) == (reason, text)
+        await until(lambda: caller.error is not None or how != "raises")
+        assert isinstance(caller.error, ValueError) is (how == "raises")
+
+
+async def test_a_stream_that_another_ends_takes_no_more_frames(gate: Gate) -> None:
+    async with joined(gate, None, "bob") as (space, end), anyio.create_task_group() as tasks:
+        writing = Writing(space)
+        tasks.start_soon(accept, end)
+        tasks.start_soon(writing.run)
+        await writing.opened.wait()
+        assert writing.out is not None
+        await close_stream(end, "s-1", "cancelled", "bob", text="enough\n")
+        await until(lambda: not space.streams)
+        with pytest.raises(StreamEnded, match=r"'?bob'?: cancelled: enough\\n") as raised:
+            await writing.out.send(b"more")
+        assert (raised.value.reason, raised.value.by) == ("cancelled", "bob")
+        assert writing.out.ended is not None
+        writing.stop.set()
+
+
+@pytest.mark.parametrize("error", ["unauthorized_stream_write", "stream_not_found"])
+async def test_a_refused_frame_ends_the_stream(gate: Gate, error: str) -> None:
+    async with joined(gate) as (space, end), anyio.create_task_group() as tasks:
+        writing = Writing(space)
+        tasks.start_soon(accept, end)
+        tasks.start_soon(writing.run)
+        await writing.opened.wait()
+        assert writing.out is not None
+        await writing.out.send(b"first")
+        payload = {"error": error, "stream_id": "s-1", "message": "not yours"}
+        await end.say(kinds.SYSTEM_ERROR, payload, sender=kinds.GATEWAY, to=(ME,))
+        out = writing.out
+        await until(lambda: out.ended is not None)
+        with pytest.raises(StreamEnded, match="not yours"):
+            await out.send(b"second")
+        writing.stop.set()
+
+
+async def test_send_waits_for_a_slow_connection_and_the_end_wakes_it(gate: Gate) -> None:
+    async with joined(gate) as (space, end), anyio.create_task_group() as tasks:
+        writing, sent, ended = Writing(space), 0, anyio.Event()
+        tasks.start_soon(accept, end)
+        tasks.start_soon(writing.run)
+        await writing.opened.wait()
+
+        async def pour() -> None:
+            nonlocal sent
+            assert writing.out is not None
+            with suppress(StreamEnded):
+                while True:
+                    await writing.out.send(b"x")
+                    sent += 1
+            ended.set()
+
+        tasks.start_soon(pour)
+        outbox = session_of(space).outbox
+        await until(lambda: not outbox.has_frame_room)
+        stuck = sent
+        await anyio.wait_all_tasks_blocked()
+        assert sent == stuck  # it waits
+        await frames(end, 100)
+        await until(lambda: sent > stuck)  # and goes on when there is room
+        await close_stream(end, "s-1", "revoked")
+        await ended.wait()
+        writing.stop.set()
+
+
+async def test_frames_leave_in_order_with_what_is_said_between(gate: Gate) -> None:
+    async with joined(gate) as (space, end), anyio.create_task_group() as tasks:
+        tasks.start_soon(accept, end)
+        async with space.stream() as out:
+            await out.send("before")
+            await space.chat("between")
+            await out.send("after")
+        left = [await anext(end.transport) for _ in range(4)]
+        assert [each[:5] == b"#s-1#" for each in left] == [True, False, True, False]
+
+
+async def test_a_stream_goes_on_after_a_reconnect_where_it_is_still_listed(gate: Gate) -> None:
+    async with joined(gate) as (space, end), anyio.create_task_group() as tasks:
+        infos: list[StreamInfo] = []
+
+        async def open_and_drop() -> None:
+            infos.append(await accept(end))
+            await frames(end, 1)
+            end.drop()
+
+        tasks.start_soon(open_and_drop)
+        async with space.stream() as out:
+            await out.send(b"one")
+            again = await welcomed(gate, streams=tuple(infos))
+            await until(lambda: out.gaps == 1)
+            await out.send(b"two")
+            assert await frames(again, 1) == [b"#s-1#two"]
+            assert out.ended is None
+
+
+@pytest.mark.parametrize("listed", ["none", "of another"])
+async def test_a_stream_that_does_not_survive_a_reconnect_says_so(gate: Gate, listed: str) -> None:
+    async with joined(gate) as (space, end), anyio.create_task_group() as tasks:
+        writing = Writing(space)
+        tasks.start_soon(accept, end)
+        tasks.start_soon(writing.run)
+        await writing.opened.wait()
+        end.drop()
+        other = stream_of("bob", "s-1")
+        await welcomed(gate, "bob", streams=(other,) if listed == "of another" else ())
+        out = writing.out
+        assert out is not None
+        await until(lambda: out.ended is not None)
+        with pytest.raises(StreamEnded, match="after a reconnect") as raised:
+            await out.send(b"more")
+        assert raised.value.reason == "disconnected"
+        assert [each.owner for each in space.streams] == ["bob"] * (listed == "of another")
+        writing.stop.set()
+
+
+async def test_a_request_whose_answer_was_lost_is_found_or_made_again(gate: Gate) -> None:
+    async with joined(gate) as (space, end), anyio.create_task_group() as tasks:
+        asked: list[StreamInfo] = []
+
+        async def lose() -> None:
+            request = await requested(end)
+            asked.append(stream_of(ME, "s-9", fields=request.payload))
+            end.drop()
+            again = await welcomed(gate)  # it has not heard of the request
+            await requested(again)
+            again.drop()
+            await welcomed(gate, streams=tuple(asked))  # it has opened it
+
+        tasks.start_soon(lose)
+        async with space.stream(format="once") as out:
+            assert out.id == "s-9"
+
+
+async def test_the_end_of_the_session_ends_the_streams(gate: Gate) -> None:
+    outs: list[StreamWriter | None] = []
+    try:
+        async with joined(gate) as (space, end), anyio.create_task_group() as tasks:
+            writing = Writing(space)
+            tasks.start_soon(accept, end)
+            tasks.start_soon(writing.run)
+            await writing.opened.wait()
+            outs.append(writing.out)
+            await end.close(4403, "removed")
+            await anyio.sleep_forever()
+    except* Kicked:
+        pass
+    assert [each is not None and each.ended is not None for each in outs] == [True]
+
+
+async def test_writers_are_let_in_and_put_out_by_the_owner(gate: Gate) -> None:
+    async with joined(gate, None, "bob") as (space, end), anyio.create_task_group() as tasks:
+        tasks.start_soon(accept, end)
+        async with space.stream() as out:
+            for verb, kind, name in (
+                (out.grant_write, kinds.STREAM_GRANT_WRITE, "participant_id"),
+                (out.revoke_write, kinds.STREAM_REVOKE_WRITE, "participant_id"),
+                (out.transfer, kinds.STREAM_TRANSFER_OWNERSHIP, "new_owner"),
+            ):
+                tasks.start_soon(verb, "bob")
+                said = await heard(end, kind)
+                assert said.payload == {"stream_id": "s-1", name: "bob"}
+                await end.echo(said)
+
+
+async def test_a_participant_writes_where_it_was_let_and_no_longer(gate: Gate) -> None:
+    async with joined(gate, None, "bob", streams=(stream_of("bob"),)) as (space, end):
+        with pytest.raises(UsageError, match="has not let us"), space.write_stream("s-1"):
+            raise AssertionError("it is not ours")
+        said = {"stream_id": "s-1", "participant_id": ME, "authorized_writers": ["bob", ME]}
+        await end.say(kinds.STREAM_WRITE_GRANTED, said, sender=kinds.GATEWAY)
+        await until(lambda: ME in space.streams[0].writers)
+        with space.write_stream("s-1") as out:
+            await out.send(b"ours")
+            assert await frames(end, 1) == [b"#s-1#ours"]
+            said["authorized_writers"] = ["bob"]
+            await end.say(kinds.STREAM_WRITE_REVOKED, said, sender=kinds.GATEWAY)
+            await until(lambda: out.ended is not None)
+            with pytest.raises(StreamEnded, match="revoked"):
+                await out.send(b"more")
+        with space.read_stream("s-1"):
+            pass  # it goes on without us
+
+
+async def test_a_stream_that_was_transferred_does_not_end_with_our_block(gate: Gate) -> None:
+    async with joined(gate, None, "bob") as (space, end), anyio.create_task_group() as tasks:
+        tasks.start_soon(accept, end)
+        async with space.stream():
+            said = {
+                "stream_id": "s-1",
+                "previous_owner": ME,
+                "new_owner": "bob",
+                "authorized_writers": [ME, "bob"],
+            }
+            await end.say(kinds.STREAM_OWNERSHIP_TRANSFERRED, said, sender=kinds.GATEWAY)
+            await until(lambda: space.streams[0].owner == "bob")
+        marker = await space.chat("the next that is said")
+        assert (await heard(end, kinds.CHAT)).id == marker
+        assert not any(each.kind == kinds.STREAM_CLOSE for each in end.heard)
+        assert [each.owner for each in space.streams] == ["bob"]
+
+
+async def test_a_stream_ends_with_the_handler_that_opened_it(gate: Gate, notes: Notes) -> None:
+    agent = Agent(ME)
+
+    @agent.on_chat
+    async def pour(chat: Chat, space: Space) -> None:
+        async with space.stream(about=chat.id):
+            notes("open")
+            await anyio.sleep_forever()
+
+    async with joined(gate, agent, "bob") as (space, end):
+        chat = await end.say(kinds.CHAT, {"text": "go"}, sender="bob")
+        info = await accept(end)
+        assert info.about == (chat,)
+        await notes.until("open")
+        session = session_of(space)
+        session.apply(session.table.shutdown_over(session.now()))
+        closed = await heard(end, kinds.STREAM_CLOSE)
+        assert closed.payload["reason"] == "cancelled"
+        assert "shuts down" in closed.payload["text"]

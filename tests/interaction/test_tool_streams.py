@@ -1,0 +1,274 @@
+"""A tool that streams its partial result beside its answer, and the caller that reads it."""
+
+from typing import Any
+
+import anyio
+import pytest
+
+from meup_agent import Agent, CallScope, Context, StreamReader
+from meup_agent.errors import ToolError
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.dialects import decode
+from meup_agent.protocol.envelope import Envelope
+from tests.interaction.people import Notes, session_of, until
+from tests.interaction.stream_gateway import (
+    close_stream,
+    frames,
+    heard,
+    joined,
+    open_stream,
+    put,
+    requested,
+    stream_of,
+)
+from tests.session.gate import ME, Caller, End, Gate
+
+pytestmark = pytest.mark.anyio
+
+
+def writer(notes: Notes) -> Agent:
+    agent = Agent(ME)
+
+    @agent.tool
+    async def draft(ctx: Context) -> str:
+        async with ctx.stream(format="text") as out:
+            await out.send("half")
+            notes("half")
+            await out.send("whole")
+        return f"done, {out.ended}"
+
+    @agent.tool
+    async def endless(ctx: Context) -> None:
+        async with ctx.stream() as out:
+            await out.send("begun")
+            await anyio.sleep_forever()
+
+    return agent
+
+
+async def call(end: End, tool: str, **more: Any) -> str:
+    return await end.request("tools/call", sender="bob", name=tool, arguments={}, **more)
+
+
+async def accept(end: End, id: str = "s-1") -> Envelope:
+    asked = await requested(end)
+    info = stream_of(ME, id, fields=asked.payload, about=asked.correlation)
+    await open_stream(end, info, asked.id)
+    return asked
+
+
+async def test_a_tool_streams_to_its_caller_before_it_answers(gate: Gate, notes: Notes) -> None:
+    async with joined(gate, writer(notes), "bob") as (_, end):
+        request = await call(end, "draft")
+        asked = await accept(end)
+        assert (asked.correlation, asked.payload["target"]) == ((request,), ["bob"])
+        assert await frames(end, 2) == [b"#s-1#half", b"#s-1#whole"]
+        left = [decode(await anext(end.transport)) for _ in range(2)]
+        assert [each.kind for each in left] == [kinds.STREAM_CLOSE, kinds.MCP_RESPONSE]
+        assert left[1].payload["result"]["content"][0]["text"] == "done, complete"
+
+
+async def test_the_answer_does_not_depend_on_the_stream(gate: Gate, notes: Notes) -> None:
+    async with joined(gate, writer(notes), "bob") as (_, end):
+        await call(end, "draft")
+        asked = await requested(end)
+        await end.say(
+            kinds.SYSTEM_ERROR,
+            {"error": "target_not_found", "message": "no bob"},
+            sender=kinds.GATEWAY,
+            to=(ME,),
+            correlation=(asked.id,),
+        )
+        response = await heard(end, kinds.MCP_RESPONSE)
+        text = response.payload["result"]["content"][0]["text"]
+        assert text.startswith("done, error: the gateway refused a stream: target_not_found")
+
+
+async def test_a_caller_that_ends_the_stream_gets_its_answer_all_the_same(
+    gate: Gate, notes: Notes
+) -> None:
+    agent, ended = Agent(ME), anyio.Event()
+
+    @agent.tool
+    async def draft(ctx: Context) -> str:
+        async with ctx.stream() as out:
+            await ended.wait()
+            await until(lambda: out.ended is not None)
+            await out.send("goes nowhere")
+        return str(out.ended)
+
+    async with joined(gate, agent, "bob") as (_, end):
+        await call(end, "draft")
+        await accept(end)
+        await close_stream(end, "s-1", "cancelled", "bob")
+        ended.set()
+        response = await heard(end, kinds.MCP_RESPONSE)
+        assert response.payload["result"]["content"][0]["text"] == "cancelled"
+
+
+async def test_a_caller_that_cancels_the_tool_ends_its_stream_with_the_reason(
+    gate: Gate, notes: Notes
+) -> None:
+    async with joined(gate, writer(notes), "bob") as (_, end):
+        request = await call(end, "endless")
+        await accept(end)
+        assert await frames(end, 1) == [b"#s-1#begun"]
+        params = {"requestId": request, "reason": "disagree: I have seen enough"}
+        cancel = payloads.notification(kinds.CANCELLED, params)
+        await end.say(kinds.MCP_REQUEST, cancel, sender="bob", to=(ME,), correlation=(request,))
+        closed = await heard(end, kinds.STREAM_CLOSE)
+        assert closed.payload == {
+            "stream_id": "s-1",
+            "reason": "cancelled",
+            "text": "disagree: I have seen enough",
+        }
+
+
+async def test_a_stream_for_a_fulfilled_proposal_goes_to_its_proposer_too(
+    gate: Gate, notes: Notes
+) -> None:
+    async with joined(gate, writer(notes), "bob", "carol") as (_, end):
+        proposed = {"method": "tools/call", "params": {"name": "draft", "arguments": {}}}
+        await end.say(kinds.MCP_PROPOSAL, proposed, sender="carol", id="p-1")
+        payload = payloads.request(
+            "tools/call",
+            {"name": "draft", "arguments": {}, "_meta": {payloads.PROPOSER: "carol"}},
+            "r-1",
+        )
+        await end.say(
+            kinds.MCP_REQUEST, payload, sender="bob", id="r-1", to=(ME,), correlation=("p-1",)
+        )
+        asked = await accept(end)
+        assert asked.payload["target"] == ["bob", "carol"]
+        assert asked.correlation == ("r-1", "p-1")
+        await heard(end, kinds.MCP_RESPONSE)
+
+
+# --- the caller ---
+
+
+async def answer(end: End, *chunks: bytes, close: bool = True, fails: bool = False) -> None:
+    """A tool of the other end that streams, and answers."""
+    request = await heard(end, kinds.MCP_REQUEST)
+    info = stream_of("bob", targets=(ME,), about=(request.id,))
+    await open_stream(end, info, "r-1")
+    await put(end, "s-1", *chunks)
+    if close:
+        await close_stream(end, "s-1", "complete", "bob")
+    result = {"content": [{"type": "text", "text": "whole"}], "isError": fails}
+    await end.respond(request, result, sender="bob")
+
+
+@pytest.mark.parametrize("close", [True, False])
+async def test_a_call_reads_all_that_came_before_its_answer(
+    gate: Gate, notes: Notes, close: bool
+) -> None:
+    agent = Agent(ME)
+
+    @agent.on_stream
+    async def another(stream: StreamReader) -> None:
+        notes("a handler")
+
+    async def show(stream: StreamReader) -> None:
+        async for chunk in stream:
+            notes(chunk)
+        notes(str(stream.ended))
+
+    async with joined(gate, agent, "bob") as (space, end), anyio.create_task_group() as tasks:
+
+        async def tool() -> None:
+            await answer(end, b"a", b"b", close=close)
+
+        tasks.start_soon(tool)
+        result = await space.call("bob", "draft", on_stream=show)
+        assert result == [{"type": "text", "text": "whole"}]
+        ending = "complete" if close else "disconnected: the call has ended"
+        assert notes.all == [b"a", b"b", ending]
+        assert len(session_of(space).table.streams.buffers) == 0
+
+
+async def test_a_call_that_fails_has_read_what_came(gate: Gate, notes: Notes) -> None:
+    async def show(stream: StreamReader) -> None:
+        notes(tuple([chunk async for chunk in stream]))
+
+    async with joined(gate, None, "bob") as (space, end), anyio.create_task_group() as tasks:
+
+        async def tool() -> None:
+            await answer(end, b"a", fails=True)
+
+        tasks.start_soon(tool)
+        with pytest.raises(ToolError, match="whole"):
+            await space.call("bob", "draft", on_stream=show)
+        assert notes.all == [(b"a",)]
+
+
+async def test_a_reader_that_raises_cancels_the_call(gate: Gate) -> None:
+    async def show(stream: StreamReader) -> None:
+        raise LookupError("mine")
+
+    async with joined(gate, None, "bob") as (space, end), anyio.create_task_group() as tasks:
+        caller = Caller()
+
+        async def make_call() -> None:
+            await space.call("bob", "draft", on_stream=show)
+
+        tasks.start_soon(caller.run, make_call)
+        request = await heard(end, kinds.MCP_REQUEST)
+        await open_stream(end, stream_of("bob", about=(request.id,)), "r-1")
+        cancel = await heard(end, kinds.MCP_REQUEST)
+        assert payloads.read_call(cancel.payload).method == kinds.CANCELLED
+        await until(lambda: caller.error is not None)
+        assert isinstance(caller.error, LookupError)
+
+
+async def test_a_caller_that_gives_up_ends_its_readers(gate: Gate, notes: Notes) -> None:
+    async def show(stream: StreamReader) -> None:
+        notes("reads")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            notes("ended")
+
+    async with joined(gate, None, "bob") as (space, end), anyio.create_task_group() as tasks:
+        scope = CallScope()
+
+        async def make_call() -> None:
+            with scope:
+                await space.call("bob", "draft", on_stream=show)
+
+        tasks.start_soon(make_call)
+        request = await heard(end, kinds.MCP_REQUEST)
+        await open_stream(end, stream_of("bob", about=(request.id,)), "r-1")
+        await notes.until("reads")
+        scope.cancel()
+        await notes.until("ended")
+
+
+async def test_a_call_that_is_proposed_reads_the_streams_about_its_proposal(
+    gate: Gate, notes: Notes
+) -> None:
+    async def show(stream: StreamReader) -> None:
+        notes(tuple([chunk async for chunk in stream]))
+
+    async with joined(gate, None, "bob") as (space, end), anyio.create_task_group() as tasks:
+        may = [{"kind": "mcp/proposal"}]
+        await end.say(
+            kinds.SYSTEM_WELCOME,
+            {"you": {"id": ME, "capabilities": may}, "participants": [{"id": "bob"}]},
+            sender=kinds.GATEWAY,
+            to=(ME,),
+        )
+        await until(lambda: not space.may(kinds.MCP_REQUEST, {}))
+
+        async def make_call() -> None:
+            notes(await space.call("bob", "draft", on_stream=show))
+
+        async with anyio.create_task_group() as calls:
+            calls.start_soon(make_call)
+            proposal = await heard(end, kinds.MCP_PROPOSAL)
+            await open_stream(end, stream_of("bob", about=("r-1", proposal.id)), "r-2")
+            await put(end, "s-1", b"half")
+            await close_stream(end, "s-1", "complete", "bob")
+            await notes.until((b"half",))
+            calls.cancel_scope.cancel()
+        tasks.cancel_scope.cancel()
