@@ -40,7 +40,7 @@ from meup_agent.protocol.exchange.roster import read_participant
 from meup_agent.transport.loops import Condition, background_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import AsyncGenerator, Callable, Iterable
     from datetime import datetime
     from typing import Self
 
@@ -71,6 +71,7 @@ class Inbox(AsyncContextManagerMixin):
         past: Proposals that were decided before, in the order of their decisions:
             :mod:`~meup_agent.approval.past_proposals` reads them.
         before: Proposals of before we came, of which the gateway did not tell when we joined.
+        has_no_tools: True for participants that are known to have no tools, and are not asked.
 
     Attributes:
         left_out: Proposals that were left out since too many wait.
@@ -82,6 +83,7 @@ class Inbox(AsyncContextManagerMixin):
         *,
         past: Iterable[PastProposal] = (),
         before: Iterable[Envelope] = (),
+        has_no_tools: Callable[[str], bool] | None = None,
     ) -> None:
         self._space = space
         self._feed = ProposalFeed(space)
@@ -95,7 +97,13 @@ class Inbox(AsyncContextManagerMixin):
         self._directory = ToolDirectory(space, self._tools_came)
         self._offers = InboxOffers(space, self._directory)
         self._rules = InboxRules(
-            space, self._feed, self._queue, self._directory, self._look, self._settled.notify_all
+            space,
+            self._feed,
+            self._queue,
+            self._directory,
+            self._look,
+            self._settled.notify_all,
+            has_no_tools,
         )
         self._backlog = InboxBacklog(self._look_quietly, self._many_came)
         self._decisions = InboxDecisions(

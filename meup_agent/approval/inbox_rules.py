@@ -32,6 +32,7 @@ class InboxRules:
         directory: The tools of its participants.
         look: Called for each proposal whose rule has changed.
         told: Called when a reviewer has told its rules, and when all have been asked.
+        has_no_tools: True for a participant that is known to be no reviewer.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class InboxRules:
         directory: ToolDirectory,
         look: Callable[[ProposalEntry], None],
         told: Callable[[], None],
+        has_no_tools: Callable[[str], bool] | None = None,
     ) -> None:
         self._space = space
         self._feed = feed
@@ -49,6 +51,7 @@ class InboxRules:
         self._directory = directory
         self._look = look
         self._told = told
+        self._has_no_tools = has_no_tools or (lambda _: False)
         # By reviewer; a proposal of which it says nothing more has no rule of its any more.
         self._rules: dict[str, dict[ProposalKey, InboxRule]] = {}
         # The last proposal for others alone: a reviewer among these may ask us.
@@ -110,14 +113,21 @@ class InboxRules:
 
     def _look_for_them(self) -> None:
         """Ask those for their tools who may carry out what waits: reviewers are among them."""
+        calls = [item.call for item in self._queue.first(MAX_LOOKED_AT)]
+        if self._for_others is not None:
+            calls.append(self._for_others)
+        if not calls:
+            return
+        me, directory = self._space.me, self._directory
         unknown = [
             each.id
             for each in self._space.participants
-            if each.id != self._space.me and not self._directory.has_asked(each.id)
+            if each.id != me
+            and not directory.has_asked(each.id)
+            and not self._has_no_tools(each.id)
         ]
-        calls = [item.call for item in self._queue.first(MAX_LOOKED_AT)]
-        for call in calls if self._for_others is None else [*calls, self._for_others]:
+        for call in calls:
             for participant in list(unknown):
                 if self._feed.may_carry_out(participant, call):
-                    self._directory.want(participant)
+                    directory.want(participant)
                     unknown.remove(participant)

@@ -120,8 +120,9 @@ class ReviewerRules:
     @property
     def reviewers(self) -> list[str]:
         """The participants here that have the tools of a reviewer."""
-        here = (each.id for each in self._space.participants)
-        return [name for name in here if name != self._space.me and self._has(name)]
+        # Few are known to have any tools, of the many who may be here.
+        found = {name for name in self._directory.known if self._has(name)} - {self._space.me}
+        return [each.id for each in self._space.participants if each.id in found] if found else []
 
     def _has(self, participant: str) -> bool:
         tools = self._directory.tools(participant) or {}

@@ -92,9 +92,16 @@ class ToolDirectory:
         """True if there is an answer, or none, to everything that was asked."""
         return not self._wanted and not self._asked
 
+    @property
+    def known(self) -> list[str]:
+        """The participants that have answered, or will not."""
+        return list(self._known)
+
     def has_asked(self, participant: str) -> bool:
         """True if a participant's tools were asked for."""
-        return any(participant in each for each in (self._known, self._wanted, self._asked))
+        return (
+            participant in self._known or participant in self._wanted or participant in self._asked
+        )
 
     def want(self, participant: str) -> None:
         """Ask for the tools of a participant, if that has not been done."""

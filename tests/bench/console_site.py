@@ -19,8 +19,9 @@ from meup_agent.gateway.console import Console
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.presets import one_space_config
 from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.protocol.resume import numbered
 from meup_agent.protocol.space.server import SpaceServer
-from tests.bench.gateway_fanout import dial, empty
+from tests.bench.gateway_fanout import SEQ, dial, empty
 from tests.bench.processes import UNBOUNDED, answer, ask, on_uvloop, process, usage
 
 SPACE = "demo"
@@ -30,6 +31,8 @@ OF_A_PROPOSER = 1_000
 """Open proposals that a gateway takes of one participant."""
 
 DRAINED = 1 << 20
+IDLE_CPU = 0.02
+"""CPU seconds of 0.2 in which a gateway counts as idle."""
 
 
 class ConsoleAddress(NamedTuple):
@@ -83,8 +86,8 @@ def console_gateway(pipe: Connection, people: int, proposers: int) -> None:
 def seed(host: SpaceServer, count: int) -> None:
     """Make open proposals of several participants, as if each had sent its own."""
     for number in range(count):
-        proposer, nth = f"bot{number // OF_A_PROPOSER}", number % OF_A_PROPOSER
-        frame = proposal(f"{nth:032x}", proposer, 3_600 + number)
+        proposer = f"bot{number // OF_A_PROPOSER}"
+        frame = proposal(f"{number:032x}", proposer, 3_600 + number)
         host.receive_as(proposer, frame, "meup/v0.1", lambda _: None)
 
 
@@ -127,10 +130,10 @@ def response(id: str, of: str, to: str) -> bytes:
     return _envelope("tools", id, "mcp.response", payload, to=[to], correlationId=of)
 
 
-def mixture(count: int) -> Iterator[tuple[str, bytes]]:
+def mixture(count: int, kind: str = "0") -> Iterator[tuple[str, bytes]]:
     """Senders and frames: a chat, a proposal, a request, its response, the withdrawal."""
     for round_ in range(-(-count // 5)):
-        ids = [f"{round_:028x}000{nth}" for nth in range(5)]
+        ids = [f"{round_:028x}{kind}00{nth}" for nth in range(5)]
         yield "caller", chat(ids[0], "caller")
         yield "caller", proposal(ids[1], "caller", 3_600)
         yield "caller", request(ids[2], "caller")
@@ -183,11 +186,19 @@ class ConsoleSite:
             self._streams.append(sock)
             self._selector.register(sock, selectors.EVENT_READ)
 
-    def get(self, path: str, person: str) -> bytes:
+    def get(self, path: str, person: str, *headers: str) -> bytes:
         """A request of a browser that has signed in."""
-        port, cookie = self.address.port, self.address.cookies[person]
-        head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nCookie: {cookie}\r\n\r\n"
-        return head.encode()
+        host, cookie = f"127.0.0.1:{self.address.port}", self.address.cookies[person]
+        head = [f"GET {path} HTTP/1.1", f"Host: {host}", f"Cookie: {cookie}", *headers, "", ""]
+        return "\r\n".join(head).encode()
+
+    def settle(self) -> None:
+        """Wait until the gateway has nothing more to do: people join, and look at what there is."""
+        idle, used = 0, self.cpu()
+        while idle < 3:
+            self.read(0.2)
+            before, used = used, self.cpu()
+            idle = idle + 1 if used - before < IDLE_CPU else 0
 
     def read(self, seconds: float) -> None:
         """Read what comes to anybody for so long."""
@@ -197,6 +208,20 @@ class ConsoleSite:
                 sock: socket.socket = key.fileobj  # type: ignore[assignment]
                 self.heard += len(sock.recv(DRAINED))
 
+    def exchange(self, frames: Sequence[bytes]) -> None:
+        """Say something at once as the caller, and wait until it has heard it."""
+        caller = self._members["caller"]
+        caller.sendall(b"".join(Frame(Opcode.TEXT, each).serialize(mask=True) for each in frames))
+        # Its own echo, numbered; others hear in the same turn.
+        missing = len(frames) * len(
+            Frame(Opcode.TEXT, numbered(frames[0], SEQ)).serialize(mask=False)
+        )
+        while missing:
+            for key, _ in self._selector.select():
+                sock: socket.socket = key.fileobj  # type: ignore[assignment]
+                came = len(sock.recv(missing if sock is caller else DRAINED))
+                missing -= came if sock is caller else 0
+
     def load(self, frames: Iterable[tuple[str, bytes]], rate: float) -> float:
         """Share of a core that the gateway uses while so many frames a second pass."""
         before, begun, sent = self.cpu(), time.perf_counter(), 0
@@ -204,7 +229,7 @@ class ConsoleSite:
             self.say(sender, frame)
             sent += 1
             self.read(begun + sent / rate - time.perf_counter())
-        self.read(0.2)  # what was gathered last
+        self.settle()  # what was gathered last, or is late
         # By the time that it should have taken: a machine with other work takes longer.
         return (self.cpu() - before) * rate / sent
 

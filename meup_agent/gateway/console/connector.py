@@ -17,6 +17,7 @@ import anyio
 from meup_agent.errors import CannotConnect, HandshakeRefused, InvalidEnvelope
 from meup_agent.gateway.admission import FORBIDDEN, NotAdmitted
 from meup_agent.gateway.auth import Identity
+from meup_agent.gateway.console.frame_filter import PersonMember, filter_of
 from meup_agent.gateway.edge.handshake import read_dialect, read_resume, repeats_join
 from meup_agent.gateway.edge.http.context import Problem, await_callback
 from meup_agent.gateway.member import GatewayMember
@@ -70,19 +71,33 @@ class LocalTransport(InboxTransport):
             self.response_headers[OBSERVE_HEADER.lower()] = "1"
 
     @asynccontextmanager
-    async def joined(self, last_seen: int | None) -> AsyncGenerator[None]:
-        """Observe the space, or be a member, for the length of a block, from a number on."""
-        form = FrameFormat(self._dialect, numbered=True)
-        member = self._member = GatewayMember(
-            self._runtime, self._identity, form, self, last_seen=last_seen, observes=self._observes
-        )
-        self._host.join(member)
-        try:
-            yield
-        finally:
-            self._end(CloseInfo(ABNORMAL, local=True))
-            self._host.leave(member)
-            member.lost()
+    async def joined(self, last_seen: int | None, *, again: bool) -> AsyncGenerator[None]:
+        """Observe the space, or be a member, for the length of a block, from a number on.
+
+        Args:
+            last_seen: The number.
+            again: True if its session has heard that itself: then it waits for the last number of
+                what it missed, so that none is kept from it.
+        """
+        member = self._member = self._make_member(last_seen, again=again)
+        participant = self._identity.participant
+        with filter_of(self._host).serving(participant, observes=self._observes):
+            self._host.join(member)
+            try:
+                yield
+            finally:
+                self._end(CloseInfo(ABNORMAL, local=True))
+                self._host.leave(member)
+                member.lost()
+
+    def _make_member(self, last_seen: int | None, *, again: bool) -> GatewayMember:
+        runtime, identity, observes = self._runtime, self._identity, self._observes
+        if again:
+            form = FrameFormat(self._dialect, numbered=True)
+            return GatewayMember(
+                runtime, identity, form, self, last_seen=last_seen, observes=observes
+            )
+        return PersonMember(runtime, identity, self, self._dialect, last_seen, observes=observes)
 
     # --- the gateway's end ------------------------------------------------------------------
 
@@ -185,10 +200,11 @@ def local_connector(
     @asynccontextmanager
     async def dial(headers: Mapping[str, str]) -> AsyncGenerator[Transport]:
         dialect, last_seen = _entered(runtime, identity, headers, observes=True)
-        if last_seen is None:
+        again = last_seen is not None
+        if not again:
             last_seen = await begin()
         transport = LocalTransport(runtime, identity, dialect, observes=True)
-        async with transport.joined(last_seen):
+        async with transport.joined(last_seen, again=again):
             yield transport
 
     return dial
@@ -204,7 +220,7 @@ def seat_connector(runtime: GatewayRuntime, identity: Identity) -> Connector:
         # Nothing waits from here to the join: it must not take over from an agent.
         if identity.participant in runtime.spaces[identity.space]:
             raise CannotConnect("an agent of the participant is a member")
-        async with transport.joined(last_seen):
+        async with transport.joined(last_seen, again=last_seen is not None):
             yield transport
 
     return dial

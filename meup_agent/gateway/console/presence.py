@@ -16,6 +16,7 @@ from meup_agent.approval.seat import SEATED, keep_seat
 from meup_agent.errors import MeupError
 from meup_agent.gateway.admission import UNAVAILABLE
 from meup_agent.gateway.console.connector import local_connector, seat_connector
+from meup_agent.gateway.console.frame_filter import filter_of
 from meup_agent.gateway.console.guard import Denied
 from meup_agent.gateway.edge.http.space_views import proposals_of
 from meup_agent.gateway.logs import log, quote
@@ -154,7 +155,11 @@ class PersonPresences:
                 settings=Settings(mode=Mode.OUTGOING_ONLY, first_welcome=JOIN_SECONDS),
                 grace=0.0,
             ) as space,
-            Inbox(space, before=await self._older(identity)) as inbox,
+            Inbox(
+                space,
+                before=await self._older(identity),
+                has_no_tools=filter_of(self._runtime.spaces[identity.space]).is_seated,
+            ) as inbox,
         ):
             presence.space, presence.inbox = space, inbox
             async with anyio.create_task_group() as tasks:

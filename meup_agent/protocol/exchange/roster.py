@@ -38,6 +38,10 @@ MAX_SHARED_CHARS: Final = 2048
 go when it goes."""
 
 
+MAX_SHARED_COMPILED: Final = 256
+"""Compiled capabilities that they share."""
+
+
 class Participant(msgspec.Struct, frozen=True):
     """A participant of the space.
 
@@ -188,7 +192,7 @@ class Roster:
             return False
         compiled = self._compiled.get(participant_id)
         if compiled is None:
-            compiled = self._compiled[participant_id] = compile_announced(capabilities)
+            compiled = self._compiled[participant_id] = _compile(capabilities)
         return compiled.allow(kind, payload, to)
 
 
@@ -206,6 +210,19 @@ def read_participant(value: object) -> Participant | None:
     if len(written) > MAX_SHARED_CHARS:
         return Participant(name, tuple(listed), dialect)
     return _shared(name, written, dialect)
+
+
+def _compile(capabilities: tuple[Any, ...]) -> Capabilities:
+    written = json.dumps(capabilities)
+    if len(written) > MAX_SHARED_CHARS:
+        return compile_announced(capabilities)
+    return _compile_shared(written)
+
+
+@lru_cache(maxsize=MAX_SHARED_COMPILED)
+def _compile_shared(capabilities: str) -> Capabilities:
+    """One for all agents of a process, and all participants that may do the same."""
+    return compile_announced(json.loads(capabilities))
 
 
 @lru_cache(maxsize=MAX_SHARED)

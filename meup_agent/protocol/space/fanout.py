@@ -43,8 +43,8 @@ class FrameFormat(NamedTuple):
 
     dialect: str
     numbered: bool = False  # each frame has its number as ``seq`` (PROTOCOL 6)
-    # Makes of a frame what is handed to :meth:`Subscriber.deliver`.
-    pack: Callable[[bytes], bytes] = bytes
+    # Makes of a frame what is handed to :meth:`Subscriber.deliver`; ``None``: none is.
+    pack: Callable[[bytes], bytes | None] = bytes
 
 
 class Subscriber(Protocol):

@@ -1,0 +1,176 @@
+"""Frames that a person's connections are spared, decided once for all people of a space.
+
+An inbox follows proposals: of what participants say and ask each other besides, nothing changes it.
+A seat answers what is asked of it, and nothing else. So an envelope that is for neither costs as
+much with five hundred people signed in as with one: it is looked at once, and queued for none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from meup_agent.approval.vote_tools import VOTE, WAITING
+from meup_agent.errors import InvalidEnvelope
+from meup_agent.gateway.member import GatewayMember
+from meup_agent.protocol import kinds
+from meup_agent.protocol.dialects import decode
+from meup_agent.protocol.payloads import as_object
+from meup_agent.protocol.space.fanout import FrameFormat
+
+if TYPE_CHECKING:
+    from meup_agent.gateway.auth import Identity
+    from meup_agent.gateway.member import FrameWriter
+    from meup_agent.gateway.runtime import GatewayRuntime
+    from meup_agent.protocol.envelope import Envelope
+    from meup_agent.protocol.space.server import SpaceServer
+
+MAX_PLAIN_CALLS: Final = 10_000
+"""Calls that are remembered as no inbox's business, and so their responses; of one that is
+forgotten, the response goes to all, and changes nothing."""
+
+_OTHERS: Final = frozenset(
+    {kinds.MCP_PROPOSAL, kinds.MCP_WITHDRAW, kinds.MCP_REJECT, kinds.MCP_RENEW, kinds.MCP_RESPONSE}
+)
+"""The kinds of exchanges in which a seat has no part."""
+
+_TALK: Final = ("chat", "reasoning/", "stream/")
+"""The kinds of what participants say and show each other."""
+
+_REVIEW_TOOLS: Final = frozenset({VOTE, WAITING})
+"""Tools of reviewers: what these answer tells every voter to look again."""
+
+_NONE: Final = frozenset[str]()
+
+
+class Audience(NamedTuple):
+    """The people whose inboxes and seats a frame is for; ``None``: everyone's."""
+
+    inboxes: frozenset[str] | None
+    seats: frozenset[str] | None
+
+
+class FrameFilter:
+    """Decides which frames of a space go to the inboxes and seats of its people."""
+
+    def __init__(self) -> None:
+        self._people: Counter[str] = Counter()
+        self._seats: Counter[str] = Counter()
+        self._plain: OrderedDict[tuple[str, str], None] = OrderedDict()  # by sender and id
+        # The one that was read last: everybody is asked about the same one.
+        self._frame = b""
+        self._audience = Audience(None, None)
+
+    @contextmanager
+    def serving(self, participant: str, *, observes: bool) -> Generator[None]:
+        """Let through what concerns a participant, for the length of a block."""
+        counters = (self._people,) if observes else (self._people, self._seats)
+        for counter in counters:
+            counter[participant] += 1
+        try:
+            yield
+        finally:
+            for counter in counters:
+                counter[participant] -= 1
+                if not counter[participant]:
+                    del counter[participant]
+
+    def is_seated(self, participant: str) -> bool:
+        """True if a seat of the console is the member of that name: it has no tools."""
+        return participant in self._seats
+
+    def for_inboxes(self, frame: bytes) -> bytes | None:
+        """The frame, if it is for the inbox of anyone."""
+        return frame if self._is_for_any(self._look(frame).inboxes) else None
+
+    def for_seats(self, frame: bytes) -> bytes | None:
+        """The frame, if it is for the seat of anyone."""
+        return frame if self._is_for_any(self._look(frame).seats) else None
+
+    def is_for(self, participant: str, frame: bytes, *, observes: bool) -> bool:
+        """True if a frame is for the inbox, or else for the seat, of a participant."""
+        audience = self._look(frame)
+        names = audience.inboxes if observes else audience.seats
+        return names is None or participant in names
+
+    def _is_for_any(self, names: frozenset[str] | None) -> bool:
+        return names is None or not self._people.keys().isdisjoint(names)
+
+    def _look(self, frame: bytes) -> Audience:
+        if frame != self._frame:
+            self._audience, self._frame = self._find_audience(frame), frame
+        return self._audience
+
+    def _find_audience(self, frame: bytes) -> Audience:
+        try:
+            envelope = decode(frame)
+        except InvalidEnvelope:
+            return Audience(None, None)
+        kind = envelope.kind
+        if kind.startswith(_TALK):
+            # An explanation says what it is about.
+            about = kind == kinds.CHAT and envelope.correlation
+            return Audience(None if about else _NONE, _NONE)
+        named = frozenset((envelope.sender, *envelope.to))
+        if kind == kinds.MCP_REQUEST:
+            is_plain = bool(envelope.to) and _is_plain_call(envelope)
+            self._note((envelope.sender, envelope.id), is_plain)
+            return Audience(named if is_plain else None, named if envelope.to else None)
+        if kind == kinds.MCP_RESPONSE and envelope.to:
+            calls = ((caller, each) for caller in envelope.to for each in envelope.correlation)
+            is_plain = all(each in self._plain for each in calls)
+            return Audience(named if is_plain else None, _NONE)
+        return Audience(None, _NONE if kind in _OTHERS else None)
+
+    def _note(self, call: tuple[str, str], is_plain: bool) -> None:
+        if not is_plain:
+            self._plain.pop(call, None)
+            return
+        self._plain[call] = None
+        if len(self._plain) > MAX_PLAIN_CALLS:
+            self._plain.popitem(last=False)
+
+
+def _is_plain_call(envelope: Envelope) -> bool:
+    """True for a request that fulfills no proposal, cancels nothing, and asks no reviewer."""
+    if envelope.correlation:
+        return False
+    payload = as_object(envelope.payload)
+    if "id" not in payload:
+        return payload.get("method") == kinds.PROGRESS
+    return as_object(payload.get("params")).get("name") not in _REVIEW_TOOLS
+
+
+class PersonMember(GatewayMember):
+    """A connection of a person who is signed in, which gets what concerns it alone."""
+
+    def __init__(
+        self,
+        runtime: GatewayRuntime,
+        identity: Identity,
+        writer: FrameWriter,
+        dialect: str,
+        last_seen: int | None,
+        *,
+        observes: bool,
+    ) -> None:
+        kept = self._filter = filter_of(runtime.spaces[identity.space])
+        pack = kept.for_inboxes if observes else kept.for_seats
+        form = FrameFormat(dialect, numbered=True, pack=pack)
+        super().__init__(runtime, identity, form, writer, last_seen=last_seen, observes=observes)
+
+    def deliver(self, packed: bytes) -> None:
+        """Queue a frame, if it concerns the person."""
+        if self._filter.is_for(self.participant, packed, observes=self.observes):
+            super().deliver(packed)
+
+
+_filter_by_space: WeakKeyDictionary[SpaceServer, FrameFilter] = WeakKeyDictionary()
+
+
+def filter_of(host: SpaceServer) -> FrameFilter:
+    """The filter of a space, which all its people share."""
+    return _filter_by_space.setdefault(host, FrameFilter())
