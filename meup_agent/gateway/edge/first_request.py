@@ -30,6 +30,9 @@ TOO_LARGE: Final = (
 Choose = Callable[[bool], asyncio.BaseProtocol]
 """Makes the protocol that takes a connection over; it is told of a WebSocket upgrade."""
 
+Move = Callable[[asyncio.Transport, asyncio.BaseProtocol, bytes], None]
+"""Gives an upgrade another transport, and its protocol that one with the bytes that came."""
+
 # As h11 ends a head. Picows asks for CRLF, so without that an upgrade is none.
 _END = re.compile(rb"\n\r?\n")
 _UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*websocket", re.IGNORECASE)
@@ -39,10 +42,26 @@ _CRLF_END: Final = b"\r\n\r\n"
 class FirstRequest(asyncio.BufferedProtocol):
     """A connection whose first request has not been read to the end of its head."""
 
-    __slots__ = ("_choose", "_dropped", "_handshakes", "_head", "_late", "_room", "_transport")
+    __slots__ = (
+        "_choose",
+        "_dropped",
+        "_handshakes",
+        "_head",
+        "_late",
+        "_move",
+        "_room",
+        "_transport",
+    )
 
-    def __init__(self, choose: Choose, handshakes: HandshakeLimiter, timeout: float) -> None:
+    def __init__(
+        self,
+        choose: Choose,
+        handshakes: HandshakeLimiter,
+        timeout: float,
+        move: Move | None = None,
+    ) -> None:
         self._choose = choose
+        self._move = move
         self._handshakes = handshakes
         self._head = bytearray()
         # Of its own, since a loop may hold the room of a read while others are read.
@@ -97,9 +116,18 @@ class FirstRequest(asyncio.BufferedProtocol):
         head = self._head
         upgrade = head.endswith(_CRLF_END, 0, end) and _UPGRADE.search(head, 0, end) is not None
         protocol = self._choose(upgrade)
-        transport.set_protocol(protocol)
+        if upgrade and self._move is not None:
+            self._move(transport, protocol, bytes(head))
+            return
+        if self._move is not None:
+            # uvloop reads into a protocol's own room, or not, as when it last began to read.
+            transport.pause_reading()
+            transport.set_protocol(protocol)
+            transport.resume_reading()
+        else:
+            transport.set_protocol(protocol)
         protocol.connection_made(transport)
-        _feed(protocol, transport, bytes(head))
+        feed(protocol, transport, bytes(head))
 
     def _refuse(self) -> None:
         """Say that the head is too large; the deadline stands until the answer has been read."""
@@ -115,7 +143,7 @@ class FirstRequest(asyncio.BufferedProtocol):
         self._handshakes.end(self)
 
 
-def _feed(protocol: Any, transport: asyncio.Transport, data: bytes) -> None:
+def feed(protocol: Any, transport: asyncio.Transport, data: bytes) -> None:
     """Have a protocol take what was read before it had the connection."""
     if not isinstance(protocol, asyncio.BufferedProtocol):
         protocol.data_received(data)

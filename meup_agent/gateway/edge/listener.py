@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import ssl
+import sys
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from importlib import import_module
 from typing import Any, Final, cast
 
 import aiofastnet
@@ -17,6 +21,7 @@ from meup_agent.gateway.edge.first_request import (
     STRANGER_READ_BYTES,
     FirstRequest,
     HandshakeLimiter,
+    feed,
 )
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.logs import PicowsLog, RefusalLog, log
@@ -54,7 +59,12 @@ async def listen(
     A connection whose first request is no upgrade gets a protocol of ``http``; without one it is
     a handshake as well, and refused. ``picows.ws_create_server`` does the same for WebSocket alone,
     and does not tell where a handshake comes from.
+
+    Where both are served, the loop itself accepts, as at a port for HTTP alone, and an upgrade gets
+    what picows writes to fastest: aiofastnet's own accepting costs a task for each connection. TLS
+    cannot change hands, so it is aiofastnet's for both.
     """
+    moves = http is not None and context is None and SelectorSocketTransport is not None
 
     def websocket() -> asyncio.BaseProtocol:
         protocol: Any = None
@@ -85,10 +95,12 @@ async def listen(
     def choose(upgrade: bool) -> asyncio.BaseProtocol:
         return websocket() if upgrade or http is None else http()
 
+    loop = asyncio.get_running_loop()
+    move = _move if moves else None
     # What picows itself listens with: its sockets take less of the loop's time.
-    create_server = partial(aiofastnet.create_server, asyncio.get_running_loop())
+    create_server = loop.create_server if moves else partial(aiofastnet.create_server, loop)
     return await create_server(
-        partial(FirstRequest, choose, handshakes, limits.handshake_timeout),
+        partial(FirstRequest, choose, handshakes, limits.handshake_timeout, move),
         host=host,
         port=port,
         backlog=backlog,
@@ -99,6 +111,14 @@ async def listen(
 
 _WSProtocol = cast("type[Any]", WSProtocol)
 
+SelectorSocketTransport: Any = None
+if sys.platform != "win32":
+    # It is not among what aiofastnet promises; without it, aiofastnet accepts for both.
+    with suppress(ImportError, AttributeError):
+        SelectorSocketTransport = import_module(
+            "aiofastnet.selector_transport"
+        ).SelectorSocketTransport
+
 
 def _get_buffer(self: Any, size_hint: int) -> memoryview:
     """Room for the next read; of picows' own it is as much as the connection may send at a time."""
@@ -107,6 +127,17 @@ def _get_buffer(self: Any, size_hint: int) -> memoryview:
 
 
 _BoundedProtocol: Any = type("_BoundedProtocol", (_WSProtocol,), {"get_buffer": _get_buffer})
+
+
+def _move(transport: asyncio.Transport, protocol: asyncio.BaseProtocol, came: bytes) -> None:
+    """Give a protocol a transport of aiofastnet's for a connection, and what came of it so far."""
+    loop = asyncio.get_running_loop()
+    # The connection lives on: of two descriptors, the loop's own is closed.
+    number = os.dup(transport.get_extra_info("socket").fileno())
+    transport.abort()
+    moved = SelectorSocketTransport(loop, socket.socket(fileno=number), protocol)
+    # In the turn in which it begins to read, so before anything else is read.
+    loop.call_soon(feed, protocol, moved, came)
 
 
 def address_of(wire: asyncio.BaseTransport) -> str:
