@@ -16,9 +16,11 @@ from meup_agent.client.offer_finder import FoundTool as FoundTool
 from meup_agent.client.proposal import Proposal as Proposal
 from meup_agent.client.proposal import ProposalRecord as ProposalRecord
 from meup_agent.client.proposal_handle import ProposalHandle as ProposalHandle
+from meup_agent.client.reasoning import Reasoning as Reasoning
 from meup_agent.client.space import Space as Space
 from meup_agent.client.streams import StreamReader as StreamReader
 from meup_agent.client.streams import StreamWriter as StreamWriter
+from meup_agent.protocol.control_payloads import Acknowledgement as Acknowledgement
 from meup_agent.protocol.control_payloads import Clear as Clear
 from meup_agent.protocol.control_payloads import Compact as Compact
 from meup_agent.protocol.control_payloads import CompactDone as CompactDone

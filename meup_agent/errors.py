@@ -29,6 +29,7 @@ Whose fault it was decides the branch::
     │   ├── RequestTimeout            no response in time
     │   ├── Refused                   the gateway did not let the envelope through
     │   ├── StreamEnded               a stream that we write was ended by another, or lost
+    │   ├── ReasoningCancelled        a line of thought was stopped
     │   └── ParticipantGone           everyone who could answer has left
     ├── RejectMessage             our own refusal of a message, raised by a middleware
     └── ConnectionFailed          the connection's
@@ -402,6 +403,21 @@ class StreamEnded(PeerError):
 
     def __init__(self, reason: str, by: str, message: str) -> None:
         super().__init__(message)
+        self.reason = reason
+        self.by = by
+
+
+class ReasoningCancelled(PeerError):
+    """A line of thought of ours was stopped, by a participant that may or since its time was over.
+
+    Attributes:
+        reason: The reason code, for example ``timeout``.
+        by: The participant that stopped it; our own name where its time was over.
+    """
+
+    def __init__(self, reason: str, by: str, text: str = "") -> None:
+        because = f"{reason}: {text}" if text else reason
+        super().__init__(f"the reasoning was stopped by {by!r}: {printable(because)}")
         self.reason = reason
         self.by = by
 

@@ -12,6 +12,7 @@ import anyio.lowlevel
 
 from meup_agent.client.messages import send_progress
 from meup_agent.client.proposal_handle import Ttl
+from meup_agent.client.reasoning import REASONING_SECONDS
 from meup_agent.client.running_handler import awaited, handler_is
 from meup_agent.client.stream_verbs import streaming_beside
 from meup_agent.protocol import payloads
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from meup_agent.agent.scope import Scope
     from meup_agent.client.messages import OnProgress
     from meup_agent.client.proposal_handle import ProposalHandle
+    from meup_agent.client.reasoning import Reasoning
     from meup_agent.client.space import Space
     from meup_agent.client.streams import OnStream, StreamWriter
     from meup_agent.protocol.envelope import Envelope
@@ -176,6 +178,19 @@ class Context:
             depends_on=depends_on,
             on_progress=on_progress,
         )
+
+    def reasoning(
+        self, text: str = "", *, timeout: float | None = REASONING_SECONDS
+    ) -> AbstractAsyncContextManager[Reasoning]:
+        """Think aloud about what the handler was started for; see :meth:`Space.reasoning`.
+
+        Example::
+
+            async with ctx.reasoning("which file is meant?") as reasoning:
+                await reasoning.thought("there are two of that name")
+                await reasoning.conclude("the newer one")
+        """
+        return self.space.reasoning(text, about=self.envelope.id, timeout=timeout)
 
     @awaited
     async def chat(

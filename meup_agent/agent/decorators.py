@@ -33,6 +33,7 @@ from meup_agent.client.streams import StreamReader
 from meup_agent.client.waits import with_explanation
 from meup_agent.errors import HandlerDefinitionError
 from meup_agent.protocol.control_payloads import (
+    Acknowledgement,
     Clear,
     Compact,
     CompactDone,
@@ -304,6 +305,9 @@ class Decorators:
 
     on_chat = HandlerRow(Role.CHAT, {Chat: lambda run: Chat(run.work.envelope)})
     """Read the messages of others; gets a :class:`Chat`."""
+
+    on_acknowledge = HandlerRow(Role.ACKNOWLEDGE, {Acknowledgement: _subject})
+    """Learn that a participant has got a chat message of ours; gets an :class:`Acknowledgement`."""
 
     on_join = HandlerRow(Role.JOIN, {Participant: _participant})
     """Learn that a participant has come, also while our connection was away.

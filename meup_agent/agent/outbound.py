@@ -26,7 +26,8 @@ from meup_agent.client.proposal import Proposal
 from meup_agent.client.proposal_handle import PendingProposal, ttl_in
 from meup_agent.client.requests import TIMEOUT
 from meup_agent.client.running_handler import awaited, handler_is
-from meup_agent.client.space import Space, names
+from meup_agent.client.space import Space
+from meup_agent.client.talk import names
 from meup_agent.errors import UsageError
 from meup_agent.protocol import kinds
 from meup_agent.transport.loops import background_tasks
@@ -153,6 +154,7 @@ class MiddlewareSpace(Space):
         *,
         to: str | Iterable[str] = (),
         correlation: str | Iterable[str] = (),
+        context: str | None = None,
     ) -> str:
         """See :meth:`Space.send`."""
         message = self._message(
@@ -165,7 +167,11 @@ class MiddlewareSpace(Space):
 
         async def send(given: OutboundMessage) -> str:
             return await self._bare.send(
-                given.kind, given.payload, to=given.to, correlation=given.correlation
+                given.kind,
+                given.payload,
+                to=given.to,
+                correlation=given.correlation,
+                context=context,
             )
 
         return str(await pass_outbound(self._layers, message, send))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from anyio.lowlevel import checkpoint
-
 from meup_agent.client.call_streams import reading_of_call
 from meup_agent.client.control import ControlVerbs
 from meup_agent.client.explanations import (
@@ -24,6 +22,7 @@ from meup_agent.client.requests import TIMEOUT, request
 from meup_agent.client.resources import ResourceVerbs
 from meup_agent.client.running_handler import awaited
 from meup_agent.client.stream_verbs import StreamVerbs
+from meup_agent.client.talk import TalkVerbs, names
 from meup_agent.client.waits import wait_for_participant
 from meup_agent.errors import AmbiguousProposal, UsageError
 from meup_agent.protocol import kinds, payloads
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from meup_agent.session.listeners import EnvelopeStream
 
 
-class Space(SpaceManagement, ControlVerbs, ResourceVerbs, StreamVerbs):
+class Space(SpaceManagement, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs):
     """A participant's presence in a space; :meth:`meup_agent.Agent.join` gives one."""
 
     def __init__(self, session: Session) -> None:
@@ -422,51 +421,6 @@ class Space(SpaceManagement, ControlVerbs, ResourceVerbs, StreamVerbs):
             )
         return every[0]
 
-    # --- talk ---
-
-    @awaited
-    async def chat(
-        self, text: str, *, to: str | Iterable[str] = (), about: str | None = None
-    ) -> str:
-        """Send a chat message; its id.
-
-        Args:
-            text: Its text.
-            to: The addressees; empty: every member.
-            about: The id of the envelope that it refers to.
-        """
-        return await self.send(
-            kinds.CHAT, {"message": text}, to=to, correlation=() if about is None else (about,)
-        )
-
-    @awaited
-    async def send(
-        self,
-        kind: str,
-        payload: Any,
-        *,
-        to: str | Iterable[str] = (),
-        correlation: str | Iterable[str] = (),
-    ) -> str:
-        """Send an envelope of any kind that begins no exchange of ours; its id.
-
-        Args:
-            kind: The kind, with slashes or dots.
-            payload: JSON values.
-            to: The addressees; empty: every member.
-            correlation: Ids of the envelopes that it refers to.
-        """
-        sent = self._say(
-            kinds.canonical(kind), payload, to=names(to), correlation=names(correlation)
-        )
-        await checkpoint()
-        return sent
-
-    def _say(
-        self, kind: str, payload: Any, *, to: tuple[str, ...], correlation: tuple[str, ...]
-    ) -> str:
-        return self._session.say(kind, payload, to=to, correlation=correlation).id
-
     def watch(
         self, wanted: Callable[[Envelope], bool] | None = None
     ) -> AbstractContextManager[EnvelopeStream]:
@@ -480,8 +434,3 @@ class Space(SpaceManagement, ControlVerbs, ResourceVerbs, StreamVerbs):
             wanted: Says which envelopes the watcher is woken for; returns at once. ``None``: all.
         """
         return self._session.watchers.watch(wanted)
-
-
-def names(given: str | Iterable[str]) -> tuple[str, ...]:
-    """Several names, or the only one."""
-    return (given,) if isinstance(given, str) else tuple(given)

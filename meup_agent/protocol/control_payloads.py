@@ -29,7 +29,7 @@ RESTART: Final = "participant/restart"
 SHUTDOWN: Final = "participant/shutdown"
 
 HELD_KINDS: Final = frozenset(
-    {kinds.MCP_REQUEST, kinds.MCP_PROPOSAL, kinds.CHAT, "stream/request", "reasoning/start"}
+    {kinds.MCP_REQUEST, kinds.MCP_PROPOSAL, kinds.CHAT, kinds.STREAM_REQUEST, kinds.REASONING_START}
 )
 """The kinds that begin something, which a participant that is paused may not send. A notification
 begins nothing."""
@@ -172,6 +172,27 @@ class CompactDone(msgspec.Struct, frozen=True):
     skipped: bool
     fields: JsonObject
     about: str | None = None
+
+
+class Acknowledgement(msgspec.Struct, frozen=True):
+    """The word of a participant that it has got a chat message.
+
+    Attributes:
+        chat_id: The message.
+        by: The participant.
+        status: What it makes of it: ``received``, ``read``, ``processing`` …
+    """
+
+    chat_id: str
+    by: str
+    status: str = ""
+
+
+def read_acknowledgement(envelope: Envelope) -> Acknowledgement:
+    """Read a ``chat/acknowledge``, whatever stands in it."""
+    status = envelope.payload_object.get("status")
+    said = status if isinstance(status, str) else ""
+    return Acknowledgement(_first(envelope.correlation) or "", envelope.sender, said)
 
 
 Control = (

@@ -18,6 +18,12 @@ MCP_REJECT: Final = "mcp/reject"
 MCP_RENEW: Final = "mcp/renew"
 """Ours: its proposer gives a proposal more time (PROTOCOL 4.17)."""
 CHAT: Final = "chat"
+CHAT_ACKNOWLEDGE: Final = "chat/acknowledge"
+CHAT_CANCEL: Final = "chat/cancel"
+REASONING_START: Final = "reasoning/start"
+REASONING_THOUGHT: Final = "reasoning/thought"
+REASONING_CONCLUSION: Final = "reasoning/conclusion"
+REASONING_CANCEL: Final = "reasoning/cancel"
 SYSTEM_WELCOME: Final = "system/welcome"
 SYSTEM_PRESENCE: Final = "system/presence"
 SYSTEM_ERROR: Final = "system/error"
@@ -70,12 +76,12 @@ KINDS: Final = _table(
     Kind(MCP_REJECT, correlated=True),
     Kind(MCP_RENEW, correlated=True),
     Kind(CHAT),
-    Kind("chat/acknowledge", correlated=True),
-    Kind("chat/cancel", correlated=True),
-    Kind("reasoning/start"),
-    Kind("reasoning/thought"),
-    Kind("reasoning/conclusion"),
-    Kind("reasoning/cancel"),
+    Kind(CHAT_ACKNOWLEDGE, correlated=True),
+    Kind(CHAT_CANCEL, correlated=True),
+    Kind(REASONING_START),
+    Kind(REASONING_THOUGHT),
+    Kind(REASONING_CONCLUSION),
+    Kind(REASONING_CANCEL),
     Kind("participant/pause"),
     Kind("participant/resume"),
     Kind("participant/request-status"),

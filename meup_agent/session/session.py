@@ -410,11 +410,17 @@ class Session(AsyncContextManagerMixin):
         *,
         to: tuple[str, ...] = (),
         correlation: tuple[str, ...] = (),
+        context: str | None = None,
     ) -> Envelope:
         """Send something that begins no exchange."""
-        trial = self.sayable(kind, payload, to=to, correlation=correlation)
+        trial = self.sayable(kind, payload, to=to, correlation=correlation, context=context)
         envelope, effects = self.table.send(
-            kind, trial.raw_payload, now=self.now(), to=to, correlation=correlation
+            kind,
+            trial.raw_payload,
+            now=self.now(),
+            to=to,
+            correlation=correlation,
+            context=context,
         )
         self.apply(effects)
         return envelope
@@ -426,11 +432,20 @@ class Session(AsyncContextManagerMixin):
         *,
         to: tuple[str, ...] = (),
         correlation: tuple[str, ...] = (),
+        context: str | None = None,
     ) -> Envelope:
         """Check that something could be said now; what it would be, but for its id."""
         self._check_present(kind)
         return self._written(
-            draft(kind, payload, id=new_id(), sender=self.me, to=to, correlation=correlation)
+            draft(
+                kind,
+                payload,
+                id=new_id(),
+                sender=self.me,
+                to=to,
+                correlation=correlation,
+                context=context,
+            )
         )
 
     def _check_present(self, kind: str) -> None:

@@ -86,6 +86,46 @@ def test_what_is_shown(choices: dict[str, Any], expected: list[Envelope]) -> Non
     assert TimelineFilter(**choices).shows_all is (not choices)
 
 
+def thinking(kind: str, words: str, *, sender: str = "ann", id: str = "") -> Envelope:
+    return draft(
+        f"reasoning/{kind}",
+        {"reason" if kind == "cancel" else "message": words},
+        id=id or f"{kind}-{words}",
+        sender=sender,
+        context=None if kind == "start" else "s",
+    )
+
+
+@pytest.mark.rule("4.18.context")
+def test_thoughts_are_folded_into_the_end_that_counts_them() -> None:
+    start = thinking("start", "why?", id="s")
+    first, second = thinking("thought", "so"), thinking("thought", "or\nso")
+    other = thinking("thought", "mine", sender="bob")
+    end = thinking("conclusion", "because")
+    everything = (start, first, other, second, end)
+    assert shown(*everything, fold=True) == [start, end]
+    assert shown(*everything) == list(everything)
+    assert shown(*everything, fold=True, kind=["reasoning/thought"]) == [first, other, second]
+    assert shown(*everything, fold=True, about="s") == list(everything)
+    looks = timeline()
+    texts = [str(looks.envelope(each, 0.0)) for each in everything]
+    assert "reasons   why?" in texts[0]
+    assert "thought   or\\nso" in texts[3]
+    assert "reasoned  because (2 thoughts)" in texts[4]
+    # All begin with the id of the start.
+    assert {text.split()[1] for text in texts} == {"s"}
+
+
+@pytest.mark.rule("4.18.cancel")
+def test_stopped_line_of_thought_says_why() -> None:
+    looks = timeline()
+    looks.envelope(thinking("start", "why?", id="s"), 0.0)
+    looks.envelope(thinking("thought", "so"), 0.0)
+    assert "stopped   superseded (1 thought)" in str(
+        looks.envelope(thinking("cancel", "superseded"), 0.0)
+    )
+
+
 def test_a_state_is_known_from_what_was_not_shown() -> None:
     shows, looks = TimelineFilter(kind=["response"]), timeline()
     seen = [looks.observe(each, float(at)) for at, each in enumerate([PROPOSAL, REQUEST, RESPONSE])]

@@ -92,6 +92,9 @@ def tail(
     begin with the same one. It only looks on: any participant's token will do, and an agent that
     runs with it is not disturbed.
 
+    Thoughts of a line of thought are folded into its end, which counts them; `--kind reasoning/*`
+    or `--about` shows them.
+
     Example: `MEUP_TOKEN=… meup tail --url ws://localhost:8420 --space demo`
 
     Example: `meup tail --kind 'mcp.*' --who alice`
@@ -99,7 +102,12 @@ def tail(
     Example: `meup tail --about 4f2a`
     """
     shown = TimelineFilter(
-        kind=kind or (), sender=sender or (), to=to or (), who=who or (), about=about
+        kind=kind or (),
+        sender=sender or (),
+        to=to or (),
+        who=who or (),
+        about=about,
+        fold=not as_json,
     )
     address = where.address()
     output, stderr = Output(colour=not no_colour), Stderr(colour=not no_colour)

@@ -28,6 +28,10 @@ _NOUNS: Final = {
     kinds.MCP_WITHDRAW: "withdraw",
     kinds.MCP_REJECT: "reject",
     kinds.MCP_RENEW: "renew",
+    kinds.REASONING_START: "reasons",
+    kinds.REASONING_THOUGHT: "thought",
+    kinds.REASONING_CONCLUSION: "reasoned",
+    kinds.REASONING_CANCEL: "stopped",
     kinds.SYSTEM_WELCOME: "welcome",
     kinds.SYSTEM_ERROR: "refused",
 }
@@ -94,6 +98,11 @@ def _said(envelope: Envelope) -> tuple[str, str, ProgressFigures | None, bool]:
             return noun, compact_text(payload.get("expires_at")), None, False
         case kinds.CHAT:
             return noun, compact_text(payload.get("message", payload.get("text"))), None, False
+        case kinds.REASONING_START | kinds.REASONING_THOUGHT | kinds.REASONING_CONCLUSION:
+            said = payload.get("message", payload.get("text", payload))
+            return noun, compact_text(said), None, False
+        case kinds.REASONING_CANCEL:
+            return noun, compact_text(payload.get("reason")), None, False
         case kinds.SYSTEM_PRESENCE:
             return compact_text(payload.get("event"), MAX_NAME), "", None, False
         case kinds.SYSTEM_WELCOME:

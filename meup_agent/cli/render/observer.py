@@ -213,6 +213,8 @@ def _is_edited(envelope: Envelope, folded: Folded) -> bool:
 
 def _refers_to(envelope: Envelope) -> tuple[str, ...]:
     """The ids that an envelope refers to; a cancel may say it in its payload only."""
+    if envelope.context:  # as a thought has
+        return (*envelope.correlation, envelope.context)
     if envelope.correlation or not _is_notification(envelope):
         return envelope.correlation
     params = payloads.read_call(envelope.payload).params

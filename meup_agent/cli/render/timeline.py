@@ -33,6 +33,7 @@ from meup_agent.cli.render.formatting import (
 )
 from meup_agent.cli.render.layout import NARROW, NARROWEST, STATE_STYLES, Glyphs, RowBuilder, folded
 from meup_agent.cli.render.observer import AGAIN, REJECTED, ExchangeObserver, Observation, recent
+from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.proposal_store import ProposalKey
 from meup_agent.protocol.exchange.ttl_map import TTLMap
@@ -52,6 +53,13 @@ WHOLE_ID: Final = 9  # ids up to this long are shown whole: people made them
 UNREADABLE: Final = "its payload cannot be read"
 BAR: Final = 10  # columns of a progress bar
 
+REASONING: Final = (
+    kinds.REASONING_THOUGHT,
+    kinds.REASONING_CONCLUSION,
+    kinds.REASONING_CANCEL,
+)
+"""Kinds of what belongs to a line of thought."""
+
 _COLOURS: Final = ("cyan", "magenta", "bright_blue", "green")
 """Of ids, in turn: an exchange keeps its colour. Readable on dark and light backgrounds."""
 
@@ -63,6 +71,8 @@ _NOUNS: Final = {
     "cancel": "yellow",
     "refused": "bold red",
     "progress": "dim",
+    "thought": "dim",
+    "stopped": "yellow",
     "join": "dim",
     "leave": "dim",
     "welcome": "dim",
@@ -127,6 +137,7 @@ class Timeline:
         self._glyphs = glyphs
         self._now = now
         self._observer = ExchangeObserver()
+        self._thoughts: TTLMap[tuple[str, str], int] = recent()
         self._short_ids = ShortIds()
 
     def envelope(self, envelope: Envelope, at: float) -> Text:
@@ -143,7 +154,22 @@ class Timeline:
             words = FormattedEnvelope(
                 visible(envelope.sender, MAX_NAME), "", visible(envelope.kind, MAX_NAME), UNREADABLE
             )
+        if envelope.context and envelope.kind in REASONING:
+            words = self._counted(envelope, words, at)
         return TimelineEntry(envelope, observation, words, *self._short_ids.of(observation, at))
+
+    def _counted(
+        self, envelope: Envelope, words: FormattedEnvelope, at: float
+    ) -> FormattedEnvelope:
+        """Count the thoughts of a line of thought; its end says how many there were."""
+        assert envelope.context is not None
+        key = (envelope.sender, envelope.context)
+        count = self._thoughts.get(key, at) or 0
+        if envelope.kind == kinds.REASONING_THOUGHT:
+            self._thoughts.put(key, count + 1, at)
+            return words
+        told = f"({count} thought{'' if count == 1 else 's'})" if count else ""
+        return words._replace(said=f"{words.said} {told}".strip())
 
     def expiry(self, proposal: Envelope, at: float) -> TimelineEntry:
         """A proposal that has expired, of which no envelope tells."""

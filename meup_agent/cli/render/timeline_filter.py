@@ -16,6 +16,7 @@ from meup_agent.cli.render.observer import Observation
 from meup_agent.cli.render.timeline import TimelineEntry
 from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import compile_kind
+from meup_agent.protocol.envelope import Envelope
 
 GATEWAY: Final = "gateway"  # the gateway in a filter, as on the timeline, whatever it calls itself
 
@@ -38,7 +39,9 @@ class TimelineFilter:
     """Lets the envelopes through that fit every choice that was made.
 
     A kind is a pattern as in capabilities, or a word of the timeline such as ``cancel``; ``who``
-    sends, is addressed, comes or goes; ``about`` is what an :class:`ExchangeFilter` wants.
+    sends, is addressed, comes or goes; ``about`` is what an :class:`ExchangeFilter` wants. With
+    ``fold``, thoughts are shown only where their kind or their exchange was asked for: the end of
+    a line of thought counts them.
     """
 
     def __init__(
@@ -49,7 +52,9 @@ class TimelineFilter:
         to: Iterable[str] = (),
         who: Iterable[str] = (),
         about: str | None = None,
+        fold: bool = False,
     ) -> None:
+        self._fold = fold
         self._words = frozenset(kind)
         self._kinds = [compile_kind(pattern, place="--kind") for pattern in self._words]
         self._sender, self._to, self._who = frozenset(sender), frozenset(to), frozenset(who)
@@ -64,6 +69,8 @@ class TimelineFilter:
         """True if an envelope is shown; to be asked once for each, in the gateway's order."""
         envelope = entry.envelope
         sender, to = _named(envelope.sender), frozenset(envelope.to)
+        if self._fold and self.chain is None and not self._kinds and _is_thought(envelope):
+            return False
         return (
             (self.chain is None or self.chain.holds(entry.observation))
             and (not self._kinds or self._is_of_kind(entry))
@@ -111,6 +118,10 @@ class ExchangeFilter:
         return bool(part) and (
             observation.exchange.startswith(exchange) and observation.part.startswith(part)
         )
+
+
+def _is_thought(envelope: Envelope) -> bool:
+    return envelope.kind == kinds.REASONING_THOUGHT and envelope.context is not None
 
 
 def _named(sender: str) -> frozenset[str]:

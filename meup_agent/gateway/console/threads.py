@@ -97,6 +97,8 @@ def names_in(envelope: Envelope) -> tuple[str, ...]:
 
 def _group(envelope: Envelope, known: str) -> str:
     """The line of thought, or the stream, that an envelope is folded into."""
+    if envelope.kind == kinds.REASONING_CANCEL and known.startswith(REASONING):
+        return known  # also that of another participant, who stops it
     if envelope.kind.startswith(REASONING):
         return f"{REASONING}{envelope.sender}/{envelope.context or envelope.id}"
     if not envelope.kind.startswith(STREAM):

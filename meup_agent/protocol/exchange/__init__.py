@@ -84,7 +84,8 @@ are the roles:
 * ``request``: not cancelled before it came, not a copy; as a fulfillment, of one known or claimed
   proposal that is pending, another's, and neither begun nor rejected here.
 * ``proposal``: pending, in time, broadcast or addressed to us, and the first under its id.
-* ``reject``, ``withdraw``, ``expire``, ``explanation``, ``conflict``, ``chat``, ``join``,
+* ``reject``, ``withdraw``, ``expire``, ``explanation``, ``conflict``, ``chat``,
+  ``acknowledge``, ``join``,
   ``leave``, ``gap``, ``grant``, ``revoke``, ``pause``, ``resume``, ``status_request``, ``status``,
   ``forget``, ``compact``, ``compact_done``, ``clear``, ``restart``, ``shutdown``, ``stream``,
   ``kind``: notices, which owe no answer and carry nothing out.

@@ -304,6 +304,7 @@ PATHS: Final[Mapping[Role, Callable[[Admission, InboundExchange, float], Denial 
     Role.EXPIRE: Admission.of_notice,
     Role.CONFLICT: Admission.of_notice,
     Role.CHAT: Admission.of_notice,
+    Role.ACKNOWLEDGE: Admission.of_notice,
     Role.JOIN: Admission.of_notice,
     Role.LEAVE: Admission.of_notice,
     Role.GAP: Admission.of_notice,

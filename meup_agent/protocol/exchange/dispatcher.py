@@ -6,7 +6,7 @@ from typing import Final
 
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.control_payloads import CONTROL_KINDS
+from meup_agent.protocol.control_payloads import CONTROL_KINDS, read_acknowledgement
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.control_messages import ControlMessages
 from meup_agent.protocol.exchange.effects import Priority, Role
@@ -30,6 +30,9 @@ from meup_agent.protocol.management_payloads import (
 )
 from meup_agent.protocol.resume import read_replayed
 from meup_agent.reasons import Cause, Reason, cause_of_cancel, read_reason
+
+ACKNOWLEDGING: Final = "mew/v0.4"
+"""The dialect whose participants expect that a chat is acknowledged."""
 
 MAX_ID_CHARS = 256
 """Characters of an id or a sender's name: these are remembered, and the longest in use have 60."""
@@ -140,6 +143,13 @@ class InboundDispatcher(TablePart):
                 for explanation in self.reader.explanations.read(envelope, now):
                     self._scheduler.notify(Role.EXPLANATION, envelope, now, explanation)
             self._scheduler.notify(Role.CHAT, envelope, now)
+            self._acknowledge(envelope, now)
+        elif envelope.kind == kinds.CHAT_CANCEL and envelope.concerns(self._context.me):
+            self._cancel_chat(envelope, now)
+        elif envelope.kind == kinds.CHAT_ACKNOWLEDGE and envelope.concerns(self._context.me):
+            self._scheduler.notify(
+                Role.ACKNOWLEDGE, envelope, now, read_acknowledgement(envelope), droppable=True
+            )
         elif envelope.kind in CONTROL_KINDS:
             self.control.receive(envelope, now)
         elif envelope.kind in (GRANT, REVOKE):
@@ -217,6 +227,40 @@ class InboundDispatcher(TablePart):
             self._requests.receive_cancel(envelope, call, now)
         elif call.method == kinds.PROGRESS:
             self.reader.receive_progress(envelope, call.params, now)
+
+    def _acknowledge(self, chat: Envelope, now: float) -> None:
+        """Acknowledge a chat that names us, to a sender whose dialect has acknowledgements."""
+        context, sender = self._context, chat.sender
+        payload = {"status": "received"}
+        if (
+            context.mode.answers
+            and context.me in chat.to
+            and context.roster.dialect_of(sender) == ACKNOWLEDGING
+            and context.find_handler(Role.CHAT, chat, None)
+            and context.roster.is_allowed(context.me, kinds.CHAT_ACKNOWLEDGE, payload, (sender,))
+        ):
+            context.envelope_sender.send(
+                kinds.CHAT_ACKNOWLEDGE,
+                payload,
+                now=now,
+                priority=Priority.TALK,
+                to=(sender,),
+                correlation=(chat.id,),
+            )
+
+    def _cancel_chat(self, cancel: Envelope, now: float) -> None:
+        """End the handlers of a chat: its sender, and no other participant, takes it back."""
+        if not cancel.correlation:
+            self._context.drop("malformed_chat_cancel", cancel)
+            return
+        reason = read_reason(cancel.payload_object.get("reason"))
+        for exchange in self._scheduler.chats(cancel.correlation):
+            chat = exchange.work.envelope
+            if chat.sender == cancel.sender:
+                cause = cause_of_end(cancel.sender, chat.id, reason, "", now)
+                self._scheduler.cancel(exchange, cause, now)
+            else:
+                self._context.drop("chat_cancel_by_another", cancel)
 
     def _grant_or_revoke(self, envelope: Envelope, now: float) -> None:
         """Acknowledge a grant to us; tell handlers of it, or of its revocation."""

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from meup_agent.protocol.control_payloads import Control
+from meup_agent.protocol.control_payloads import Acknowledgement, Control
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.stream_buffer import StreamBuffer
 from meup_agent.protocol.management_payloads import Grant, Revocation
@@ -57,6 +57,7 @@ class Role(StrEnum):
     EXPIRE = "expire"
     CONFLICT = "conflict"
     CHAT = "chat"
+    ACKNOWLEDGE = "acknowledge"
     JOIN = "join"
     LEAVE = "leave"
     GAP = "gap"
@@ -120,6 +121,7 @@ Subject = (
     | Gap
     | Grant
     | Revocation
+    | Acknowledgement
     | Control
     | StreamBuffer
     | None

@@ -110,6 +110,7 @@ class EnvelopeSender:
         to: Iterable[str] = (),
         correlation: Iterable[str] = (),
         concerned: Iterable[str] | None = None,
+        context: str | None = None,
     ) -> Envelope:
         """Make an envelope and send it; again when one that it ``concerned``, or any, joins."""
         explained = self._explained(kind, correlation, now)
@@ -120,6 +121,7 @@ class EnvelopeSender:
             sender=self.me,
             to=tuple(to),
             correlation=tuple(correlation) if explained is None else explained.copies_named,
+            context=context,
             ts=self._timestamp(),
         )
         self.transmit(envelope, priority, now)

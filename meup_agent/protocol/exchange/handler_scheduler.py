@@ -38,6 +38,7 @@ _DROPPABLE: Final = frozenset(
         Role.GRANT,
         Role.REVOKE,
         Role.STATUS,
+        Role.ACKNOWLEDGE,
         Role.COMPACT_DONE,
         Role.STREAM,
     }
@@ -216,6 +217,14 @@ class HandlerScheduler:
         if not record.refused:
             subject = Withdrawal(record.key.id, record.key.proposer, cause)
             self.notify(Role.WITHDRAW, record.envelope, now, subject)
+
+    def chats(self, ids: tuple[str, ...]) -> list[InboundExchange]:
+        """The handlers of chats with these ids, that run or wait."""
+        return [
+            exchange
+            for exchange in self._open.values()
+            if exchange.work.role is Role.CHAT and exchange.work.envelope.id in ids
+        ]
 
     # --- expired ---
 

@@ -304,13 +304,20 @@ class ExchangeTable:
         now: float,
         to: tuple[str, ...] = (),
         correlation: tuple[str, ...] = (),
+        context: str | None = None,
     ) -> tuple[Envelope, list[Effect]]:
         """Send an envelope that begins no exchange: chat, progress, any other kind."""
         self.check_may_send(kind)
         if kind != kinds.MCP_REQUEST:  # a notification, which a pause lets pass
             self._control.check_held(kind)
         envelope = self._envelope_sender.send(
-            kind, payload, now=now, priority=Priority.TALK, to=to, correlation=correlation
+            kind,
+            payload,
+            now=now,
+            priority=Priority.TALK,
+            to=to,
+            correlation=correlation,
+            context=context,
         )
         return envelope, self._flush()
 

@@ -1,0 +1,164 @@
+"""Lines of thought, and chats that are taken back, in memory and over real sockets."""
+
+from typing import Any
+
+import anyio
+import pytest
+
+from meup_agent import Agent, Chat, Context, Envelope, Space
+from meup_agent.client import reasoning as client_reasoning
+from meup_agent.errors import ReasoningCancelled, RequestError, UsageError
+from tests.interaction.people import Meeting, Notes, gathered, taped
+
+pytestmark = pytest.mark.anyio
+
+
+def of_reasoning(envelope: Envelope) -> bool:
+    return envelope.kind.startswith("reasoning/")
+
+
+def thoughts(envelopes: list[Envelope]) -> list[tuple[str, Any]]:
+    """The kinds, and what they say."""
+    return [
+        (each.kind.removeprefix("reasoning/"), *each.payload.values())
+        for each in envelopes
+        if of_reasoning(each)
+    ]
+
+
+def thinker(notes: Notes) -> Agent:
+    agent = Agent("tools")
+
+    @agent.tool
+    async def answer(ctx: Context) -> int:
+        async with ctx.reasoning("what was the question?") as reasoning:
+            await reasoning.thought("perhaps it is a number")
+            await reasoning.conclude("it is")
+        return 42
+
+    @agent.tool
+    async def ponder(ctx: Context) -> str:
+        try:
+            async with ctx.reasoning("why?") as reasoning:
+                notes(reasoning.id)
+                await ctx.call("deep", "wait")
+        except ReasoningCancelled as cancelled:
+            return f"{cancelled.by}: {cancelled.reason}"
+        return "never"
+
+    @agent.tool
+    async def fail(ctx: Context) -> None:
+        async with ctx.reasoning("why?"):
+            raise RequestError(1, "no idea")
+
+    return agent
+
+
+def waiter(notes: Notes) -> Agent:
+    agent = Agent("deep")
+
+    @agent.tool
+    async def wait(ctx: Context) -> None:
+        notes("waiting")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            assert ctx.reason is not None
+            notes(("stopped", ctx.reason.code))
+
+    @agent.on_chat
+    async def chat(chat: Chat, ctx: Context) -> None:
+        notes(("reads", chat.text))
+        try:
+            await anyio.sleep_forever()
+        finally:
+            assert ctx.reason is not None
+            notes((ctx.reason.by, ctx.reason.code))
+
+    return agent
+
+
+@pytest.mark.rule("4.18.context")
+async def test_line_of_thought_is_one_context(meeting: Meeting, notes: Notes) -> None:
+    async with gathered(meeting, thinker(notes), "second") as (_, second), taped(second) as tape:
+        assert await second.call("tools", "answer") == 42
+        await tape.until(lambda each: each.kind == "mcp/response")
+        start, thought, conclusion = filter(of_reasoning, tape.envelopes)
+        (request,) = tape.calls("tools/call")
+        assert start.correlation == (request.id,)
+        assert (thought.context, conclusion.context) == (start.id, start.id)
+        assert thoughts(tape.envelopes) == [
+            ("start", "what was the question?"),
+            ("thought", "perhaps it is a number"),
+            ("conclusion", "it is"),
+        ]
+        with pytest.raises(RequestError):
+            await second.call("tools", "fail")
+        assert thoughts(tape.envelopes)[3:] == [("start", "why?"), ("cancel", "error")]
+
+
+@pytest.mark.rule("4.18.cancel")
+async def test_cancel_ends_the_block_and_its_calls(meeting: Meeting, notes: Notes) -> None:
+    everybody = (thinker(notes), waiter(notes), "second", "observer")
+    async with gathered(meeting, *everybody) as (_, _, second, observer), taped(second) as tape:
+        async with anyio.create_task_group() as tasks:
+            answers: list[str] = []
+
+            async def ask() -> None:
+                answers.append(await second.call("tools", "ponder"))
+
+            tasks.start_soon(ask)
+            start = await tape.until(lambda each: each.kind == "reasoning/start")
+            await notes.until(start.id, "waiting")
+            # One who may not changes nothing, nor does the id of another context.
+            await observer.cancel_reasoning(start.id, reason="because")
+            await second.cancel_reasoning("another", reason="because")
+            await second.cancel_reasoning(start.id, reason="superseded")
+        assert answers == ["second: superseded"]
+        await notes.until(("stopped", "superseded"))
+        said = [each for each in tape.of("reasoning/cancel") if each.context == start.id]
+        assert [(each.sender, each.payload["reason"]) for each in said] == [
+            ("second", "superseded"),
+            ("tools", "superseded"),
+        ]
+
+
+@pytest.mark.rule("4.18.bounded")
+async def test_line_of_thought_is_bounded(
+    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_reasoning, "MAX_THOUGHTS", 2)
+    monkeypatch.setattr(client_reasoning, "MAX_REASONINGS", 1)
+    async with gathered(meeting, "tools", "second") as (space, second), taped(second) as tape:
+        async with space.reasoning() as reasoning:
+            for each in ("one", "two"):
+                await reasoning.thought(each)
+            with pytest.raises(UsageError, match="at most 2 thoughts"):
+                await reasoning.thought("three")
+            with pytest.raises(UsageError, match="1 lines of thought are open"):
+                await think_on(space, None)
+        with pytest.raises(UsageError, match="is concluded"):
+            await reasoning.conclude("too late")
+        with pytest.raises(ReasoningCancelled, match=r"timeout: it took more than 0\.01 s"):
+            await think_on(space, 0.01)
+        await tape.until(lambda each: each.kind == "reasoning/cancel")
+        assert [kind for kind, _ in thoughts(tape.envelopes)] == [
+            *("start", "thought", "thought", "conclusion"),
+            *("start", "cancel"),
+        ]
+
+
+async def think_on(space: Space, timeout: float | None) -> None:
+    async with space.reasoning("on and on", timeout=timeout):
+        await anyio.sleep_forever()
+
+
+@pytest.mark.rule("4.19.cancelled", "4.19.own")
+async def test_chat_is_taken_back(meeting: Meeting, notes: Notes) -> None:
+    async with gathered(meeting, waiter(notes), "second", "mallory") as (_, second, mallory):
+        chat = await second.chat("look at this", to="deep")
+        await notes.until(("reads", "look at this"))
+        await mallory.cancel_chat(chat, to="deep")
+        await second.cancel_chat(chat, to="deep", reason="handled_elsewhere")
+        await notes.until(("second", "handled_elsewhere"))
+        assert ("mallory", "no_longer_needed") not in notes.all
