@@ -63,6 +63,7 @@ LIFECYCLE: Final = {
     "4.2.silence": "no timer, crash, reconnect or default turns silence into a request",
     "4.2.expiry.told": "a handler that looked at a proposal is cancelled as it expires, and told",
     "4.4.edits_judged": "an edited call is judged again, by policy and capabilities",
+    "4.4.gone_before_us": "nor for one that left before the decider came, as the gateway tells",
     "4.4.even_if_gone": "where a decider wants it, it is fulfilled for a proposer who has left",
     "4.15.offered": "a dependent is sent once all that it depends on is fulfilled",
     "4.15.withdrawn": "a bad end withdraws the dependents, in their order",

@@ -81,6 +81,8 @@ class ReplayMark(NamedTuple):
     in_progress: bool = False  # a request is out to fulfill it
     # Its deadline in microseconds since 1970, where the proposal does not say it itself.
     expires_at: int | None = None
+    # The time at which its proposer left, in microseconds since 1970, while that is away.
+    proposer_left: int | None = None
 
 
 NOT_REPLAYED: Final = ReplayMark()
@@ -91,6 +93,8 @@ def replayed(frame: bytes, seq: int, mark: ReplayMark) -> bytes:
     said = b"true" if mark.in_progress else b"false"
     if mark.expires_at is not None:
         said += b',"expires_at":"%b"' % rfc3339(mark.expires_at).encode()
+    if mark.proposer_left is not None:
+        said += b',"proposer_left":"%b"' % rfc3339(mark.proposer_left).encode()
     marked = b'%b,"%b":{"in_progress":%b}}' % (frame.rstrip()[:-1], REPLAYED.encode(), said)
     return numbered(marked, seq)
 
@@ -105,7 +109,8 @@ def read_replayed(extra: tuple[tuple[str, bytes], ...]) -> ReplayMark | None:
         if name == REPLAYED:
             said = as_object(_decode_json(raw))
             in_progress = said.get("in_progress") is not False
-            return ReplayMark(in_progress, read_moment(said.get("expires_at")))
+            moments = (read_moment(said.get(key)) for key in ("expires_at", "proposer_left"))
+            return ReplayMark(in_progress, *moments)
     return None
 
 

@@ -26,6 +26,7 @@ from meup_agent.errors import (
     RequestTimeout,
     UsageError,
 )
+from meup_agent.protocol import kinds, payloads
 from meup_agent.testing.memory import MemorySpace
 from tests.interaction.people import (
     PROPOSALS,
@@ -408,3 +409,22 @@ async def test_proposal_that_nobody_here_may_carry_out_says_who_could(meeting: I
         with pytest.raises(ParticipantGone, match=re.escape(words)):
             await space.call("files", "write", {"path": "a"})
         assert elapsed() == pytest.approx(30)
+
+
+@pytest.mark.rule("4.4.gone_before_us")
+async def test_nothing_is_carried_out_for_a_proposer_that_died_before_its_decider_came(
+    meeting: InMemory, notes: Notes
+) -> None:
+    async with join(meeting, worker(notes)), join(meeting, "second") as onlooker:
+        async with raw(meeting, "proposer") as peer:
+            params = {"name": "work", "arguments": {}, "_meta": {payloads.TARGET: "tools"}}
+            body = payloads.proposal("tools/call", params)
+            await peer.say(kinds.MCP_PROPOSAL, body, id="p1")
+            await until(lambda: bool(onlooker.proposals))
+        await anyio.sleep(10)
+        async with join(meeting, "reviewer") as reviewer:
+            await until(lambda: bool(reviewer.proposals))
+            await anyio.sleep(25)
+            with pytest.raises(ParticipantGone, match="'proposer', whose it is, has left"):
+                await reviewer.proposal("p1").fulfill()
+    assert "runs" not in notes.all

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any, Final
@@ -26,6 +27,7 @@ from meup_agent.protocol.exchange import (
     Unsend,
     Wake,
 )
+from meup_agent.protocol.exchange.proposal_store import ProposalEntry
 from meup_agent.protocol.lifecycle import last_moment
 from meup_agent.protocol.resume import read_seq
 from meup_agent.protocol.space.counters import SpaceCounters
@@ -57,7 +59,7 @@ class Process:
         self.table = ExchangeTable(
             new_id=lambda: f"{name}.{next(world.ids)}",
             find_handler=lambda role, *_: role in (Role.REQUEST, Role.PROPOSAL, Role.EXPIRE),
-            wall_clock=lambda: world.time + timedelta(seconds=WRONG[name]),
+            wall_clock=lambda: world.time + timedelta(seconds=world.clocks[name]),
         )
 
     def apply(self, effects: list[Effect]) -> None:
@@ -119,6 +121,9 @@ class Process:
 class SilentWorld:
     """A proposer, two deciders and an executor around a gateway that may be killed."""
 
+    clocks: Mapping[str, float] = WRONG
+    executors: tuple[str, ...] = ("e",)
+
     def __init__(self) -> None:
         self.ids = count(1)
         self.now = 1000.0
@@ -126,9 +131,12 @@ class SilentWorld:
         self.decided: set[str] = set()
         self.ran: list[str] = []
         self.start()
-        self.processes = {name: Process(self, name) for name in WRONG}
+        self.processes = {name: self.process(name) for name in self.clocks}
         for each in self.processes.values():
             each.connect()
+
+    def process(self, name: str) -> Process:
+        return Process(self, name)
 
     @property
     def time(self) -> datetime:
@@ -141,7 +149,7 @@ class SilentWorld:
         everything: list[dict[str, Any]] = [{"kind": "mcp/*"}]
         self.host = SpaceServer(
             "demo",
-            participants={name: member_capabilities(everything) for name in WRONG},
+            participants={name: member_capabilities(everything) for name in self.clocks},
             journal=self.journal,
             new_id=lambda: f"g{next(self.ids)}",
             now=self.microseconds,
@@ -174,10 +182,12 @@ class SilentWorld:
 
     def crash(self, name: str) -> None:
         self.processes[name].cut()
-        self.processes[name] = Process(self, name)
+        self.processes[name] = self.process(name)
 
-    def propose(self, ttl: float | None, *, foreign: bool) -> None:
-        process = self.processes["p"]
+    def propose(
+        self, ttl: float | None, *, foreign: bool, proposer: str = "p", executor: str = "e"
+    ) -> None:
+        process = self.processes[proposer]
         if not process.table.me:
             return
         name = f"P{next(self.ids)}"
@@ -185,12 +195,12 @@ class SilentWorld:
         assert moment is not None
         expires = datetime.fromtimestamp(moment / 1_000_000, UTC) + timedelta(seconds=ttl or 0)
         body = payloads.build_proposal(
-            "tools/call", CALL, target="e", expires=None if ttl is None or foreign else expires
+            "tools/call", CALL, target=executor, expires=None if ttl is None or foreign else expires
         )
         if foreign and ttl is not None:
             body["ttl"] = ttl * 1000
         key, effects = process.table.open(
-            draft(kinds.MCP_PROPOSAL, body, id=name, sender="p"),
+            draft(kinds.MCP_PROPOSAL, body, id=name, sender=proposer),
             now=self.now,
             deadline=None if ttl is None else self.now + ttl,
         )
@@ -198,7 +208,8 @@ class SilentWorld:
         process.apply(effects)
 
     def own(self, name: str) -> list[Key]:
-        return [Key("out", "p", each.key.id) for each in self.known(name)]
+        known = self.known(name)
+        return [Key("out", name, each.key.id) for each in known if each.key.proposer == name]
 
     def known(self, name: str) -> list[Any]:
         return self.processes[name].table.proposal_store.records(self.now)
@@ -214,11 +225,11 @@ class SilentWorld:
                 return
             self.processes["p"].apply(effects)
 
-    def withdraw(self, index: int) -> None:
-        keys = self.own("p")
+    def withdraw(self, index: int, *, proposer: str = "p") -> None:
+        keys = self.own(proposer)
         if keys:
-            process = self.processes["p"]
-            cause = Cause(Reason.POLICY, "p")
+            process = self.processes[proposer]
+            cause = Cause(Reason.POLICY, proposer)
             process.apply(process.table.give_up(keys[index % len(keys)], cause, self.now))
 
     def reject(self, decider: str, index: int) -> None:
@@ -232,18 +243,22 @@ class SilentWorld:
         known, process = self.known(decider), self.processes[decider]
         if not known or not process.table.me:
             return
-        record = known[index % len(known)]
-        params, _ = payloads.build_fulfillment(record.call, None, "e", proposer="p")
+        self.fulfill(decider, known[index % len(known)], even_if_gone=even_if_gone)
+
+    def fulfill(self, decider: str, record: ProposalEntry, *, even_if_gone: bool) -> None:
+        process, executor = self.processes[decider], str(record.call.target)
+        proposer = record.key.proposer
+        params, _ = payloads.build_fulfillment(record.call, None, executor, proposer=proposer)
         request_id = process.table.new_id()
         request = draft(
             kinds.MCP_REQUEST,
             payloads.request("tools/call", params, request_id),
             id=request_id,
             sender=decider,
-            to=("e",),
+            to=(executor,),
             correlation=(record.key.id,),
         )
-        fulfills = Fulfills(ProposalKey("p", record.key.id), record, even_if_gone, True)
+        fulfills = Fulfills(ProposalKey(proposer, record.key.id), record, even_if_gone, True)
         try:
             _, effects = process.table.open(request, now=self.now, deadline=None, fulfills=fulfills)
         except MeupError:
@@ -254,7 +269,7 @@ class SilentWorld:
     # --- what must hold ---
 
     def runs(self, executor: str, request: Envelope) -> None:
-        assert executor == "e"
+        assert executor in self.executors
         assert request.id in self.decided, "what no program decided was begun"
         self.ran.append(request.correlation[0])
 
@@ -286,7 +301,7 @@ class SilentWorld:
         audit.pass_time(self.microseconds())
         for process in self.processes.values():
             read_all = process.seat is not None and not process.seat.wire
-            if not read_all or not process.table.caught_up or process.name == "p":
+            if not read_all or not process.table.caught_up or process.name in ("p", "q"):
                 continue
             moment = process.table.moment(self.now)
             if moment is None or abs(moment - self.microseconds()) > 5_000_000:

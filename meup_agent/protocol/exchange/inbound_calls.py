@@ -268,6 +268,11 @@ class InboundProposals(TablePart):
         record = store.add(envelope, now, accepted=context.moment(now))
         if replayed.expires_at is not None:
             store.set_deadline(record, replayed.expires_at)
+        moment = context.moment(now)
+        if replayed.proposer_left is not None and moment is not None:
+            left = now - max(moment - replayed.proposer_left, 0) / 1_000_000
+            if context.roster.note_left(envelope.sender, left, now):
+                record.seen_at = left
         reason = context.tombstones.get("withdrawn", *key, now)
         if reason is not None:
             store.withdrawn(key, reason, now)

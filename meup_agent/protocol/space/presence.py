@@ -85,15 +85,28 @@ class AbsenceTracker:
 
     def __init__(self) -> None:
         self._left: dict[str, int] = {}
+        # Of these, those whose leave was seen; after a restart, none was seen.
+        self._seen_off: set[str] = set()
         self._gone: dict[str, int] = {}
 
     def left(self, participant: str, at: int) -> None:
         """Record that a participant has left the space."""
         self._left[participant] = at
+        self._seen_off.add(participant)
+
+    def restored(self, participant: str, at: int) -> None:
+        """Record that a participant has something open of before a restart, and is not here."""
+        self._left[participant] = at
+
+    def left_after(self, participant: str, accepted: int) -> int | None:
+        """The time at which an absent participant left that was here for what was accepted."""
+        left = self._left.get(participant) if participant in self._seen_off else None
+        return left if left is not None and accepted <= left else None
 
     def joined(self, participant: str, at: int, *, new: bool) -> None:
         """Record a join; a new process, unlike the one before, has nothing to resume."""
         left = self._left.pop(participant, None)
+        self._seen_off.discard(participant)
         if new:
             self._gone[participant] = at
         elif left is not None and at - left >= _GONE_MICROSECONDS:
@@ -131,7 +144,7 @@ class ReplayedEnvelope(NamedTuple):
 
 
 def select_replayed(
-    exchanges: InFlight, participant: str, may: May, at: int
+    exchanges: InFlight, absences: AbsenceTracker, participant: str, may: May, at: int
 ) -> list[ReplayedEnvelope]:
     """The open proposals that a newcomer is told of, in the order in which they were accepted.
 
@@ -163,7 +176,11 @@ def select_replayed(
     return [
         ReplayedEnvelope(
             item.envelope,
-            ReplayMark(told[0].state is ProposalState.IN_PROGRESS, told[0].moved_to),
+            ReplayMark(
+                told[0].state is ProposalState.IN_PROGRESS,
+                told[0].moved_to,
+                absences.left_after(told[0].envelope.sender, told[0].at),
+            ),
         )
         for told in found
         for item in told

@@ -117,7 +117,7 @@ class SpaceState:
         """Restore the facts of before a restart; the ids of grants that hold no more."""
         for proposer in self.open.participants:
             # No participant is here yet, and one that comes back resumes.
-            self._absences.left(proposer, self._now())
+            self._absences.restored(proposer, self._now())
         self.control.restore(facts)
         return self.management.restore(facts)
 
@@ -179,7 +179,8 @@ class SpaceState:
 
     def select_replayed(self, participant: str) -> list[ReplayedEnvelope]:
         """The open proposals that a newcomer is told of, since it may decide them."""
-        return select_replayed(self.open, participant, self.grants[participant].allow, self._now())
+        may = self.grants[participant].allow
+        return select_replayed(self.open, self._absences, participant, may, self._now())
 
     def leave(self, participant: str) -> Envelope:
         """Remove a participant; the draft of the presence for the others."""

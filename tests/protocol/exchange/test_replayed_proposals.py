@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from meup_agent.errors import ParticipantGone
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.exchange import Effect, Role
+from meup_agent.protocol.exchange import Effect, ProposalKey, Role
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.resume import ReplayMark, read_seq, replayed
+from meup_agent.protocol.timestamps import microseconds
 from tests.protocol.exchange.peer import dropped, said, started
 from tests.protocol.exchange.test_resume_cursor import EVERYTHING, Numbered
 
@@ -35,8 +37,11 @@ class Newcomer(Numbered):
         body = payloads.request("tools/call", {"name": "write", "arguments": {}}, "r")
         return draft(kinds.MCP_REQUEST, body, id="r", sender=sender, to=(to,), correlation=("p",))
 
-    def is_told(self, envelope: Envelope, *, in_progress: bool = False) -> list[Effect]:
-        frame = replayed(encode(envelope, self.dialect), self.seq, ReplayMark(in_progress))
+    def is_told(
+        self, envelope: Envelope, *, in_progress: bool = False, left: datetime | None = None
+    ) -> list[Effect]:
+        mark = ReplayMark(in_progress, None, None if left is None else microseconds(left))
+        frame = replayed(encode(envelope, self.dialect), self.seq, mark)
         assert read_seq(frame) == self.seq
         return self.did(self.table.receive(decode(frame), self.now, self.seq))
 
@@ -141,3 +146,27 @@ def test_while_we_read_what_we_missed_nothing_starts() -> None:
     assert started(me.is_told(me.proposes())) == []
     effects = me.withdraw("alice", "p")  # the last that we missed
     assert started(effects, Role.PROPOSAL) == []
+
+
+@pytest.mark.rule("4.4.gone_before_us")
+@pytest.mark.parametrize(
+    ("ago", "others", "gone"),
+    [(31, ("bob", "tool"), True), (29, ("bob", "tool"), False), (31, ("alice", "tool"), False)],
+    ids=["gone", "not yet", "came back"],
+)
+def test_a_proposer_that_left_before_us_waits_for_nothing(
+    ago: int, others: tuple[str, ...], gone: bool
+) -> None:
+    class Late(Newcomer):
+        def enters(self, **options: Any) -> list[Effect]:
+            return super().enters(**{"others": others, **options})
+
+    me = Late(roles=EVERYTHING, wall_clock=lambda: NOON)
+    me.is_told(me.proposes(), left=NOON - timedelta(seconds=ago))
+    key = ProposalKey("alice", "p")
+    if gone:
+        with pytest.raises(ParticipantGone, match="has left the space"):
+            me.begins_request(fulfills=key)
+        # It may come back.
+        me.joined("alice")
+    me.begins_request(fulfills=key)

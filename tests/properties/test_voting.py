@@ -1,0 +1,133 @@
+"""Votes under reordering and crashes: nothing runs without its quorum, and nothing twice."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from meup_agent.approval.voting import Vote
+from tests.effort import scaled
+from tests.properties.voting import CLOCKS, EXECUTORS, PROPOSERS, REVIEWERS, VOTERS, VotingWorld
+
+NAMES = st.sampled_from(sorted(CLOCKS))
+INDEX = st.integers(0, 1)
+TTL = st.sampled_from([None, 45.0, 300.0])
+SECONDS = st.sampled_from([0.1, 31.0, 66.0, 400.0])
+
+
+class Voting(RuleBasedStateMachine):
+    """Everything that can happen to proposals that votes decide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = VotingWorld()
+
+    @initialize(proposer=st.sampled_from(PROPOSERS), executor=st.sampled_from(EXECUTORS))
+    def first(self, proposer: str, executor: str) -> None:
+        self.world.propose(None, foreign=False, proposer=proposer, executor=executor)
+        self.go_round()
+
+    @rule(
+        ttl=TTL,
+        proposer=st.sampled_from(PROPOSERS),
+        executor=st.sampled_from(EXECUTORS),
+    )
+    def propose(self, ttl: float | None, proposer: str, executor: str) -> None:
+        self.world.propose(ttl, foreign=False, proposer=proposer, executor=executor)
+
+    @rule(
+        voter=st.sampled_from(VOTERS),
+        reviewer=st.sampled_from(REVIEWERS),
+        index=INDEX,
+        vote=st.sampled_from([Vote.APPROVE, Vote.APPROVE, Vote.REJECT]),
+        at_once=st.booleans(),
+    )
+    def vote(self, voter: str, reviewer: str, index: int, vote: Vote, at_once: bool) -> None:
+        self.world.vote(voter, reviewer, index, vote)
+        if at_once:  # few quorums come about with each frame apart
+            self.go_round()
+
+    @rule(index=INDEX, proposer=st.sampled_from(PROPOSERS))
+    def withdraw(self, index: int, proposer: str) -> None:
+        self.world.withdraw(index, proposer=proposer)
+
+    @rule(seconds=SECONDS)
+    def passes(self, seconds: float) -> None:
+        self.world.passes(seconds)
+
+    @rule(name=NAMES)
+    def cut(self, name: str) -> None:
+        self.world.processes[name].cut()
+
+    @rule(name=NAMES)
+    def connect(self, name: str) -> None:
+        self.world.processes[name].connect()
+
+    @rule(name=NAMES)
+    def crash(self, name: str) -> None:
+        self.world.crash(name)
+
+    @rule()
+    def kill_gateway(self) -> None:
+        self.world.kill_gateway()
+
+    @rule(name=NAMES, count=st.integers(1, 8))
+    def say(self, name: str, count: int) -> None:
+        self.world.processes[name].say(count)
+
+    @rule(name=NAMES, count=st.integers(1, 8))
+    def hear(self, name: str, count: int) -> None:
+        self.world.processes[name].hear(count)
+
+    @rule()
+    def go_round(self) -> None:
+        for _ in range(3):
+            for each in self.world.processes.values():
+                each.say(1_000)
+                each.hear(1_000)
+
+    @invariant()
+    def holds(self) -> None:
+        self.world.check()
+
+
+@pytest.mark.rule("5.votes.count", "5.votes.voter", "5.votes.once", "4.4.before_it_is_sent")
+def test_nothing_runs_without_its_quorum() -> None:
+    case = Voting.TestCase
+    case.settings = settings(max_examples=scaled(60), stateful_step_count=40, deadline=None)
+    case().runTest()
+
+
+def voted(proposer: str, *votes: tuple[str, str]) -> VotingWorld:
+    """A proposal, and approvals of it, each of a voter at a reviewer."""
+    machine = Voting()
+    world = machine.world
+    world.propose(None, foreign=False, proposer=proposer, executor="f")
+    machine.go_round()
+    for voter, reviewer in votes:
+        world.vote(voter, reviewer, 0, Vote.APPROVE)
+        machine.go_round()
+        world.check()
+    return world
+
+
+def test_a_quorum_carries_out_what_it_is_for() -> None:
+    """Two reviewers come to the same, and the call runs once."""
+    votes = (("v1", "r1"), ("p", "r2"), ("v2", "r1"), ("v2", "r2"), ("v1", "r2"))
+    assert len(voted("q", *votes).ran) == 1
+
+
+@pytest.mark.parametrize(
+    "votes",
+    [
+        (("p", "r1"), ("v1", "r1")),
+        (("v1", "r1"), ("v1", "r1")),
+        (("v1", "r1"), ("v2", "r2")),
+        (("e", "r1"), ("v1", "r1")),
+    ],
+    ids=["the proposer's", "the same voter's", "at two reviewers", "of who may not"],
+)
+def test_votes_that_are_no_quorum_carry_nothing_out(votes: tuple[tuple[str, str], ...]) -> None:
+    assert voted("p", *votes).ran == []
