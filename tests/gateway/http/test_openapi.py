@@ -17,7 +17,8 @@ from tests.programs import ROOT
 @pytest.mark.timeout(240)
 def test_every_endpoint_does_what_it_says() -> None:
     file = Path(__file__).with_name("every_endpoint.py")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
+    plugins = ("-p", "no:cacheprovider", "-p", "schemathesis.pytest.plugin")
+    command = [sys.executable, "-m", "pytest", "-q", *plugins, str(file)]
     environment = {**os.environ, "MEUP_TEST_EXAMPLES": str(scaled(15))}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
