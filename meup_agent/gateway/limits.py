@@ -107,6 +107,18 @@ class GatewayLimits:
     max_streams: int = _limit(
         16, "event streams of a participant at once; a further one is refused with 429"
     )
+    max_open_streams: int = _limit(
+        32, "open streams that a participant requested; a further request is refused"
+    )
+    max_space_streams: int = _limit(
+        256, "open streams of a space, of which each newcomer is told; a further one is refused"
+    )
+    max_stream_queued_frames: int = _limit(
+        256,
+        "frames of one stream that wait for a member who reads slowly, and four times as many of "
+        "all streams; it loses the further ones, and is told how many",
+    )
+    max_stream_queued_bytes: int = _limit(256 * 1024, "the same, in bytes", unit="bytes")
     slow_reader_seconds: float = _limit(
         1.0,
         "for which loud senders wait for a reader whose queue is half full, before it is "

@@ -89,7 +89,8 @@ class FrameQueue:
         self._limits = runtime.limits
         self._queue: list[bytes] = []
         self._queued_bytes = 0
-        self._paused = False
+        self.paused = False
+        """The connection takes no more for now."""
         # While the reader is behind, the queue and what was written last are counted.
         self._behind = False
         self._written: list[bytes] = []
@@ -108,7 +109,7 @@ class FrameQueue:
         if self.closed:
             return
         queue, limits = self._queue, self._limits
-        if not queue and not self._paused:
+        if not queue and not self.paused:
             self._batcher.add(self)
         queue.append(packed)
         self._queued_bytes = size = self._queued_bytes + len(packed)
@@ -121,23 +122,23 @@ class FrameQueue:
         """Write what is queued, as far as the connection takes it."""
         if not self._queue:
             return
-        while self._queue and not self._paused:
+        while self._queue and not self.paused:
             self._write(self._next())
-        if not self._paused:
+        if not self.paused:
             self._behind, self._written = False, []
             self._continue()
 
     def ready(self, then: Callable[[], None]) -> None:
         """Call when the connection has taken what was delivered."""
         self._then = then
-        if not self._queue and not self._paused:
+        if not self._queue and not self.paused:
             self._batcher.call(self._continue)
 
     def pause(self) -> None:
         """Hold frames back: the connection takes no more for now."""
-        if self._paused:
+        if self.paused:
             return
-        self._paused = True
+        self.paused = True
         # What was queued before it fell behind is not counted yet.
         waits = () if self._behind else tuple(self._queue)
         self._behind = True
@@ -181,8 +182,8 @@ class FrameQueue:
             self._backlog.remove(queue)
 
     def _uncount_written(self) -> None:
-        if self._paused:
-            self._paused = False
+        if self.paused:
+            self.paused = False
             self._backlog.remove(self._written)
             self._written = []
 
@@ -220,12 +221,12 @@ class FrameQueue:
         """Tell a lively turn, which one more write copes with, from a reader that is too slow."""
         if self.closed:
             return
-        if self._paused:
+        if self.paused:
             self._backlog.drop(*describe_overflow(self._limits, len(self._queue)))
         else:
             queue, self._queue, self._queued_bytes = self._queue, [], 0
             self._write(queue)
-            if not self._paused:
+            if not self.paused:
                 self._written = []
                 self._continue()
 

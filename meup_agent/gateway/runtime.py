@@ -121,6 +121,7 @@ class GatewayRuntime:
                 announce_withdrawals=space.announce_withdrawals,
                 backpressure=self.backlogs.in_space(space.id),
                 recorder=recorder,
+                call_later=None if loop is None else loop.call_later,
             )
             for space in config.spaces
         }

@@ -23,6 +23,7 @@ from meup_agent.gateway.edge.handshake import (
 from meup_agent.gateway.member import describe_overflow
 from meup_agent.gateway.presets import Participants, first_token, one_space_config
 from meup_agent.gateway.runtime import RESTARTING, GatewayRuntime
+from meup_agent.protocol.dialects import STREAMING
 from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.transport.base import (
     ABNORMAL,
@@ -159,6 +160,8 @@ class MemorySpace:
             self._seats = [seat for seat in self._seats if not seat.ended]
             for seat in ended:
                 seat.host.leave(seat)
+        for host in self._runtime.spaces.values():
+            host.streams.expire()
 
     def _start(self) -> None:
         self._runtime = GatewayRuntime(
@@ -195,7 +198,8 @@ class MemorySpace:
             wait = refused.retry_after
             raise HandshakeRefused(refused.status, wait, body=str(refused)) from None
         host = self._runtime.spaces[space]
-        form = FrameFormat(dialect, resumes)
+        frames = bytes if dialect in STREAMING else None
+        form = FrameFormat(dialect, resumes, pack_frame=frames)
         seat = _Seat(
             self, host, identity.participant, form, last_seen, self._config.limits, observes
         )
@@ -241,6 +245,10 @@ class _Seat:
     @property
     def ended(self) -> bool:
         return self._closed is not None
+
+    @property
+    def paused(self) -> bool:
+        return bool(self._unread.statistics().current_buffer_used)
 
     def deliver(self, packed: bytes) -> None:
         if self.ended:

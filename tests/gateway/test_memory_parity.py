@@ -31,6 +31,8 @@ async def test_welcome_says_who_one_is_and_who_is_there(site: Site) -> None:
                 "resume": True,
                 "hidden_targets": False,
             },
+            "active_streams": [],
+            "dev.meup/streams": {"journaled": False},
         }
         join = await hear(alice, "system.presence")
         assert join["payload"]["event"] == "join"

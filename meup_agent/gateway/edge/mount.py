@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 import anyio
 from starlette.responses import PlainTextResponse
 from starlette.routing import WebSocketRoute
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from meup_agent.errors import UsageError
@@ -25,7 +25,9 @@ from meup_agent.gateway.edge.handshake import Handshake, admit
 from meup_agent.gateway.edge.http.api import http_app
 from meup_agent.gateway.journal.engines import open_journal
 from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
+from meup_agent.protocol.dialects import STREAMING
 from meup_agent.protocol.space.fanout import FrameFormat
+from meup_agent.protocol.streams import is_stream_frame
 from meup_agent.transport.base import TOO_BIG
 
 
@@ -89,7 +91,8 @@ class AsgiConnection(MemberConnection):
         return False
 
     def _frame_format(self, dialect: str) -> FrameFormat:
-        return FrameFormat(dialect, self._handshake.resumes)
+        frames = bytes if dialect in STREAMING else None
+        return FrameFormat(dialect, self._handshake.resumes, pack_frame=frames)
 
     def _send_close(self, code: int, reason: str) -> None:
         self._queue.close(code, reason)
@@ -113,7 +116,12 @@ class AsgiConnection(MemberConnection):
         # A send that comes after the other end has gone; what is received says that it has.
         with suppress(WebSocketDisconnect):
             while (frame := await queue.take()) is not None:
-                await self._websocket.send({"type": "websocket.send", "text": frame.decode()})
+                message: Message = {"type": "websocket.send"}
+                if is_stream_frame(frame):
+                    message["bytes"] = frame
+                else:
+                    message["text"] = frame.decode()
+                await self._websocket.send(message)
             await self._websocket.close(queue.code, queue.reason)
 
 

@@ -17,6 +17,7 @@ from meup_agent.gateway.edge.first_request import STRANGER_READ_BYTES
 from meup_agent.gateway.edge.handshake import MAX_JOIN_BYTES, Handshake
 from meup_agent.gateway.edge.listener import MEMBER_READ_BYTES, address_of, peer_of
 from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.protocol.dialects import STREAMING
 from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.rate_limits import TokenBucket
 from meup_agent.transport.base import TOO_BIG
@@ -105,7 +106,8 @@ class WebSocketConnection(WSListener, MemberConnection):
             self._wire.write(packed)
 
     def _frame_format(self, dialect: str) -> FrameFormat:
-        return FrameFormat(dialect, self._handshake.resumes, pack_text)
+        frames = pack_binary if dialect in STREAMING else None
+        return FrameFormat(dialect, self._handshake.resumes, pack_text, frames)
 
     def _send_close(self, code: int, reason: str) -> None:
         self._transport.send_close(cast("WSCloseCode", code), reason)
@@ -258,9 +260,18 @@ class Assembler:
 
 def pack_text(payload: bytes) -> bytes:
     """A whole text message as a server sends it: one frame, not masked (RFC 6455 section 5.2)."""
+    return _pack(TEXT, payload)
+
+
+def pack_binary(payload: bytes) -> bytes:
+    """A whole binary message, likewise."""
+    return _pack(BINARY, payload)
+
+
+def _pack(opcode: int, payload: bytes) -> bytes:
     size = len(payload)
     if size < 126:
-        return bytes((0x80 | TEXT, size)) + payload
+        return bytes((0x80 | opcode, size)) + payload
     if size < 1 << 16:
-        return bytes((0x80 | TEXT, 126)) + size.to_bytes(2) + payload
-    return bytes((0x80 | TEXT, 127)) + size.to_bytes(8) + payload
+        return bytes((0x80 | opcode, 126)) + size.to_bytes(2) + payload
+    return bytes((0x80 | opcode, 127)) + size.to_bytes(8) + payload

@@ -124,6 +124,12 @@ class ParticipantControl:
         said = f"you are paused by {pause.by!r}{because}, {until}; begin nothing new meanwhile"
         return refuse(envelope, PAUSED, said, **build_pause(pause, left))
 
+    def check_frame(self, participant: str, at: int) -> Refusal | None:
+        """Refuse a frame of a stream of a participant that is paused or shut down."""
+        if not (self._paused or self._shut_down):
+            return None
+        return self.refuse_held(Envelope(id="", sender=participant, kind=""), at)
+
     # --- control ---
 
     def may_answer(self, envelope: Envelope) -> bool:

@@ -23,6 +23,9 @@ class SpaceCounters:
     slowed: int = 0  # times that a participant was told that it sends more than is read at once
     # Event streams that a participant was refused, who had as many as it may.
     streams_refused: int = 0
+    stream_frames: int = 0  # frames of streams that were accepted
+    stream_frames_delivered: int = 0  # those handed to readers
+    stream_frames_lost: int = 0  # those that readers were too slow for
     # Times that an envelope was left out for those of a dialect that has no words for it.
     not_expressible: int = 0
     joined: int = 0  # connections that joined a space

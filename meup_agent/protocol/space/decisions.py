@@ -19,9 +19,10 @@ MAX_ERROR_CHARS: Final = 500
 
 
 class Broadcast(msgspec.Struct, frozen=True):
-    """An envelope of the gateway for all; a draft without id and time."""
+    """An envelope of the gateway for all; a draft without time, and mostly without id."""
 
     draft: Envelope
+    closes: str = ""  # the id of the stream that is closed by it
 
 
 class Notice(msgspec.Struct, frozen=True):
@@ -59,6 +60,7 @@ class Acceptance(msgspec.Struct, frozen=True):
     # Takes the envelope's number when the journal has given it; ``None``: the envelope is not
     # recognized when it comes again.
     receipt: Receipt | None = None
+    closes: str = ""  # the id of the stream that is closed by it
 
 
 class Repetition(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from meup_agent.errors import NotExpressible
 from meup_agent.protocol.dialects import encode
 from meup_agent.protocol.resume import add_until, numbered, replayed
+from meup_agent.protocol.space.frame_relay import FrameRelay
 from meup_agent.protocol.space.journal import Entry, Journal
 from meup_agent.protocol.space.presence import JoinState
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.space.counters import SpaceCounters
     from meup_agent.protocol.space.presence import ReplayedEnvelope
+    from meup_agent.protocol.space.rate_limits import Allowance
 
 log = logging.getLogger("meup_agent.gateway")
 
@@ -45,6 +47,8 @@ class FrameFormat(NamedTuple):
     numbered: bool = False  # each frame has its number as ``seq`` (PROTOCOL 6)
     # Makes of a frame what is handed to :meth:`Subscriber.deliver`; ``None``: none is.
     pack: Callable[[bytes], bytes | None] = bytes
+    # The same of frames of streams; ``None``: it takes none of them.
+    pack_frame: Callable[[bytes], bytes] | None = None
 
 
 class Subscriber(Protocol):
@@ -120,6 +124,7 @@ class Fanout:
         space: str,
         journal: Journal,
         counters: SpaceCounters,
+        allowance: Allowance,
         recorder: DeliveryRecorder | None = None,
     ) -> None:
         self._recorder = recorder
@@ -134,6 +139,15 @@ class Fanout:
         self._resuming: dict[int, _Resuming] = {}
         # Event streams, which are no members: ended here when the space is closed.
         self._streams: dict[int, Subscriber] = {}
+        self.frames: Final = FrameRelay(
+            journal,
+            counters,
+            allowance,
+            by_form=self._by_form,
+            by_name=self._by_name,
+            resuming=self._resuming,
+        )
+        """Hands on the frames of streams."""
 
     @property
     def delivered(self) -> int:
@@ -177,6 +191,7 @@ class Fanout:
 
     def remove(self, subscriber: Subscriber) -> None:
         """Deliver nothing more to a subscriber; one that is not here changes nothing."""
+        self.frames.remove(subscriber)
         resuming = self._resuming.pop(id(subscriber), None)
         if resuming is not None:
             resuming.stopped = True
@@ -343,6 +358,7 @@ class Fanout:
         self._add_current(subscriber)
         for packed in resuming.held:
             subscriber.deliver(packed)
+        self.frames.catch_up(subscriber)
 
     def _is_too_late(self, resuming: _Resuming) -> bool:
         """Close a subscriber whose next entry is not kept any more: it is told of the gap then."""

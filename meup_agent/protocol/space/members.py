@@ -173,8 +173,10 @@ class Announcer:
     _is_here: Callable[[Member], bool]
 
     def stamp(self, draft: Envelope) -> Envelope:
-        """A draft as an envelope, with its id and its time."""
-        return msgspec.structs.replace(draft, id=self._new_id(), ts=rfc3339(self._now()))
+        """A draft as an envelope, with its time, and with an id where it has none."""
+        return msgspec.structs.replace(
+            draft, id=draft.id or self._new_id(), ts=rfc3339(self._now())
+        )
 
     def broadcast(self, draft: Envelope, facts: tuple[Fact, ...] = ()) -> None:
         """Send to all: the only way there is, through the journal; with facts that hold now."""

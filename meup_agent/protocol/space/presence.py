@@ -20,6 +20,7 @@ from meup_agent.protocol.guarantees import DIALECT
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import JsonObject
 from meup_agent.protocol.resume import ARRIVED, ReplayMark
+from meup_agent.protocol.space.decisions import Consequence
 from meup_agent.protocol.space.indexes import OpenItem
 from meup_agent.protocol.space.inflight import InFlight
 from meup_agent.protocol.space.journal import Fact
@@ -59,6 +60,7 @@ class JoinDrafts(NamedTuple):
     welcome: Envelope
     presence: Envelope
     facts: tuple[Fact, ...] = ()  # facts that the join makes hold
+    then: tuple[Consequence, ...] = ()  # consequences, before the presence
 
 
 def describe_participant(

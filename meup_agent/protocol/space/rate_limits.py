@@ -48,6 +48,11 @@ class Allowance:
     withdrawals_burst: float = 1_000
     max_open_proposals: int = 1_000  # proposals that are neither fulfilled nor withdrawn
     max_observers: int = 16  # connections that observe
+    max_open_streams: int = 32  # streams that it requested and that are open
+    max_space_streams: int = 256  # streams that are open in the space, of all its participants
+    # Frames of one stream that wait for one reader that is behind, and their bytes.
+    max_stream_queued_frames: int = 256
+    max_stream_queued_bytes: int = 256 * 1024
 
 
 class TokenBucket:

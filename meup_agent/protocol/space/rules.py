@@ -30,6 +30,7 @@ from meup_agent.protocol.space.inflight import InFlight, is_notification
 from meup_agent.protocol.space.management import KICKED, REMOVED, SpaceManager
 from meup_agent.protocol.space.presence import AbsenceTracker, call_of
 from meup_agent.protocol.space.rate_limits import Allowance
+from meup_agent.protocol.space.streams import StreamStore
 
 IDENTITY_MISMATCH: Final = "identity_mismatch"
 RESERVED_KIND: Final = "reserved_kind"
@@ -62,6 +63,7 @@ class Rules:
     _allowance: Allowance
     _absences: AbsenceTracker
     _control: ParticipantControl
+    _streams: StreamStore
     _checked_at: dict[str, int] = field(default_factory=dict[str, int])
 
     def check_sender(self, participant: str, arrival: InboundFrame) -> Refusal | None:
@@ -128,6 +130,8 @@ class Rules:
             return payloads.called(payload)[0] in ALWAYS_ALLOWED_METHODS
         if envelope.kind == kinds.MCP_RENEW:
             return True  # whoever may propose something may say until when
+        if envelope.kind == kinds.STREAM_CLOSE:
+            return self._streams.may_close(envelope, payload)
         if envelope.kind == GRANT_ACK:
             return self._management.may_acknowledge(participant, envelope.correlation)
         if envelope.kind in ANSWERS:

@@ -9,12 +9,13 @@ that members get passes the journal first, in one order: nothing is seen that a 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.kinds import STREAM_OPEN
 from meup_agent.protocol.management_payloads import INVITE_ACK
 from meup_agent.protocol.space.counters import SpaceCounters, log_cancel
 from meup_agent.protocol.space.decisions import (
@@ -30,7 +31,8 @@ from meup_agent.protocol.space.decisions import (
     draft_refusal,
     over_limit,
 )
-from meup_agent.protocol.space.fanout import Fanout, Subscriber
+from meup_agent.protocol.space.fanout import Fanout, FrameFormat, Subscriber
+from meup_agent.protocol.space.frame_relay import FrameReader
 from meup_agent.protocol.space.indexes import OpenItem, Receipt
 from meup_agent.protocol.space.journal import Entry, Journal
 from meup_agent.protocol.space.management import KICKED_CODE, REMOVED, InviteIssuer
@@ -54,6 +56,8 @@ from meup_agent.protocol.space.rate_limits import (
 )
 from meup_agent.protocol.space.recovery import recover_state
 from meup_agent.protocol.space.state import SpaceState
+from meup_agent.protocol.space.stream_server import CallLater, StreamServer
+from meup_agent.protocol.streams import MARK
 
 log = logging.getLogger("meup_agent.gateway")
 
@@ -81,6 +85,7 @@ class SpaceServer:
         announce_withdrawals: bool = False,
         backpressure: Backpressure = NO_BACKPRESSURE,
         recorder: Recorder | None = None,
+        call_later: CallLater | None = None,
     ) -> None:
         self.name = name
         self.counters = counters
@@ -108,9 +113,14 @@ class SpaceServer:
         self._members: dict[str, Member] = {}
         self.observers: Final = Observers(allowance.max_observers)
         """Connections that get everything and send nothing."""
-        self.fanout = Fanout(name, journal, counters, recorder)
+        self.fanout = Fanout(name, journal, counters, allowance, recorder)
         """Delivers what was accepted."""
         self._announcer = Announcer(name, journal, self.fanout, new_id, now, self._is_here)
+        self.fanout.frames.tell = self._tell_reader
+        self.streams: Final = StreamServer(
+            self._state, self.fanout.frames, journal, counters, now, self._follow_all, call_later
+        )
+        """The frames of streams, and their ends."""
         self._recover()
 
     @property
@@ -182,6 +192,7 @@ class SpaceServer:
             partial(self._welcome, member, joined.welcome, join_state, replayed)
         )
         self._announcer.broadcast(joined.presence, joined.facts)
+        self._follow_all(joined.then)
 
     def leave(self, member: Member) -> None:
         """Remove a member; one that was taken over, or has left, changes nothing."""
@@ -193,7 +204,8 @@ class SpaceServer:
         del self._members[member.participant]
         self.fanout.remove(member)
         self.counters.left += 1
-        self._announcer.broadcast(self._state.leave(member.participant))
+        self._follow_all(self._state.leave(member.participant))
+        self.streams.expire()
 
     def close(self, code: int, reason: str) -> None:
         """Close every connection; no member is told that the others leave."""
@@ -247,6 +259,20 @@ class SpaceServer:
             self._refuse_to_observer(member, refuse_observer(participant, frame, form.dialect))
             over = self._observers_limiter.consume(participant, at, len(frame))
             return 0.0 if over is None else over.seconds
+        if frame[:1] == MARK and form.pack_frame is not None:
+            refused = self.streams.receive(participant, frame, at)
+            if refused is not None:
+                self.refuse(participant, refused)
+        else:
+            self._receive_envelope(participant, frame, form, at)
+        over = self._limiter.consume(participant, at, len(frame))
+        wait = self.backpressure_wait(participant)
+        if over is None:
+            return wait
+        self._slow_down(participant, over)
+        return max(over.seconds, wait)
+
+    def _receive_envelope(self, participant: str, frame: bytes, form: FrameFormat, at: int) -> None:
         decision = self._state.decide(
             participant, frame, form.dialect, at=at, repeats=form.numbered
         )
@@ -260,12 +286,9 @@ class SpaceServer:
             self.refuse(participant, decision)
         else:
             self.counters.dropped += 1
-        over = self._limiter.consume(participant, at, len(frame))
-        wait = self.backpressure_wait(participant)
-        if over is None:
-            return wait
-        self._slow_down(participant, over)
-        return max(over.seconds, wait)
+
+    def _tell_reader(self, reader: FrameReader, draft: Envelope) -> None:
+        self._announcer.notify_now(cast("Member", reader), self._announcer.stamp(draft))
 
     def receive_as(
         self,
@@ -279,8 +302,8 @@ class SpaceServer:
     ) -> None:
         """Decide about a frame of a participant that may be away; ``then`` takes the decision.
 
-        ``private`` takes the acknowledgement of an invitation, before that; without it a sender
-        that is away cannot invite.
+        ``private`` takes, before that, what answers the sender alone: the acknowledgement of an
+        invitation, without which a sender that is away cannot invite, and the id of a stream.
         """
         self.counters.frames_in += 1
         decision = self._state.decide(
@@ -292,6 +315,8 @@ class SpaceServer:
             for each in decision.then:
                 if private and isinstance(each, Notice) and each.draft.kind == INVITE_ACK:
                     private(each.draft.payload_object)
+                elif private and isinstance(each, Broadcast) and each.draft.kind == STREAM_OPEN:
+                    private({"stream_id": each.draft.payload_object["stream_id"]})
             self._carry_out(decision, then)
         elif isinstance(decision, Repetition):
             self._echo(decision, then)
@@ -357,10 +382,11 @@ class SpaceServer:
                 for each in accepted.before
                 if (member := self._members.get(each.participant)) is not None
             ]
+        if accepted.closes:
+            self.streams.end(accepted.closes)
         deliver = partial(self._deliver, accepted.receipt, before, then)
         self.journal.append(self.name, envelope, accepted.facts, deliver)
-        for consequence in accepted.then:
-            self._follow(consequence)
+        self._follow_all(accepted.then)
 
     def _deliver(
         self,
@@ -395,9 +421,15 @@ class SpaceServer:
         if then is not None:
             then(first)
 
+    def _follow_all(self, consequences: Iterable[Consequence]) -> None:
+        for consequence in consequences:
+            self._follow(consequence)
+
     def _follow(self, consequence: Consequence) -> None:
         match consequence:
-            case Broadcast(draft):
+            case Broadcast(draft, closes):
+                if closes:
+                    self.streams.end(closes)
                 log_cancel(self.name, draft)
                 self._announcer.broadcast(draft)
             case Notice(participant, draft):
@@ -435,5 +467,4 @@ class SpaceServer:
         recover_state(self._state, self.journal, self.name, self.now())
         for participant, token_sha256 in self._state.management.digests.items():
             self._admit(participant, token_sha256)
-        for consequence in self._state.end_revoked():
-            self._follow(consequence)
+        self._follow_all(self._state.end_revoked())

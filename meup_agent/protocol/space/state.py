@@ -52,7 +52,9 @@ from meup_agent.protocol.space.presence import (
 )
 from meup_agent.protocol.space.rate_limits import Allowance, RateLimiter
 from meup_agent.protocol.space.rules import Rules
+from meup_agent.protocol.space.streams import STREAM_KINDS, StreamStore
 from meup_agent.protocol.space.welcomes import WelcomeWriter
+from meup_agent.protocol.streams import StreamInfo
 from meup_agent.protocol.timestamps import rfc3339
 from meup_agent.reasons import read_reason
 
@@ -87,7 +89,8 @@ class SpaceState:
         self.grants = GrantStore(participants or {})
         # In the order in which they came.
         self._present: dict[str, str] = {}
-        self._welcomes = WelcomeWriter(self.grants, self._present)
+        self.streams = StreamStore(self._present, self._allowance, new_id, now())
+        self._welcomes = WelcomeWriter(self.grants, self._present, self.streams)
         self.management = SpaceManager(self.grants, self._present, new_token, address)
         self._absences = AbsenceTracker()
         self.control = ParticipantControl(self.grants)
@@ -98,6 +101,7 @@ class SpaceState:
             self._allowance,
             self._absences,
             self.control,
+            self.streams,
         )
         self._announce_withdrawals = announce_withdrawals
         self._deduplicator = Deduplicator()
@@ -142,6 +146,7 @@ class SpaceState:
         the others repeat what must not be missed (PROTOCOL 4.14).
         """
         is_new = join_state.can_resume and not join_state.resumed
+        then = self.streams.joined(participant, is_new=is_new)
         self._absences.joined(participant, self._now(), new=is_new)
         self._present[participant] = dialect
         self._welcomes.joined(participant)
@@ -153,6 +158,7 @@ class SpaceState:
                 {"event": "join", "participant": you, **join_state.presence_fields},
             ),
             self.control.joined(participant),
+            tuple(then),
         )
 
     def observe(
@@ -182,14 +188,15 @@ class SpaceState:
         may = self.grants[participant].allow
         return select_replayed(self.open, self._absences, participant, may, self._now())
 
-    def leave(self, participant: str) -> Envelope:
-        """Remove a participant; the draft of the presence for the others."""
+    def leave(self, participant: str) -> tuple[Consequence, ...]:
+        """Remove a participant; the drafts for the others, its presence first."""
         del self._present[participant]
         self._absences.left(participant, self._now())
         self._welcomes.left(participant)
-        return gateway_draft(
+        presence = gateway_draft(
             kinds.SYSTEM_PRESENCE, {"event": "leave", "participant": {"id": participant}}
         )
+        return (Broadcast(presence), *self.streams.left(participant, self._now()))
 
     def decide(
         self,
@@ -227,6 +234,10 @@ class SpaceState:
             return refused
         receipt = self._deduplicator.remember(envelope, at) if repeats else None
         return self._accept(inbound, receipt)
+
+    def route_frame(self, participant: str, frame: bytes, at: int) -> StreamInfo | Refusal:
+        """The stream for which a participant sends a frame; else why it goes no further."""
+        return self.control.check_frame(participant, at) or self.streams.route(participant, frame)
 
     def _check_form(
         self, participant: str, frame: bytes, dialect: str, at: int
@@ -292,6 +303,8 @@ class SpaceState:
             return self.management.check(envelope, inbound.payload, answers=answers)
         if envelope.kind in CONTROL_KINDS:
             return self.control.check(envelope, inbound.payload, inbound.at)
+        if envelope.kind in STREAM_KINDS:
+            return self.streams.check(envelope, inbound.payload)
         return None
 
     def _check_pace(self, inbound: InboundFrame) -> Refusal | None:
@@ -314,6 +327,10 @@ class SpaceState:
             facts: tuple[Fact, ...] = ()
             if envelope.kind in CONTROL_KINDS:
                 facts = self.control.accept(envelope, inbound.payload, inbound.at)
+            if envelope.kind in STREAM_KINDS:
+                closes = self.streams.closed_by(envelope, inbound.payload)
+                told = self.streams.accept(envelope, inbound.payload, inbound.at)
+                return Acceptance(envelope, then=told, receipt=receipt, closes=closes)
             return Acceptance(envelope, facts, receipt=receipt)
         then: tuple[Consequence, ...] = ()
         if envelope.kind == kinds.MCP_WITHDRAW:
@@ -369,7 +386,11 @@ class SpaceState:
                 update = {"event": "update", "participant": who}
                 then.append(Broadcast(gateway_draft(kinds.SYSTEM_PRESENCE, update)))
         for participant in dict.fromkeys((*done.changed, done.kicked)):
-            then += end_revoked(self.open, participant, partial(self._may_still, participant))
+            may = partial(self._may_still, participant)
+            then += end_revoked(self.open, participant, may)
+            then += self.streams.end_revoked(participant, may)
+        if done.kicked:
+            then += self.streams.removed(done.kicked)
         told = tuple(
             Notice(participant, self._welcome(participant))
             for participant in done.changed

@@ -14,6 +14,8 @@ from meup_agent.protocol.payloads import JsonObject
 from meup_agent.protocol.space.decisions import gateway_draft
 from meup_agent.protocol.space.grants import GrantStore
 from meup_agent.protocol.space.presence import describe_participant
+from meup_agent.protocol.space.streams import StreamStore
+from meup_agent.protocol.streams import STREAMS_KEY
 
 _READERS: Final = ("", "mew/v0.4")
 """A dialect for each form in which participants are described."""
@@ -26,8 +28,11 @@ class WelcomeWriter:
     in which 2,000 came.
     """
 
-    def __init__(self, grants: GrantStore, present: Mapping[str, str]) -> None:
+    def __init__(
+        self, grants: GrantStore, present: Mapping[str, str], streams: StreamStore
+    ) -> None:
         self._grants = grants
+        self._streams = streams
         # The dialect of each, in the order in which they came.
         self._present = present
         # For readers of the published dialects and for others, and since which change of anyone's
@@ -65,8 +70,13 @@ class WelcomeWriter:
         you = self._encoded(participant, reader)
         if paused is not None:
             you = encode_json({**self.describe(participant, reader), PAUSED_KEY: paused})
-        rest = encode_json({**more, **said_by(OURS)})
-        raw = b'{"you":%b,"participants":[%b],%b' % (you, b",".join(present.values()), rest[1:])
+        rest = encode_json({**more, **said_by(OURS), STREAMS_KEY: {"journaled": False}})
+        raw = b'{"you":%b,"participants":[%b],"active_streams":%b,%b' % (
+            you,
+            b",".join(present.values()),
+            self._streams.encoded,
+            rest[1:],
+        )
         return gateway_draft(kinds.SYSTEM_WELCOME, raw, to=participant)
 
     def _described_present(self, reader: str) -> dict[str, bytes]:

@@ -93,7 +93,9 @@ def test_welcome_and_presence() -> None:
     assert joined.welcome.payload == {
         "you": alice,
         "participants": [{"id": "carol", "capabilities": [{"kind": "mcp/withdraw"}]}],
+        "active_streams": [],
         "dev.meup/guarantees": GUARANTEES,
+        "dev.meup/streams": {"journaled": False},
     }
     assert joined.presence.kind == "system/presence"
     assert joined.presence.to == ()

@@ -39,6 +39,7 @@ from meup_agent.protocol.space.completion import complete_fields
 from meup_agent.protocol.space.decisions import Discard, Refusal, shown_limit
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.streams import is_stream_frame
 from meup_agent.protocol.timestamps import rfc3339
 from meup_agent.transport.base import DIALECT_HEADER
 
@@ -51,6 +52,10 @@ MAX_PAGE: Final = 500
 REGISTER: Final = "system/register"
 """A kind that is dropped on a connection, and that scripts look for a refusal of."""
 
+JSON_TYPE: Final = "application/json"
+FRAME_TYPES: Final = ("text/plain", "application/octet-stream")
+"""Media types of frames of streams, whose form does not depend on them."""
+
 _TOO_FAST: Final = "you say more in a second than is taken here"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -59,9 +64,13 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 async def post_message(runtime: GatewayRuntime, request: Request) -> Response:
-    """Take an envelope; the answer comes when it is kept."""
+    """Take an envelope; the answer comes when it is kept. A frame of a stream is taken as well."""
     identity, host = authorize_participant(runtime, request)
     body = await _body(runtime, identity, request)
+    if is_stream_frame(body):
+        return _write_frame(host, identity.participant, body)
+    if _media_type(request) != JSON_TYPE:
+        raise Problem(WRONG_TYPE, "unsupported_media_type", "send JSON, as application/json")
     try:
         check_frame(body)
         given = _fields(body)
@@ -84,17 +93,7 @@ async def post_message(runtime: GatewayRuntime, request: Request) -> Response:
         "payload": {},
     }
     frame = complete_fields(body, given, defaults) or body
-    pace = host.check_rate(identity.participant, len(frame))
-    if pace is not None:
-        slow = pace.limit == "slow_reader_seconds"
-        said = "a reader does not keep up with you" if slow else _TOO_FAST
-        raise over_limit(
-            f"{said}; send it again later",
-            pace.limit,
-            shown_limit(pace.most),
-            seconds=math.ceil(pace.seconds),
-        )
-
+    _check_pace(host, identity.participant, len(frame))
     told: dict[str, Any] = {}
 
     def ask(tell: Callable[[Entry | Refusal | Discard], None]) -> None:
@@ -110,6 +109,28 @@ async def post_message(runtime: GatewayRuntime, request: Request) -> Response:
     became = "dropped" if seq is None else "accepted"
     # The token of an invitation is told to the inviter alone, by its connection and here.
     return Json({"id": envelope_id, "status": became, "seq": seq, "timestamp": now, **told})
+
+
+def _write_frame(host: SpaceServer, participant: str, frame: bytes) -> Response:
+    """Take a frame of a stream, which has no id and is not kept."""
+    _check_pace(host, participant, len(frame))
+    refusal = host.streams.receive_as(participant, frame)
+    if refusal is not None:
+        raise refused(refusal)
+    return Json({"status": "accepted", "timestamp": rfc3339(wall_clock())})
+
+
+def _check_pace(host: SpaceServer, participant: str, size: int) -> None:
+    pace = host.check_rate(participant, size)
+    if pace is not None:
+        slow = pace.limit == "slow_reader_seconds"
+        said = "a reader does not keep up with you" if slow else _TOO_FAST
+        raise over_limit(
+            f"{said}; send it again later",
+            pace.limit,
+            shown_limit(pace.most),
+            seconds=math.ceil(pace.seconds),
+        )
 
 
 async def get_messages(runtime: GatewayRuntime, request: Request) -> Response:
@@ -203,8 +224,7 @@ async def _before(host: SpaceServer, at: int, until: int) -> int:
 
 async def _body(runtime: GatewayRuntime, identity: Identity, request: Request) -> bytes:
     """The body, as far as it may go; while it comes, it counts among what waits for its sender."""
-    media = request.headers.get("content-type", "application/json").partition(";")[0].strip()
-    if media.lower() != "application/json":
+    if _media_type(request) not in (JSON_TYPE, *FRAME_TYPES):
         raise Problem(WRONG_TYPE, "unsupported_media_type", "send JSON, as application/json")
     most = runtime.limits.max_message_bytes
     body, backlogs = bytearray(), runtime.backlogs
@@ -237,6 +257,10 @@ async def _body(runtime: GatewayRuntime, identity: Identity, request: Request) -
     finally:
         backlogs.release(identity, len(body))
     return bytes(body)
+
+
+def _media_type(request: Request) -> str:
+    return request.headers.get("content-type", JSON_TYPE).partition(";")[0].strip().lower()
 
 
 def _fields(body: bytes) -> dict[str, msgspec.Raw]:

@@ -1,0 +1,220 @@
+"""Hands frames of streams to their readers, and counts what slow readers lose of them.
+
+A frame is packed once for all. It waits in the queue of its reader as envelopes do, but only a few
+of each stream: while a reader is behind, further frames are lost, and the reader is told how many
+once it has caught up (PROTOCOL 8). So a stream costs no reader its connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from meup_agent.protocol import kinds
+from meup_agent.protocol.space.decisions import gateway_draft
+from meup_agent.protocol.streams import build_lost
+
+if TYPE_CHECKING:
+    from meup_agent.protocol.envelope import Envelope
+    from meup_agent.protocol.space.counters import SpaceCounters
+    from meup_agent.protocol.space.fanout import FrameFormat, Subscriber
+    from meup_agent.protocol.space.journal import Journal
+    from meup_agent.protocol.space.rate_limits import Allowance
+    from meup_agent.protocol.streams import StreamInfo
+
+STREAMS_TOGETHER: Final = 4
+"""Frames of all streams that wait for one reader: so many times what may wait of one."""
+
+MAX_WAITING_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of frames of a space that wait until the envelopes before them are kept."""
+
+
+class FrameReader(Protocol):
+    """A subscriber that takes frames of streams: its form has a ``pack_frame``."""
+
+    @property
+    def form(self) -> FrameFormat:
+        """The form in which it takes frames."""
+        ...
+
+    @property
+    def paused(self) -> bool:
+        """True while its connection takes no more, and what is delivered waits in its queue."""
+        ...
+
+    def deliver(self, packed: bytes) -> None:
+        """Queue a frame, packed once for all."""
+
+    def ready(self, then: Callable[[], None]) -> None:
+        """Call when it has caught up; not at all if it has ended."""
+
+
+class Resuming(Protocol):
+    """A subscriber that still reads what it missed."""
+
+    @property
+    def subscriber(self) -> Subscriber:
+        """The subscriber."""
+        ...
+
+
+@dataclass(slots=True)
+class _Count:
+    frames: int = 0
+    size: int = 0
+
+    def add(self, size: int) -> None:
+        self.frames += 1
+        self.size += size
+
+
+@dataclass(slots=True, eq=False)
+class _Gate:
+    """Counts the frames for one reader since it fell behind."""
+
+    reader: FrameReader
+    waiting: dict[str, _Count] = field(default_factory=dict[str, _Count])
+    together: _Count = field(default_factory=_Count)
+    lost: dict[str, _Count] = field(default_factory=dict[str, _Count])
+
+
+class FrameRelay:
+    """The readers of streams in a space, and what they lose."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        counters: SpaceCounters,
+        allowance: Allowance,
+        *,
+        by_form: Mapping[FrameFormat, Mapping[int, Subscriber]],
+        by_name: Mapping[str, Subscriber],
+        resuming: Mapping[int, Resuming],
+    ) -> None:
+        self._journal = journal
+        self._counters = counters
+        self._most_frames = allowance.max_stream_queued_frames
+        self._most_bytes = allowance.max_stream_queued_bytes
+        self._by_form = by_form
+        self._by_name = by_name
+        self._resuming = resuming
+        # By identity, and only of readers that are behind.
+        self._gates: dict[int, _Gate] = {}
+        self._waiting_bytes = 0
+        self.tell: Callable[[FrameReader, Envelope], None] = _tell_nobody
+        """Sends a draft of the gateway to one reader."""
+
+    def write(self, stream: StreamInfo, frame: bytes) -> None:
+        """Hand a frame to the stream's readers, behind every envelope that came before it."""
+        self._counters.stream_frames += 1
+        size = len(frame)
+        self._waiting_bytes += size
+        # Beyond this all readers lose it, or what waits for a slow disk would be without bounds.
+        kept = frame if self._waiting_bytes <= MAX_WAITING_BYTES else None
+        self._journal.call_when_kept(partial(self._deliver, stream, kept, size))
+
+    def closed(self, stream: str) -> None:
+        """Tell what readers lost of a stream that is closed, before they hear of that."""
+        for gate in tuple(self._gates.values()):
+            gate.waiting.pop(stream, None)
+            self._tell_lost(gate.reader, stream, gate.lost.pop(stream, None))
+
+    def catch_up(self, subscriber: Subscriber) -> None:
+        """Tell a reader that is behind no more what it lost."""
+        gate = self._gates.pop(id(subscriber), None)
+        if gate is not None:
+            for stream, count in gate.lost.items():
+                self._tell_lost(gate.reader, stream, count)
+
+    def remove(self, subscriber: Subscriber) -> None:
+        """Forget a reader that has gone."""
+        self._gates.pop(id(subscriber), None)
+
+    def _deliver(self, stream: StreamInfo, frame: bytes | None, size: int) -> None:
+        self._waiting_bytes -= size
+        for each in self._resuming.values():
+            self._miss(each.subscriber, stream, size)
+        if stream.targets:
+            for name in stream.targets:
+                found = self._by_name.get(name)
+                if found is not None and found.form.pack_frame is not None:
+                    group = {id(found): cast("FrameReader", found)}
+                    packed = None if frame is None else found.form.pack_frame(frame)
+                    self._deliver_to(group, stream.id, packed, size)
+            return
+        # Forms that differ in nothing but their envelopes share one packed frame.
+        packed_by: dict[Callable[[bytes], bytes], bytes | None] = {}
+        for form, subscribers in self._by_form.items():
+            pack = form.pack_frame
+            if pack is not None:
+                if pack not in packed_by:
+                    packed_by[pack] = None if frame is None else pack(frame)
+                group = cast("dict[int, FrameReader]", subscribers)
+                self._deliver_to(group, stream.id, packed_by[pack], size)
+
+    def _deliver_to(
+        self, readers: Mapping[int, FrameReader], stream: str, packed: bytes | None, size: int
+    ) -> None:
+        gates, lost = self._gates, 0
+        for key, reader in readers.items():
+            if (packed is None or reader.paused or key in gates) and not self._admit(
+                reader, stream, size, lost=packed is None
+            ):
+                lost += 1
+            elif packed is not None:
+                reader.deliver(packed)
+        self._counters.stream_frames_lost += lost
+        self._counters.stream_frames_delivered += len(readers) - lost
+
+    def _miss(self, subscriber: Subscriber, stream: StreamInfo, size: int) -> None:
+        """Count a frame that a reader loses since it still reads the envelopes that it missed."""
+        named = getattr(subscriber, "participant", None) in stream.targets
+        if subscriber.form.pack_frame is None or (stream.targets and not named):
+            return
+        reader = cast("FrameReader", subscriber)
+        gate = self._gates.setdefault(id(reader), _Gate(reader))
+        gate.lost.setdefault(stream.id, _Count()).add(size)
+        self._counters.stream_frames_lost += 1
+
+    def _admit(self, reader: FrameReader, stream: str, size: int, *, lost: bool) -> bool:
+        """Count a frame for a reader that is behind; true if it may wait in the queue.
+
+        Once one of a stream is lost, so are all until the reader has caught up: it is told of one
+        gap, at its place, and not of many.
+        """
+        gate = self._gates.get(id(reader))
+        if gate is None:
+            gate = self._gates[id(reader)] = _Gate(reader)
+            reader.ready(partial(self.catch_up, cast("Subscriber", reader)))
+        count = gate.lost.get(stream)
+        if count is None:
+            waiting = gate.waiting.setdefault(stream, _Count())
+            if (
+                not lost
+                and self._fits(waiting, 1, size)
+                and self._fits(gate.together, STREAMS_TOGETHER, size)
+            ):
+                waiting.add(size)
+                gate.together.add(size)
+                return True
+            count = gate.lost[stream] = _Count()
+        count.add(size)
+        return False
+
+    def _fits(self, count: _Count, times: int, size: int) -> bool:
+        return (
+            count.frames < times * self._most_frames
+            and count.size + size <= times * self._most_bytes
+        )
+
+    def _tell_lost(self, reader: FrameReader, stream: str, count: _Count | None) -> None:
+        if count is not None:
+            told = build_lost(stream, count.frames, count.size)
+            name = getattr(reader, "participant", "")
+            self.tell(reader, gateway_draft(kinds.STREAM_LOST, told, to=name))
+
+
+def _tell_nobody(reader: FrameReader, draft: Envelope) -> None:
+    """Drop a draft: the relay belongs to no space yet."""
