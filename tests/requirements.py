@@ -208,6 +208,27 @@ PROPOSAL_TABLE: Final = {
     "5.proposal.told_of_withdraw": "whoever handled it is told after the handler's end",
 }
 
+STREAMS: Final = {
+    "8.frames": "a frame is `#id#data`, text or binary; it leaves as a binary frame, byte for byte",
+    "8.order": "a frame has its place among the envelopes, behind those sent before it",
+    "8.open": "every request is answered by stream/open, to the requester and as news",
+    "8.ids": "ids are unique in a space, and not given again after a restart",
+    "8.targets": "frames go to the targets, or else to all and to their writer",
+    "8.welcome": "every welcome lists the open streams with all that their requests said",
+    "8.writers": "the owner alone grants, revokes and transfers; each is told to all",
+    "8.writer_left": "a writer that leaves may write no longer, and all are told",
+    "8.owner_left": "an owner's streams outlive 30 s of absence, and no process of its own",
+    "8.removed": "the streams of a removed owner, or one that may request no more, are closed",
+    "8.close": "owner, only target and gateway close a stream; no frame follows",
+    "8.paused": "frames of a participant that is paused or shut down are refused",
+    "8.dialects": "members of dialects without streams get the envelopes and no frame",
+    "8.not_journaled": "frames are neither journaled nor resumed",
+    "8.lost": "a reader that is behind loses frames, and is told how many of which stream",
+    "8.bounds": "streams, writers, requests and what waits of them are bounded",
+    "8.bad_frames": "each bad frame gets one clear answer, and the space goes on",
+    "8.http": "over HTTP the same holds, and an answer names the stream",
+}
+
 OWN_TABLE: Final = {
     "5.own.unsent.deadline": "drop it; timeout",
     "5.own.unsent.gives_up": "drop it",
@@ -444,6 +465,7 @@ REQUIREMENTS: Final = (
     | WHO_MAY
     | REQUEST_TABLE
     | PROPOSAL_TABLE
+    | STREAMS
     | OWN_TABLE
     | OVERFLOW
     | RACES

@@ -8,7 +8,7 @@ says so if it is not.
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Level = Literal["MUST", "SHOULD", "MAY", "rule"]
+Level = Literal["MUST", "MUST NOT", "SHOULD", "MAY", "rule"]
 """As the specification writes it; `rule`: stated as a plain fact, without such a word."""
 
 
@@ -324,6 +324,52 @@ C: Final = (
         "3.9.1",
         "a pause may be enforced",
         note="what the participant would begin is refused, never what ends or answers something",
+    ),
+    Line(
+        "C.W18",
+        "MUST",
+        "3.10.1, 3.10.2",
+        "every `stream/request` is answered with `stream/open` and an id of its own",
+        note="wherever it is addressed to; the request goes out first. Limits are announced by"
+        " `limit_exceeded`",
+    ),
+    Line(
+        "C.W19",
+        "MUST",
+        "3.10.1",
+        "a target that is not in the space: `target_not_found`",
+        note="with those that are missing in `targets`",
+    ),
+    Line(
+        "C.W20",
+        "MUST",
+        "3.10.3",
+        "data frames `#streamID#data` keep their boundaries",
+        note="they leave as binary frames, to the targets, or else to all and to their writer;"
+        " members of the other dialects get none",
+    ),
+    Line(
+        "C.W21",
+        "MUST NOT",
+        "3.10.4",
+        "no frames after `stream/close`",
+        note="`unauthorized_stream_write`. Its owner closes a stream, its only target, and the"
+        " gateway; from others a close is refused with `unauthorized`",
+    ),
+    Line(
+        "C.W22",
+        "rule",
+        "3.10.5-7",
+        "only the owner grants, revokes and transfers, with an error for each mistake and an"
+        " acknowledgement for all",
+        note="over a connection and over HTTP alike",
+    ),
+    Line(
+        "C.W23",
+        "rule",
+        "3.10.6",
+        "who leaves may write no longer, but for the owner",
+        note="an owner that is away for 30 s has its streams closed with `owner_left`",
     ),
     Line(
         "C.W24",

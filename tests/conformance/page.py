@@ -58,7 +58,7 @@ def page() -> str:
         HEAD.format(kept=kept, all=len(LINES), differing=len(differing)),
         _table(("line", "what is asked", "what ours does, and why"), map(_difference, differing)),
         "## What is not here\n",
-        _table(("line", "what is asked"), ((f"`{id}`", says) for id, says in NOT_HERE.items())),
+        _not_here(),
     ]
     for title, lines, says in PARTS:
         parts += [f"## {title}\n", f"{says}\n"]
@@ -66,6 +66,12 @@ def page() -> str:
         parts.append(_table(("line", "level, section", "what is asked", "ours"), rows))
         parts += ["### The tests\n", _table(("line", "test"), _shown(lines, tests))]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _not_here() -> str:
+    if not NOT_HERE:
+        return "Nothing: each line has its place above or below.\n"
+    return _table(("line", "what is asked"), ((f"`{id}`", says) for id, says in NOT_HERE.items()))
 
 
 def _difference(line: Line) -> tuple[str, ...]:

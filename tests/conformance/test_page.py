@@ -11,7 +11,7 @@ def test_the_page_is_made_of_the_requirements() -> None:
 
 def test_every_line_of_the_specifications_has_its_place() -> None:
     """Part A has 31 lines, part C 28, part E 10."""
-    listed = {line.id for line in LINES} | set(NOT_HERE) | {f"C.W{n}" for n in range(18, 24)}
+    listed = {line.id for line in LINES} | set(NOT_HERE)
     everything = [
         *(f"A.G{number}" for number in range(1, 32)),
         *(f"C.W{number}" for number in range(1, 29)),

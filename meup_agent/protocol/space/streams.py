@@ -81,7 +81,7 @@ _MICROSECONDS: Final = 1_000_000
 
 
 @dataclass(slots=True, eq=False)
-class OpenStream:
+class ActiveStream:
     """A stream that is open."""
 
     info: StreamInfo
@@ -119,7 +119,7 @@ class StreamStore:
         self._started = started
         self._opened = 0
         # By the id as it stands in a frame, in the order of their opening.
-        self._open: dict[bytes, OpenStream] = {}
+        self._open: dict[bytes, ActiveStream] = {}
         self._encoded: bytes | None = b"[]"
 
     def __len__(self) -> int:
@@ -313,7 +313,7 @@ class StreamStore:
             fields=request.fields,
             about=request.about,
         )
-        stream = OpenStream(info, envelope.replace(), self._new_id())
+        stream = ActiveStream(info, envelope.replace(), self._new_id())
         stream.left_at = None if request.by in self._present else at
         self._open[stream_id.encode()] = stream
         self._change(stream, request.by)
@@ -323,7 +323,7 @@ class StreamStore:
         return Broadcast(msgspec.structs.replace(draft, id=stream.open_id))
 
     def _problem(
-        self, stream: OpenStream, message: StreamMessage, sender: str
+        self, stream: ActiveStream, message: StreamMessage, sender: str
     ) -> tuple[str, str] | tuple[str, str]:
         """The reason for which a participant may not do something with a stream; empty: it may."""
         info = stream.info
@@ -344,7 +344,7 @@ class StreamStore:
             return INVALID_OPERATION, f"{MAX_WRITERS} participants may write to it, and no more"
         return "", ""
 
-    def _find(self, message: StreamMessage) -> OpenStream | None:
+    def _find(self, message: StreamMessage) -> ActiveStream | None:
         """The stream that a message is about: by its id, else by what opened it."""
         named: str = getattr(message, "stream", "")
         if named or not isinstance(message, StreamClose):
@@ -355,18 +355,18 @@ class StreamStore:
                 return stream
         return None
 
-    def _owned_by(self, participant: str) -> list[OpenStream]:
+    def _owned_by(self, participant: str) -> list[ActiveStream]:
         return [each for each in self._open.values() if each.info.owner == participant]
 
-    def _change(self, stream: OpenStream, owner: str) -> None:
+    def _change(self, stream: ActiveStream, owner: str) -> None:
         stream.change(owner)
         self._encoded = None
 
-    def _remove(self, stream: OpenStream) -> None:
+    def _remove(self, stream: ActiveStream) -> None:
         del self._open[stream.id.encode()]
         self._encoded = None
 
-    def _close(self, streams: Iterable[OpenStream], reason: str) -> list[Consequence]:
+    def _close(self, streams: Iterable[ActiveStream], reason: str) -> list[Consequence]:
         """Close some streams for the gateway, and tell everybody why."""
         then: list[Consequence] = []
         for stream in list(streams):

@@ -1,0 +1,277 @@
+"""Streams in a space, decided and handed on without a loop."""
+
+import json
+from typing import Any
+
+import pytest
+
+from meup_agent.protocol.space.frame_relay import MAX_WAITING_BYTES
+from meup_agent.protocol.space.grants import member_capabilities
+from meup_agent.protocol.space.journal import MemoryJournal
+from meup_agent.protocol.space.streams import GRACE_SECONDS, MAX_WRITERS
+from meup_agent.protocol.streams import StreamFrame
+from tests.properties.late_journal import File, LateJournal
+from tests.protocol.space.stream_scene import SECOND, Reader, StreamScene
+
+
+@pytest.fixture
+def scene() -> StreamScene:
+    scene = StreamScene()
+    scene.join("ann", "bob", "cid")
+    return scene
+
+
+def streams_of(reader: Reader) -> Any:
+    (welcome,) = [said for said in reader.heard() if said[0] == "system/welcome"]  # type: ignore[index]
+    return welcome[1]["active_streams"]  # type: ignore[index]
+
+
+@pytest.mark.rule("8.close")
+def test_owner_and_only_target_close_and_no_other(scene: StreamScene) -> None:
+    for name in ("ann", "bob"):
+        stream = scene.open("ann", "bob")
+        scene.say("cid", "stream/close", {"stream_id": stream})
+        assert scene.error("cid") == "unauthorized"
+        scene.host.grants.configure(name, member_capabilities([]))  # no capability is needed
+        scene.say(name, "stream/close", {"stream_id": stream})
+        assert scene.host.streams.active == ()
+        scene.join(name)
+        scene.host.grants.configure(name, scene.host.grants["cid"])
+    stream = scene.open("ann", "bob", "cid")
+    scene.say("bob", "stream/close", {"stream_id": stream})
+    assert scene.error("bob") == "unauthorized"
+
+
+@pytest.mark.rule("8.close")
+def test_close_may_name_what_opened_the_stream(scene: StreamScene) -> None:
+    for by, which in (("ann", "request"), ("ann", "open"), ("bob", "open")):
+        scene.forget()
+        scene.open("ann", "bob")
+        request, said = (json.loads(packed) for packed in scene.readers["bob"].waiting)
+        about = request["id"] if which == "request" else said["id"]
+        scene.say("cid", "stream/close", {}, correlation_id=[about])
+        assert scene.error("cid") == ("stream_not_found" if which == "request" else "unauthorized")
+        scene.say(by, "stream/close", {}, correlation_id=["x", about])
+        assert scene.host.streams.active == ()
+
+
+@pytest.mark.rule("8.owner_left")
+def test_owner_has_a_time_to_come_back(scene: StreamScene) -> None:
+    stream = scene.open("ann")
+    scene.leave("ann")
+    scene.at += round(GRACE_SECONDS * SECOND) - 1
+    scene.host.streams.expire()
+    scene.join("ann")
+    assert [each["stream_id"] for each in streams_of(scene.readers["ann"])] == [stream]
+    scene.write("ann", stream)
+    scene.leave("ann")
+    scene.forget()
+    # A gateway's loop calls it when it is due, and as often as it takes.
+    scene.at += round(GRACE_SECONDS * SECOND)
+    seconds, expire = scene.later.pop()
+    assert (seconds, scene.later) == (GRACE_SECONDS, [])
+    expire()
+    assert scene.readers["bob"].heard() == [
+        ("stream/close", {"stream_id": stream, "reason": "owner_left"})
+    ]
+    assert scene.host.streams.active == ()
+
+
+@pytest.mark.rule("8.owner_left")
+@pytest.mark.parametrize("left_before", [True, False])
+def test_new_process_of_the_owner_ends_the_streams_of_the_old(
+    scene: StreamScene, left_before: bool
+) -> None:
+    stream = scene.open("ann")
+    if left_before:
+        scene.leave("ann")
+    scene.forget()
+    newer = scene.join("ann", resumes=True)
+    assert streams_of(newer) == []
+    assert ("stream/close", {"stream_id": stream, "reason": "owner_left"}) in (
+        scene.readers["bob"].heard()
+    )
+
+
+@pytest.mark.rule("8.owner_left", "8.writer_left")
+def test_connection_that_takes_over_goes_on_writing(scene: StreamScene) -> None:
+    stream = scene.open("ann")
+    scene.say("ann", "stream/grant-write", {"stream_id": stream, "participant_id": "bob"})
+    older = [scene.readers["ann"], scene.readers["bob"]]
+    scene.join("ann", "bob")
+    scene.forget()
+    for name in ("ann", "bob"):
+        scene.write(name, stream)
+    for reader in older:
+        scene.host.receive(reader, f"#{stream}#stale".encode())
+    assert scene.frames("cid") == [b"x", b"x"]
+
+
+@pytest.mark.rule("8.removed")
+def test_removed_owner_takes_its_streams_along(scene: StreamScene) -> None:
+    stream = scene.open("ann")
+    other = scene.open("bob")
+    scene.say("bob", "stream/grant-write", {"stream_id": other, "participant_id": "ann"})
+    scene.forget()
+    kicked = scene.readers["ann"]
+    scene.say("cid", "space/kick", {"participant_id": "ann"})
+    assert kicked.closed
+    for name in (stream, other):
+        scene.host.receive(kicked, f"#{name}#x".encode())
+    heard = scene.readers["bob"].heard()
+    assert ("stream/close", {"stream_id": stream, "reason": "revoked"}) in heard
+    assert not any(isinstance(said, StreamFrame) for said in heard)
+    (left,) = scene.host.streams.active
+    assert left.writers == ("bob",)
+
+
+@pytest.mark.rule("8.removed")
+def test_capability_that_is_revoked_closes_what_it_allowed(scene: StreamScene) -> None:
+    scene.join("dan")
+    scene.host.grants.configure("dan", member_capabilities([]))
+    allowed = {"kind": "stream/request", "payload": {"format": "a"}}
+    grant = scene.say("ann", "capability/grant", {"recipient": "dan", "capabilities": [allowed]})
+    scene.say("dan", "stream/request", {"format": "b"})
+    assert scene.error("dan") == "capability_violation"
+    stream = scene.open("dan", format="a")
+    scene.open("ann", format="a")
+    scene.say("ann", "capability/revoke", {"recipient": "dan", "grant_id": grant})
+    assert ("stream/close", {"stream_id": stream, "reason": "revoked"}) in (
+        scene.readers["bob"].heard()
+    )
+    assert len(scene.host.streams.active) == 1
+
+
+@pytest.mark.rule("8.paused")
+def test_paused_writer_writes_nothing(scene: StreamScene) -> None:
+    stream = scene.open("ann")
+    scene.say("bob", "participant/pause", {}, to=["ann"])
+    scene.forget()
+    scene.write("ann", stream)
+    assert scene.error("ann") == "paused"
+    scene.say("bob", "participant/resume", {}, to=["ann"])
+    scene.write("ann", stream)
+    assert scene.frames("cid") == [b"x"]
+
+
+@pytest.mark.rule("8.writers")
+def test_previous_owner_writes_only_if_it_was_granted_that(scene: StreamScene) -> None:
+    stream = scene.open("ann")
+    scene.say("ann", "stream/transfer-ownership", {"stream_id": stream, "new_owner": "bob"})
+    scene.write("ann", stream)
+    assert scene.error("ann") == "unauthorized_stream_write"
+    scene.say("bob", "stream/grant-write", {"stream_id": stream, "participant_id": "ann"})
+    scene.say("bob", "stream/transfer-ownership", {"stream_id": stream, "new_owner": "ann"})
+    scene.say("ann", "stream/transfer-ownership", {"stream_id": stream, "new_owner": "cid"})
+    scene.forget()
+    scene.write("ann", stream)
+    assert scene.frames("bob") == [b"x"]
+    # It counts for the participant that requested it: no other is left without room by a gift.
+    (info,) = scene.host.streams.active
+    assert (info.owner, info.writers) == ("cid", ("cid", "ann"))
+
+
+@pytest.mark.rule("8.bounds")
+def test_streams_and_writers_are_bounded() -> None:
+    scene = StreamScene(max_open_streams=2, max_space_streams=3)
+    scene.join("ann", "bob", "cid")
+    given = scene.open("ann")
+    scene.say("ann", "stream/transfer-ownership", {"stream_id": given, "new_owner": "bob"})
+    scene.open("ann")
+    scene.say("ann", "stream/request", {})
+    assert scene.error("ann") == "limit_exceeded"
+    own = scene.open("bob")
+    scene.say("cid", "stream/request", {})
+    assert scene.error("cid") == "limit_exceeded"
+    for number in range(MAX_WRITERS - 1):
+        name = f"writer{number}"
+        scene.host.grants.configure(name, scene.host.grants["ann"])
+        scene.join(name)
+        scene.say("bob", "stream/grant-write", {"stream_id": own, "participant_id": name})
+    assert len(next(each for each in scene.host.streams.active if each.id == own).writers) == 64
+    scene.say("bob", "stream/grant-write", {"stream_id": own, "participant_id": "cid"})
+    assert scene.error("bob") == "invalid_operation"
+
+
+@pytest.mark.rule("8.ids", "8.not_journaled")
+def test_streams_end_with_the_gateway_and_their_ids_are_not_given_again() -> None:
+    at = [0]
+    journal = MemoryJournal(lambda: at[0])
+    scene = StreamScene(journal=journal)
+    scene.join("ann")
+    old = scene.open("ann")
+    kept = journal.latest("demo")
+    scene.write("ann", old)
+    assert journal.latest("demo") == kept
+    again = StreamScene(journal=journal, at=scene.at + 1)
+    assert streams_of(again.join("ann")) == []
+    again.write("ann", old)
+    assert again.error("ann") == "unauthorized_stream_write"
+
+
+@pytest.mark.rule("8.lost", "8.bounds")
+def test_slow_reader_loses_frames_and_is_told_how_many() -> None:
+    scene = StreamScene(max_stream_queued_frames=2)
+    scene.join("ann", "bob", "cid")
+    one, two = scene.open("ann"), scene.open("ann")
+    scene.forget()
+    bob = scene.readers["bob"]
+    bob.paused = True
+    for number in range(5):
+        scene.write("ann", one, b"%d" % number)
+    scene.write("ann", two, b"a")
+    scene.say("ann", "chat", {"text": "hi"})
+    assert len(scene.frames("cid")) == 6  # the others lose nothing
+    assert [said for said in bob.heard() if isinstance(said, StreamFrame)] == [
+        StreamFrame(one, b"0"),
+        StreamFrame(one, b"1"),
+        StreamFrame(two, b"a"),
+    ]
+    scene.say("ann", "stream/close", {"stream_id": two})  # nothing of it was lost
+    bob.catch_up()
+    scene.write("ann", one, b"5")
+    assert [said for said in bob.heard() if isinstance(said, StreamFrame) or said[0] != "chat"] == [
+        ("stream/close", {"stream_id": two}),
+        ("stream/lost", {"stream_id": one, "frames": 3, "bytes": 3 * len(f"#{one}#0")}),
+        StreamFrame(one, b"5"),
+    ]
+    assert (scene.counters.stream_frames, scene.counters.stream_frames_lost) == (7, 3)
+    assert not bob.closed
+
+
+@pytest.mark.rule("8.lost")
+def test_loss_is_told_before_the_end(scene: StreamScene) -> None:
+    stream = scene.open("ann")
+    scene.forget()
+    bob = scene.readers["bob"]
+    bob.paused = True
+    scene.write("ann", stream, b"x" * 300_000)
+    scene.say("ann", "stream/close", {"stream_id": stream})
+    bob.catch_up()
+    assert [said[0] for said in bob.heard()] == ["stream/lost", "stream/close"]  # type: ignore[index]
+
+
+@pytest.mark.rule("8.order", "8.bounds")
+def test_frames_keep_their_place_while_the_journal_is_behind() -> None:
+    journal = LateJournal(File(), lambda: 0)
+    scene = StreamScene(journal=journal)
+    scene.join("ann", "bob")
+    journal.commit(100)
+    stream = scene.open("ann")
+    journal.commit(100)
+    scene.forget()
+    scene.say("ann", "chat", {"text": "hi"})
+    scene.write("ann", stream, b"1")
+    large = b"x" * (MAX_WAITING_BYTES // 2)
+    for _ in range(3):
+        scene.write("ann", stream, large)
+    scene.say("ann", "stream/close", {"stream_id": stream})
+    assert scene.readers["bob"].heard() == []
+    journal.commit(100)
+    heard = scene.readers["bob"].heard()
+    frames = [said for said in heard if isinstance(said, StreamFrame)]
+    assert heard[0] == ("chat", {"text": "hi"})
+    assert heard[1] == StreamFrame(stream, b"1")
+    assert len(frames) < 4
+    assert heard[-1][0] == "stream/close"  # type: ignore[index]
+    assert scene.counters.stream_frames_lost
