@@ -11,6 +11,7 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.space.decisions import (
     MAX_ERROR_CHARS,
     Acceptance,
+    Broadcast,
     Decision,
     Discard,
     Refusal,
@@ -100,8 +101,9 @@ def test_welcome_and_presence() -> None:
     assert joined.presence.kind == "system/presence"
     assert joined.presence.to == ()
     assert joined.presence.payload == {"event": "join", "participant": alice}
-    left = space.leave("alice")
-    assert left.payload == {"event": "leave", "participant": {"id": "alice"}}
+    (left,) = space.leave("alice")
+    assert isinstance(left, Broadcast)
+    assert left.draft.payload == {"event": "leave", "participant": {"id": "alice"}}
     assert "alice" not in space
 
 
