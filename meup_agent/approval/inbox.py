@@ -72,6 +72,7 @@ class Inbox(AsyncContextManagerMixin):
             :mod:`~meup_agent.approval.past_proposals` reads them.
         before: Proposals of before we came, of which the gateway did not tell when we joined.
         has_no_tools: True for participants that are known to have no tools, and are not asked.
+        rejected: The proposer and id of those that we have rejected before we came.
 
     Attributes:
         left_out: Proposals that were left out since too many wait.
@@ -84,10 +85,12 @@ class Inbox(AsyncContextManagerMixin):
         past: Iterable[PastProposal] = (),
         before: Iterable[Envelope] = (),
         has_no_tools: Callable[[str], bool] | None = None,
+        rejected: Iterable[tuple[str, str]] = (),
     ) -> None:
         self._space = space
         self._feed = ProposalFeed(space)
         self._before = tuple(before)
+        self._rejected = frozenset(rejected)
         self._history = ProposalHistory()
         for each in past:
             self._history.note(each)
@@ -368,6 +371,8 @@ class Inbox(AsyncContextManagerMixin):
         mine = next((each for each in item.rejections if each.by == me), None)
         if mine is not None:
             return ItemLeft(item, Departure.REJECTED, mine.by, mine.reason)
+        if (item.proposer, item.id) in self._rejected:
+            return ItemLeft(item, Departure.REJECTED, me)
         # One for who is not here may come back with them.
         is_ours = item.may or self._offers.allowed(item.call)
         return None if is_ours else ItemLeft(item, Departure.NOT_OURS)

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.util import find_spec
-from typing import Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import anyio
 import typer
@@ -30,6 +30,9 @@ from meup_agent.errors import MeupError, NotOffered
 from meup_agent.protocol.exchange import Mode
 from meup_agent.protocol.outcomes import value_of
 from meup_agent.reasons import Reason
+
+if TYPE_CHECKING:
+    from meup_agent.client.space import Space
 
 PAST_SECONDS: Final = 5.0
 """Wait for what was before; the inbox is shown without it then."""
@@ -136,7 +139,7 @@ async def _show_live(
 
     space = session.space
     past = await _past_of(session, where)
-    box = Inbox(space, past=past.decided, before=past.waiting)
+    box = _inbox(space, past)
     async with box, Notifier(notify) as told:
         me, name = visible(space.me, MAX_NAME), visible(session.space_name, MAX_NAME)
 
@@ -170,6 +173,10 @@ async def _past_of(session: CommandSession, where: BesideOptions) -> SpacePast:
     return SpacePast()
 
 
+def _inbox(space: Space, past: SpacePast) -> Inbox:
+    return Inbox(space, past=past.decided, before=past.waiting, rejected=past.rejected)
+
+
 def _http_of(where: Address, url: str) -> HttpAddress:
     return HttpAddress(url, where.token, where.space)
 
@@ -198,7 +205,7 @@ def _session(ctx: typer.Context, where: BesideOptions, result: ResultOptions) ->
 async def _opened(session: CommandSession) -> AsyncGenerator[Inbox]:
     """The inbox, once it knows what it can know."""
     past = await read_past(session.api, session.space)
-    async with Inbox(session.space, past=past.decided, before=past.waiting) as box:
+    async with _inbox(session.space, past) as box:
         await box.settle(SETTLE_SECONDS)
         yield box
 

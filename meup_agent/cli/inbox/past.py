@@ -13,6 +13,7 @@ import anyio
 from meup_agent.approval.past_proposals import MAX_PAST, past_of_documents
 from meup_agent.cli.failures import Failure
 from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.payloads import objects_in
 
 if TYPE_CHECKING:
     from meup_agent.approval.proposal_history import PastProposal
@@ -29,10 +30,17 @@ MAX_WAITING: Final = 2_000
 
 
 class SpacePast(NamedTuple):
-    """The proposals of before we came: the decided ones, oldest first, and the open ones."""
+    """The proposals of before we came.
+
+    Attributes:
+        decided: Those that were decided, oldest first.
+        waiting: Open ones that the gateway did not tell of when we joined.
+        rejected: The proposer and id of open ones that we have rejected.
+    """
 
     decided: tuple[PastProposal, ...] = ()
     waiting: tuple[Envelope, ...] = ()
+    rejected: tuple[tuple[str, str], ...] = ()
 
 
 async def read_past(api: HttpApi, space: Space) -> SpacePast:
@@ -48,13 +56,19 @@ async def read_past(api: HttpApi, space: Space) -> SpacePast:
         # Those that have waited the longest come before the latest ones.
         for each in await api.recent(MAX_WAITING, state=str(ProposalState.PENDING)):
             waiting[int(each["seq"])] = each
+    rejected = tuple(
+        (str(each.get("proposer")), str(each.get("id")))
+        for each in waiting.values()
+        if any(no.get("by") == space.me for no in objects_in(each.get("rejections")))
+    )
     known = {(each.proposer, each.id) for each in space.proposals}
     missing = [
         seq
         for seq, each in sorted(waiting.items())
         if (each.get("proposer"), each.get("id")) not in known and each.get("proposer") != space.me
     ]
-    return SpacePast(tuple(past_of_documents(latest)), tuple(await _envelopes(api, missing)))
+    found = await _envelopes(api, missing)
+    return SpacePast(tuple(past_of_documents(latest)), tuple(found), rejected)
 
 
 async def _envelopes(api: HttpApi, numbers: list[int]) -> list[Envelope]:

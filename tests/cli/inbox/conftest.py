@@ -1,0 +1,146 @@
+"""A person at the command line of an inbox, beside tools, a reviewer, and two that propose."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from meup_agent import Agent, Space
+from meup_agent.approval import Reviewer
+from meup_agent.cli.program import run
+from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from meup_agent.protocol import kinds
+from meup_agent.protocol.payloads import build_proposal
+from tests.cli.conftest import Done
+
+PROPOSE = [{"kind": "mcp/proposal"}, {"kind": "mcp/withdraw"}]
+PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
+    "files": [{"kind": "*"}],
+    "reviewer": [{"kind": "*"}],
+    "alice": [{"kind": "*"}],
+    "reader": [{"kind": "chat"}],
+    "bot": PROPOSE,
+    "bot2": PROPOSE,
+}
+POLICY = """
+rules:
+  - quorum: {tool: deploy, of: 2, among: [alice, lead], name: four eyes}
+"""
+
+
+def _files(calls: list[dict[str, Any]]) -> Agent:
+    files = Agent("files")
+
+    @files.tool
+    async def write(path: str, text: str = "") -> str:
+        calls.append({"path": path, "text": text})
+        return f"wrote {path}"
+
+    @files.tool(destructive=True)
+    async def wipe(disk: str) -> str:
+        raise ValueError(disk)
+
+    @files.tool
+    async def deploy(version: int) -> int:
+        return version
+
+    return files
+
+
+class Office:
+    """A space with tools and a reviewer, two that propose, and the command line of a person."""
+
+    def __init__(self, gateway: ThreadedGateway, portal: BlockingPortal) -> None:
+        self.gateway = gateway
+        self.calls: list[dict[str, Any]] = []
+        self.spaces: dict[str, Space] = {}
+        self._portal = portal
+
+    @asynccontextmanager
+    async def joined(self, agents: dict[str, Agent | Reviewer]) -> AsyncGenerator[None]:
+        """Let these join, for the length of a block."""
+        async with AsyncExitStack() as stack:
+            for name, each in agents.items():
+                token = self.gateway.token(name)
+                joining = each.join(self.gateway.url, space="demo", token=token, grace=0.0)
+                self.spaces[name] = await stack.enter_async_context(joining)
+            yield
+
+    def propose(
+        self, tool: str, by: str = "bot", seconds: float = 60, to: str = "alice", **arguments: Any
+    ) -> str:
+        """Propose a call without waiting for its end; the proposal's id."""
+        payload = build_proposal(
+            "tools/call",
+            {"name": tool, "arguments": arguments},
+            target="files",
+            expires=datetime.now(UTC) + timedelta(seconds=seconds),
+        )
+        send = partial(self.spaces[by].send, kinds.MCP_PROPOSAL, payload, to=to)
+        sent: str = self._portal.call(send)
+        return sent
+
+    def withdraw(self, proposal: str, by: str = "bot") -> None:
+        """Withdraw what was proposed so."""
+        payload = {"reason": "other"}
+        send = partial(self.spaces[by].send, kinds.MCP_WITHDRAW, payload, correlation=proposal)
+        self._portal.call(send)
+
+
+@pytest.fixture(scope="module")
+def office(tmp_path_factory: pytest.TempPathFactory) -> Generator[Office]:
+    policy: Path = tmp_path_factory.mktemp("policy") / "policy.yaml"
+    policy.write_text(POLICY)
+    with Gateway("demo", PARTICIPANTS).in_thread() as gateway, start_blocking_portal() as portal:
+        office = Office(gateway, portal)
+        agents: dict[str, Agent | Reviewer] = {
+            "files": _files(office.calls),
+            "reviewer": Reviewer(policy),
+            "bot": Agent("bot"),
+            "bot2": Agent("bot2"),
+        }
+        with portal.wrap_async_context_manager(office.joined(agents)):
+            yield office
+
+
+class Person:
+    """Runs `meup inbox` in this process."""
+
+    def __init__(
+        self, office: Office, capfd: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch
+    ) -> None:
+        self.office = office
+        self._capfd, self._patch = capfd, patch
+        self.be("alice")
+
+    def be(self, name: str) -> None:
+        """Become a participant."""
+        gateway = self.office.gateway
+        self._patch.setenv("MEUP_URL", gateway.url)
+        self._patch.setenv("MEUP_SPACE", "demo")
+        self._patch.setenv("MEUP_TOKEN", gateway.token(name))
+
+    def forget(self, *names: str) -> None:
+        """Take variables out of the environment."""
+        for each in names:
+            self._patch.delenv(each)
+
+    def __call__(self, *arguments: str) -> Done:
+        code = run(["inbox", *arguments])
+        said = self._capfd.readouterr()
+        return Done(code, said.out, said.err)
+
+
+@pytest.fixture
+def meup(
+    office: Office, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Person]:
+    yield Person(office, capfd, monkeypatch)
+    office.calls.clear()

@@ -1,0 +1,207 @@
+"""`meup inbox list`, `show`, `approve`, `reject` and `vote`: one command, one decision."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from meup_agent.cli import exit_codes
+from meup_agent.cli.inbox.rows import MAX_SHOWN
+from tests.cli.inbox.conftest import Office, Person
+from tests.cli.stage import HOSTILE
+
+
+def listed(meup: Person) -> dict[str, dict[str, Any]]:
+    """What waits, by id."""
+    done = meup("list", "--json")
+    assert (done.code, done.err) == (0, "")
+    return {each["proposal"]: each for each in json.loads(done.out)["proposals"]}
+
+
+def test_a_proposal_is_listed_shown_and_approved(meup: Person, office: Office) -> None:
+    later = office.propose("write", path="b.md", seconds=600)
+    first = office.propose("write", path="a.md", text="x\ny")
+    assert list(listed(meup)) == [first, later]
+    line = meup("list").out.splitlines()[0]
+    assert line.startswith(f"{first[:12]}   ")
+    assert 'left  bot: files.write(path="a.md", text="x\\ny")  [approve, reject]' in line
+    shown = meup("show", first[:8])
+    assert "you may: approve, reject" in shown.out
+    assert 'path: "a.md"' in shown.out
+    assert "  │ x\n" in shown.out
+    done = meup("approve", first[:8], "--yes")
+    assert (done.code, done.out) == (0, f"{first}: wrote a.md\n")
+    # What it has shown before is on standard error, so that a program gets the result alone.
+    assert 'path: "a.md"' in done.err
+    assert office.calls == [{"path": "a.md", "text": "x\ny"}]
+    again = meup("show", later)
+    assert "Differs from the last one, fulfilled by alice:" in again.out
+    assert '- "a.md"' in again.out
+    assert "1 fulfilled of its last 1" in again.out
+    office.withdraw(later)
+
+
+def test_several_are_approved_by_their_list_once_each(meup: Person, office: Office) -> None:
+    ids = [office.propose("write", path=path) for path in ("a", "b", "c")]
+    done = meup("approve", ids[0], ids[1], ids[0], "--yes", "--json")
+    results = json.loads(done.out)["proposals"]
+    assert [(each["proposal"], each["result"]) for each in results] == [
+        (ids[0], "wrote a"),
+        (ids[1], "wrote b"),
+    ]
+    assert sorted(each["path"] for each in office.calls) == ["a", "b"]
+    assert list(listed(meup)) == [ids[2]]
+    office.withdraw(ids[2])
+
+
+def test_one_that_fails_is_told_and_has_its_exit_code(meup: Person, office: Office) -> None:
+    fine, fails = office.propose("write", path="a"), office.propose("wipe", disk="sda")
+    done = meup("approve", fine, fails, "--yes")
+    assert done.code == exit_codes.TOOL_FAILED
+    assert f"{fine}: wrote a" in done.out
+    assert "1 of 2 approvals failed" in done.err
+    # Below all that was shown, where it has not scrolled away.
+    assert f"! {fails[:12]}: files marks it as destructive" in done.err.split("approve it")[-1]
+
+
+def test_nothing_is_approved_unasked_without_a_terminal(meup: Person, office: Office) -> None:
+    proposal = office.propose("write", path="a")
+    done = meup("approve", proposal)
+    assert done.code == exit_codes.USAGE
+    assert "give --yes to approve it" in done.err
+    assert (office.calls, list(listed(meup))) == ([], [proposal])
+    office.withdraw(proposal)
+
+
+def test_a_long_call_is_shown_whole_before_it_is_approved(meup: Person, office: Office) -> None:
+    text = "x" * MAX_SHOWN + "the end"
+    proposal = office.propose("write", path="a", text=text)
+    for verb in (("show",), ("approve", "--yes")):
+        done = meup(verb[0], proposal, *verb[1:])
+        assert done.code == 0
+        assert f'{text}"\n' in done.out + done.err
+        assert "more characters" not in done.out + done.err
+    assert office.calls == [{"path": "a", "text": text}]
+
+
+def test_a_rejection_reaches_the_proposer_with_its_words(meup: Person, office: Office) -> None:
+    proposal = office.propose("write", path="a")
+    done = meup("reject", proposal, "--reason", "unsafe", "--explain", "not today", "--json")
+    assert json.loads(done.out) == {"rejected": [{"proposal": proposal, "proposer": "bot"}]}
+    # Its proposer may wait for others on; a second decision of ours is refused all the same.
+    assert listed(meup) == {}
+    for verb in (["reject"], ["approve", "-y"]):
+        again = meup(verb[0], proposal, *verb[1:])
+        assert again.code != 0
+        assert "does not wait for you" in again.err
+    office.withdraw(proposal)
+
+
+def test_a_vote_is_counted_and_may_be_changed(meup: Person, office: Office) -> None:
+    proposal = office.propose("deploy", to="reviewer", version=7)
+    found = listed(meup)[proposal]
+    assert (found["may"], found["rule"]["name"]) == (["reject", "vote"], "four eyes")
+    shown = meup("show", proposal).out
+    assert "asked by four eyes (rule 1) of reviewer" in shown
+    assert "votes 0 of 2  not yet: alice, lead" in shown
+    done = meup("vote", proposal, "approve", "--explain", "go")
+    assert (done.code, done.err) == (0, "meup: your vote is counted: 1 of 2 are for it\n")
+    assert "✓ alice" in meup("show", proposal).out
+    # Approving is a vote here: to carry it out would go past the others.
+    assert json.loads(meup("approve", proposal, "-y", "--json").out)["proposals"] == [
+        {"proposal": proposal, "proposer": "bot", "voted": "approve"}
+    ]
+    changed = meup("vote", proposal, "reject", "--json")
+    assert json.loads(changed.out)["votes"] == {"alice": "reject"}
+    office.withdraw(proposal)
+
+
+def test_a_vote_is_one_of_two_words(meup: Person) -> None:
+    done = meup("vote", "0123", "perhaps")
+    assert (done.code, "a vote is approve or reject" in done.err) == (exit_codes.USAGE, True)
+
+
+def test_a_vote_where_none_is_counted_is_refused(meup: Person, office: Office) -> None:
+    proposal = office.propose("write", path="a")
+    done = meup("vote", proposal, "approve")
+    assert done.code != 0
+    assert "no votes are counted" in done.err
+    office.withdraw(proposal)
+
+
+def test_one_who_may_nothing_has_an_empty_inbox(meup: Person, office: Office) -> None:
+    proposal = office.propose("write", path="a")
+    meup.be("reader")
+    done = meup("list")
+    assert (done.code, done.out, done.err) == (0, "", "meup: nothing waits for you\n")
+    for verb in (["show"], ["approve", "-y"], ["reject"]):
+        refused = meup(verb[0], proposal, *verb[1:])
+        assert refused.code != 0
+        assert "does not wait for you" in refused.err
+    assert office.calls == []
+    office.withdraw(proposal)
+
+
+def test_an_id_that_means_several_or_none_is_refused(meup: Person, office: Office) -> None:
+    ids = [office.propose("write", path="a"), office.propose("write", path="b")]
+    done = meup("approve", "", "--yes")
+    assert (done.code, "several proposals are meant by ''" in done.err) == (2, True)
+    assert "knows no proposal" in meup("show", "no such").err
+    office.withdraw(ids[0])
+    assert "withdrawn" in meup("show", ids[0]).err
+    assert office.calls == []
+    office.withdraw(ids[1])
+
+
+def test_what_strangers_wrote_is_escaped(meup: Person, office: Office) -> None:
+    proposal = office.propose("write", path=HOSTILE, text="wr\u0456te")
+    for done in (meup("list"), meup("show", proposal), meup("approve", proposal)):
+        said = done.out + done.err
+        assert "\\u202egnp.exe" in said
+        assert all(each.isprintable() for each in said.replace("\n", ""))
+    assert "! its arguments have" in meup("show", proposal).out
+    office.withdraw(proposal)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "behind"])
+def test_each_command_takes_the_options_of_the_screen(
+    meup: Person, office: Office, before: bool
+) -> None:
+    proposal = office.propose("write", path="a")
+    token = office.gateway.token("alice")
+    where = ["--url", office.gateway.url, "--space", "demo", "--token", token]
+    where += ["--participant", "alice", "--no-color"]
+    meup.forget("MEUP_URL", "MEUP_SPACE", "MEUP_TOKEN")
+    done = meup(*where, "list") if before else meup("list", *where)
+    assert (done.code, proposal[:12] in done.out) == (0, True)
+    office.withdraw(proposal)
+
+
+def test_an_option_behind_a_command_comes_first(meup: Person, office: Office) -> None:
+    token = office.gateway.token("alice")
+    done = meup("--url", "ws://localhost:1", "--token", "wrong", "list", "--http")
+    assert done.code == exit_codes.USAGE
+    done = meup("--token", "wrong", "--url", "ws://localhost:1", "list", "--token", token)
+    assert done.code == exit_codes.NO_CONNECTION
+    done = meup("--token", "wrong", "list", "--token", token, "--url", office.gateway.url)
+    assert (done.code, done.err) == (0, "meup: nothing waits for you\n")
+
+
+def test_another_name_than_the_tokens_is_refused(meup: Person) -> None:
+    done = meup("list", "--participant", "bob")
+    assert (done.code, "the token is alice's, not 'bob''s" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize("option", [["--notify", "bell"], ["--light"]])
+def test_options_of_the_live_screen_are_refused_elsewhere(meup: Person, option: list[str]) -> None:
+    done = meup(*option, "list")
+    assert (done.code, "are for the live screen" in done.err) == (exit_codes.USAGE, True)
+
+
+def test_without_a_terminal_the_inbox_is_its_list(meup: Person, office: Office) -> None:
+    proposal = office.propose("write", path="a")
+    done = meup()
+    assert (done.code, proposal[:12] in done.out, done.err) == (0, True, "")
+    office.withdraw(proposal)
