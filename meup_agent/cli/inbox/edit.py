@@ -80,25 +80,37 @@ async def run_editor(text: str, suspended: Callable[[], AbstractContextManager[N
         EditRefused: There is no editor, or it failed.
     """
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-    handle, name = tempfile.mkstemp(prefix="meup-edit-", suffix=".json")
-    path = anyio.Path(name)
     try:
-        with open(handle, "w", encoding="utf-8") as file:  # noqa: ASYNC230 - a few bytes
-            file.write(text)
-        command = [*shlex.split(editor), name]
+        command = shlex.split(editor)
+    except ValueError as error:
+        raise EditRefused(f"{editor!r} cannot be read ({error}); set EDITOR") from None
+    # A folder of its own, which no other user reads: an editor leaves copies beside a file.
+    with tempfile.TemporaryDirectory(prefix="meup-edit-", ignore_cleanup_errors=True) as folder:
+        path = anyio.Path(folder, "arguments.json")
+        await path.write_text(text, encoding="utf-8")
         with suspended():
-            try:
-                process = await anyio.open_process(command, stdin=None, stdout=None, stderr=None)
-                code = await process.wait()
-            except OSError as error:
-                why = (error.strerror or "unknown reason").lower()
-                raise EditRefused(f"{editor} cannot be started ({why}); set EDITOR") from None
+            code = await _run([*command, str(path)], editor)
         if code:
             raise EditRefused(f"{editor} ended with {code}, so nothing was sent")
-        if (await path.stat()).st_size > MAX_EDITED:
-            raise EditRefused("what you wrote is too large, so nothing was sent")
-        return await path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise EditRefused("what you wrote is no text in UTF-8, so nothing was sent") from None
-    finally:
-        os.unlink(name)
+        try:
+            if (await path.stat()).st_size > MAX_EDITED:
+                raise EditRefused("what you wrote is too large, so nothing was sent")
+            return await path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise EditRefused("what you wrote is no text in UTF-8, so nothing was sent") from None
+        except OSError as error:
+            why = (error.strerror or "unknown reason").lower()
+            raise EditRefused(
+                f"what you wrote cannot be read ({why}), so nothing was sent"
+            ) from None
+
+
+async def _run(command: list[str], editor: str) -> int:
+    try:
+        async with await anyio.open_process(
+            command, stdin=None, stdout=None, stderr=None
+        ) as process:
+            return await process.wait()
+    except OSError as error:
+        why = (error.strerror or "unknown reason").lower()
+        raise EditRefused(f"{editor} cannot be started ({why}); set EDITOR") from None
