@@ -12,6 +12,7 @@ import anyio
 
 from meup_agent.agent.agent import Agent
 from meup_agent.approval import Inbox
+from meup_agent.approval.past_proposals import past_of_audit
 from meup_agent.approval.seat import SEATED, keep_seat
 from meup_agent.errors import MeupError
 from meup_agent.gateway.admission import UNAVAILABLE
@@ -26,6 +27,7 @@ from meup_agent.session.settings import Settings
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
+    from meup_agent.approval.proposal_history import PastProposal
     from meup_agent.client.space import Space
     from meup_agent.gateway.auth import Identity
     from meup_agent.gateway.console.feed import InboxFeed
@@ -158,6 +160,7 @@ class PersonPresences:
             Inbox(
                 space,
                 before=await self._older(identity),
+                past=self._past(identity),
                 has_no_tools=filter_of(self._runtime.spaces[identity.space]).is_seated,
             ) as inbox,
         ):
@@ -201,6 +204,10 @@ class PersonPresences:
         after = self._replayed_after(host)
         found = await self._open_proposals(host)
         return [each.record.envelope for each in found if each.first.seq <= after]
+
+    def _past(self, identity: Identity) -> list[PastProposal]:
+        """The latest decided proposals, as far as the audit has been brought up to date."""
+        return past_of_audit(proposals_of(self._runtime.spaces[identity.space]).audit.proposals)
 
     async def _open_proposals(self, host: SpaceServer) -> list[ProposalAudit]:
         proposals = proposals_of(host)

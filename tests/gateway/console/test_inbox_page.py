@@ -147,3 +147,23 @@ async def test_dangerous_call_asks_for_the_word(site: Site) -> None:
     assert site.ran == []
     answer = await browser.submit("/inbox", f"/inbox/{key}/approve", word=" Approve ")
     assert answer.status_code == 303
+
+
+async def test_card_tells_the_record_and_what_differs_from_before_one_signed_in(
+    site: Site,
+) -> None:
+    proposer = await proposer_of(site)
+    other = await site.browser("other")
+    before = await site.propose(proposer, {"path": "a.md", "text": "then"}, to="other")
+    key = ""
+    while not key:
+        found = re.search(r'data-key="([0-9a-f]{24})"', (await other.get("/inbox")).text)
+        key = found[1] if found else ""
+    await other.submit("/inbox", f"/inbox/{key}/reject", reason="unsafe")
+    assert isinstance(await before.outcome(), Rejection)
+    await site.propose(proposer, {"path": "a.md", "text": "now"})
+    page, _ = await card(await site.browser("you"))
+    assert "Its last 1: 1 rejected." in page
+    assert 'class="was"><code>then</code>' in page
+    assert 'class="is"><code>now</code>' in page
+    assert "That one was rejected by" in page
