@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Page, Playwright, async_playwright
+from playwright.async_api import Browser, Dialog, Page, Playwright, async_playwright
 
+from meup_agent.gateway.config import Config
 from tests.console_browser.axe import SCRIPT
 from tests.gateway.console.conftest import Site, open_site
 
@@ -61,6 +62,7 @@ class Desk:
         self.url = f"{site.gateway.http_url}/console"
         self.problems: list[str] = []
         self.expected: list[Callable[[str], bool]] = []
+        self.requests: list[str] = []
         self._chromium = chromium
         self._stack = stack
 
@@ -82,7 +84,13 @@ class Desk:
         page.set_default_timeout(SECONDS)
         page.on("console", lambda message: self.problems.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
+        page.on("dialog", self._dismiss)
+        page.on("request", lambda request: self.requests.append(request.url))
         return page
+
+    async def _dismiss(self, dialog: Dialog) -> None:
+        self.problems.append(f"dialog: {dialog.message}")
+        await dialog.dismiss()
 
     def expect(self, *words: str) -> None:
         """Let a page say what a test provokes, for example that its connection was refused."""
@@ -92,11 +100,12 @@ class Desk:
         """Fail if a page has said something else."""
         left = [each for each in self.problems if not any(ok(each) for ok in self.expected)]
         assert left == []
+        assert [each for each in self.requests if not each.startswith(f"{self.url}/")] == []
 
 
 @asynccontextmanager
-async def open_desk(chromium: Browser) -> AsyncGenerator[Desk]:
-    async with open_site() as site:
+async def open_desk(chromium: Browser, config: Config | None = None) -> AsyncGenerator[Desk]:
+    async with open_site(config) as site:
         async with AsyncExitStack() as pages:
             desk = Desk(site, chromium, pages)
             yield desk

@@ -123,11 +123,21 @@ class SpaceFeed:
         if not self.queues.wants("space"):
             self._seen = until
             return
+        entries: list[Entry] = []
+        after = max(self._seen, host.journal.floor(host.name))
         try:
-            entries = await read_journal(
-                host, after=max(self._seen, host.journal.floor(host.name)), until=until,
-                limit=MAX_ROWS_PUSHED + 1,
-            )  # fmt: skip
+            # As many as it takes: a journal hands over a few megabytes at a time.
+            while (
+                after < until
+                and len(entries) <= MAX_ROWS_PUSHED
+                and (
+                    page := await read_journal(
+                        host, after=after, until=until, limit=MAX_ROWS_PUSHED + 1
+                    )
+                )
+            ):
+                entries += page
+                after = page[-1].seq
         except Problem:
             return
         self._seen = until

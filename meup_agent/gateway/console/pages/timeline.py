@@ -125,8 +125,13 @@ async def newest_before(host: SpaceServer, before: int) -> list[Entry]:
     upper = before - 1
     while len(found) < PAGE_ROWS and upper > floor:
         lower = max(floor, upper - step)
-        page = list(await read_journal(host, after=lower, until=upper, limit=step))
-        found = [*page, *found]
+        stretch: list[Entry] = []
+        after = lower
+        # As many as it takes: a journal hands over a few megabytes at a time.
+        while page := await read_journal(host, after=after, until=upper, limit=step):
+            stretch += page
+            after = page[-1].seq
+        found = [*stretch, *found]
         upper, step = lower, min(step * 2, 10_000)
     return found[-PAGE_ROWS:]
 
