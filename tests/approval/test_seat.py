@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
+
 import anyio
 import pytest
 
-from meup_agent import Agent
-from meup_agent.approval.seat import SEATED
+from meup_agent import Agent, Space
+from meup_agent.approval.seat import SEATED, keep_seat
 from meup_agent.protocol import kinds, payloads
 from tests.interaction.people import PATIENCE, Meeting, join, raw, until
 
@@ -27,3 +29,32 @@ async def test_a_flood_of_proposals_is_left_to_the_person(meeting: Meeting) -> N
             assert payloads.read_response(answer.payload)[0]["tools"] == []
             await until(lambda: len(seat.proposals) == 1_000)
             assert all(each.state.is_pending and not each.rejections for each in seat.proposals)
+
+
+@pytest.mark.rule("5.control.shutdown", "3.control.rejoin")
+async def test_seat_that_was_shut_down_is_taken_again(meeting: Meeting) -> None:
+    """A person cannot be shut out of the page: the seat leaves, and comes back."""
+
+    def is_there(space: Space) -> bool:
+        return any(each.id == "reviewer" for each in space.participants)
+
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, "tools") as boss,
+            join(meeting, Agent("page"), "reviewer", observe=True) as page,
+            anyio.create_task_group() as tasks,
+        ):
+            joins: list[Agent] = []
+
+            def sit(agent: Agent) -> AbstractAsyncContextManager[Space]:
+                joins.append(agent)
+                return join(meeting, agent, "reviewer", settings=SEATED)
+
+            tasks.start_soon(keep_seat, page, sit)
+            for _ in range(3):
+                await until(lambda: is_there(boss))
+                came = len(joins)
+                await boss.shutdown("reviewer")
+                await until(lambda came=came: len(joins) > came)  # type: ignore[misc]
+            await until(lambda: is_there(boss))
+            tasks.cancel_scope.cancel()
