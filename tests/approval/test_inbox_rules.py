@@ -227,3 +227,19 @@ async def test_a_reviewer_that_refuses_a_vote_is_heard(meeting: Meeting) -> None
             with pytest.raises(RequestError, match="no vote of proposer"):
                 await o.inboxes["second"].vote(item, approve=True)
             assert item.left is None
+
+
+@pytest.mark.parametrize("meeting", ["memory"], indirect=True)
+async def test_of_two_reviewers_the_one_that_counts_votes_is_shown(
+    meeting: Meeting, path: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text("rules: [{ask: {tool: deploy, name: other}}]")
+    async with office(meeting, "second", policy=path) as o:
+        another = Reviewer(other).join(meeting.connector("deep"), token=meeting.token("deep"))
+        async with another, o.proposer.propose("tools", "deploy", {"version": 7}):
+            item = await o.until("second", ruled)
+            await o.inboxes["second"].settle()
+            assert item.rule is not None
+            assert (item.rule.reviewer, item.rule.name) == ("reviewer", "four eyes")
+            assert item.may == {Verb.VOTE, Verb.REJECT}

@@ -267,3 +267,32 @@ async def test_votes_that_do_not_come_approve_nothing(path: Path, notes: Notes) 
         with pytest.raises(RequestError, match=r"waits here|no vote counts"):
             await vote(second, p.id)
     assert notes.all == []
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("5.votes.once")
+async def test_votes_carry_nothing_out_where_its_target_is_not_here(
+    path: Path, notes: Notes
+) -> None:
+    """The request waits for the target as any does; then its votes are spent."""
+    meeting, reviewer = InMemory(), Reviewer(write(path, QUORUM))
+    connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
+    async with (
+        reviewer.join(connector, token=token),
+        join(meeting, "second") as second,
+        join(meeting, "deep") as deep,
+        join(meeting, "proposer") as proposer,
+    ):
+        async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer", ttl=None) as p:
+            await until_held(second)
+            for voter in (second, deep):
+                await vote(voter, p.id)
+            await anyio.sleep(60)
+            assert p.state.is_pending
+            async with join(meeting, tools(notes)):
+                await anyio.sleep(60)
+                assert (await vote(second, p.id))["votes"] == {"second": "approve"}
+                assert notes.all == []
+                await vote(deep, p.id)
+                assert await p.result() == 2
+    assert notes.all == ["add"]
