@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
@@ -44,10 +45,13 @@ class Page(NamedTuple):
 Pages = AsyncGenerator[Page]
 
 
-async def read_file(path: Path, wanted: str | None, since: int | None) -> Pages:
+async def read_file(
+    path: Path, wanted: str | None, since: int | None, kinds: tuple[str, ...] = ()
+) -> Pages:
     """The entries in a journal's file from a moment on, also while its gateway writes.
 
-    ``wanted`` is the space; ``None``: the only one that there is.
+    ``wanted`` is the space; ``None``: the only one that there is. Of some ``kinds`` alone, if any
+    are named.
     """
     # Loaded here: SQLite is not needed where a gateway is asked.
     from meup_agent.gateway.journal.archive import Archive
@@ -55,7 +59,8 @@ async def read_file(path: Path, wanted: str | None, since: int | None) -> Pages:
     with closing(Archive(path)) as archive:
         space = _space_in(archive.spaces, path, wanted)
         after, until = 0 if since is None else archive.before(space, since), archive.latest(space)
-        while after < until and (page := archive.read(space, after=after, until=until, limit=PAGE)):
+        read = partial(archive.read, space, until=until, limit=PAGE, kinds=kinds)
+        while after < until and (page := read(after=after)):
             yield Page(page)
             after = page[-1].seq
             await checkpoint()

@@ -22,6 +22,7 @@ from meup_agent.cli.render.escape import as_json_line, visible
 from meup_agent.cli.render.output import Output, OutputClosed
 from meup_agent.cli.render.progress import progress_line
 from meup_agent.errors import ConfigurationError
+from meup_agent.protocol import kinds
 
 if TYPE_CHECKING:
     from meup_agent.approval.decision_log import LoggedProposal
@@ -31,6 +32,10 @@ SHOWN_PROPOSALS: Final = 10
 """Proposals that are listed with a rule; ``--json`` has all of them."""
 
 MAX_SHOWN: Final = 100  # characters of an id or a value in a comment
+
+
+DECIDING: Final = (kinds.MCP_PROPOSAL, kinds.MCP_REQUEST, kinds.MCP_REJECT)
+"""Kinds of which a decision is made; most of a journal are others."""
 
 
 def suggest(
@@ -78,7 +83,7 @@ def suggest(
         )
     log_nothing()
     pages = (
-        read_file(journal, space, begin)
+        read_file(journal, space, begin, DECIDING)
         if journal is not None
         else read_over_http(options.address(), begin)
     )

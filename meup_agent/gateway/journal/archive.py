@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal.database import APPLICATION, BUSY_SECONDS, VERSION, error_text
-from meup_agent.gateway.journal.rows import READ, entries_of
+from meup_agent.gateway.journal.rows import READ_ROWS, envelope_of
 from meup_agent.gateway.journal.wal import find_damage
-from meup_agent.protocol.space.journal import Entry
+from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, Entry
 
 log = logging.getLogger("meup_agent.gateway")
 
@@ -60,10 +60,29 @@ class Archive:
         )
         return found or 0
 
-    def read(self, space: str, *, after: int, until: int, limit: int) -> tuple[Entry, ...]:
-        """The entries with ``after < seq <= until``, oldest first; see :meth:`Journal.read`."""
-        ((found,),) = self._ask(READ, space, after, until, limit)
-        return tuple(entries_of(space, found))
+    def read(
+        self, space: str, *, after: int, until: int, limit: int, kinds: tuple[str, ...] = ()
+    ) -> tuple[Entry, ...]:
+        """The entries with ``after < seq <= until``, oldest first; see :meth:`Journal.read`.
+
+        Of some ``kinds`` alone, if any are named.
+        """
+        assert self._connection is not None, "it was closed"
+        of_kinds = f"AND kind IN ({', '.join('?' * len(kinds))})" if kinds else ""
+        question, size = READ_ROWS.format(of_kinds=of_kinds), 0
+        found: list[Entry] = []
+        try:
+            rows = self._connection.execute(question, (space, after, until, *kinds, limit))
+            for seq, at, correlation, frame in rows:
+                size += len(frame)
+                if found and size > MAX_PAGE_BYTES:
+                    break
+                envelope = envelope_of(seq, correlation, bytes(frame))
+                if envelope is not None:
+                    found.append(Entry(seq, space, at, envelope))
+        except sqlite3.Error as error:
+            raise self._unreadable(error) from None
+        return tuple(found)
 
     def _open(self) -> sqlite3.Connection:
         address = f"file:{quote(str(self._path.absolute()))}"
