@@ -78,6 +78,7 @@ LIFECYCLE: Final = {
     "4.6.replays.record": "what is in progress or has expired of them is a record, and no more",
     "4.6.missing": "a broadcast that nobody may fulfill ends with who could, and what is missing",
     "4.6.nobody_may": "a broadcast ends after 30 s in which nobody present may fulfill it",
+    "4.6.later": "the caller can choose to wait for those who are still to come",
     "4.7.same_sender": "a cancel names a request issued by the same sender",
     "4.7.optional_reason": "a cancel's reason is optional, and free text",
     "4.7.ignored": "unknown, finished and malformed cancels are ignored and counted",

@@ -141,7 +141,7 @@ class SpaceTools:
                 arguments,
                 to=self._to,
                 ttl=self._ttl,
-                wait=Wait.ADDRESSED if self._to else Wait.FIRST,
+                wait=Wait.ADDRESSED if self._to else Wait.LATER,
             ) as proposal:
                 return await self.answer(tool.exposed, await proposal.outcome())
         except ToolError as error:

@@ -301,7 +301,7 @@ class Space(SpaceManagement, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
             ttl: Seconds to wait for a decision and its result; ``None``: as long as it takes. By
                 default the space's (:class:`Settings`). The handle can :meth:`renew
                 <ProposalHandle.renew>` it.
-            wait: The rejection that ends the wait: ``addressed``, ``first``, ``all`` or
+            wait: The rejection that ends the wait: ``addressed``, ``first``, ``later``, ``all`` or
                 ``deadline`` (PROTOCOL 4.5).
             depends_on: Proposals of ours, or their ids, that must be fulfilled first (PROTOCOL
                 4.15). Until then no participant hears of this one, and its ``ttl`` has not begun;

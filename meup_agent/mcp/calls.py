@@ -201,8 +201,9 @@ async def _propose(
         payloads.as_object(sent["arguments"]),
         to=settings.to,
         ttl=settings.ttl,
-        # A model that waits for another opinion to come waits for nothing, mostly.
-        wait=Wait.ADDRESSED if settings.to else Wait.FIRST,
+        # A model that waits for another opinion to come waits for nothing, mostly; but a person
+        # who decides often comes because a call waits.
+        wait=Wait.ADDRESSED if settings.to else Wait.LATER,
         on_progress=call.put_progress,
     ) as proposal:
         call.ids.add(proposal.id)

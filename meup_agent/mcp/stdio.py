@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -16,6 +17,8 @@ from meup_agent.transport.loops import background_tasks
 if TYPE_CHECKING:
     from meup_agent.mcp.calls import CallSettings
     from meup_agent.mcp.principal_pool import PrincipalPool
+
+log = logging.getLogger("meup_agent.mcp")
 
 MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 """Of one message; the largest that a client sends has a file in it."""
@@ -73,17 +76,20 @@ async def serve_stdio(pool: PrincipalPool, settings: CallSettings) -> None:
         streams = OpenStreams()
         handlers = SpaceHandlers(lambda _: principal, streams, settings)
         server = make_server(handlers)
-        async with (
-            background_tasks() as tasks,
-            handlers.tasks,
-            stdio_server(stdin=cast("Any", await _input())) as (read, write),
-        ):
-            tasks.start_soon(principal.raise_at_end)
-            await server.run(
-                cast("Any", CancellingStream(read, streams, principal.key)),
-                write,
-                server.create_initialization_options(),
-            )
+        try:
+            async with (
+                background_tasks() as tasks,
+                handlers.tasks,
+                stdio_server(stdin=cast("Any", await _input())) as (read, write),
+            ):
+                tasks.start_soon(principal.raise_at_end)
+                await server.run(
+                    cast("Any", CancellingStream(read, streams, principal.key)),
+                    write,
+                    server.create_initialization_options(),
+                )
+        except* BrokenPipeError:
+            log.info("the client reads no more")
 
 
 async def _input() -> CancellableInput | None:

@@ -27,7 +27,8 @@ class AbsenceWatch:
         if exchange.state is not OutboundState.WAITING or not self._context.connected:
             return None
         awaited = self._awaited(exchange)
-        if awaited or exchange.proposal is None or exchange.wait is Wait.DEADLINE:
+        waits = exchange.wait in (Wait.DEADLINE, Wait.LATER)
+        if awaited or exchange.proposal is None or waits:
             return self._context.absent_for_good(awaited, now)
         if self._has_able_participant(exchange.proposal):
             exchange.unanswerable_since = None

@@ -39,8 +39,17 @@ class Wait(StrEnum):
     """Those of all participants that it was addressed to; of a broadcast one, of all who could.
 
     One that is away for half a minute, and has not rejected it, is not waited for."""
+    LATER = "later"
+    """The first one, of any participant, those included that are still to come.
+
+    That none is present that could fulfill it does not end the wait."""
     DEADLINE = "deadline"
     """None: only the deadline does."""
+
+    @property
+    def takes_any(self) -> bool:
+        """True if the first rejection ends the wait, whoever rejects."""
+        return self in (Wait.FIRST, Wait.LATER)
 
 
 class Fulfills(NamedTuple):
@@ -153,11 +162,11 @@ def deciding_rejection(
     if record.state is not ProposalState.PENDING or exchange.wait is Wait.DEADLINE:
         return None
     counted = list(record.rejections.values())
-    if exchange.wait is not Wait.FIRST and exchange.draft.to:
+    if not exchange.wait.takes_any and exchange.draft.to:
         counted = [rejection for rejection in counted if rejection.by in exchange.draft.to]
         if exchange.wait is Wait.ALL and undecided_addressees(exchange, record):
             return None
-    elif exchange.wait is not Wait.FIRST:
+    elif not exchange.wait.takes_any:
         able = able_to_fulfill(record, roster)
         counted = [rejection for rejection in counted if rejection.by in able]
         if len(counted) < len(able):

@@ -18,7 +18,7 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import TextContent
 
-from meup_agent import Agent, Context
+from meup_agent import Agent, Context, Proposal
 from tests.cli.processes import environment, meup, running
 from tests.forkserver import launched
 from tests.mcp.conftest import ANYTHING, Stage, staged
@@ -123,6 +123,41 @@ class Lines:
         answer = await self.next()
         await self.send(method="notifications/initialized")
         return answer
+
+
+async def test_a_client_that_dies_while_its_call_waits_withdraws_it() -> None:
+    waiting, withdrawn = anyio.Event(), anyio.Event()
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal
+    async def wait(proposal: Proposal) -> None:
+        waiting.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            withdrawn.set()
+
+    may_propose = [{"kind": "mcp/proposal"}, {"kind": "mcp/withdraw"}]
+    lists = {"kind": "mcp/request", "payload": {"method": "tools/list"}}
+    async with staged(files=ANYTHING, reviewer=ANYTHING, alice=[*may_propose, lists]) as stage:
+        await stage.join("files", files())
+        await stage.join("reviewer", reviewer)
+        with anyio.fail_after(30):
+            async with wire(env=variables(stage, "alice")) as (process, lines):
+                await lines.hello("2025-06-18")
+                call = {"name": "files_add", "arguments": {"a": 1, "b": 2}}
+                await lines.send(id=1, method="tools/call", params=call)
+                await waiting.wait()
+                assert process.stdin is not None
+                assert process.stdout is not None
+                assert process.stderr is not None
+                await process.stdout.aclose()
+                await process.stdin.aclose()
+                said = b"".join([chunk async for chunk in process.stderr])
+                await withdrawn.wait()
+                assert await process.wait() == 0
+    assert b"meup: " not in said
+    assert b"Traceback" not in said
 
 
 async def test_a_cancel_over_stdio_keeps_the_silence_and_the_reason() -> None:

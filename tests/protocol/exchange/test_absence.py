@@ -9,7 +9,7 @@ import pytest
 
 from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange import Wait
-from meup_agent.protocol.outcomes import Expiry, Gone
+from meup_agent.protocol.outcomes import Expiry, Gone, Rejection
 from tests.protocol.exchange.peer import (
     MAY_CALL,
     MAY_PROPOSE,
@@ -149,6 +149,20 @@ def test_a_broadcast_proposal_that_no_present_participant_may_fulfill_ends() -> 
     assert ending == Gone(key.id, (), ending.missing)
     assert str(ending).startswith("nobody here may call write; a participant that decides could, ")
     assert len(said(effects, kinds.MCP_WITHDRAW)) == 1
+
+
+@pytest.mark.rule("4.6.later")
+def test_a_caller_may_wait_for_those_who_are_still_to_come() -> None:
+    me = Peer()
+    me.welcomed("alice", capabilities=MAY_PROPOSE)
+    key = me.begins_proposal(deadline=300, wait=Wait.LATER)
+    me.passes(60)
+    assert me.is_waiting(key)
+    me.joined("carol")
+    me.reject("carol", key.id, "unsafe")
+    ending = me.ending(key)
+    assert isinstance(ending, Rejection)
+    assert ending.by == "carol"
 
 
 @pytest.mark.rule("4.6.nobody_may")
