@@ -1,6 +1,7 @@
 """Participants that are paused, asked, restarted and shut down, in memory and over real sockets."""
 
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import anyio
@@ -162,6 +163,21 @@ async def test_status_compaction_and_restart(controlled: Meeting, notes: Notes) 
             await boss.restart("worker", reason="stuck")
         await notes.until(("stopped", "boss"), ("restarted", "stuck"))
         assert (await boss.request_status("worker")).status == "active"
+
+
+def test_script_ends_well_when_it_is_shut_down() -> None:
+    agent = worker(Notes())
+    with Gateway(participants=PARTICIPANTS).in_thread() as gateway:
+
+        async def shut_down() -> None:
+            async with join(OverSockets(gateway), "boss") as boss:
+                await boss.present("worker")
+                await boss.shutdown("worker")
+
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(anyio.run, shut_down)
+            agent.run(gateway.url, space="demo", token=gateway.token("worker"), log_level=None)
+            done.result(PATIENCE)
 
 
 async def be_shut_down(meeting: Meeting, boss: Space, notes: Notes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import IntEnum, StrEnum
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -75,6 +75,21 @@ class Role(StrEnum):
     SHUTDOWN = "shutdown"
     STREAM = "stream"
     KIND = "kind"
+
+
+CONTROL_ROLES: Final = frozenset(
+    {
+        Role.PAUSE,
+        Role.RESUME,
+        Role.STATUS_REQUEST,
+        Role.FORGET,
+        Role.COMPACT,
+        Role.CLEAR,
+        Role.RESTART,
+        Role.SHUTDOWN,
+    }
+)
+"""The roles of control messages, whose handlers begin before all others, also in a pause."""
 
 
 class Conflict(msgspec.Struct, frozen=True):

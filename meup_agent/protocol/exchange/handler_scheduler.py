@@ -12,7 +12,15 @@ from typing import Final
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.exchange.admission import Admission, ConcurrencyLimiter, Denial, Limits
-from meup_agent.protocol.exchange.effects import Cancel, Key, Role, Start, Subject, Work
+from meup_agent.protocol.exchange.effects import (
+    CONTROL_ROLES,
+    Cancel,
+    Key,
+    Role,
+    Start,
+    Subject,
+    Work,
+)
 from meup_agent.protocol.exchange.inbound_exchange import (
     InboundExchange,
     RequestIndex,
@@ -43,20 +51,6 @@ _DROPPABLE: Final = frozenset(
         Role.STREAM,
     }
 )
-
-CONTROL_ROLES: Final = frozenset(
-    {
-        Role.PAUSE,
-        Role.RESUME,
-        Role.STATUS_REQUEST,
-        Role.FORGET,
-        Role.COMPACT,
-        Role.CLEAR,
-        Role.RESTART,
-        Role.SHUTDOWN,
-    }
-)
-"""The roles of control messages, whose handlers begin before all others, also in a pause."""
 
 
 class HandlerScheduler:
@@ -137,8 +131,15 @@ class HandlerScheduler:
 
     @property
     def is_held(self) -> bool:
-        """True while we are paused: what is queued waits, and no request or proposal is taken."""
+        """True while we are paused, and what is queued waits."""
         return self.limiter.is_held
+
+    def turns_away(self, exchange: InboundExchange) -> bool:
+        """True if a request or proposal is not taken: it names us in a pause, or has no room.
+
+        What names no participant waits for the end of a pause, since no answer tells its sender.
+        """
+        return (self.is_held and exchange.addressed) or not self.make_room()
 
     def make_room(self) -> bool:
         """True if one more is taken; if need be, the oldest chat or presence is left out for it."""
@@ -402,7 +403,9 @@ class HandlerScheduler:
             case InboundAction.CANCEL_SCOPE:
                 self._cancel_scope(exchange, cause, now)
             case InboundAction.CANCEL_SCOPE_AND_ANSWER:
-                self.responses.cancelled(exchange, self._fulfillment_sent(exchange, now), now)
+                assert cause is not None
+                is_sent = self._fulfillment_sent(exchange, now)
+                self.responses.cancelled(exchange, is_sent, cause.text, now)
                 self._cancel_scope(exchange, cause, now)
             case InboundAction.DROP:
                 self._context.drop("cancelled_in_queue", exchange.work.envelope, expected=True)

@@ -111,7 +111,7 @@ class InboundRequests(TablePart):
         elif not handler:
             if exchange.addressed:
                 responses.unknown_method(exchange, call.method, now)
-        elif scheduler.is_held or not scheduler.make_room():
+        elif scheduler.turns_away(exchange):
             responses.busy(exchange, now, held=scheduler.is_held)
         else:
             self._take_up_fulfillment(exchange, call, now)
@@ -307,10 +307,8 @@ class InboundProposals(TablePart):
             is_asked = call.target != context.me or len(envelope.to) < 2
             if is_asked and not context.left_to_person:
                 responses.rejection(exchange, Reason.INCAPABLE, now)
-        elif (
-            scheduler.is_held
-            or context.proposal_store.get(record.key, now) is not record
-            or not scheduler.make_room()
+        elif context.proposal_store.get(record.key, now) is not record or scheduler.turns_away(
+            exchange
         ):
             responses.busy(exchange, now, held=scheduler.is_held)
         else:

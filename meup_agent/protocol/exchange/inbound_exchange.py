@@ -259,10 +259,12 @@ class ResponseWriter:
         elif exchange.is_proposal:
             self.rejection(exchange, Reason.BUSY, now)
 
-    def cancelled(self, exchange: InboundExchange, fulfillment_sent: bool, now: float) -> None:
-        """Say that our own end ended it."""
+    def cancelled(
+        self, exchange: InboundExchange, fulfillment_sent: bool, why: str, now: float
+    ) -> None:
+        """Say that our own end, or a restart of ours, ended it."""
         if exchange.is_request:
-            self.exchange_error(exchange, "cancelled", "the agent shuts down", now)
+            self.exchange_error(exchange, "cancelled", why, now)
         elif exchange.is_proposal and not fulfillment_sent:
             self.rejection(exchange, Reason.BUSY, now)
 

@@ -187,8 +187,7 @@ class ParticipantControl:
 
     def accept(self, envelope: Envelope, payload: JsonObject, at: int) -> tuple[Fact, ...]:
         """Carry out what :meth:`check` let through; the facts that hold from now on."""
-        if envelope.kind in ASKED:
-            self._asked.remember(envelope.id, envelope.sender, envelope.to)
+        self.remember(envelope)
         if envelope.kind == PAUSE:
             return self._pause(envelope, payload, at)
         if envelope.kind == RESUME:
@@ -198,6 +197,11 @@ class ParticipantControl:
             self._shut_down.update(dict.fromkeys(envelope.to, fact))
             return tuple(Fact(SHUT_DOWN_FACT + name, fact) for name in dict.fromkeys(envelope.to))
         return ()
+
+    def remember(self, envelope: Envelope) -> None:
+        """Remember whom an accepted envelope asks for an answer."""
+        if envelope.kind in ASKED:
+            self._asked.remember(envelope.id, envelope.sender, envelope.to)
 
     def _pause(self, envelope: Envelope, payload: JsonObject, at: int) -> tuple[Fact, ...]:
         pause = read_control(envelope, payload)

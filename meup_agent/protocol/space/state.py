@@ -347,6 +347,7 @@ class SpaceState:
         """Learn what an envelope from before a restart began or ended, and recognize it again."""
         envelope = entry.envelope
         self._deduplicator.remember(envelope, entry.at, entry.seq)
+        self.control.remember(envelope)
         self._track(envelope, envelope.payload_object, entry.at)
 
     def _track(self, envelope: Envelope, payload: dict[str, Any], at: int) -> None:

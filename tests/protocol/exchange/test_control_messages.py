@@ -13,7 +13,16 @@ from meup_agent.protocol.exchange.admission import MAX_URGENT
 from meup_agent.protocol.exchange.control_messages import MAX_STATUS_BYTES, SHUTDOWN_SECONDS
 from meup_agent.protocol.exchange.effects import Effect
 from meup_agent.protocol.guarantees import OURS, said_by
-from tests.protocol.exchange.peer import EXCHANGES, Peer, cancelled, dropped, of, said, started
+from tests.protocol.exchange.peer import (
+    EXCHANGES,
+    Peer,
+    cancelled,
+    dropped,
+    of,
+    said,
+    started,
+)
+from tests.protocol.exchange.test_resume_cursor import Numbered
 
 ALL = [{"kind": "*"}]
 MINE = EXCHANGES | {Role.CHAT}
@@ -65,6 +74,29 @@ def test_paused_agent_begins_nothing_and_holds_what_waits() -> None:
     (first,) = started(me.effects)
     assert not started(me.did(me.table.returned(first, {}, me.now)))
     assert [key.id for key in started(control(me, "resume"))] == ["r2"]
+
+
+@pytest.mark.rule("5.control.paused")
+def test_what_names_nobody_waits_for_the_end_of_a_pause() -> None:
+    me = at_ours()
+    control(me, "pause")
+    for effects in (me.proposal("other", "p1"), me.request("other", "r1", to=())):
+        assert not said(effects)
+    me.withdraw("other", "p1")
+    assert [key.id for key in started(control(me, "resume"))] == ["r1"]
+
+
+@pytest.mark.rule("5.control.reconnect")
+def test_pause_of_while_we_were_away_is_told_by_the_welcome_alone() -> None:
+    me = Numbered(roles=MINE | {Role.PAUSE})
+    me.joined("boss", ALL)
+    me.returns_to_space(missed=2, others=("boss",))
+    # It was lifted before we came back, or the welcome would have told us.
+    assert not started(control(me, "pause"))
+    assert me.table.pause is None
+    me.hears(kinds.CHAT, {}, sender="boss", id="last")
+    me.joined("boss", ALL)
+    assert started(control(me, "pause"))
 
 
 @pytest.mark.rule("5.control.paused")
@@ -273,6 +305,7 @@ def test_restart_ends_what_runs_and_waits() -> None:
     assert (key.id, cause.by, cause.text) == ("r1", "boss", "stuck")
     answered = {each.correlation[0]: each for each in said(effects, kinds.MCP_RESPONSE)}
     assert answered.keys() == {"r1", "r2"}
+    assert answered["r1"].payload["error"]["message"] == "cancelled: stuck"
     assert not me.is_waiting(mine)
     assert [word for _, word in answers(effects)] == ["restarted"]
     # It takes new work as before.

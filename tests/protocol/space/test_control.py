@@ -245,6 +245,17 @@ def test_pause_and_shutdown_outlive_the_gateway() -> None:
     assert again.error_of("worker", "chat") == ""
 
 
+@pytest.mark.rule("3.control.answers", "3.control.restart")
+def test_answer_may_come_after_a_restart() -> None:
+    journal = MemoryJournal(lambda: 0)
+    asked = Controlled(journal=journal).say(
+        "boss", "participant.request-status", {}, to=["worker"], id="asked"
+    )
+    again = Controlled(journal=journal)
+    assert again.error_of("worker", "participant.status", {}, correlationId=asked) == ""
+    assert again.error_of("other", "participant.status", {}, correlationId=asked)
+
+
 @pytest.mark.rule("3.control.bounded")
 def test_many_pauses_are_kept_as_one() -> None:
     scene = Controlled()
