@@ -42,6 +42,7 @@ EXPIRY: Final = "expiry"
 NOUNS: Final = (*_NOUNS.values(), "cancel", "progress", EXPIRY)
 """The words that this file says for kinds of envelopes, or of what they hold."""
 
+MAX_STREAM_FIELD: Final = 100  # characters of a field of a message about a stream
 MAX_CAPABILITY: Final = 200  # characters of one capability
 
 
@@ -110,8 +111,37 @@ def _said(envelope: Envelope) -> tuple[str, str, ProgressFigures | None, bool]:
         case kinds.SYSTEM_ERROR:
             code = compact_text(payload.get("error"), MAX_NAME)
             return noun, f"{code}: {compact_text(payload.get('message'))}", None, True
+        case kind if kind.startswith("stream/"):
+            return noun, _stream(payload), None, False
         case _:
             return noun, compact(payload, MAX_SAID), None, False
+
+
+_STREAM_WORDS: Final = (
+    ("participant_id", "for "),
+    ("new_owner", "to "),
+    ("content_type", ""),
+    ("format", ""),
+    ("description", ""),
+    ("frames", "frames: "),
+    ("reason", ""),
+    ("text", ""),
+)
+"""Fields of messages about streams that a reader is shown, in this order, and the word before."""
+
+
+def _stream(payload: dict[str, Any]) -> str:
+    """A message about a stream: its id, whom it is for, and the rest that counts."""
+    target = payload.get("target")
+    listed = cast("list[object]", target) if isinstance(target, list) else []
+    said = [compact_text(payload["stream_id"], MAX_NAME)] if "stream_id" in payload else []
+    said += [f"to {name_some([str(each) for each in listed], MAX_NAMES)}"] if listed else []
+    said += [
+        word + compact_text(payload[field], MAX_STREAM_FIELD)
+        for field, word in _STREAM_WORDS
+        if field in payload
+    ]
+    return ", ".join(said)
 
 
 def _request(noun: str, call: payloads.Call) -> tuple[str, str, ProgressFigures | None, bool]:
