@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from meup_agent.cli.render.escape import as_json_line
-from meup_agent.cli.render.formatting import as_text
+from meup_agent.cli.render.formatting import as_text, format_envelope
+from meup_agent.protocol import kinds
+from meup_agent.protocol.envelope import draft
 
 
 @pytest.mark.parametrize(
@@ -35,3 +37,33 @@ def test_a_result_reads_as_what_it_is(result: Any, text: str | None) -> None:
 
 def test_json_is_one_harmless_line() -> None:
     assert as_json_line({"a": "\x1b\x7fé\n"}) == '{"a": "\\u001b\\u007f\\u00e9\\n"}\n'
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "said"),
+    [
+        (
+            kinds.STREAM_REQUEST,
+            {"direction": "upload", "target": ["bob", "eve\x1b"], "format": "jsonl"},
+            "to bob, eve\\e, jsonl",
+        ),
+        (
+            kinds.STREAM_OPEN,
+            {"stream_id": "s-1", "description": "x\n"},
+            "s-1, x\\n",
+        ),
+        (
+            kinds.STREAM_CLOSE,
+            {"stream_id": "s-1", "reason": "cancelled", "text": "enough"},
+            "s-1, cancelled, enough",
+        ),
+        (kinds.STREAM_GRANT_WRITE, {"stream_id": "s-1", "participant_id": "bob"}, "s-1, for bob"),
+        (kinds.STREAM_LOST, {"stream_id": "s-1", "frames": 7, "bytes": 70}, "s-1, frames: 7"),
+        (kinds.STREAM_CLOSE, {"stream_id": {"odd": 1}, "target": 5}, "{odd: 1}"),
+    ],
+)
+def test_messages_about_streams_say_which_and_for_whom(
+    kind: str, payload: dict[str, Any], said: str
+) -> None:
+    shown = format_envelope(draft(kind, payload, id="1", sender="ann"))
+    assert (shown.noun, shown.said) == (kind, said)

@@ -10,10 +10,14 @@ from meup_agent.session.listeners import EnvelopeStream
 from meup_agent.session.outbox import (
     MAX_BYTES,
     MAX_ENVELOPES,
+    MAX_STREAM_BYTES,
+    MAX_STREAM_FRAMES,
     MAX_UNACCEPTED,
     MAX_UNACCEPTED_BYTES,
     SECONDS_TO_LIVE,
     Outbox,
+    QueuedEnvelope,
+    QueuedFrame,
 )
 from tests.session.gate import PATIENCE
 
@@ -24,12 +28,16 @@ def said(id: str, payload: object = None) -> Envelope:
     return draft(kinds.CHAT, payload or {}, id=id, sender="alice")
 
 
-def taken(outbox: Outbox, now: float = 0.0) -> list[str]:
-    """Everything in the outbox, in the order in which it leaves."""
-    ids = []
+def taken(outbox: Outbox, now: float = 0.0, *, frames: int = 0) -> list[str]:
+    """Everything in the outbox, in the order in which it leaves; of frames only how many."""
+    ids: list[str] = []
     while (waiting := outbox.take(now)) is not None:
-        ids.append(waiting.draft.id)
+        if isinstance(waiting, QueuedEnvelope):
+            ids.append(waiting.draft.id)
+        else:
+            frames -= 1
         outbox.gone()
+    assert frames == 0
     return ids
 
 
@@ -312,3 +320,54 @@ async def test_more_than_is_kept_waits_for_what_comes_back(by: str) -> None:
             outbox.accepted("0")
     assert outbox.unaccepted == count - 1
     assert MAX_UNACCEPTED_BYTES == 64 * 2**20
+
+
+def test_frames_of_streams_leave_in_order_and_never_twice() -> None:
+    outbox = Outbox()
+    outbox.put(said("before"), Priority.TALK, 0.0)
+    outbox.put_frame("s-1", b"one")
+    outbox.put_frame("s-2", b"two")
+    outbox.put(said("after"), Priority.ANSWER, 0.0)
+    outbox.put(said("end"), Priority.END, 0.0)
+    left: list[object] = []
+    while (waiting := outbox.take(1.0)) is not None:
+        left.append(waiting.frame if isinstance(waiting, QueuedFrame) else waiting.draft.id)
+        outbox.gone()
+    assert left == ["end", "before", b"one", b"two", "after"]
+    outbox.send_again()
+    assert len(outbox) == 0
+
+
+def test_frames_have_a_bound_of_their_own_and_push_out_no_talk() -> None:
+    outbox = Outbox()
+    outbox.put(said("chat"), Priority.TALK, 0.0)
+    for _ in range(MAX_STREAM_FRAMES):
+        assert outbox.has_frame_room
+        outbox.put_frame("s-1", b"x")
+    assert not outbox.has_frame_room
+    outbox.drop_frames("another")
+    assert not outbox.has_frame_room
+    outbox.drop_frames("s-1")
+    assert outbox.has_frame_room
+    outbox.put_frame("s-1", b"x" * MAX_STREAM_BYTES)
+    assert not outbox.has_frame_room
+    assert taken(outbox, frames=1) == ["chat"]
+
+
+def test_a_frame_that_could_not_be_sent_is_the_next_one_again() -> None:
+    outbox = Outbox()
+    outbox.put_frame("s-1", b"one")
+    outbox.put_frame("s-1", b"two")
+    waiting = outbox.take(0.0)
+    assert isinstance(waiting, QueuedFrame)
+    outbox.put_frame_back(waiting)
+    assert outbox.take(0.0) == waiting
+
+
+def test_talk_that_is_dropped_for_room_is_no_frame() -> None:
+    outbox = Outbox()
+    outbox.put_frame("s-1", b"x")
+    for number in range(MAX_ENVELOPES):
+        outbox.put(said(str(number)), Priority.TALK, 0.0)
+    assert outbox.dropped == 1
+    assert isinstance(outbox.take(0.0), QueuedFrame)

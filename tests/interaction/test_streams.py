@@ -1,0 +1,193 @@
+"""Streams between agents at a gateway, in memory and over real sockets."""
+
+import anyio
+import pytest
+
+from meup_agent import Agent, CallScope, Context, StreamReader
+from meup_agent.errors import Refused, StreamEnded
+from meup_agent.testing import FaultPlan, Faults, FaultyConnector
+from tests.interaction.people import (
+    QUICK,
+    Meeting,
+    Notes,
+    gathered,
+    join,
+    session_of,
+    until,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+def recorder(notes: Notes, name: str = "second") -> Agent:
+    """An agent that notes every frame, and how each stream ended."""
+    agent = Agent(name)
+
+    @agent.on_stream
+    async def read(stream: StreamReader) -> None:
+        notes("reads")
+        async for frame in stream:
+            notes(frame)
+        notes(str(stream.ended))
+
+    return agent
+
+
+async def test_frames_go_to_the_targets_alone_and_whole(meeting: Meeting, notes: Notes) -> None:
+    others = Notes()
+    async with gathered(meeting, "reviewer", recorder(notes), recorder(others, "deep")) as (
+        space,
+        second,
+        _,
+    ):
+        async with space.stream(to="second", about="m", format="raw") as out:
+            await until(lambda: len(second.streams) == 1)
+            [info] = second.streams
+            assert (info.owner, info.targets, info.about) == ("reviewer", ("second",), ("m",))
+            assert info.fields["format"] == "raw"
+            for frame in (b"\xff\x00", b"", b"#x#", b"y" * 100_000):
+                await out.send(frame)
+        await notes.until("complete")
+        assert notes.all == ["reads", b"\xff\x00", b"", b"#x#", b"y" * 100_000, "complete"]
+        assert others.all == []
+
+
+async def test_a_stream_for_all_is_read_by_those_who_come_later(
+    meeting: Meeting, notes: Notes
+) -> None:
+    async with gathered(meeting, "reviewer") as (space,):
+        async with space.stream(metadata={"n": 1}) as out:
+            async with join(meeting, recorder(notes)) as later:
+                await notes.until("reads")
+                assert later.streams[0].fields["metadata"] == {"n": 1}
+                await out.send(b"late")
+                await notes.until(b"late")
+        assert notes.all[-1] == "disconnected: the agent shuts down"
+
+
+async def test_a_target_that_is_not_there_is_refused(meeting: Meeting) -> None:
+    async with gathered(meeting, "reviewer") as (space,):
+        with pytest.raises(Refused) as raised:
+            async with space.stream(to=["nobody"]):
+                raise AssertionError("it is not open")
+        assert raised.value.error == "target_not_found"
+
+
+async def test_a_tool_streams_beside_its_answer(meeting: Meeting, notes: Notes) -> None:
+    tools = Agent("tools")
+
+    @tools.tool
+    async def draft(ctx: Context) -> str:
+        async with ctx.stream() as out:
+            for word in ("one", "two"):
+                await out.send(word)
+        return "one two"
+
+    async def show(stream: StreamReader) -> None:
+        notes([each async for each in stream] == [b"one", b"two"])
+        notes(str(stream.ended))
+
+    async with gathered(meeting, tools, "reviewer") as (_, caller):
+        assert await caller.call("tools", "draft", on_stream=show) == "one two"
+        assert notes.all == [True, "complete"]
+
+
+async def test_a_caller_that_cancels_a_tool_ends_its_stream_with_the_reason(
+    meeting: Meeting, notes: Notes
+) -> None:
+    tools, scope = Agent("tools"), CallScope()
+
+    @tools.tool
+    async def endless(ctx: Context) -> None:
+        async with ctx.stream() as out:
+            await out.send("begun")
+            await anyio.sleep_forever()
+
+    async def show(stream: StreamReader) -> None:
+        notes(await anext(stream))
+
+    async with gathered(meeting, tools, "reviewer") as (space, caller):
+        async with anyio.create_task_group() as tasks:
+
+            async def call() -> None:
+                with scope:
+                    await caller.call("tools", "endless", on_stream=show)
+
+            tasks.start_soon(call)
+            await notes.until(b"begun")
+            with caller.read_stream(caller.streams[0]) as stream:
+                scope.cancel("disagree", text="seen enough")
+                assert [each async for each in stream] == []
+        assert stream.ended is not None
+        assert (stream.ended.by, str(stream.ended)) == ("tools", "cancelled: disagree: seen enough")
+        await until(lambda: not session_of(space).table.running)
+
+
+async def test_a_reader_may_be_let_to_write(meeting: Meeting, notes: Notes) -> None:
+    async with gathered(meeting, "reviewer", "second", recorder(notes, "deep")) as (
+        owner,
+        writer,
+        _,
+    ):
+        async with owner.stream() as out:
+            await out.grant_write("second")
+            await until(lambda: "second" in writer.streams[0].writers)
+            with writer.write_stream(out.id) as also:
+                await also.send(b"from another")
+                await notes.until(b"from another")
+                await out.revoke_write("second")
+                await until(lambda: also.ended is not None)
+                with pytest.raises(StreamEnded, match="revoked"):
+                    await also.send(b"no more")
+            await out.send(b"ours")
+            await notes.until(b"ours")
+
+
+async def test_a_cut_in_the_middle_of_a_stream_loses_no_frame_silently(
+    meeting: Meeting, notes: Notes
+) -> None:
+    async with gathered(meeting, recorder(notes)) as (second,):
+        plan = FaultPlan(outgoing=Faults(cut_after=8))
+        cut = FaultyConnector(meeting.connector("reviewer"), [plan])
+        agent = Agent("reviewer")
+        async with agent.join(cut, token=meeting.token("reviewer"), settings=QUICK) as space:
+            async with space.stream(to="second") as out:
+                for number in range(20):
+                    await out.send(b"%d" % number)
+                await until(lambda: out.gaps == 1)
+                await out.send(b"after")
+            await notes.until("complete")
+        frames = [each for each in notes.all if isinstance(each, bytes)]
+        assert frames[-1] == b"after"
+        numbers = [int(each) for each in frames[:-1]]
+        assert numbers == sorted(set(numbers))
+        assert cut.dialled == 2
+        assert second.connected
+
+
+async def test_a_reader_that_comes_back_reads_on(meeting: Meeting, notes: Notes) -> None:
+    async with gathered(meeting, "reviewer") as (space,):
+        async with join(meeting, recorder(notes)) as second:
+            async with space.stream() as out:
+                await out.send(b"before")
+                await notes.until(b"before")
+                meeting.drop("second")
+                await until(lambda: session_of(second).connections == 2 and second.connected)
+                [buffer] = session_of(second).table.streams.buffers.of(out.id)
+                await until(lambda: buffer.gaps == 1)
+                await out.send(b"after")
+                await notes.until(b"after")
+            await notes.until("complete")
+    assert notes.all == ["reads", b"before", b"after", "complete"]
+
+
+async def test_streams_end_with_a_gateway_that_forgets_them(meeting: Meeting, notes: Notes) -> None:
+    async with gathered(meeting, "reviewer", recorder(notes)) as (space, _):
+        async with space.stream() as out:
+            await notes.until("reads")
+            meeting.kill()
+            meeting.restart()
+            await until(lambda: out.ended is not None)
+            with pytest.raises(StreamEnded, match="after a reconnect"):
+                await out.send(b"more")
+        await notes.until("disconnected: the gateway no longer had it after a reconnect")
