@@ -8,7 +8,6 @@ What must hold is judged by a model that looks at the order of what was said, an
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -37,6 +36,7 @@ from meup_agent.protocol.exchange.table_context import TRANSIT_SECONDS
 from meup_agent.protocol.exchange.ttl_map import Tombstones
 from meup_agent.protocol.guarantees import OURS, said_by
 from tests.effort import scaled
+from tests.properties.proposed_calls import Proposed, call_of, mark
 
 EXAMPLES = os.environ.get("MEUP_EXAMPLES")
 ME = "executor"
@@ -49,32 +49,6 @@ REMEMBERED = 20
 """Proposals that this executor remembers in all, so that a flood is soon one."""
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-@dataclass(slots=True)
-class Proposed:
-    """What the model knows of one proposal.
-
-    Attributes:
-        path: What tells its call from others.
-        expires: The time after which it has certainly expired.
-        over: It must not start any more, and why.
-        runs: The requests that were started for it, and not cancelled before they answered.
-    """
-
-    path: str
-    expires: float
-    over: str = ""
-    runs: list[Envelope] = field(default_factory=list[Envelope])
-
-
-def mark(envelope: Envelope) -> str:
-    """Tells one envelope from any other, also of its sender and id."""
-    return f"{envelope.sender} {envelope.id} {envelope.ts}"
-
-
-def call_of(path: str) -> dict[str, Any]:
-    return {"name": "write", "arguments": {"path": path}}
 
 
 class HostilePeers(RuleBasedStateMachine):
