@@ -33,6 +33,7 @@ from meup_agent.gateway.console.guard import (
     FORM_FACTOR,
     SECURITY_HEADERS,
     Denied,
+    RequestPace,
     check_csrf,
     check_origin,
     read_form,
@@ -129,6 +130,7 @@ class ConsoleSite:
         self.presences = presences
         self.feeds = feeds
         self.templates = make_environment()
+        self.pace = RequestPace()
         self.closing = closing
         routes: list[BaseRoute] = [
             Route("/", partial(_go_home), methods=["GET"]),
@@ -174,6 +176,7 @@ class ConsoleSite:
             return await page.function(context)
         if context.session is None:
             return _sign_in_first(context)
+        await self.pace.wait(context.session.identity)
         check_entry(runtime, context.session.identity)
         if page.method == "POST":
             check_csrf(context.session, context.form)

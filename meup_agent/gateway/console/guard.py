@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import hmac
+import math
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
 import anyio
 from starlette.requests import ClientDisconnect
 
-from meup_agent.gateway.admission import BAD_REQUEST, FORBIDDEN
+from meup_agent.gateway.admission import BAD_REQUEST, FORBIDDEN, TOO_MANY
+from meup_agent.protocol.space.rate_limits import TokenBucket
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from starlette.requests import Request
 
+    from meup_agent.gateway.auth import Identity
     from meup_agent.gateway.console.sign_in import BrowserSession
 
 CONTENT_SECURITY_POLICY: Final = "; ".join(
@@ -55,6 +58,16 @@ FORM_SECONDS: Final = 10.0
 
 TOO_LARGE: Final = 413
 
+REQUESTS_PER_SECOND: Final = 20.0
+"""Requests of a participant's browsers in the long run: a page takes some milliseconds to make."""
+
+REQUESTS_BURST: Final = 200
+"""Requests that may come at once after a pause: eight tabs that load anew, and what a person does
+meanwhile."""
+
+PACE_SECONDS: Final = 2.0
+"""Seconds for which a request waits that comes too fast; one that would wait longer is refused."""
+
 
 class Denied(Exception):
     """A request is refused, with a status and a sentence for the person who made it."""
@@ -63,6 +76,31 @@ class Denied(Exception):
         super().__init__(message)
         self.status = status
         self.headers = dict(headers or {})
+
+
+class RequestPace:
+    """Limits the rate of the requests of each participant, whatever browsers they come from."""
+
+    def __init__(self) -> None:
+        # As many as there are participants with tokens.
+        self._buckets: dict[Identity, TokenBucket] = {}
+
+    async def wait(self, identity: Identity) -> None:
+        """Wait for the turn of one more request.
+
+        Raises:
+            Denied: It would take too long.
+        """
+        bucket = self._buckets.get(identity)
+        if bucket is None:
+            bucket = self._buckets[identity] = TokenBucket(REQUESTS_PER_SECOND, REQUESTS_BURST)
+        at = int(anyio.current_time() * 1_000_000)
+        if bucket.wait(at) > PACE_SECONDS:
+            headers = {"Retry-After": str(math.ceil(PACE_SECONDS))}
+            raise Denied(TOO_MANY, "That is too fast for one person; wait a moment.", headers)
+        seconds = bucket.consume(at)
+        if seconds:
+            await anyio.sleep(seconds)
 
 
 def check_origin(request: Request) -> None:

@@ -48,6 +48,7 @@ async def sign_in(context: PageContext) -> Response:
         answer = _refused(context, refused.status, said)
         answer.headers.update(refused.headers)
         return answer
+    await context.site.pace.wait(identity)
     return _enter(context, identity, digest_of_token(token), _next(context))
 
 
@@ -74,6 +75,7 @@ async def enter_by_link(context: PageContext) -> Response:
         _count_wrong_code(context, code)
         raise Denied(FORBIDDEN, _USED)
     check_entry(context.site.runtime, link.identity)
+    await context.site.pace.wait(link.identity)
     return _enter(context, link.identity, link.token, CONSOLE_HOME)
 
 
