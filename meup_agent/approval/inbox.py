@@ -36,6 +36,7 @@ from meup_agent.approval.tool_directory import ToolDirectory
 from meup_agent.client.proposal import ProposalRecord
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.protocol import kinds
+from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.protocol.exchange.roster import read_participant
 from meup_agent.transport.loops import Condition, background_tasks
 
@@ -118,8 +119,7 @@ class Inbox(AsyncContextManagerMixin):
     async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
         async with background_tasks() as tasks:
             with self._feed.deciding(self):
-                for envelope in self._before:
-                    self._feed.add(envelope)
+                kept = self._keep_all()
                 self._look_at_all()
                 tasks.start_soon(self._watch_time)
                 tasks.start_soon(self._backlog.run)
@@ -128,8 +128,25 @@ class Inbox(AsyncContextManagerMixin):
                 try:
                     yield self
                 finally:
-                    for held in self._queue:
-                        self._feed.release(held.entry)
+                    for entry in (*kept, *(held.entry for held in self._queue)):
+                        self._feed.release(entry)
+
+    def _keep_all(self) -> list[ProposalEntry]:
+        """Keep what is open from being forgotten, since thousands wait until they are listed."""
+        kept: list[ProposalEntry] = []
+        for envelope in self._before:
+            self._feed.add(envelope)
+            # At once, before the next ones take its room.
+            entry = self._feed.get(ProposalKey(envelope.sender, envelope.id))
+            if entry is not None:
+                self._feed.hold(entry)
+                kept.append(entry)
+        own = {id(entry) for entry in kept}
+        for entry in self._feed.records():
+            if entry.state.is_pending and id(entry) not in own:
+                self._feed.hold(entry)
+                kept.append(entry)
+        return kept
 
     # --- what waits ---
 

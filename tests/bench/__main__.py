@@ -5,6 +5,7 @@ import sys
 from tests.bench import (
     audit,
     calls,
+    console,
     decoding,
     gateway_crowd,
     gateway_fanout,
@@ -45,6 +46,7 @@ PROGRAMS = (
     audit.PROGRAM,
     suggest.PROGRAM,
     inbox.PROGRAM,
+    console.PROGRAM,
     memory.PROGRAM,
     imports.PROGRAM,
     meup_up.PROGRAM,

@@ -19,6 +19,7 @@ from meup_agent.gateway.console import Console
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.presets import one_space_config
 from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.protocol import payloads
 from meup_agent.protocol.resume import numbered
 from meup_agent.protocol.space.server import SpaceServer
 from tests.bench.gateway_fanout import SEQ, dial, empty
@@ -101,8 +102,8 @@ def proposal(id: str, sender: str, ttl: float) -> bytes:
     """A proposed call of some 400 bytes, that waits so many seconds."""
     until = (datetime.now(UTC) + timedelta(seconds=ttl)).isoformat()
     arguments = {"path": f"docs/{id[-6:]}.md", "content": "a line\n" * 5}
-    meta = {"meup/target": "tools", "meup/expiresAt": until}
-    params = {"name": "write_file", "arguments": arguments, "_meta": meta}
+    meta = {payloads.TARGET: "tools", payloads.EXPIRES_AT: until}
+    params = {"name": "write_file", "arguments": arguments, payloads.META: meta}
     return _envelope(sender, id, "mcp.proposal", {"method": "tools/call", "params": params})
 
 
@@ -244,5 +245,7 @@ def console_site(people: int, proposers: int = 0) -> Iterator[ConsoleSite]:
     """A gateway with a console in a process of its own."""
     with process(console_gateway, people, proposers) as pipe:
         site = ConsoleSite(pipe)
-        yield site
-        site.close()
+        try:
+            yield site
+        finally:
+            site.close()

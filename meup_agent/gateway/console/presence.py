@@ -22,6 +22,7 @@ from meup_agent.gateway.console.guard import Denied
 from meup_agent.gateway.edge.http.space_views import proposals_of
 from meup_agent.gateway.logs import log, quote
 from meup_agent.protocol.exchange import Mode
+from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.session.settings import Settings
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ MAX_PRESENCES: Final = 500
 """Participants that are signed in and at work at once; each holds an observer's connection and its
 inbox."""
 
-MAX_REPLAYED: Final = 5_000
+MAX_REPLAYED: Final = 2_000
 """Envelopes of before that a participant hears again, so that it knows what became of the proposals
 that are open. Older open ones are known by themselves alone."""
 
@@ -203,7 +204,17 @@ class PersonPresences:
         host = self._runtime.spaces[identity.space]
         after = self._replayed_after(host)
         found = await self._open_proposals(host)
-        return [each.record.envelope for each in found if each.first.seq <= after]
+        known, at = proposals_of(host).audit, host.now()
+        # Older than the journal: the space itself knows them as long as they are open.
+        oldest = [
+            item.envelope
+            for item in host.in_flight
+            if item.is_proposal
+            and item.whole
+            and item.state_at(at) is ProposalState.PENDING
+            and known.latest_of(item.envelope.sender, item.envelope.id) is None
+        ]
+        return oldest + [each.record.envelope for each in found if each.first.seq <= after]
 
     def _past(self, identity: Identity) -> list[PastProposal]:
         """The latest decided proposals, as far as the audit has been brought up to date."""
