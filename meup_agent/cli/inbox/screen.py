@@ -27,6 +27,7 @@ from meup_agent.cli.inbox.questions import (
 )
 from meup_agent.cli.inbox.rows import CardRow, Part, row, theirs
 from meup_agent.cli.inbox.views import RowsView
+from meup_agent.cli.render.escape import visible
 from meup_agent.protocol.payloads import Call, changes
 
 if TYPE_CHECKING:
@@ -352,24 +353,24 @@ class InboxApp(InboxFrame):
         """Let the person edit the arguments, and show what is different before anything is sent."""
         if self._edit is None:
             self._refuse("no editor is here; set EDITOR")
+            self.show_frame()
             return
         try:
             edited = await edited_arguments(self._edit, item.arguments)
         except EditRefused as error:
-            self.say(str(error), style="late")
-            self.show_frame()
+            self.tell(visible(str(error), 300), style="late")
             return
-        if item.left is not None or item is not self.current:
-            words = "" if item.left is None else item.left.words
-            words = "" if item.left is None else item.left.words
-            self.say("it is gone, so nothing was sent: ", *theirs(words), style="late")
-            self.show_frame()
+        if item.left is not None:
+            words = theirs(item.left.words, "late")
+            self.tell("it is gone, so nothing was sent: ", *words, style="late")
+            return
+        if item is not self.current:
+            self.tell("you went on to another one, so nothing was sent", style="late")
             return
         after = Call(item.method, {**item.call.params, "arguments": edited})
         different = changes(item.call, after, item.target)
         if not different:
-            self.say("you changed nothing; nothing was sent", style="dim")
-            self.show_frame()
+            self.tell("you changed nothing; nothing was sent", style="dim")
             return
         self._edited = edited
         rows = [row(Part("You made of it:", "heading")), CardRow(), *change_rows(different)]

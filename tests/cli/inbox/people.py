@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
 from textual.pilot import Pilot
 
 from meup_agent import Agent, Space
-from meup_agent.approval import Inbox, InboxItem
+from meup_agent.approval import Inbox, InboxItem, PastProposal, Reviewer
 from meup_agent.cli.inbox.questions import ScreenQuestion
 from meup_agent.cli.inbox.screen import InboxApp
 from meup_agent.cli.inbox.views import RowsView
@@ -28,20 +29,38 @@ def tools() -> Agent:
     async def wipe(disk: str) -> str:
         return f"wiped {disk}"
 
+    @agent.tool(read_only=True)
+    async def deploy(version: int) -> int:
+        return version
+
     return agent
+
+
+_BARS = str.maketrans(dict.fromkeys("▁▂▃▄▅▆▇█▔", " "))
+"""The ends of a scrollbar, which textual draws as it likes."""
 
 
 class Desk:
     """The screen, its inbox, and those who propose."""
 
-    def __init__(self, app: InboxApp, inbox: Inbox, pilot: Pilot[None], proposer: Space) -> None:
+    def __init__(
+        self,
+        app: InboxApp,
+        inbox: Inbox,
+        pilot: Pilot[None],
+        proposer: Space,
+        meeting: InMemory,
+    ) -> None:
         self.app, self.inbox, self.pilot, self.proposer = app, inbox, pilot, proposer
+        self.meeting = meeting
         self.now = 1_000.0
+        self.pressed = 0
 
     async def press(self, *keys: str) -> None:
         """Press keys, each long after the last change."""
         for key in keys:
             self.now += 10
+            self.pressed += 1
             await self.pilot.press(key)
         await self.pilot.pause()
 
@@ -62,6 +81,19 @@ class Desk:
         )
         return self.inbox.items[0]
 
+    def looks(self) -> str:
+        """The screen as text, line by line, without its scrollbars."""
+        strips = self.app.screen._compositor.render_strips()
+        lines = (strip.text.translate(_BARS).rstrip() for strip in strips)
+        return "\n".join(lines) + "\n"
+
+    def colours(self) -> set[tuple[int, ...]]:
+        """The colours on the screen, as red, green and blue."""
+        strips = self.app.screen._compositor.render_strips()
+        styles = [segment.style for strip in strips for segment in strip if segment.style]
+        found = [each for style in styles for each in (style.color, style.bgcolor) if each]
+        return {tuple(each.get_truecolor()) for each in found}
+
     def asks(self, question: ScreenQuestion) -> bool:
         """Whether a question is the open one."""
         return self.app.question is question
@@ -79,15 +111,23 @@ async def desk(
     *,
     size: tuple[int, int] = (80, 24),
     edit: Callable[[str], Awaitable[str]] | None = None,
+    policy: Path | None = None,
+    past: Iterable[PastProposal] = (),
     **options: Any,
 ) -> AsyncGenerator[Desk]:
-    """A person's screen beside a participant that proposes, and one that has the tools."""
+    """A person's screen beside a participant that proposes, and one that has the tools.
+
+    With a policy a reviewer by the name of ``second`` counts votes.
+    """
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         meeting = InMemory()
         await enter(join(meeting, tools()))
+        if policy is not None:
+            seat = meeting.connector("second"), meeting.token("second")
+            await enter(Reviewer(policy).join(seat[0], token=seat[1]))
         proposer = await enter(join(meeting, "proposer"))
-        inbox = await enter(Inbox(await enter(join(meeting, "reviewer"))))
+        inbox = await enter(Inbox(await enter(join(meeting, "reviewer")), past=past))
         made: list[Desk] = []
         app = InboxApp(
             inbox,
@@ -96,6 +136,7 @@ async def desk(
             clock=lambda: made[0].now if made else 0.0,
             **options,
         )
-        async with app.run_test(size=size) as pilot:
-            made.append(Desk(app, inbox, pilot, proposer))
-            yield made[0]
+        with anyio.fail_after(PATIENCE):
+            async with app.run_test(size=size) as pilot:
+                made.append(Desk(app, inbox, pilot, proposer, meeting))
+                yield made[0]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from meup_agent import Rejection
+from meup_agent import Fulfillment, Rejection
 from meup_agent.cli.inbox.questions import ScreenQuestion
 from meup_agent.cli.inbox.screen import GUARD_SECONDS
 from tests.cli.inbox.people import desk
@@ -68,6 +68,21 @@ async def test_two_keys_reject_with_a_reason() -> None:
         assert isinstance(outcome, Rejection)
         assert outcome.reason == "unsafe"
         await d.until(lambda: "you rejected" in d.text("#note"))
+
+
+@pytest.mark.parametrize(
+    ("tool", "keys", "decided"),
+    [("read", "a", True), ("wipe", "ay", True), ("read", "rd", False), ("wipe", "ru", False)],
+)
+async def test_a_decision_takes_two_keys_at_the_most(tool: str, keys: str, decided: bool) -> None:
+    """From the arrival of a proposal on, and one where it was seen whole and is harmless."""
+    arguments = {"path": "a"} if tool == "read" else {"disk": "a"}
+    async with desk() as d, d.proposer.propose("tools", tool, arguments, to="reviewer") as asked:
+        await d.arrived()
+        await d.press(*keys)
+        outcome = await asked.outcome()
+        assert isinstance(outcome, Fulfillment if decided else Rejection)
+        assert d.pressed == len(keys) <= 2
 
 
 async def test_words_go_with_a_rejection() -> None:
