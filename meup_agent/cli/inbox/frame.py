@@ -110,7 +110,8 @@ class InboxFrame(App[None]):
     def on_resize(self, event: events.Resize) -> None:
         """Show the queue where there is room for it."""
         self.follow_width(event.size.width)
-        self.show_frame()
+        # The app has its new size, by which words are chosen, only after this.
+        self.call_after_refresh(self.show_frame)
 
     def follow_width(self, width: int) -> None:
         """Show the queue beside the decision where there is room, and tell both their widths."""

@@ -74,6 +74,7 @@ class InboxApp(InboxFrame):
         self._notify = notify
         self._clock = clock
         self._changed_at = -GUARD_SECONDS
+        self._is_leaving = False
         self.mounted_at = self.first_drawn_at = 0.0
         self.drawn_at = 0.0  # when the last change of the inbox was on the screen
         self._edited: dict[str, Any] = {}
@@ -199,6 +200,9 @@ class InboxApp(InboxFrame):
 
     async def on_key(self, event: events.Key) -> None:
         """Do what a key says, in the question that is open."""
+        if self._is_leaving:
+            event.stop()
+            return  # meant for the shell behind this screen
         if self.query_one("#words", Input).display:
             if event.key == "escape":
                 event.stop()
@@ -241,7 +245,7 @@ class InboxApp(InboxFrame):
                 if self.decisions.underway:
                     self._open_question(ScreenQuestion.LEAVE)
                 else:
-                    self.exit()
+                    self._leave_now()
             case "a" | "e" | "r" | "v" | "m":
                 await self._decide(key)
             case _:
@@ -285,7 +289,7 @@ class InboxApp(InboxFrame):
         self._close_question()
         match question, key:
             case ScreenQuestion.LEAVE, "y":
-                self.exit()
+                self._leave_now()
             case ScreenQuestion.MARKED, "y":
                 self._start(self.decisions.approve_all(marked))
             case _ if item is None or self.gone is not None:
@@ -312,6 +316,10 @@ class InboxApp(InboxFrame):
         self.screen.set_focus(None)
         self.words = words
         self.show_frame()
+
+    def _leave_now(self) -> None:
+        self._is_leaving = True
+        self.exit()
 
     def _is_too_soon(self) -> bool:
         return self._clock() - self._changed_at < GUARD_SECONDS
@@ -373,7 +381,8 @@ class InboxApp(InboxFrame):
             self.tell("you changed nothing; nothing was sent", style="dim")
             return
         self._edited = edited
-        rows = [row(Part("You made of it:", "heading")), CardRow(), *change_rows(different)]
+        head = row(Part("You made of ", "heading"), *title(item), Part(":", "heading"))
+        rows = [head, CardRow(), *change_rows(different)]
         self.query_one("#card", RowsView).show(rows)
         self._open_question(ScreenQuestion.EDITED)
 

@@ -206,3 +206,23 @@ async def test_help_and_leaving_are_answered_whatever_waits() -> None:
             assert key in d.text("#ask")
         await d.press("x", "q")
         await d.until(lambda: not d.app.is_running)
+
+
+async def test_keys_behind_the_one_that_leaves_decide_nothing() -> None:
+    """They are typed for the shell, before the screen is gone."""
+    async with desk() as d, d.proposer.propose("tools", "read", {"path": "a"}) as proposal:
+        await d.arrived()
+        d.now += 10
+        d.app.simulate_key("q")
+        for key in "carujm":
+            d.app.simulate_key(key)
+        await d.until(lambda: not d.app.is_running)
+        assert (len(d.inbox), proposal.state.is_pending) == (1, True)
+
+
+async def test_a_terminal_that_becomes_small_says_less() -> None:
+    async with desk() as d, d.proposer.propose("tools", "read", {"path": "a"}):
+        await d.arrived()
+        assert " a  approve   e  edit " in d.looks()
+        await d.pilot.resize_terminal(40, 10)
+        await d.until(lambda: "a approve e edit r reject j k ? q" in d.looks())
