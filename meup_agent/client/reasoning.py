@@ -135,8 +135,9 @@ async def reason_aloud(
     if count >= MAX_REASONINGS:
         raise UsageError(f"{MAX_REASONINGS} lines of thought are open; conclude one of them")
     seconds = float("inf") if timeout is None else timeout
-    with anyio.move_on_after(seconds) as clock, CallScope() as scope:
-        reasoning = Reasoning(space, session, scope)
+    scope = CallScope()
+    reasoning = Reasoning(space, session, scope)
+    with anyio.move_on_after(seconds) as clock, scope:
         with session.watchers.listening(reasoning):
             reasoning.id = await space.send(
                 kinds.REASONING_START,

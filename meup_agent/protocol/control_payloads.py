@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import msgspec
 
@@ -239,12 +239,10 @@ def _resumption(envelope: Envelope, payload: JsonObject) -> Resumption:
 
 
 def _status_request(envelope: Envelope, payload: JsonObject) -> StatusRequest:
-    fields: Any = payload.get("fields", [])
-    if (
-        not isinstance(fields, list)
-        or len(fields) > MAX_FIELDS
-        or not all(isinstance(each, str) for each in fields)
-    ):
+    said: object = payload.get("fields", [])
+    listed = cast("list[object]", said) if isinstance(said, list) else None
+    fields = [each for each in listed or () if isinstance(each, str)]
+    if listed is None or len(fields) != len(listed) or len(fields) > MAX_FIELDS:
         raise _problem(envelope, f"its 'fields' must be a list of at most {MAX_FIELDS} names")
     return StatusRequest(envelope.sender, tuple(fields))
 

@@ -113,7 +113,7 @@ async def test_our_supervisor_controls_their_agent(gateway: ThreadedGateway) -> 
                     answering, "request-status", ("status", {**status, "status": "active"})
                 )
                 told = await boss.request_status("slow")
-            assert (told.status, told.fields["tokens"]) == ("active", 12)
+                assert (told.status, told.fields["tokens"]) == ("active", 12)
             async with anyio.create_task_group() as tasks:
                 done = {"skipped": True, "status": "skipped"}
                 tasks.start_soon(
@@ -123,7 +123,7 @@ async def test_our_supervisor_controls_their_agent(gateway: ThreadedGateway) -> 
                     ("compact-done", done),
                 )
                 compacted = await boss.compact("slow")
-            assert compacted.skipped
+                assert compacted.skipped
             pause = await boss.pause("slow", reason="x", timeout=3600)
             heard = await to_thread.run_sync(slow.until, "participant/pause")
             assert heard["id"] == pause.id

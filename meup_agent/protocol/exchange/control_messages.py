@@ -115,6 +115,8 @@ class ControlMessages(TablePart):
             self._scheduler.notify(Role.STATUS, envelope, now, control)
         elif isinstance(control, CompactDone):
             self._scheduler.notify(Role.COMPACT_DONE, envelope, now, control)
+        elif isinstance(control, Resumption) and self._held is None:
+            pass  # a participant that we paused tells that it goes on
         elif not self._may_control(envelope, payload):
             context.drop("control_not_allowed", envelope)
         elif me in envelope.to or envelope.kind == REQUEST_STATUS:

@@ -37,7 +37,7 @@ def at_ours(*roles: Role, **options: Any) -> Peer:
 
 
 def control(me: Peer, kind: str, payload: Any = None, **header: Any) -> list[Effect]:
-    said = {"sender": "boss", "id": f"c-{me._new_id()}", "to": ("me",), **header}  # pyright: ignore[reportPrivateUsage]
+    said: dict[str, Any] = {"sender": "boss", "id": f"c-{me._new_id()}", "to": ("me",), **header}  # pyright: ignore[reportPrivateUsage]
     return me.hears(f"participant/{kind}", {} if payload is None else payload, **said)
 
 
@@ -158,6 +158,12 @@ def test_control_by_one_who_may_not_changes_nothing(kind: str) -> None:
     for header in ({"to": ()}, {"to": ("other",)}):
         assert not control(me, kind, **header)
     assert dropped(control(me, kind, {"reason": 5})) == ["malformed_control"]
+
+
+@pytest.mark.rule("5.control.resumes_itself")
+def test_resume_of_one_that_we_paused_is_no_offence() -> None:
+    me = at_ours(Role.RESUME)
+    assert not control(me, "resume", {"reason": "timeout"}, sender="other", correlation=("p",))
 
 
 @pytest.mark.rule("5.control.who")
