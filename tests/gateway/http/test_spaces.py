@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from websockets.sync.client import connect
@@ -100,7 +101,7 @@ def test_older_proposals_are_read_page_by_page(api: Api) -> None:
     for number in range(5):
         call = {"method": "tools/call", "params": {"name": "write", "arguments": {}}}
         api.post({"kind": "mcp.proposal", "id": f"p{number}", "payload": call})
-    pages, query = list[list[str]](), dict[str, int]()
+    pages, query = list[list[str]](), dict[str, Any]()
     while True:
         page = api.get("/spaces/demo/proposals", limit=2, **query).json()
         pages.append([each["id"] for each in page["proposals"]])

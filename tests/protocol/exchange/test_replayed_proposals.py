@@ -159,7 +159,7 @@ def test_a_proposer_that_left_before_us_waits_for_nothing(
 ) -> None:
     class Late(Newcomer):
         def enters(self, **options: Any) -> list[Effect]:
-            return super().enters(**{"others": others, **options})
+            return super().enters(others=others)
 
     me = Late(roles=EVERYTHING, wall_clock=lambda: NOON)
     me.is_told(me.proposes(), left=NOON - timedelta(seconds=ago))
