@@ -5,7 +5,8 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent, Request, Space
+from meup_agent import Agent, OutboundMessage, Request, Space
+from meup_agent.agent.middleware import CallNext
 from meup_agent.client import offer_finder, requests
 from meup_agent.errors import OwnerChanged, OwnerUnknown, ToolError, UsageError
 from meup_agent.protocol import kinds
@@ -284,3 +285,21 @@ async def test_a_handler_calls_by_name(meeting: Meeting, notes: Notes) -> None:
     async with gathered(meeting, tools, bot, "deep") as (_, _, space):
         assert await space.call("second", "twice", {"path": "a"}) == "a"
     assert notes.all == ["full", "a"]
+
+
+@IN_MEMORY
+async def test_a_middleware_sees_the_participant_that_was_found(
+    meeting: Meeting, notes: Notes
+) -> None:
+    bot, seen = Agent("second"), list[str | None]()
+
+    @bot.middleware
+    async def look(message: OutboundMessage, call_next: CallNext) -> Any:
+        seen.append(message.participant)
+        return await call_next(message)
+
+    async with gathered(meeting, writer(notes), bot) as (_, space):
+        assert await space.call(None, "write", {"path": "a"}) == "a"
+        params = {"name": "write", "arguments": {"path": "b"}}
+        await space.request(None, "tools/call", params)
+    assert seen == ["tools", "tools"]
