@@ -228,6 +228,11 @@ STREAMS: Final = {
     "8.bounds": "streams, writers, requests and what waits of them are bounded",
     "8.bad_frames": "each bad frame gets one clear answer, and the space goes on",
     "8.http": "over HTTP the same holds, and an answer names the stream",
+    "8.ends_with_block": "a stream ends with the block or handler that opened it, and says how",
+    "8.once": "a participant sends a frame at most once",
+    "8.reconnect": "after a reconnect a stream goes on if it is listed as before, or has ended",
+    "8.behind": "a participant's reader that is behind loses the oldest frames, counted",
+    "8.beside": "a tool's stream is about its request, for its sender, and ends before the answer",
 }
 
 OWN_TABLE: Final = {

@@ -17,6 +17,7 @@ from meup_agent.client.running_handler import awaited, handler_is
 from meup_agent.client.stream_verbs import streaming_beside
 from meup_agent.protocol import payloads
 from meup_agent.protocol.exchange import Wait
+from meup_agent.protocol.streams import build_request
 
 if TYPE_CHECKING:
     import logging
@@ -227,17 +228,15 @@ class Context:
         said = payloads.read_call(self.envelope.payload).meta.get(payloads.PROPOSER)
         present = {each.id for each in self.space.participants}
         to = [self.sender, *([said] if self.envelope.correlation and said in present else [])]
-        return streaming_beside(
-            self.space,
-            to=tuple(dict.fromkeys(to)),
-            about=(self.envelope.id, *self.envelope.correlation),
-            fields={
-                "description": description,
-                "format": format,
-                "content_type": content_type,
-                "metadata": metadata,
-            },
+        payload = build_request(
+            targets=tuple(dict.fromkeys(to)),
+            description=description,
+            format=format,
+            content_type=content_type,
+            metadata=metadata,
         )
+        about = (self.envelope.id, *self.envelope.correlation)
+        return streaming_beside(self.space, payload, about)
 
     def progress(
         self, done: float, total: float | None = None, message: str | None = None

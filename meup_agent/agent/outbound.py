@@ -27,6 +27,7 @@ from meup_agent.client.proposal_handle import PendingProposal, ttl_in
 from meup_agent.client.requests import TIMEOUT
 from meup_agent.client.running_handler import awaited, handler_is
 from meup_agent.client.space import Space
+from meup_agent.client.streams import writing
 from meup_agent.client.talk import names
 from meup_agent.errors import UsageError
 from meup_agent.protocol import kinds
@@ -43,8 +44,10 @@ if TYPE_CHECKING:
     from meup_agent.client.explanations import DecisionReceipt, Explainer
     from meup_agent.client.proposal import ProposalRecord
     from meup_agent.client.proposal_handle import ProposalHandle
+    from meup_agent.client.streams import StreamWriter
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.outcomes import Fulfillment
+    from meup_agent.protocol.payloads import JsonObject
     from meup_agent.session import Session
 
 log = logging.getLogger("meup_agent.agent")
@@ -175,6 +178,36 @@ class MiddlewareSpace(Space):
             )
 
         return str(await pass_outbound(self._layers, message, send))
+
+    @asynccontextmanager
+    async def _stream(
+        self,
+        payload: JsonObject,
+        about: tuple[str, ...],
+        timeout: float | None,
+        *,
+        beside: bool = False,
+    ) -> AsyncGenerator[StreamWriter]:
+        message = self._message(
+            "send", kind=kinds.STREAM_REQUEST, payload=payload, correlation=about
+        )
+        passed: list[OutboundMessage] = []
+
+        async def send(given: OutboundMessage) -> str:
+            passed.append(given)
+            return ""
+
+        await pass_outbound(self._layers, message, send)
+        if not passed:
+            raise UsageError(
+                "a middleware returned without call_next, so no stream was requested; "
+                "raise an exception to refuse a stream"
+            )
+        asked = passed[-1]
+        async with writing(
+            self._session, asked.payload, asked.correlation, timeout=timeout, beside=beside
+        ) as out:
+            yield out
 
     def propose(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextvars import copy_context
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from meup_agent.client.streams import StreamReader
@@ -59,7 +58,7 @@ class CallStreams:
         self._queues.append(queue)
         self._running += 1
         name = f"meup stream {queue.stream.id}"
-        self._context.run(partial(self._tasks.start_soon, self._read, queue, name=name))
+        self._context.run(lambda: self._tasks.start_soon(self._read, queue, name=name))
 
     async def _read(self, queue: StreamBuffer) -> None:
         try:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from meup_agent.client.streams import OPEN_SECONDS, reading, writing, writing_in
+from meup_agent.protocol.streams import build_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
     from meup_agent.client.streams import StreamReader, StreamWriter
+    from meup_agent.protocol.payloads import JsonObject
     from meup_agent.protocol.streams import StreamInfo
     from meup_agent.session import Session
 
@@ -59,18 +61,24 @@ class StreamVerbs:
             NotSent: It was not requested: the gateway's dialect has no streams, or the connection
                 has ended for good.
         """
-        return writing(
-            self._session,
-            to=(to,) if isinstance(to, str) else tuple(to),
-            about=(about,) if isinstance(about, str) else tuple(about),
-            timeout=timeout,
-            fields={
-                "description": description,
-                "format": format,
-                "content_type": content_type,
-                "metadata": metadata,
-            },
+        payload = build_request(
+            targets=(to,) if isinstance(to, str) else tuple(to),
+            description=description,
+            format=format,
+            content_type=content_type,
+            metadata=metadata,
         )
+        return self._stream(payload, (about,) if isinstance(about, str) else tuple(about), timeout)
+
+    def _stream(
+        self,
+        payload: JsonObject,
+        about: tuple[str, ...],
+        timeout: float | None,
+        *,
+        beside: bool = False,
+    ) -> AbstractAsyncContextManager[StreamWriter]:
+        return writing(self._session, payload, about, timeout=timeout, beside=beside)
 
     def read_stream(self, stream: str | StreamInfo) -> AbstractContextManager[StreamReader]:
         """Read an open stream from here on, for the length of a block.
@@ -98,8 +106,8 @@ class StreamVerbs:
 
 
 def streaming_beside(
-    space: StreamVerbs, *, to: tuple[str, ...], about: tuple[str, ...], fields: dict[str, Any]
+    space: StreamVerbs, payload: JsonObject, about: tuple[str, ...]
 ) -> AbstractAsyncContextManager[StreamWriter]:
     """Open a stream beside an answer, which does not depend on it; for a handler's context."""
-    session = space._session  # pyright: ignore[reportPrivateUsage]
-    return writing(session, to=to, about=about, timeout=OPEN_SECONDS, fields=fields, beside=True)
+    stream = space._stream  # pyright: ignore[reportPrivateUsage]
+    return stream(payload, about, OPEN_SECONDS, beside=True)

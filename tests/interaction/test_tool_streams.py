@@ -57,6 +57,7 @@ async def accept(end: End, id: str = "s-1") -> Envelope:
     return asked
 
 
+@pytest.mark.rule("8.beside")
 async def test_a_tool_streams_to_its_caller_before_it_answers(gate: Gate, notes: Notes) -> None:
     async with joined(gate, writer(notes), "bob") as (_, end):
         request = await call(end, "draft")
@@ -124,11 +125,15 @@ async def test_a_caller_that_cancels_the_tool_ends_its_stream_with_the_reason(
         }
 
 
+@pytest.mark.rule("8.beside")
 async def test_a_stream_for_a_fulfilled_proposal_goes_to_its_proposer_too(
     gate: Gate, notes: Notes
 ) -> None:
     async with joined(gate, writer(notes), "bob", "carol") as (_, end):
-        proposed = {"method": "tools/call", "params": {"name": "draft", "arguments": {}}}
+        proposed: dict[str, Any] = {
+            "method": "tools/call",
+            "params": {"name": "draft", "arguments": {}},
+        }
         await end.say(kinds.MCP_PROPOSAL, proposed, sender="carol", id="p-1")
         payload = payloads.request(
             "tools/call",

@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -296,6 +297,7 @@ class Streams(RuleBasedStateMachine):
         assert len(self.streams.own.every()) == len(self.own) + len(self.asked)
 
 
+@pytest.mark.rule("8.behind", "8.reconnect")
 def test_streams_of_a_participant_in_any_order() -> None:
     run_state_machine_as_test(
         Streams,

@@ -62,7 +62,7 @@ def test_the_same_envelope_twice_is_once() -> None:
     outbox.put(said("a"), Priority.END, 0.0)
     assert len(outbox) == 1
     waiting = outbox.take(0.0)
-    assert waiting is not None
+    assert isinstance(waiting, QueuedEnvelope)
     # It is on its way: saying it again changes nothing, whether the sending succeeds or not.
     outbox.put(said("a"), Priority.END, 0.0)
     assert len(outbox) == 0
@@ -75,7 +75,7 @@ def test_what_could_not_be_sent_is_the_next_one_again() -> None:
     for id in "abc":
         outbox.put(said(id), Priority.ANSWER, 0.0)
     waiting = outbox.take(0.0)
-    assert waiting is not None
+    assert isinstance(waiting, QueuedEnvelope)
     outbox.put_back(waiting)
     assert taken(outbox) == ["a", "b", "c"]
 
@@ -126,7 +126,7 @@ def test_bytes_count_as_envelopes_do() -> None:
         outbox.put(said(id, half), Priority.ANSWER, 0.0)
         full.append(outbox.is_full)
     waiting = outbox.take(0.0)
-    assert waiting is not None
+    assert isinstance(waiting, QueuedEnvelope)
     outbox.put_back(waiting)
     full.append(outbox.is_full)
     for id in "ab":
@@ -170,7 +170,7 @@ async def test_it_is_emptied_when_everything_has_been_sent_and_not_before() -> N
             await anyio.wait_all_tasks_blocked()
             waiting = outbox.take(0.0)
             await anyio.wait_all_tasks_blocked()
-            assert waiting is not None
+            assert isinstance(waiting, QueuedEnvelope)
             assert emptied == [], "what is taken is on its way, and may be put back"
             outbox.put_back(waiting)
             assert outbox.take(0.0) is not None
@@ -201,7 +201,7 @@ async def test_a_writer_wakes_for_what_is_put_back() -> None:
     outbox = Outbox()
     outbox.put(said("a"), Priority.END, 0.0)
     waiting = outbox.take(0.0)
-    assert waiting is not None
+    assert isinstance(waiting, QueuedEnvelope)
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(outbox.wait_filled)
@@ -246,7 +246,7 @@ def sent(outbox: Outbox, *ids: str, priority: Priority = Priority.OPEN) -> None:
     for id in ids:
         outbox.put(said(id), priority, 0.0)
         waiting = outbox.take(0.0)
-        assert waiting is not None
+        assert isinstance(waiting, QueuedEnvelope)
         outbox.keep(waiting)
         outbox.gone()
 
@@ -292,7 +292,7 @@ def test_after_a_gap_nothing_is_sent_again_but_what_never_left() -> None:
     sent(outbox, "a")
     outbox.put(said("cut off"), Priority.TALK, 0.0)
     waiting = outbox.take(0.0)
-    assert waiting is not None
+    assert isinstance(waiting, QueuedEnvelope)
     outbox.keep(waiting)
     outbox.put_back(waiting)
     outbox.keep_nothing()
@@ -309,7 +309,7 @@ async def test_more_than_is_kept_waits_for_what_comes_back(by: str) -> None:
         assert not outbox.is_owed_too_much
         outbox.put(said(str(number), payload), Priority.OPEN, 0.0)
         waiting = outbox.take(0.0)
-        assert waiting is not None
+        assert isinstance(waiting, QueuedEnvelope)
         outbox.keep(waiting)
         outbox.gone()
     assert outbox.is_owed_too_much
@@ -341,16 +341,18 @@ def test_frames_of_streams_leave_in_order_and_never_twice() -> None:
 def test_frames_have_a_bound_of_their_own_and_push_out_no_talk() -> None:
     outbox = Outbox()
     outbox.put(said("chat"), Priority.TALK, 0.0)
+    room: list[bool] = []
     for _ in range(MAX_STREAM_FRAMES):
-        assert outbox.has_frame_room
+        room.append(outbox.has_frame_room)
         outbox.put_frame("s-1", b"x")
-    assert not outbox.has_frame_room
+    room.append(outbox.has_frame_room)
     outbox.drop_frames("another")
-    assert not outbox.has_frame_room
+    room.append(outbox.has_frame_room)
+    assert room == [True] * MAX_STREAM_FRAMES + [False, False]
     outbox.drop_frames("s-1")
-    assert outbox.has_frame_room
+    room = [outbox.has_frame_room]
     outbox.put_frame("s-1", b"x" * MAX_STREAM_BYTES)
-    assert not outbox.has_frame_room
+    assert [*room, outbox.has_frame_room] == [True, False]
     assert taken(outbox, frames=1) == ["chat"]
 
 
