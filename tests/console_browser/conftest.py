@@ -63,6 +63,7 @@ class Desk:
         self.problems: list[str] = []
         self.expected: list[Callable[[str], bool]] = []
         self.requests: list[str] = []
+        self.foreign: list[str] = []
         self._chromium = chromium
         self._stack = stack
 
@@ -100,7 +101,8 @@ class Desk:
         """Fail if a page has said something else."""
         left = [each for each in self.problems if not any(ok(each) for ok in self.expected)]
         assert left == []
-        assert [each for each in self.requests if not each.startswith(f"{self.url}/")] == []
+        ours = (f"{self.url}/", *self.foreign)
+        assert [each for each in self.requests if not each.startswith(ours)] == []
 
 
 @asynccontextmanager

@@ -1,0 +1,113 @@
+"""Each state that a page can be in, light and dark: accessible, and told to who does not see."""
+
+from typing import Literal
+
+import pytest
+from playwright.async_api import Page, Route, expect
+
+from meup_agent.gateway.console.sign_in import SESSION_IDLE
+from meup_agent.gateway.console.timeline import PAGE_ROWS
+from tests.console_browser.axe import violations
+from tests.console_browser.conftest import Desk
+from tests.console_browser.pictures import picture
+
+pytestmark = pytest.mark.anyio
+
+COLORS = pytest.mark.parametrize("colors", ["light", "dark"])
+
+
+async def assert_good(page: Page, name: str) -> None:
+    width = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    assert width <= 0, "it must be scrolled sideways"
+    assert await violations(page) == [], name
+    await picture(page, name)
+
+
+@COLORS
+async def test_states_of_the_inbox(desk: Desk, colors: Literal["light", "dark"]) -> None:
+    desk.expect("status of 400", "Failed to load resource", "ERR_", "net::")
+    site = desk.site
+    page = await desk.open(color_scheme=colors)
+    await expect(page.locator("#card-title")).to_have_text("Nothing waits for you")
+    await site.tools()
+    proposer = await site.join("proposer")
+    asked = await site.propose(proposer, {"path": "a.md", "text": "safe\u202egpj.exe"})
+    await expect(page.locator(".warning")).to_contain_text("Look twice")
+    await page.click("#approve")
+    await expect(page.locator("[role=alert]")).to_contain_text("type “approve” to approve")
+    await assert_good(page, f"dangerous-{colors}")
+    await page.reload()
+    await page.click("#edit-summary")
+    await page.click("text=Arguments as JSON")
+    await page.fill("#arguments", '{"path": 1}')
+    await expect(page.locator("#arguments-problem")).to_contain_text("not of type 'string'")
+    await assert_good(page, f"unfit-{colors}")
+    await asked.withdraw()
+    await expect(page.locator("#gone")).to_contain_text("Withdrawn by proposer")
+    await expect(page.locator("#live")).to_contain_text("Gone: write_file, withdrawn")
+    # However far down one has scrolled; there axe cannot see what it stands over.
+    await expect(page.locator("#gone")).to_be_in_viewport()
+    await page.evaluate("scrollTo(0, 0)")
+    await assert_good(page, f"gone-{colors}")
+    site.gateway.kill()
+    await expect(page.locator("#offline")).to_contain_text("Reconnecting")
+    await assert_good(page, f"offline-{colors}")
+    site.gateway.restart()
+    await expect(page.locator("#offline")).to_be_hidden(timeout=20_000)
+    site.clock.now += SESSION_IDLE + 1
+    await site.propose(await site.join("boss"))
+    await expect(page.locator("#offline")).to_contain_text("You are signed out")
+    await assert_good(page, f"signed-out-{colors}")
+
+
+@COLORS
+async def test_states_of_the_timeline(desk: Desk, colors: Literal["light", "dark"]) -> None:
+    held: list[Route] = []
+
+    async def hold(route: Route) -> None:
+        held.append(route)
+
+    boss = await desk.site.join("boss")
+    for number in range(PAGE_ROWS + 5):
+        await boss.chat(f"message {number}.")
+    page = await desk.open(color_scheme=colors)
+    await page.route("**/timeline?before=*", hold)
+    await page.goto(f"{desk.url}/timeline")
+    await page.locator("#older").scroll_into_view_if_needed()
+    await expect(page.locator("#older .loading")).to_be_visible()
+    await assert_good(page, f"loading-{colors}")
+    await held[0].continue_()
+    await expect(page.locator("#rows")).to_contain_text("message 0.")
+    await page.get_by_label("Kind").select_option("stream")
+    await expect(page.locator("#nothing")).to_contain_text("Nothing like that has been said")
+    await assert_good(page, f"nothing-{colors}")
+    await page.click("#pause")
+    await boss.chat("meanwhile")
+    await expect(page.locator("#held")).to_contain_text("wait")
+    await assert_good(page, f"paused-{colors}")
+    await page.click("#pause")
+
+
+async def test_nothing_moves_where_no_motion_is_wanted(desk: Desk) -> None:
+    await desk.site.tools()
+    page = await desk.open(reduced_motion="reduce")
+    await expect(page.locator("#card-title")).to_have_text("Nothing waits for you")
+    await desk.site.propose(await desk.site.join("proposer"))
+    row = page.locator("#queue .came")
+    await expect(row).to_have_count(1)
+    assert await row.evaluate("each => getComputedStyle(each).animationName") == "none"
+
+
+async def test_queue_is_walked_by_keys(desk: Desk) -> None:
+    await desk.site.tools()
+    proposer = await desk.site.join("proposer")
+    for name in ("first", "second", "third"):
+        await desk.site.propose(proposer, {"path": f"{name}.md"})
+    page = await desk.open()
+    await expect(page.locator("#call")).to_contain_text("first.md")
+    for key, name in (("j", "second"), ("j", "third"), ("k", "second")):
+        await page.keyboard.press(key)
+        await expect(page.locator("#call")).to_contain_text(f"{name}.md")
+        await expect(page.locator("#card-title")).to_be_focused()
+    await page.keyboard.press("?")
+    await expect(page.locator(".keys dl")).to_be_visible()
