@@ -20,7 +20,7 @@ from tests.gateway.mounted import MountedPlace, mounted
 DIALECT = "meup/v0.1"
 
 PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
-    "alice": [{"kind": "chat"}, {"kind": "mcp/proposal"}],
+    "alice": [{"kind": "chat"}, {"kind": "mcp/proposal"}, {"kind": "stream/request"}],
     "bob": [{"kind": "mcp/*"}, {"kind": "chat"}],
     "carol": [],
 }

@@ -1,0 +1,76 @@
+"""Readers of streams that stop reading, over real sockets, and streams on every transport."""
+
+import json
+
+import anyio
+import pytest
+
+from tests.gateway.conftest import Site, envelope, hear
+from tests.gateway.edges import SECONDS, edge
+
+KIB = 1 << 10
+LOUD = {"bytes_per_second": 1 << 40, "bytes_burst": 1 << 40, "messages_burst": 100_000}
+
+
+@pytest.mark.rule("8.lost", "8.bounds")
+@pytest.mark.parametrize("kind", ["port", "mounted"])
+def test_stalled_reader_costs_bounded_memory_and_keeps_its_connection(kind: str) -> None:
+    """Some 20 MiB go by: more than sockets hold, and five times what would close the reader."""
+    size, number = 64 * KIB, 320
+    with (
+        edge(kind, max_queued_bytes=4 * KIB * KIB, **LOUD) as it,
+        it.join("bob") as bob,
+        it.join("alice") as alice,
+    ):
+        ask = envelope("alice", kind="stream.request", id="r", payload={"direction": "upload"})
+        alice.send(ask.decode())
+        stream = until(alice, "stream.open")["stream_id"]
+        frame = f"#{stream}#".encode() + b"x" * size
+        for each in range(number):
+            alice.send(frame)
+            assert alice.recv(SECONDS) == frame
+            if each % 40 == 0:
+                assert it.metric("queued_bytes") <= 512 * KIB
+        counters = it.place.counters
+        assert (counters.stream_frames, counters.too_slow) == (number, {})
+        assert counters.stream_frames_lost > 0
+        # Bob reads again: what waited, and then how much it missed; nothing is missing between.
+        heard = 0
+        until(bob, "stream.open")
+        while not isinstance(data := bob.recv(SECONDS), str):
+            assert data == frame
+            heard += 1
+        lost = json.loads(data)
+        assert (lost["kind"], lost["to"]) == ("stream.lost", ["bob"])
+        assert lost["payload"]["frames"] == number - heard == counters.stream_frames_lost
+        alice.send(frame)
+        assert bob.recv(SECONDS) == frame
+
+
+def until(socket: object, kind: str) -> dict[str, str]:
+    while True:
+        said = json.loads(socket.recv(SECONDS))  # type: ignore[attr-defined]
+        if said["kind"] == kind:
+            payload: dict[str, str] = said["payload"]
+            return payload
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("8.frames", "8.targets")
+async def test_stream_is_the_same_on_every_transport(site: Site) -> None:
+    async with site.join("alice", "bob", "carol") as (alice, bob, carol):
+        payload = {"direction": "upload", "target": ["bob"]}
+        await alice.send(envelope("alice", kind="stream.request", payload=payload))
+        for member in (alice, bob, carol):
+            await hear(member, "stream.request")
+            stream = (await hear(member, "stream.open"))["payload"]["stream_id"]
+        frame = f"#{stream}#".encode() + b"\x00\xff#{}"
+        await alice.send(frame)
+        await alice.send(envelope("alice", id="after"))
+        for member, gets in ((alice, False), (bob, True), (carol, False)):
+            with anyio.fail_after(10):
+                if gets:
+                    assert await anext(member) == frame
+                assert (await hear(member, "chat"))["id"] == "after"
+        await carol.send(frame)
+        assert (await hear(carol, "system.error"))["payload"]["stream_id"] == stream
