@@ -267,7 +267,11 @@ class StreamStore:
     def expire(self, at: int) -> list[Consequence]:
         """Close the streams whose owners did not come back in time."""
         since = at - round(GRACE_SECONDS * _MICROSECONDS)
-        gone = (each for each in self._open.values() if (each.left_at or at) <= since)
+        gone = (
+            each
+            for each in self._open.values()
+            if each.left_at is not None and each.left_at <= since
+        )
         return self._close(gone, OWNER_LEFT)
 
     @property
@@ -324,7 +328,7 @@ class StreamStore:
 
     def _problem(
         self, stream: ActiveStream, message: StreamMessage, sender: str
-    ) -> tuple[str, str] | tuple[str, str]:
+    ) -> tuple[str, str]:
         """The reason for which a participant may not do something with a stream; empty: it may."""
         info = stream.info
         if isinstance(message, StreamClose):
