@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import pytest
@@ -205,3 +206,31 @@ def test_without_a_terminal_the_inbox_is_its_list(meup: Person, office: Office) 
     done = meup()
     assert (done.code, proposal[:12] in done.out, done.err) == (0, True, "")
     office.withdraw(proposal)
+
+
+def test_without_textual_the_inbox_is_its_list_and_says_how_to_get_it(
+    meup: Person, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meup_agent.cli.commands.inbox.find_spec", lambda _: None)
+    proposal = office.propose("write", path="a")
+    done = meup()
+    assert (done.code, proposal[:12] in done.out) == (0, True)
+    assert "pip install 'meup-agent[tui]'" in done.err
+    office.withdraw(proposal)
+
+
+@pytest.mark.parametrize(("answer", "runs"), [("y", True), ("", False), ("no", False)])
+def test_at_a_terminal_approving_asks_once(
+    meup: Person, office: Office, monkeypatch: pytest.MonkeyPatch, answer: str, runs: bool
+) -> None:
+    proposal = office.propose("write", path="a")
+    keyboard, terminal = os.openpty()
+    os.write(keyboard, f"{answer}\n".encode())
+    with open(terminal, encoding="utf-8") as stdin, open(keyboard, "rb"):
+        monkeypatch.setattr("sys.stdin", stdin)
+        done = meup("approve", proposal)
+    assert "approve it? [y/N] " in done.err
+    assert bool(office.calls) is (done.code == 0) is runs
+    if not runs:
+        assert "not confirmed; nothing was sent" in done.err
+        office.withdraw(proposal)
