@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from playwright.sync_api import Page, sync_playwright
 
@@ -104,7 +104,7 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
     count = max(60, round(PROPOSALS * scale))
     with sync_playwright() as playwright:
         options = ["--no-sandbox"] if os.getuid() == 0 else []
-        path = find_chromium(playwright)
+        path = find_chromium(cast("Any", playwright))  # the same of either kind
         with playwright.chromium.launch(executable_path=path, args=options) as chromium:
             for rows, words in ((False, "a card on an empty desk"), (True, "a row of the queue")):
                 with console_site(2, -(-count // 1_000)) as site:

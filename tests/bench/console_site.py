@@ -32,8 +32,11 @@ OF_A_PROPOSER = 1_000
 """Open proposals that a gateway takes of one participant."""
 
 DRAINED = 1 << 20
-IDLE_CPU = 0.02
-"""CPU seconds of 0.2 in which a gateway counts as idle."""
+IDLE_CPU = 0.1
+"""Share of a core below which a gateway counts as idle."""
+
+IDLE_SECONDS = 0.6
+"""Seconds for which it has to be."""
 
 
 class ConsoleAddress(NamedTuple):
@@ -145,8 +148,9 @@ def mixture(count: int, kind: str = "0") -> Iterator[tuple[str, bytes]]:
 class ConsoleSite:
     """A gateway with a console, members who speak there, and browsers that only listen."""
 
-    def __init__(self, pipe: Connection) -> None:
+    def __init__(self, pipe: Connection, patience: float) -> None:
         self.pipe = pipe
+        self._patience = patience
         self.address: ConsoleAddress = pipe.recv()
         self._members = {
             name: dial(self.address.port, SPACE, self.address.tokens[name])
@@ -196,10 +200,11 @@ class ConsoleSite:
     def settle(self) -> None:
         """Wait until the gateway has nothing more to do: people join, and look at what there is."""
         idle, used = 0, self.cpu()
+        pause = self._patience / 3
         while idle < 3:
-            self.read(0.2)
+            self.read(pause)
             before, used = used, self.cpu()
-            idle = idle + 1 if used - before < IDLE_CPU else 0
+            idle = idle + 1 if used - before < max(IDLE_CPU * pause, 0.005) else 0
 
     def read(self, seconds: float) -> None:
         """Read what comes to anybody for so long."""
@@ -241,10 +246,12 @@ class ConsoleSite:
 
 
 @contextmanager
-def console_site(people: int, proposers: int = 0) -> Iterator[ConsoleSite]:
+def console_site(
+    people: int, proposers: int = 0, patience: float = IDLE_SECONDS
+) -> Iterator[ConsoleSite]:
     """A gateway with a console in a process of its own."""
     with process(console_gateway, people, proposers) as pipe:
-        site = ConsoleSite(pipe)
+        site = ConsoleSite(pipe, patience)
         try:
             yield site
         finally:
