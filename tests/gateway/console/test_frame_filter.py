@@ -19,7 +19,7 @@ TOOL = {"jsonrpc": "2.0", "id": "r", "method": "tools/call", "params": {"name": 
 VOTE = {**TOOL, "params": {"name": "vote"}}
 CANCEL = {"jsonrpc": "2.0", "method": kinds.CANCELLED, "params": {"requestId": "r"}}
 PROGRESS = {"jsonrpc": "2.0", "method": kinds.PROGRESS, "params": {"progressToken": "r"}}
-RESULT = {"jsonrpc": "2.0", "id": "r", "result": {}}
+RESULT: dict[str, Any] = {"jsonrpc": "2.0", "id": "r", "result": {}}
 
 
 def frame(

@@ -34,7 +34,7 @@ TRIED = {
 }
 """Name of a deed that can be tried → kind of its envelope, and its words."""
 
-SAMPLE: Final = {"recipient": "x", "capabilities": [], "participant_id": "x"}
+SAMPLE: Final[dict[str, Any]] = {"recipient": "x", "capabilities": [], "participant_id": "x"}
 """A payload by which it is tried if one may manage."""
 
 
