@@ -2,11 +2,12 @@
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import anyio
 import pytest
 
-from meup_agent import Agent, Proposal, Space
+from meup_agent import Agent, Proposal, Settings, Space
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.presets import ROLES
 from meup_agent.protocol import kinds
@@ -78,14 +79,14 @@ def writer(notes: Notes) -> Agent:
 
 @asynccontextmanager
 async def space_of(
-    meeting: Meeting, *agents: Agent, name: str = "agent"
+    meeting: Meeting, *agents: Agent, name: str = "agent", **options: Any
 ) -> AsyncGenerator[tuple[Space, Tape]]:
     """The space as the framework's participant sees it, and everything that it hears."""
     with anyio.fail_after(PATIENCE):
         async with AsyncExitStack() as stack:
             for each in agents:
                 await stack.enter_async_context(join(meeting, each))
-            space = await stack.enter_async_context(join(meeting, name))
+            space = await stack.enter_async_context(join(meeting, name, **options))
             yield space, await stack.enter_async_context(taped(space))
 
 
@@ -150,11 +151,9 @@ async def test_an_expiry_is_no_permission(run: Run, meeting: Meeting, notes: Not
     assert notes.all == []
 
 
-async def test_the_wait_is_that_of_the_space(
-    run: Run, meeting: Meeting, notes: Notes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MEUP_TTL", "0.2")
-    async with space_of(meeting, writer(notes), reviewer()) as (space, _):
+async def test_the_wait_is_that_of_the_space(run: Run, meeting: Meeting, notes: Notes) -> None:
+    settings = Settings(ttl=0.2)
+    async with space_of(meeting, writer(notes), reviewer(), settings=settings) as (space, _):
         [said] = await run(space, [(WRITE, {"path": "never"})])
     assert "within 0.2 seconds" in said
     assert notes.all == []
