@@ -31,8 +31,9 @@ MAX_THOUGHTS: Final = 10_000
 MAX_REASONINGS: Final = 256
 """Lines of thought of one participant at once."""
 
-LAST_SECONDS: Final = 1.0
-"""Wait for the last word of a line of thought that is cancelled, which passes middleware."""
+WORD_SECONDS: Final = 5.0
+"""Wait for the first word of a line of thought, and for the last where it is cancelled: they are
+said whole, and pass middleware."""
 
 
 class Reasoning:
@@ -137,21 +138,25 @@ async def reason_aloud(
     seconds = float("inf") if timeout is None else timeout
     scope = CallScope()
     reasoning = Reasoning(space, session, scope)
-    with anyio.move_on_after(seconds) as clock, scope:
-        with session.watchers.listening(reasoning):
+    with session.watchers.listening(reasoning):
+        # Else a cancellation at that moment would leave a beginning without an end.
+        with anyio.move_on_after(WORD_SECONDS, shield=True):
             reasoning.id = await space.send(
                 kinds.REASONING_START,
                 payload,
                 correlation=() if about is None else (about,),
             )
+        if not reasoning.id:
+            raise ReasoningCancelled(Reason.TIMEOUT, session.me, "middleware held its beginning")
+        with anyio.move_on_after(seconds) as clock, scope:
             try:
                 yield reasoning
             except BaseException as error:
-                with anyio.move_on_after(LAST_SECONDS, shield=True):
+                with anyio.move_on_after(WORD_SECONDS, shield=True):
                     await reasoning.stop(_reason_of(session, reasoning, clock, error))
                 raise
             if reasoning.reason is not None:
-                with anyio.move_on_after(LAST_SECONDS, shield=True):
+                with anyio.move_on_after(WORD_SECONDS, shield=True):
                     await reasoning.stop(reasoning.reason.code)
             elif not reasoning.concluded:
                 await reasoning.conclude("")

@@ -82,7 +82,8 @@ def waiter(notes: Notes) -> Agent:
 async def test_line_of_thought_is_one_context(meeting: Meeting, notes: Notes) -> None:
     async with gathered(meeting, thinker(notes), "second") as (_, second), taped(second) as tape:
         assert await second.call("tools", "answer") == 42
-        await tape.until(lambda each: each.kind == "mcp/response")
+        # The response may overtake it: answers leave before talk.
+        await tape.until(lambda each: each.kind == "reasoning/conclusion")
         start, thought, conclusion = filter(of_reasoning, tape.envelopes)
         (request,) = tape.calls("tools/call")
         assert start.correlation == (request.id,)
@@ -94,6 +95,7 @@ async def test_line_of_thought_is_one_context(meeting: Meeting, notes: Notes) ->
         ]
         with pytest.raises(RequestError):
             await second.call("tools", "fail")
+        await tape.until(lambda each: each.kind == "reasoning/cancel")
         assert thoughts(tape.envelopes)[3:] == [("start", "why?"), ("cancel", "error")]
 
 
@@ -116,6 +118,7 @@ async def test_cancel_ends_the_block_and_its_calls(meeting: Meeting, notes: Note
             await second.cancel_reasoning(start.id, reason="superseded")
             await notes.until(("stopped", "superseded"))
         assert answers == ["second: superseded"]
+        await tape.until(lambda each: each.sender == "tools" and each.kind == "reasoning/cancel")
         said = [each for each in tape.of("reasoning/cancel") if each.context != "another"]
         assert [(each.sender, each.payload["reason"]) for each in said] == [
             ("second", "superseded"),
