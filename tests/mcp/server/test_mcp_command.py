@@ -1,6 +1,7 @@
 """`meup mcp` as an MCP client starts it."""
 
 import json
+import os
 import signal
 import ssl
 from collections.abc import AsyncGenerator
@@ -143,15 +144,30 @@ async def test_a_client_that_dies_while_its_call_waits_withdraws_it() -> None:
         await stage.join("files", files())
         await stage.join("reviewer", reviewer)
         with anyio.fail_after(30):
-            async with wire(env=variables(stage, "alice")) as (process, lines):
-                await lines.hello("2025-06-18")
-                call = {"name": "files_add", "arguments": {"a": 1, "b": 2}}
-                await lines.send(id=1, method="tools/call", params=call)
-                await waiting.wait()
+            started = command(env=variables(stage, "alice"))
+            reads, writes = os.pipe()
+            async with await anyio.open_process(
+                [started.command, *started.args], env=started.env, cwd=ROOT, stdout=writes
+            ) as process:
+                os.close(writes)
                 assert process.stdin is not None
-                assert process.stdout is not None
                 assert process.stderr is not None
-                await process.stdout.aclose()
+                info = {"name": "wire", "version": "1"}
+                hello = {"protocolVersion": OLD[-1], "capabilities": {}, "clientInfo": info}
+                call = {
+                    "name": "files_add",
+                    "arguments": {"a": 1, "b": 2},
+                    "_meta": {"progressToken": 1},
+                }
+                for message in (
+                    {"id": 0, "method": "initialize", "params": hello},
+                    {"method": "notifications/initialized"},
+                    {"id": 1, "method": "tools/call", "params": call},
+                ):
+                    line = json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"
+                    await process.stdin.send(line)
+                await waiting.wait()
+                os.close(reads)
                 await process.stdin.aclose()
                 said = b"".join([chunk async for chunk in process.stderr])
                 await withdrawn.wait()
