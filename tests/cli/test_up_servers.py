@@ -35,6 +35,14 @@ def state(tmp_path: Path) -> dict[str, str]:
     return {"MEUP_STATE_DIR": str(tmp_path / "state")}
 
 
+def command_lines(process: int) -> list[list[str]]:
+    """The arguments of a process and of all that it has started, as `ps` shows them."""
+    words = Path(f"/proc/{process}/cmdline").read_text(encoding="utf-8").split("\0")
+    lists = Path(f"/proc/{process}/task").glob("*/children")
+    started = [int(child) for found in lists for child in found.read_text("ascii").split()]
+    return [words, *(each for child in started for each in command_lines(child))]
+
+
 def write(folder: Path, text: str = "") -> None:
     """A configuration with two servers that work, and what a text adds to it."""
     (folder / "adder.py").write_text(SERVER)
@@ -64,6 +72,12 @@ def test_a_call_of_a_server_waits_for_the_user(tmp_path: Path, state: dict[str, 
         for each in (agent_file, you_file):
             assert stat.S_IMODE(each.stat().st_mode) == 0o600
             assert stat.S_IMODE(each.parent.stat().st_mode) == 0o700
+
+        shown = command_lines(process.process.pid)
+        assert any("adder.py" in words for words in shown)
+        assert not any(token in word for words in shown for word in words for token in tokens)
+        # Nor that of a server, which is in no file: it has as many characters.
+        assert not any(len(word) == len(tokens[0]) for words in shown for word in words)
 
         async def propose() -> None:
             async with Agent("x").join(

@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from meup_agent import Space
+from meup_agent import Agent, Fulfillment, Proposal, ProposalState, Space
 from meup_agent.errors import RequestError, ToolError
 from meup_agent.mcp.bridge import Bridge
 from meup_agent.mcp.connection import ServerGone
@@ -59,6 +59,31 @@ async def test_a_crash_is_answered_with_the_last_lines_and_the_server_comes_back
         assert await stage.caller.call(BRIDGE, "do", {"way": "x"}) == [
             {"type": "text", "text": "done: x"}
         ]
+
+
+async def test_a_proposal_outlives_the_server_that_its_call_is_for() -> None:
+    reviewer, seen, decides = Agent("caller"), anyio.Event(), anyio.Event()
+
+    @reviewer.on_proposal
+    async def decide(proposal: Proposal) -> None:
+        seen.set()
+        await decides.wait()
+        await proposal.fulfill()
+
+    async with bridged(stdio("scripted", "2025-06-18"), caller=reviewer) as stage:
+        proposer = await stage.join("proposer")
+        async with proposer.propose(BRIDGE, "do", {"way": "x"}) as proposal:
+            await seen.wait()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(chat_with, stage.caller, "runs again")
+                await anyio.lowlevel.checkpoint()
+                with pytest.raises(ToolError):
+                    await stage.caller.call(BRIDGE, "do", {"way": "die"})
+            assert proposal.state is ProposalState.PENDING
+            decides.set()
+            outcome = await proposal.outcome()
+    assert isinstance(outcome, Fulfillment)
+    assert outcome.content == [{"type": "text", "text": "done: x"}]
 
 
 async def test_another_request_during_a_crash_is_an_error_with_the_lines() -> None:
