@@ -154,7 +154,7 @@ async def test_a_client_that_dies_while_its_call_waits_withdraws_it() -> None:
                 assert process.stderr is not None
                 info = {"name": "wire", "version": "1"}
                 hello = {"protocolVersion": OLD[-1], "capabilities": {}, "clientInfo": info}
-                call = {
+                call: dict[str, Any] = {
                     "name": "files_add",
                     "arguments": {"a": 1, "b": 2},
                     "_meta": {"progressToken": 1},
