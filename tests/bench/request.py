@@ -75,7 +75,7 @@ def welcome() -> list[bytes]:
     joined = space.join("tools")
     return [
         encode(said.replace(id=f"said-{number}"), DEFAULT_DIALECT)
-        for number, said in enumerate(joined)
+        for number, said in enumerate((joined.welcome, joined.presence))
     ]
 
 
