@@ -6,7 +6,7 @@ import anyio
 
 from meup_agent import Agent, Proposal
 from meup_agent.protocol import kinds
-from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
+from meup_agent.protocol.exchange.fulfillment_check import FulfillmentCheck
 from tests.bypass.incident import incident
 from tests.bypass.place import Place, attempt, call_itself, let_call, proposed
 from tests.interaction.people import raw, until
@@ -79,7 +79,7 @@ async def another_way_after_silence(place: Place) -> None:
 
 def _forget_absence(place: Place) -> None:
     """Switch off: a fulfillment leaves, whoever has gone meanwhile."""
-    place.patch.setattr(OutboundTracker, "_has_left", lambda *_: False)
+    place.patch.setattr(FulfillmentCheck, "_has_left", lambda *_: False)
 
 
 @incident(
