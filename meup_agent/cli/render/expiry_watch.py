@@ -44,7 +44,9 @@ class ExpiryWatch:
                 self._look_later(record, 0.0)
 
     def _look_later(self, record: ProposalEntry, least: float) -> None:
-        if record.expires_at is None or not record.state.is_pending:
+        # The space may have seen it expire before its envelope was shown.
+        is_open = record.state.is_pending or record.state is ProposalState.EXPIRED
+        if record.expires_at is None or not is_open:
             return
         left = last_moment(record.expires_at) - microseconds(self._feed.time_of_day)
         seconds = max(left / 1_000_000 + TRANSIT_SECONDS, least)

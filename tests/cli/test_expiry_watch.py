@@ -1,0 +1,42 @@
+"""The watch over expiries, by a clock that does not move."""
+
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from meup_agent.cli.render import expiry_watch
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.lifecycle import ProposalState
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+NO_SPACE: Any = None
+PROPOSAL = Envelope(id="p1", sender="alice", kind="mcp/proposal")
+
+
+@pytest.fixture
+def record(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The space's record of a proposal whose time was over long ago."""
+    found = SimpleNamespace(state=ProposalState.PENDING, expires_at=0)
+    feed = SimpleNamespace(get=lambda _: found, now=0.0, time_of_day=NOW)
+    monkeypatch.setattr(expiry_watch, "ProposalFeed", lambda _: feed)
+    return found
+
+
+@pytest.mark.parametrize("first", ["envelope", "expiry"])
+def test_an_expiry_is_told_whichever_came_first(record: Any, first: str) -> None:
+    watch = expiry_watch.ExpiryWatch(NO_SPACE)
+    if first == "expiry":
+        record.state = ProposalState.EXPIRED
+    watch.add(PROPOSAL)
+    record.state = ProposalState.EXPIRED
+    assert watch.pop() == [record]
+    assert watch.pop() == []
+
+
+def test_what_was_decided_is_not_told(record: Any) -> None:
+    watch = expiry_watch.ExpiryWatch(NO_SPACE)
+    record.state = ProposalState.FULFILLED
+    watch.add(PROPOSAL)
+    assert watch.next_look is None
