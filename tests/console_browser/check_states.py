@@ -73,7 +73,10 @@ async def test_states_of_the_timeline(desk: Desk, colors: Literal["light", "dark
     page = await desk.open(color_scheme=colors)
     await page.route("**/timeline?before=*", hold)
     await page.goto(f"{desk.url}/timeline")
-    await page.locator("#older").scroll_into_view_if_needed()
+    while not held:  # rows that are drawn meanwhile may move it out of sight again
+        await page.evaluate("window.scrollTo(0, 0)")
+        await page.locator("#older").scroll_into_view_if_needed()
+        await page.evaluate("new Promise(requestAnimationFrame)")
     await expect(page.locator("#older .loading")).to_be_visible()
     await assert_good(page, f"loading-{colors}")
     await held[0].continue_()
