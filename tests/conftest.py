@@ -3,7 +3,6 @@
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -34,17 +33,19 @@ ABOUT_SOCKETS = {"faults", "gateway", "session", "transport"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what a run on another loop shows as well.
+    """Deselect what another run shows as well.
 
-    Where only what is installed may differ, each test runs on one of its loops: all loops are
-    tried, but not each with everything.
+    Where only what is installed may differ, each test runs with one of its inputs, on one of its
+    loops, the same each time: all of them are tried, but not each with everything. Those of the
+    transports, which are next to the libraries, run whole.
     """
     chosen = [item for item in items if not (_loop(item) == "uvloop" and _is_without_socket(item))]
     if config.getoption("--hypothesis-profile", None) == "installed":
-        loops: dict[tuple[Path, str], dict[str, None]] = defaultdict(dict)
+        variants: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
         for item in chosen:
-            loops[_function(item)][_loop(item)] = None
-        chosen = [item for item in chosen if _loop(item) == _one_of(_function(item), loops)]
+            variants[_function(item)].append(item)
+        taken = {found[crc32(name.encode()) % len(found)] for (_, name), found in variants.items()}
+        chosen = [item for item in chosen if item in taken or "transport" in item.path.parts]
     kept = set(chosen)
     if deselected := [item for item in items if item not in kept]:
         config.hook.pytest_deselected(items=deselected)
@@ -59,12 +60,6 @@ def _is_without_socket(item: pytest.Item) -> bool:
 def _function(item: pytest.Item) -> tuple[Path, str]:
     """The file and the function of an item, without its parameters."""
     return item.path, item.name.partition("[")[0]
-
-
-def _one_of(function: tuple[Path, str], loops: Mapping[tuple[Path, str], Iterable[str]]) -> str:
-    """One of a test's loops, each time the same."""
-    found = list(loops[function])
-    return found[crc32(function[1].encode()) % len(found)]
 
 
 def _loop(item: pytest.Item) -> str:

@@ -190,10 +190,11 @@ async def test_no_colour_leaves_signs_and_words(monkeypatch: pytest.MonkeyPatch)
 async def test_a_key_that_means_nothing_changes_nothing() -> None:
     async with desk() as d, d.proposer.propose("tools", "read", {"path": "a"}):
         item = await d.arrived()
-        before = d.looks()
+        # The first line has the time that is left.
+        before = d.looks().splitlines()[1:8]
         await d.press("z", "y", "d", "0", "f5", "ctrl+l", "enter", "tab", "v")
         assert d.inbox.items == [item]
-        assert d.looks().splitlines()[:8] == before.splitlines()[:8]
+        assert d.looks().splitlines()[1:8] == before
 
 
 async def test_help_and_leaving_are_answered_whatever_waits() -> None:
