@@ -1,9 +1,9 @@
 """Tests the package as a user has it: built, installed, and with its source out of reach.
 
 On the oldest Python with the oldest dependencies that the package says it works with, every test
-runs, with one of its inputs, that a Python or a dependency can break. On the newest of both, with which `make test` has run
-from the source, what stands between the package and the world runs again: there, only that it was
-built and installed is new. Then the package is tried without any of its extras.
+runs, with one of its inputs, that a Python or a dependency can break. On the newest of both, with
+which `make test` has run from the source, what stands between the package and the world runs again:
+there, only that it was built and installed is new. Then the package is tried without its extras.
 
     python -m tests.install
 """
