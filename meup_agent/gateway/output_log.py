@@ -1,16 +1,17 @@
 """Output logs of participants without a connection, as files of existing spaces ask for them.
 
-A participant with ``output_log`` and ``auto_connect`` is present from the beginning: what a member
-gets stands in its file, a line for each envelope. It sends over HTTP. A connection with its token
-takes over, as from any other.
+What a member gets stands in its file, a line for each envelope, and it sends over HTTP. With
+``auto_connect`` it is present from the beginning, otherwise from its first message over HTTP on. A
+connection with its token takes over, as from any other; after that, too, its next message brings it
+back. A participant that ``meup up`` starts connects by itself: its log has what its program says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.auth import Identity
@@ -48,39 +49,81 @@ class OutputLog:
         then()
 
 
-def output_paths(config: Config) -> dict[Identity, Path]:
-    """The files of participants that are present without a connection."""
+class _Output(NamedTuple):
+    path: Path
+    at_once: bool
+
+
+def outputs_of(config: Config) -> dict[Identity, _Output]:
+    """The files of participants that speak over HTTP, and if each is present from the beginning."""
     return {
-        Identity(space.id, name): entry.output_log
+        Identity(space.id, name): _Output(entry.output_log, entry.auto_connect)
         for space in config.spaces
         for name, entry in space.participants.items()
-        if entry.output_log is not None and entry.auto_connect
+        if entry.output_log is not None and (entry.auto_connect or not entry.starts)
     }
 
 
 @contextmanager
 def connect_outputs(config: Config, runtime: GatewayRuntime) -> Generator[None]:
-    """Let the participants of a configuration be present that have an output log.
+    """Let the participants of a configuration that have an output log be present, or come.
 
     Raises:
         ConfigurationError: A file cannot be written.
     """
-    paths = output_paths(config)
-    if not paths:
+    outputs = outputs_of(config)
+    if not outputs:
         yield
         return
+    with _open_files(each.path for each in outputs.values()) as lines:
+        for identity, (path, at_once) in outputs.items():
+            log = OutputLog(identity.participant, runtime.dialect(identity), path, lines)
+            runtime.outputs[identity] = log
+            if at_once:
+                runtime.spaces[identity.space].join(log)
+        yield
+
+
+@contextmanager
+def _open_files(wanted: Iterable[Path]) -> Generator[LineFiles]:
+    paths = dict.fromkeys(wanted)
     try:
-        for path in paths.values():
+        for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
-        lines = LineFiles(*dict.fromkeys(paths.values()))
+        lines = LineFiles(*paths)
     except OSError as error:
         why = (error.strerror or "unknown reason").lower()
         where = error.filename or "a file"
         raise ConfigurationError(f"output_log: {where} cannot be written ({why})") from None
     try:
-        for identity, path in paths.items():
-            log = OutputLog(identity.participant, runtime.dialect(identity), path, lines)
-            runtime.spaces[identity.space].join(log)
-        yield
+        yield lines
     finally:
         lines.close()
+
+
+@contextmanager
+def log_programs(
+    config: Config, show: Callable[[str, str], None]
+) -> Generator[Callable[[str, str], None]]:
+    """Take each line of a program with its participant's name: shown, and written to its log.
+
+    Raises:
+        ConfigurationError: A file cannot be written.
+    """
+    paths = {
+        name: entry.output_log
+        for space in config.spaces
+        for name, entry in space.participants.items()
+        if entry.output_log is not None and entry.starts and not entry.auto_connect
+    }
+    if not paths:
+        yield show
+        return
+    with _open_files(paths.values()) as lines:
+
+        def write(name: str, line: str) -> None:
+            show(name, line)
+            if name in paths:
+                lines.put(paths[name], f"{line}\n".encode(errors="replace"))
+
+        yield write

@@ -31,8 +31,9 @@ from meup_agent.gateway.logs import RefusalLog, log
 from meup_agent.gateway.member import WriteBatcher
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, spoken
 from meup_agent.protocol.space.counters import SpaceCounters
+from meup_agent.protocol.space.decisions import Refusal
 from meup_agent.protocol.space.journal import Journal, MemoryJournal
-from meup_agent.protocol.space.members import Recorder, crowded
+from meup_agent.protocol.space.members import Member, Recorder, crowded
 from meup_agent.protocol.space.rate_limits import Allowance
 from meup_agent.protocol.space.server import SpaceServer
 
@@ -84,6 +85,7 @@ class GatewayRuntime:
         self.tokens = config.tokens()
         self.url = url
         self.pending_requests = set[anyio.CancelScope]()
+        self.outputs: dict[Identity, Member] = {}  # of those that speak over HTTP alone
         self.backlogs = Backlogs(limits, self.counters)
         self.join_throttle = JoinThrottle(limits, now)
         self.refusals = RefusalLog(now)
@@ -157,6 +159,18 @@ class GatewayRuntime:
         elif len(host) >= most and participant not in host:  # which would take over from itself
             said = f"the space is full: it takes {most} members (max_members)"
             raise NotAdmitted(UNAVAILABLE, said)
+
+    def enter_output(self, identity: Identity) -> None:
+        """Let a participant with an output log be present, that says something while it is away."""
+        output, host = self.outputs.get(identity), self.spaces[identity.space]
+        if output is not None and identity.participant not in host:
+            host.join(output)
+
+    def tell_output(self, identity: Identity, refused: Refusal) -> None:
+        """Tell a refusal over HTTP to the output log of its sender: it sends nowhere else."""
+        output, host = self.outputs.get(identity), self.spaces[identity.space]
+        if output is not None and host.member(identity.participant) is output:
+            host.tell_refused(identity.participant, refused)
 
     def dialect(self, identity: Identity) -> str:
         """The dialect of a participant that does not say which it speaks (PROTOCOL 1)."""

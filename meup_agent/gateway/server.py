@@ -35,7 +35,7 @@ from meup_agent.gateway.network import (
     serves_console,
     shares_port,
 )
-from meup_agent.gateway.output_log import connect_outputs, output_paths
+from meup_agent.gateway.output_log import connect_outputs
 from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 from meup_agent.protocol.space.counters import SpaceCounters
 
@@ -267,8 +267,7 @@ async def serve(
 
                 history = stack.enter_context(open_history(config.history, wall_clock))
             gateway = RunningGateway(config, journal, history)
-            if any(output_paths(config)):
-                stack.enter_context(connect_outputs(config, gateway.runtime))
+            stack.enter_context(connect_outputs(config, gateway.runtime))
             host = config.host if host is None else host
             if page is not None and serves_console(config, host):
                 gateway.mount(await pages.enter_async_context(page(gateway.runtime)))

@@ -71,6 +71,16 @@ def address(process: Running) -> str:
 # --- what a program gets ---
 
 
+@pytest.mark.rule("3.output_log")
+def test_the_lines_of_a_program_stand_in_its_output_log_too(
+    tmp_path: Path, state: dict[str, str]
+) -> None:
+    write(tmp_path, robot={"command": python(WAITS), "output_log": "./logs/robot.log"})
+    with up(tmp_path, state) as process:
+        number = process_of("robot", process)
+    assert (tmp_path / "logs" / "robot.log").read_text() == f"ready {number}\n"
+
+
 def test_a_program_gets_its_place_in_its_environment_and_not_in_its_command(
     tmp_path: Path, state: dict[str, str]
 ) -> None:

@@ -482,6 +482,23 @@ E: Final = (
         "existing gateways take messages of up to 100 MiB",
         differs="4 MiB, since each message is handed to every member; `too_large`, and 1009",
     ),
+    Line(
+        "E.E11",
+        "rule",
+        "",
+        "existing gateways let whoever may invite give capabilities that they do not have",
+        differs="`capability_lacking`, as for a grant (`A.G21`): else who may invite may do"
+        " everything, by an invitation of one's own",
+    ),
+    Line(
+        "E.E12",
+        "rule",
+        "",
+        "existing gateways pass on a `stream/open` and a `stream/close` of any member",
+        differs="`stream/open` comes only from the gateway, and a stream is closed by its owner or"
+        " its only target: else frames are looked for that nobody may write, or a stream ends for"
+        " its readers that goes on",
+    ),
 )
 
 LINES: Final = (*A, *C, *E)

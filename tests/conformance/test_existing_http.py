@@ -164,6 +164,16 @@ def test_an_invitation_is_answered_with_its_token(
             pass
 
 
+@pytest.mark.rule("E.E11", "A.G21")
+def test_who_may_invite_gives_only_what_they_have(dialect: str) -> None:
+    people: dict[str, list[Json]] = {"root": [{"kind": "chat"}, {"kind": "space/invite"}]}
+    with serving(people, dialect=dialect) as gateway:
+        script = Script(gateway)
+        refused = script.invite("new-agent", {"kind": "chat"}, {"kind": "mcp/proposal"})
+        assert (refused.status_code, refused.json()["error"]) == (403, "capability_lacking")
+        assert script.invite("new-agent", {"kind": "chat"}).status_code == 200
+
+
 @pytest.mark.rule("3.already_exists")
 @pytest.mark.parametrize("name", ["alice", "observer"])
 def test_a_participant_that_is_there_is_not_invited(site: Site, script: Script, name: str) -> None:

@@ -50,6 +50,18 @@ def refusal(wire: Wire) -> tuple[str, str]:
     return said["error"], said.get("stream_id", "")
 
 
+@pytest.mark.rule("E.E12")
+def test_no_member_opens_a_stream_itself_or_closes_one_that_is_not_its(streaming: Site) -> None:
+    with streaming.join("writer", "owner") as (writer, owner):
+        stream = opened(owner, writer)
+        writer.send("stream/open", {"stream_id": "s1", "encoding": "text"}, to=["owner"])
+        assert refusal(writer)[0] == "reserved_kind"
+        writer.send("stream/close", {"stream_id": stream, "reason": "complete"}, to=["owner"])
+        assert refusal(writer)[0] == "unauthorized"
+        owner.write(f"#{stream}#on")
+        assert frame(writer) == f"#{stream}#on".encode()
+
+
 @pytest.mark.rule("C.W18", "C.W20", "C.W21", "E.E8", "8.open", "8.frames", "8.close")
 def test_a_stream_from_its_request_to_its_end(streaming: Site) -> None:
     with streaming.join("admin", "observer") as (admin, observer):

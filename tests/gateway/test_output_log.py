@@ -19,7 +19,7 @@ participants:
   clerk: {tokens: [clerk-token], output_log: ./logs/clerk.log, auto_connect: true}
   crane: {tokens: [crane-token]}
   idle: {tokens: [idle-token], output_log: ./logs/idle.log}
-defaults: {capabilities: [{kind: chat}, {kind: mcp/*}]}
+defaults: {capabilities: [{kind: chat}, {kind: mcp/*}, {kind: stream/*}]}
 """
 
 
@@ -49,7 +49,7 @@ def test_what_it_gets_stands_in_its_file(tmp_path: Path) -> None:
             assert crane.until("mcp/request")["id"] == asked
             crane.send("mcp/response", {"result": {"tools": []}}, correlation_id=[asked])
             crane.until("mcp/response")
-        assert not (tmp_path / "logs" / "idle.log").exists()
+        assert (tmp_path / "logs" / "idle.log").read_text() == ""
     said = (tmp_path / "logs" / "clerk.log").read_text()
     # In one line without blanks, whatever its sender wrote.
     assert '"kind":"mcp/response"' in said
@@ -65,6 +65,51 @@ def test_a_connection_takes_over(tmp_path: Path) -> None:
         with Site(gateway, V04).join("clerk") as (clerk,):
             post(gateway, "crane", {"kind": "chat", "payload": {"text": "hi"}})
             assert clerk.hear("chat")["from"] == "crane"
+
+
+@pytest.mark.rule("3.output_log")
+def test_its_first_message_brings_one_that_is_not_there_from_the_beginning(tmp_path: Path) -> None:
+    asks: Json = {"kind": "stream/request", "payload": {"direction": "upload"}}
+    with config(tmp_path).in_thread() as gateway:
+        stream = post(gateway, "clerk", asks).json()["stream_id"]
+        with Site(gateway, V04).join("crane") as (crane,):
+            assert post(gateway, "idle", {"kind": "chat", "payload": {"text": "1"}}).is_success
+            arrived = crane.hear("system/presence")["payload"]
+            assert (arrived["event"], arrived["participant"]["id"]) == ("join", "idle")
+            assert crane.hear("chat")["from"] == "idle"
+            # To one that is present a stream can be opened for writing.
+            grants = {"stream_id": stream, "participant_id": "idle"}
+            assert post(
+                gateway, "clerk", {"kind": "stream/grant-write", "payload": grants}
+            ).is_success
+            with Site(gateway, V04).join("idle"):
+                crane.until("system/presence")
+            crane.until("system/presence")
+            post(gateway, "idle", {"kind": "chat", "payload": {"text": "2"}})
+            assert crane.until("system/presence")["payload"]["event"] == "join"
+    lines = [json.loads(line) for line in (tmp_path / "logs" / "idle.log").read_text().splitlines()]
+    welcome = next(each for each in lines if each["kind"] == "system/welcome")
+    (open_now,) = welcome["payload"]["active_streams"]
+    assert (open_now["stream_id"], open_now["authorized_writers"]) == (stream, ["clerk"])
+
+
+@pytest.mark.rule("3.output_log")
+def test_what_is_refused_over_http_stands_in_its_file_as_well(tmp_path: Path) -> None:
+    with config(tmp_path).in_thread() as gateway:
+        refused = post(gateway, "clerk", {"id": "r1", "kind": "system/register"})
+        assert refused.status_code == 400
+        assert post(gateway, "clerk", {"id": "r2", "kind": "space/kick"}).status_code == 403
+        # One with a connection has sent nothing there.
+        with Site(gateway, V04).join("crane") as (crane,):
+            assert post(gateway, "crane", {"kind": "space/kick"}).status_code == 403
+            post(gateway, "crane", {"kind": "chat", "payload": {"text": "hi"}})
+            assert crane.hear("chat")["from"] == "crane"
+    lines = [
+        json.loads(line) for line in (tmp_path / "logs" / "clerk.log").read_text().splitlines()
+    ]
+    told = [each for each in lines if each["kind"] == "system/error"]
+    assert [each["correlation_id"] for each in told] == [["r1"], ["r2"]]
+    assert told[0]["payload"]["message"] == refused.json()["message"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such rights")

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -396,6 +396,7 @@ def _run(plan: Plan, lock: UpLock) -> None:
     from meup_agent.cli.orphans import adopt_orphans
     from meup_agent.cli.render.prefixed import open_prefixed
     from meup_agent.cli.up_state import owner_of
+    from meup_agent.gateway.output_log import log_programs
 
     console = make_console(plan.settings)
 
@@ -406,7 +407,10 @@ def _run(plan: Plan, lock: UpLock) -> None:
         async with (
             open_prefixed(names, partial(stop.take, signal.SIGTERM)) as output,
             adopt_orphans(),
-            run_children(output.show, hurry=stop.hurry) as children,
+            AsyncExitStack() as files,
+            run_children(
+                files.enter_context(log_programs(plan.settings, output.show)), hurry=stop.hurry
+            ) as children,
         ):
             if plan.banner is not None:
                 output.write(plan.banner(running, sign_in_link(console, running, plan.person)))

@@ -344,6 +344,10 @@ class SpaceServer:
     def refuse(self, participant: str, refused: Refusal) -> None:
         """Tell a member that a frame of its was refused."""
         self.counters.refused[refused.code] += 1
+        self.tell_refused(participant, refused)
+
+    def tell_refused(self, participant: str, refused: Refusal) -> None:
+        """Tell a member of a refusal that is counted already."""
         self._notify(participant, refused.error)
 
     def refuse_frame(self, member: Member, code: str, message: str, **details: Any) -> None:

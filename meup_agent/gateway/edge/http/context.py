@@ -129,6 +129,7 @@ _OF_A_REFUSAL: Final = {
     "too_deep": BAD_REQUEST,
     "several_proposals": BAD_REQUEST,
     "reserved_key": BAD_REQUEST,
+    "invalid_request": BAD_REQUEST,
     "invalid_stream_frame": BAD_REQUEST,
     "invalid_operation": BAD_REQUEST,
     "stream_not_found": NOT_FOUND,

@@ -36,7 +36,7 @@ from meup_agent.protocol.dialects import encode
 from meup_agent.protocol.limits import MAX_DEPTH, check_frame
 from meup_agent.protocol.resume import numbered
 from meup_agent.protocol.space.completion import complete_fields
-from meup_agent.protocol.space.decisions import Discard, Refusal, shown_limit
+from meup_agent.protocol.space.decisions import Discard, Refusal, draft_refusal, shown_limit
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.streams import is_stream_frame
@@ -67,6 +67,7 @@ async def post_message(runtime: GatewayRuntime, request: Request) -> Response:
     """Take an envelope; the answer comes when it is kept. A frame of a stream is taken as well."""
     identity, host = authorize_participant(runtime, request)
     body = await _body(runtime, identity, request)
+    runtime.enter_output(identity)
     if is_stream_frame(body):
         return _write_frame(host, identity.participant, body)
     if _media_type(request) != JSON_TYPE:
@@ -100,11 +101,12 @@ async def post_message(runtime: GatewayRuntime, request: Request) -> Response:
         host.receive_as(identity.participant, frame, dialect, tell, private=told.update)
 
     answer = await await_callback(ask)
-    if isinstance(answer, Refusal):
-        raise refused(answer)
     if isinstance(answer, Discard) and answer.kind == REGISTER:
         said = "system/register is reserved for the gateway; use capability/grant instead"
-        raise Problem(BAD_REQUEST, "invalid_request", said)
+        answer = draft_refusal(identity.participant, "invalid_request", said, about=envelope_id)
+    if isinstance(answer, Refusal):
+        runtime.tell_output(identity, answer)
+        raise refused(answer)
     seq = answer.seq if isinstance(answer, Entry) else None
     became = "dropped" if seq is None else "accepted"
     # The token of an invitation is told to the inviter alone, by its connection and here.
