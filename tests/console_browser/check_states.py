@@ -73,8 +73,12 @@ async def test_states_of_the_timeline(desk: Desk, colors: Literal["light", "dark
     page = await desk.open(color_scheme=colors)
     await page.route("**/timeline?before=*", hold)
     await page.goto(f"{desk.url}/timeline")
-    while not held:  # rows that are drawn meanwhile may move it out of sight again
-        await page.evaluate("window.scrollTo(0, 0)")
+    # What comes live draws the rows anew, and with them what asks for older ones.
+    await boss.chat("the last one")
+    await expect(page.locator("#rows")).to_contain_text("the last one")
+    await page.evaluate("window.scrollTo(0, 0)")
+    held.clear()
+    while not held:
         await page.locator("#older").scroll_into_view_if_needed()
         await page.evaluate("new Promise(requestAnimationFrame)")
     await expect(page.locator("#older .loading")).to_be_visible()
