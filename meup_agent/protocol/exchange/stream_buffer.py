@@ -16,6 +16,10 @@ MAX_UNREAD_FRAMES: Final = 1024
 MAX_UNREAD_BYTES: Final = 4 * 1024 * 1024
 """Bytes of the same: one frame of the largest size always fits."""
 
+MAX_ALL_UNREAD_BYTES: Final = 64 * 1024 * 1024
+"""Bytes that wait for all readers together: streams are opened by strangers, and read by handlers
+that are as many."""
+
 
 class StreamEnd(msgspec.Struct, frozen=True):
     """The end of a stream.
@@ -86,9 +90,10 @@ class StreamBuffer:
         frames = self._frames
         frames.append(data)
         self._size += len(data)
+        self._queues.hold(self, len(data))
         while len(frames) > MAX_UNREAD_FRAMES or self._size > MAX_UNREAD_BYTES:
-            self._size -= len(frames.popleft())
-            self.lost += 1
+            self._lose_oldest()
+        self._queues.make_room()
         self.wake()
 
     def take(self) -> bytes | None:
@@ -97,7 +102,23 @@ class StreamBuffer:
             return None
         data = self._frames.popleft()
         self._size -= len(data)
+        self._queues.free(self, len(data))
         return data
+
+    @property
+    def size(self) -> int:
+        """The bytes that wait."""
+        return self._size
+
+    def lose_half(self) -> None:
+        """Lose the oldest frames, at least half of the bytes."""
+        least = self._size // 2
+        while self._size > least:
+            self._lose_oldest()
+
+    def _lose_oldest(self) -> None:
+        if self.take() is not None:
+            self.lost += 1
 
     def lose(self, frames: int) -> None:
         """Count frames that the gateway did not send, since our connection was too slow."""
@@ -127,6 +148,8 @@ class StreamBuffer:
         copy._size, copy.lost, copy.gaps = self._size, self.lost, self.gaps
         copy.end = self.end
         self._queues.add(copy)
+        if copy:
+            self._queues.hold(copy, copy.size)
         return copy
 
 
@@ -135,6 +158,9 @@ class StreamBuffers:
 
     def __init__(self) -> None:
         self._by_stream: dict[str, list[StreamBuffer]] = {}
+        # Those in which frames wait, of ended streams as well, and their bytes together.
+        self._held: dict[StreamBuffer, None] = {}
+        self._bytes = 0
 
     def __len__(self) -> int:
         """The number of queues."""
@@ -152,7 +178,10 @@ class StreamBuffers:
             self._by_stream.setdefault(queue.stream.id, []).append(queue)
 
     def remove(self, queue: StreamBuffer) -> None:
-        """Put no more frames into a queue."""
+        """Put no more frames into a queue, whose reader has gone."""
+        if queue in self._held:
+            del self._held[queue]
+            self._bytes -= queue.size
         queues = self._by_stream.get(queue.stream.id, [])
         if queue in queues:
             queues.remove(queue)
@@ -162,6 +191,24 @@ class StreamBuffers:
     def of(self, stream: str) -> list[StreamBuffer]:
         """The queues of a stream."""
         return self._by_stream.get(stream, [])
+
+    def hold(self, queue: StreamBuffer, size: int) -> None:
+        """Count the bytes of what a queue has got."""
+        self._held[queue] = None
+        self._bytes += size
+
+    def free(self, queue: StreamBuffer, size: int) -> None:
+        """Count the bytes of what was taken from a queue."""
+        if queue in self._held:
+            self._bytes -= size
+            if not queue:
+                del self._held[queue]
+
+    def make_room(self) -> None:
+        """Let the fullest queues lose frames until all together are within their limit."""
+        while self._bytes > MAX_ALL_UNREAD_BYTES:
+            # Half of it, so that a flood does not look for the fullest at each frame.
+            max(self._held, key=lambda queue: queue.size).lose_half()
 
     def finish(self, stream: str, end: StreamEnd) -> None:
         """End all queues of a stream."""
