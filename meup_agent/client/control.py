@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
-from meup_agent.client.management import because, manage
+from meup_agent.client.management import (
+    AwaitedAnswer,
+    because,
+    manage,
+    wait_for_answer,
+)
 from meup_agent.client.requests import TIMEOUT
-from meup_agent.client.running_handler import awaited, parent_in
-from meup_agent.errors import OutcomeUnknown
+from meup_agent.client.running_handler import awaited
 from meup_agent.protocol import control_payloads, kinds
 from meup_agent.protocol.control_payloads import (
     CompactDone,
@@ -19,7 +21,6 @@ from meup_agent.protocol.control_payloads import (
     read_control,
 )
 from meup_agent.session.deadlines import checked_timeout
-from meup_agent.session.listeners import read_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -233,25 +234,6 @@ class ControlVerbs:
         )
 
 
-class _ControlAnswer:
-    """Waits for a participant's answer to one envelope, or for the gateway's refusal."""
-
-    def __init__(self, participant: str, kind: str) -> None:
-        self.id = ""
-        self.came = anyio.Event()
-        self.envelope: Envelope | None = None
-        self._participant = participant
-        self._kind = kind
-
-    def put(self, envelope: Envelope) -> None:
-        """Keep the first answer."""
-        refused = envelope.kind == kinds.SYSTEM_ERROR and envelope.sender in kinds.GATEWAY_NAMES
-        answers = envelope.kind == self._kind and envelope.sender == self._participant
-        if self.id in envelope.correlation and self.envelope is None and (refused or answers):
-            self.envelope = envelope
-            self.came.set()
-
-
 async def _ask(
     session: Session,
     kind: str,
@@ -261,20 +243,14 @@ async def _ask(
     timeout: float | None,
 ) -> Envelope:
     """Send a control message to a participant, and wait for its answer."""
+
+    def is_answer(own_id: str, envelope: Envelope) -> bool:
+        refused = envelope.kind == kinds.SYSTEM_ERROR and envelope.sender in kinds.GATEWAY_NAMES
+        answers = envelope.kind == answered and envelope.sender == participant
+        return own_id in envelope.correlation and (refused or answers)
+
     timeout = checked_timeout(timeout)
-    answer = _ControlAnswer(participant, answered)
+    answer = AwaitedAnswer(is_answer)
     said = session.say(kind, payload, to=(participant,))
-    answer.id = said.id
-    with (
-        session.watchers.told_of(said.id, answer),
-        session.pending_calls.release_slot(parent_in(session)),
-        anyio.move_on_after(timeout),
-    ):
-        await answer.came.wait()
-    if answer.envelope is None:
-        raise OutcomeUnknown(
-            f"the {kind} was sent, and {participant!r} did not answer in {timeout:g} s"
-        )
-    if answer.envelope.kind == kinds.SYSTEM_ERROR:
-        raise read_refusal(answer.envelope, f"the {kind}")
-    return answer.envelope
+    missing = f"{participant!r} did not answer"
+    return await wait_for_answer(session, said, answer, timeout, missing)

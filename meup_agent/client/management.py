@@ -16,7 +16,7 @@ from meup_agent.session.deadlines import checked_timeout
 from meup_agent.session.listeners import read_refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.session import Session
@@ -43,26 +43,20 @@ class Invitation:
         return f"<Invitation of {self.participant!r}>"
 
 
-class _Answer:
-    """Waits for what the gateway makes of one envelope: its echo, an acknowledgement, an error."""
+class AwaitedAnswer:
+    """The first envelope that answers one of ours."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, is_answer: Callable[[str, Envelope], bool]) -> None:
         self.id = ""
         self.came = anyio.Event()
         self.envelope: Envelope | None = None
-        self._kind = kind
+        self._is_answer = is_answer
 
     def put(self, envelope: Envelope) -> None:
         """Keep the first answer."""
-        if self.envelope is None and self._is_answer(envelope):
+        if self.envelope is None and self._is_answer(self.id, envelope):
             self.envelope = envelope
             self.came.set()
-
-    def _is_answer(self, envelope: Envelope) -> bool:
-        if envelope.sender not in kinds.GATEWAY_NAMES:
-            return envelope.id == self.id and envelope.kind == self._kind
-        answers = envelope.kind in (kinds.SYSTEM_ERROR, self._kind)
-        return answers and self.id in envelope.correlation
 
 
 class SpaceManagement:
@@ -233,13 +227,32 @@ async def manage(
 
     It is ``answered`` with an envelope of that kind; without one the gateway lets it through.
     """
+    expected = answered or kind
+
+    def is_answer(own_id: str, envelope: Envelope) -> bool:
+        if envelope.sender not in kinds.GATEWAY_NAMES:
+            return envelope.id == own_id and envelope.kind == expected  # the echo
+        answers = envelope.kind in (kinds.SYSTEM_ERROR, expected)
+        return answers and own_id in envelope.correlation
+
     timeout = checked_timeout(timeout)
-    answer = _Answer(answered or kind)
+    answer = AwaitedAnswer(is_answer)
     said = session.say(kind, payload, to=(to,) if to else (), correlation=correlation)
-    answer.id = said.id
     if not answered and not session.table.roster.guarantees.echo:
         await checkpoint()
         return said  # this gateway does not confirm it
+    missing = "the gateway did not say what became of it"
+    return await wait_for_answer(session, said, answer, timeout, missing)
+
+
+async def wait_for_answer(
+    session: Session, said: Envelope, answer: AwaitedAnswer, timeout: float | None, missing: str
+) -> Envelope:
+    """Wait for the answer to an envelope that was just sent; raise for a refusal, or without one.
+
+    The handler that waits gives its place free.
+    """
+    answer.id = said.id
     with (
         session.watchers.told_of(said.id, answer),
         session.pending_calls.release_slot(parent_in(session)),
@@ -247,11 +260,9 @@ async def manage(
     ):
         await answer.came.wait()
     if answer.envelope is None:
-        raise OutcomeUnknown(
-            f"the {kind} was sent, and the gateway did not say in {timeout:g} s what became of it"
-        )
+        raise OutcomeUnknown(f"the {said.kind} was sent, and {missing} in {timeout:g} s")
     if answer.envelope.kind == kinds.SYSTEM_ERROR:
-        raise read_refusal(answer.envelope, f"the {kind}")
+        raise read_refusal(answer.envelope, f"the {said.kind}")
     return answer.envelope
 
 
