@@ -98,7 +98,9 @@ def mcp_server(pipe: Connection, address: Address) -> None:
     token = address.tokens[SPACE, "client"]
     app = mcp_app(address.url, space=SPACE, token=token)
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    # Its default of 5 s closes connections of the crowd just as they are used again.
+    config = uvicorn.Config(app, log_level="warning", timeout_keep_alive=600)
+    server = uvicorn.Server(config)
 
     def question(_: Any) -> tuple[int, int]:
         gc.collect()
