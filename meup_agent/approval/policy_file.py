@@ -68,7 +68,7 @@ def parse_yaml(raw: bytes) -> object:
     """
     import yaml
 
-    from meup_agent.gateway.config_file import StrictLoader
+    from meup_agent.gateway.config_file import StrictLoader, yaml_problem
 
     try:
         return cast("object", yaml.load(raw.decode(), Loader=StrictLoader))
@@ -76,7 +76,7 @@ def parse_yaml(raw: bytes) -> object:
         raise ConfigurationError("expected YAML in UTF-8") from None
     except yaml.MarkedYAMLError as error:
         where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise ConfigurationError(f"{where}expected YAML, but {error.problem}") from None
+        raise ConfigurationError(f"{where}expected YAML, but {yaml_problem(error)}") from None
     except (yaml.YAMLError, ValueError, RecursionError):
         raise ConfigurationError("expected YAML of texts, numbers, lists and keys") from None
 

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 MAX_NAMED = 4  # proposals that an error names
 
+CHECK_ADDRESS: Final = "check --http or MEUP_HTTP, or else --url or MEUP_URL"
+"""Advice where no gateway answers: without an address of its own, HTTP is asked at the other's."""
+
 MAX_PAGE_BYTES: Final = 64 * 1024 * 1024
 """Bytes of an answer; a page of messages has about 4 MiB, or a single larger one."""
 
@@ -107,7 +110,7 @@ async def _ask(client: httpx.AsyncClient, path: str, **query: str) -> dict[str, 
         response = await fetch(client, "GET", path, params=query, max_bytes=MAX_PAGE_BYTES)
     except httpx.ConnectError as error:
         found = advice_for(error, client.base_url.scheme)
-        found = found or Advice(str(error), "check --http or MEUP_HTTP")
+        found = found or Advice(str(error), CHECK_ADDRESS)
         raise Failure(
             f"no gateway answers at {client.base_url}: {found}", exit_codes.NO_CONNECTION
         ) from error
@@ -116,7 +119,7 @@ async def _ask(client: httpx.AsyncClient, path: str, **query: str) -> dict[str, 
         # Later on, the address has shown that it is right.
         scheme = client.base_url.scheme
         todo = with_tls(scheme) if scheme == "http" else without_tls(scheme)
-        advice = f"; check --http or MEUP_HTTP: {todo}" if path == "/me" else ""
+        advice = f"; {CHECK_ADDRESS}: {todo}" if path == "/me" else ""
         said = f"the gateway did not answer ({why}){advice}"
         raise Failure(said, exit_codes.NO_CONNECTION) from error
     if response.status_code != 200:
@@ -146,7 +149,7 @@ def _refuse(response: httpx.Response) -> NoReturn:
 def _no_api(response: httpx.Response) -> Failure:
     return Failure(
         f"what answers at {response.request.url} is no gateway's HTTP API"
-        f" (status {response.status_code}); check --http or MEUP_HTTP",
+        f" (status {response.status_code}); {CHECK_ADDRESS}",
         exit_codes.NO_CONNECTION,
     )
 

@@ -155,6 +155,13 @@ def _lay_over(config: Config, sections: Sections) -> Config:
     return replace(config, limits=limits, **address, **records)
 
 
+def yaml_problem(error: yaml.MarkedYAMLError) -> str:
+    """The problem of a file, in a sentence that says itself what was expected."""
+    problem = str(error.problem)
+    found = problem.rpartition(", but ")[2] if problem.startswith("expected ") else ""
+    return found or problem
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
         raw: object = yaml.load(path.read_text(encoding="utf-8"), Loader=StrictLoader)
@@ -165,10 +172,7 @@ def _read(path: Path) -> dict[str, Any]:
         said = ": expected YAML in UTF-8"
     except yaml.MarkedYAMLError as error:
         where = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        problem = str(error.problem)
-        # "expected …, but found …" in a sentence that says itself what was expected.
-        found = problem.partition(", but ")[2] if problem.startswith("expected ") else ""
-        said = f"{where}: expected YAML, but {found or problem}"
+        said = f"{where}: expected YAML, but {yaml_problem(error)}"
     except yaml.YAMLError:
         said = ": expected YAML in printable characters"
     except ValueError as error:

@@ -78,6 +78,7 @@ def test_the_lines_of_a_program_stand_in_its_output_log_too(
     write(tmp_path, robot={"command": python(WAITS), "output_log": "./logs/robot.log"})
     with up(tmp_path, state) as process:
         number = process_of("robot", process)
+        assert process.end(INTERRUPT) == exit_codes.OK  # until then it may wait to be written
     assert (tmp_path / "logs" / "robot.log").read_text() == f"ready {number}\n"
 
 

@@ -76,8 +76,10 @@ def test_a_call_of_a_server_waits_for_the_user(tmp_path: Path, state: dict[str, 
         shown = command_lines(process.process.pid)
         assert any("adder.py" in words for words in shown)
         assert not any(token in word for words in shown for word in words for token in tokens)
-        # Nor that of a server, which is in no file: it has as many characters.
-        assert not any(len(word) == len(tokens[0]) for words in shown for word in words)
+        # Nor that of a server, which is in no file: it has the form of the others.
+        form = re.compile(rf"[\w-]{{{len(tokens[0])}}}", re.ASCII)
+        assert all(form.fullmatch(token) for token in tokens)
+        assert not any(form.fullmatch(word) for words in shown for word in words)
 
         async def propose() -> None:
             async with Agent("x").join(
