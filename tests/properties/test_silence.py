@@ -8,16 +8,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.effort import scaled
-from tests.properties.silence import WRONG, SilentWorld
+from tests.properties.interruptions import SECONDS, Interruptions
+from tests.properties.silence import SilentWorld
 
-NAMES = st.sampled_from(sorted(WRONG))
 DECIDERS = st.sampled_from(["d1", "d2"])
 INDEX = st.integers(0, 5)
 TTL = st.sampled_from([None, 0.0, 1.0, 45.0, 300.0, 40_000.0])
-SECONDS = st.sampled_from([0.1, 4.0, 31.0, 59.0, 66.0, 400.0, 4_000.0, 50_000.0])
 
 
-class Silence(RuleBasedStateMachine):
+class Silence(Interruptions):
     """Everything that can happen to proposals, with and without programs that decide."""
 
     decides = True
@@ -46,41 +45,6 @@ class Silence(RuleBasedStateMachine):
     def decide(self, decider: str, index: int, even_if_gone: bool) -> None:
         if self.decides:
             self.world.decide(decider, index, even_if_gone=even_if_gone)
-
-    @rule(seconds=SECONDS)
-    def passes(self, seconds: float) -> None:
-        self.world.passes(seconds)
-
-    @rule(name=NAMES)
-    def cut(self, name: str) -> None:
-        self.world.processes[name].cut()
-
-    @rule(name=NAMES)
-    def connect(self, name: str) -> None:
-        self.world.processes[name].connect()
-
-    @rule(name=NAMES)
-    def crash(self, name: str) -> None:
-        self.world.crash(name)
-
-    @rule()
-    def kill_gateway(self) -> None:
-        self.world.kill_gateway()
-
-    @rule(name=NAMES, count=st.integers(1, 8))
-    def say(self, name: str, count: int) -> None:
-        self.world.processes[name].say(count)
-
-    @rule(name=NAMES, count=st.integers(1, 8))
-    def hear(self, name: str, count: int) -> None:
-        self.world.processes[name].hear(count)
-
-    @rule()
-    def go_round(self) -> None:
-        for _ in range(3):
-            for each in self.world.processes.values():
-                each.say(1_000)
-                each.hear(1_000)
 
     @invariant()
     def holds(self) -> None:

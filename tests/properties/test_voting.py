@@ -5,20 +5,21 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from meup_agent.approval.voting import Vote
 from tests.effort import scaled
-from tests.properties.voting import CLOCKS, EXECUTORS, PROPOSERS, REVIEWERS, VOTERS, VotingWorld
+from tests.properties.interruptions import Interruptions
+from tests.properties.voting import EXECUTORS, PROPOSERS, REVIEWERS, VOTERS, VotingWorld
 
-NAMES = st.sampled_from(sorted(CLOCKS))
 INDEX = st.integers(0, 1)
 TTL = st.sampled_from([None, 45.0, 300.0])
-SECONDS = st.sampled_from([0.1, 31.0, 66.0, 400.0])
 
 
-class Voting(RuleBasedStateMachine):
+class Voting(Interruptions):
     """Everything that can happen to proposals that votes decide."""
+
+    world: VotingWorld
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,41 +53,6 @@ class Voting(RuleBasedStateMachine):
     @rule(index=INDEX, proposer=st.sampled_from(PROPOSERS))
     def withdraw(self, index: int, proposer: str) -> None:
         self.world.withdraw(index, proposer=proposer)
-
-    @rule(seconds=SECONDS)
-    def passes(self, seconds: float) -> None:
-        self.world.passes(seconds)
-
-    @rule(name=NAMES)
-    def cut(self, name: str) -> None:
-        self.world.processes[name].cut()
-
-    @rule(name=NAMES)
-    def connect(self, name: str) -> None:
-        self.world.processes[name].connect()
-
-    @rule(name=NAMES)
-    def crash(self, name: str) -> None:
-        self.world.crash(name)
-
-    @rule()
-    def kill_gateway(self) -> None:
-        self.world.kill_gateway()
-
-    @rule(name=NAMES, count=st.integers(1, 8))
-    def say(self, name: str, count: int) -> None:
-        self.world.processes[name].say(count)
-
-    @rule(name=NAMES, count=st.integers(1, 8))
-    def hear(self, name: str, count: int) -> None:
-        self.world.processes[name].hear(count)
-
-    @rule()
-    def go_round(self) -> None:
-        for _ in range(3):
-            for each in self.world.processes.values():
-                each.say(1_000)
-                each.hear(1_000)
 
     @invariant()
     def holds(self) -> None:

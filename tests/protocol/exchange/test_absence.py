@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -109,31 +108,6 @@ def test_absence_is_not_counted_while_we_are_not_connected(me: Peer) -> None:
     me.loses_connection()
     me.passes(1000)
     assert me.is_waiting(key)
-
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-class Clock:
-    """A time of day that a test sets."""
-
-    def __init__(self) -> None:
-        self.at = NOW
-
-    def __call__(self) -> datetime:
-        return self.at
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def me(clock: Clock) -> Peer:
-    peer = Peer(wall_clock=clock)
-    peer.welcomed("alice", "bob", "tool")
-    return peer
 
 
 @pytest.mark.rule("4.6.nobody_may")
