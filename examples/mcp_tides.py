@@ -9,7 +9,7 @@ server = MCPServer("tides")
 
 
 class Harbour(BaseModel):
-    """What the server asks for."""
+    """The answer that the server asks for."""
 
     name: str
 

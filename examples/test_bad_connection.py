@@ -1,4 +1,4 @@
-"""What agents do when a connection fails, on purpose and the same each time.
+"""Agents over a connection that fails, on purpose and the same each time.
 
 Run it with ``python -m pytest examples/test_bad_connection.py``.
 """

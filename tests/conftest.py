@@ -1,4 +1,4 @@
-"""What every test shares: the loops it runs on."""
+"""The part that every test shares: the loops it runs on."""
 
 import signal
 import sys

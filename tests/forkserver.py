@@ -53,18 +53,18 @@ PACKAGE = (
     *("meup_agent.cli.program", "meup_agent.cli.commands", "meup_agent.gateway.embedded"),
     "meup_agent.mcp",
 )
-"""What a program imports of the package beyond its public names; of a folder, all that is in it."""
+"""Modules that a program imports beyond the public names; of a folder, all that is in it."""
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 
 FOR_THE_SCREEN = ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS", "TERMINAL_WIDTH", "_TYPER")
-"""How the names of variables begin that typer looks at when it is imported."""
+"""Beginnings of the names of variables that typer looks at when it is imported."""
 
 _NUMBER = struct.Struct("!i")
 
 
 def is_forkable(variables: Mapping[str, str]) -> bool:
-    """Whether a program that sets these variables begins as a fork does."""
+    """True for a program that begins as a fork does, though it sets these variables."""
     early = (*FOR_THE_SCREEN, "LANG", "LC_", "PYTHON")
     return hasattr(os, "fork") and not any(name.startswith(early) for name in variables)
 

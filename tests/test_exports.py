@@ -114,7 +114,7 @@ def test_a_name_that_moved_says_where_it_is(name: str, where: str) -> None:
 
 
 def test_importing_the_package_alone_loads_nothing_of_it() -> None:
-    """Who needs the errors only, or the gateway, loads no agent."""
+    """A program that needs the errors only, or the gateway, loads no agent."""
     loaded = "import sys, meup_agent.errors; print(*sorted(m for m in sys.modules if 'meup' in m))"
     done = subprocess.run(
         [sys.executable, "-c", loaded], capture_output=True, text=True, check=True

@@ -103,7 +103,7 @@ def layer_of(parts: Sequence[str]) -> str:
 
 
 def violations(source: str, path: Path) -> list[str]:
-    """What the module at `path` (relative to the package) imports and must not."""
+    """Imports of the module at `path` (relative to the package) that it must not have."""
     layer = layer_of(path.with_suffix("").parts)
     if layer == "__init__":  # gathers the public names, from wherever they are
         return []

@@ -1,4 +1,4 @@
-"""What an inbox learns of others: the rule that asks, votes, and the tools' own words."""
+"""Facts that an inbox learns of others: the rule that asks, votes, and the tools' own words."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from meup_agent.protocol.envelope import draft
 
 
 class Past:
-    """What was said, decision by decision."""
+    """The envelopes, decision by decision."""
 
     def __init__(self) -> None:
         self.log = DecisionLog()

@@ -176,7 +176,7 @@ def test_a_key_names_one_call_under_one_rule() -> None:
 def test_no_crash_makes_an_approval(
     tmp_path: Path, votes: list[tuple[str, Vote]], restarts: set[int], cut: int
 ) -> None:
-    """What a file has after restarts and a crash are votes that are the last of their voters."""
+    """A file has each voter's last vote, after restarts and a crash."""
     path = tmp_path / "votes"
     path.unlink(missing_ok=True)
     last: dict[str, Vote] = {}

@@ -231,7 +231,7 @@ async def test_what_another_carries_out_takes_no_votes(
 async def test_a_vote_that_was_proposed_by_another_does_not_count(
     meeting: Meeting, path: Path, notes: Notes
 ) -> None:
-    """Who fulfills anything would otherwise vote as the proposer pleases."""
+    """A voter that fulfills anything would otherwise vote as the proposer pleases."""
     async with office(meeting, path, notes) as o, o.reviewer(), o.proposed() as p:
         about = {"proposal": p.id, "proposer": "proposer", "vote": "approve"}
         async with o.spaces["proposer"].propose("reviewer", "vote", about, ttl=None) as vote:

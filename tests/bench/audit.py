@@ -1,4 +1,4 @@
-"""What `meup audit` takes to read a journal in a file: until it ends, until its first line, memory.
+"""Time and memory of `meup audit` over a journal in a file: until it ends, until its first line.
 
 Run it from the repository: `python -m tests.bench.audit`
 
@@ -62,7 +62,7 @@ def call(number: int, **more: Any) -> dict[str, Any]:
 
 
 def story(number: int) -> Iterator[Envelope]:
-    """What is said about one proposal."""
+    """The envelopes about one proposal."""
     proposer = f"proposer-{number % 7}"
     p, r = (f"{each}{number:031x}" for each in "ab")
     yield said("mcp/proposal", call(number), p, proposer, "reviewer")
@@ -137,7 +137,7 @@ async def write(path: Path, count: int) -> None:
 
 
 class Run(NamedTuple):
-    """What one run of the command took: seconds until its end and its first line, peak bytes."""
+    """Figures of one run of the command: seconds until its end and its first line, peak bytes."""
 
     seconds: float
     first: float

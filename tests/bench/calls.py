@@ -30,7 +30,7 @@ PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
 
 
 class Seen(NamedTuple):
-    """What a caller found: the times, and how large a request and its answer are."""
+    """A caller's figures: the times, and the sizes of a request and its answer."""
 
     times: Times
     asked_bytes: int

@@ -1,4 +1,4 @@
-"""What open consoles cost the gateway, and the delivery of messages beside them.
+"""The gateway's cost of open consoles, and of the delivery of messages beside them.
 
 Run it from the repository: `python -m tests.bench.console`
 

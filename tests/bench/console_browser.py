@@ -1,4 +1,4 @@
-"""How soon a person sees what came and went, in a real Chromium.
+"""The time until a person sees what came and went, in a real Chromium.
 
 Run it from the repository: `python -m tests.bench.console_browser` (needs Playwright and Chromium)
 

@@ -128,7 +128,7 @@ def request(id: str, sender: str) -> bytes:
 
 
 def response(id: str, of: str, to: str) -> bytes:
-    """What it returned."""
+    """Its result."""
     result = {"content": [{"type": "text", "text": "done"}], "isError": False}
     payload = {"jsonrpc": "2.0", "id": of, "result": result}
     return _envelope("tools", id, "mcp.response", payload, to=[to], correlationId=of)

@@ -1,4 +1,4 @@
-"""What it takes to decode an envelope of 450 bytes, and to write one, beside other libraries.
+"""Decoding and writing of an envelope of 450 bytes, beside other libraries.
 
 Run it from the repository: `python -m tests.bench.decoding`
 

@@ -1,4 +1,4 @@
-"""What a program measures, and how it is shown: medians of several rounds, with their spread."""
+"""Figures of a program, shown as medians of several rounds, with their spread."""
 
 import argparse
 import statistics
@@ -76,7 +76,7 @@ def with_unit(value: str, unit: str) -> str:
 
 
 def cells(summary: Summary) -> tuple[str, str, str, str]:
-    """What it is, its goal, its median, and the spread of its rounds."""
+    """Its name, its goal, its median, and the spread of its rounds."""
     figure, values = summary.figure, summary.values
     goal = ""
     if figure.goal is not None:

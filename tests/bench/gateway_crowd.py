@@ -1,4 +1,4 @@
-"""What many members cost a gateway: while they are idle, and when they all come back at once.
+"""The gateway's cost of many members: while they are idle, and when they all come back at once.
 
 Run it from the repository: `python -m tests.bench.gateway_crowd` (Linux; 12,000 open files)
 

@@ -1,4 +1,4 @@
-"""What delivery costs the gateway: CPU time of its process for each frame delivered.
+"""The gateway's cost of delivery: CPU time of its process for each frame delivered.
 
 Run it from the repository: `python -m tests.bench.gateway_fanout`
 

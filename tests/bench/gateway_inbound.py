@@ -59,7 +59,7 @@ def request(number: int) -> bytes:
 
 
 def response(number: int) -> bytes:
-    """What it returned."""
+    """Its result."""
     id = f"{number:032x}"
     fields = {
         "protocol": "meup/v0.1",

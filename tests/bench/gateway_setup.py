@@ -1,4 +1,4 @@
-"""What it takes to set a connection up: until its welcome has been read, or its answer.
+"""The set-up of a connection: until its welcome has been read, or its answer.
 
 Run it from the repository: `python -m tests.bench.gateway_setup`
 

@@ -1,4 +1,4 @@
-"""What a member that does not read costs the others, and the gateway's memory.
+"""The cost of a member that does not read, for the others and the gateway's memory.
 
 Run it from the repository: `python -m tests.bench.gateway_stalled` (Linux)
 

@@ -1,4 +1,4 @@
-"""What a stream costs the gateway beside as many chats: a second of 1,000, to 200 readers.
+"""The gateway's cost of a stream beside as many chats: a second of 1,000, to 200 readers.
 
 Run it from the repository: `python -m tests.bench.gateway_streams`
 

@@ -1,4 +1,4 @@
-"""How long an import takes, in fresh processes, beside the import of the libraries alone.
+"""The time of an import, in fresh processes, beside the import of the libraries alone.
 
 Run it from the repository: `python -m tests.bench.imports`
 
@@ -22,7 +22,7 @@ LIBRARIES = (
     "from tenacity import AsyncRetrying\n"
     "from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model"
 )
-"""What the agent imports, as it does."""
+"""Libraries that the agent imports, as it does."""
 
 IMPORTS = {
     "the libraries": LIBRARIES,

@@ -1,4 +1,4 @@
-"""How soon an inbox of 10,000 open proposals is on the screen, and one more of them.
+"""The time until an inbox of 10,000 open proposals is on the screen, and one more of them.
 
 Run it from the repository: `python -m tests.bench.inbox`
 

@@ -1,4 +1,4 @@
-"""What the journal in a file costs: until an envelope is accepted, and when much was missed.
+"""The cost of the journal in a file: until an envelope is accepted, and when much was missed.
 
 Run it from the repository: `python -m tests.bench.journal`
 

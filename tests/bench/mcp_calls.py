@@ -266,13 +266,13 @@ def cancelled(url: str, mode: str, revision: str, count: int) -> Iterator[Figure
 
 
 def asked(pipe: Connection) -> Any:
-    """What a process answers."""
+    """The answer of a process."""
     pipe.send(None)
     return pipe.recv()
 
 
 def crowded(url: str, server: Connection, streams: int) -> Iterator[Figure]:
-    """What is left of many streams that were all cancelled."""
+    """The remains of many streams that were all cancelled."""
     with process(crowd, url, streams) as clients:
         asked(clients)  # what a first time makes, stays
         _, before = asked(server)

@@ -1,4 +1,4 @@
-"""What an idle member costs a gateway, and an idle agent its process, in memory.
+"""The memory of an idle member in a gateway, and of an idle agent in its process.
 
 Run it from the repository: `python -m tests.bench.memory` (Linux)
 

@@ -1,4 +1,4 @@
-"""How long a pattern and a value of 100 KB together can take: compile and match, at worst.
+"""The longest time for a pattern and a value of 100 KB together: compile and match, at worst.
 
 Run it from the repository: `python -m tests.bench.patterns`
 

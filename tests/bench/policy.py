@@ -1,4 +1,4 @@
-"""How long a policy of 200 rules takes to decide a call.
+"""The time of a policy of 200 rules to decide a call.
 
 Run it from the repository: `python -m tests.bench.policy`
 

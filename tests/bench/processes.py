@@ -19,7 +19,7 @@ from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.limits import GatewayLimits
 
 START = "spawn"
-"""How processes begin: as a program does, so that each has memory of its own alone."""
+"""Start of processes: as a program starts, so that each has memory of its own alone."""
 
 Spaces = Mapping[str, Mapping[str, list[dict[str, Any]]]]
 """Space → participant → capabilities."""
@@ -34,7 +34,7 @@ class Address(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """What a process has used so far: CPU in seconds, and its memory now, in bytes."""
+    """The use of a process so far: CPU in seconds, and its memory now, in bytes."""
 
     cpu: float
     memory: int
@@ -76,7 +76,7 @@ def on_uvloop(main: Coroutine[Any, Any, None]) -> None:
 
 
 def usage(delivered: int = 0) -> Usage:
-    """What this process has used."""
+    """The use of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return Usage(used.ru_utime + used.ru_stime, own_memory(), delivered)
 
@@ -108,7 +108,7 @@ UNBOUNDED = GatewayLimits(
     # Readers that count bytes would take a ping for a part of a message.
     ping_interval=3600.0,
 )
-"""What a gateway takes that is measured, not protected."""
+"""Limits of a gateway that is measured, not protected."""
 
 IN_MEMORY = JournalConfig()
 

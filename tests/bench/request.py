@@ -1,4 +1,4 @@
-"""What one inbound request costs an agent: CPU time, in memory, on asyncio; and where it goes.
+"""An agent's cost of one inbound request: CPU time, in memory, on asyncio; and where it goes.
 
 Run it from the repository: `python -m tests.bench.request`
 
@@ -67,7 +67,7 @@ def tool_agent() -> Agent:
 
 
 def welcome() -> list[bytes]:
-    """What the gateway says to a newcomer: who is there, and that it has come."""
+    """The gateway's words to a newcomer: the participants, and its own coming."""
     space = SpaceState()
     space.grants.configure("caller", compile_capabilities([{"kind": "mcp/request"}]))
     space.join("caller")

@@ -1,4 +1,4 @@
-"""What `meup policy suggest` takes to learn from a journal of 100,000 decisions.
+"""The time of `meup policy suggest` to learn from a journal of 100,000 decisions.
 
 Run it from the repository: `python -m tests.bench.suggest`
 
@@ -42,7 +42,7 @@ def call(number: int, **more: Any) -> dict[str, Any]:
 
 
 def decision(number: int) -> Iterator[Envelope]:
-    """What is said about one proposal."""
+    """The envelopes about one proposal."""
     proposer = f"proposer-{number % 7}"
     p, r = (f"{each}{number:031x}" for each in "ab")
     yield said("mcp/proposal", call(number), p, proposer, "reviewer")

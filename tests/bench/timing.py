@@ -13,7 +13,7 @@ WARM_UP = 20
 
 
 class Calls(NamedTuple):
-    """How many calls to make one after the other, and how many with `in_flight` under way."""
+    """Numbers of calls: one after the other, and with `in_flight` under way."""
 
     alone: int
     together: int

@@ -1,4 +1,4 @@
-"""How long a withdrawal takes: from its sending to the first line of the tool's `finally`.
+"""The time of a withdrawal: from its sending to the first line of the tool's `finally`.
 
 Run it from the repository: `python -m tests.bench.withdraw`
 
@@ -73,7 +73,7 @@ def executor(pipe: Connection, address: Address) -> None:
 
 
 async def said(heard: EnvelopeStream) -> str:
-    """What the next chat message says."""
+    """The text of the next chat message."""
     async for envelope in heard:
         if envelope.kind == kinds.CHAT:
             return str(envelope.payload_object["message"])

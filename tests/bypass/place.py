@@ -150,7 +150,7 @@ def let_call(*names: str) -> Callable[[Place], None]:
 
 
 async def attempt(verb: Awaitable[Any]) -> object:
-    """What a step of an attack gives, or the error that it meets."""
+    """The result of a step of an attack, or the error that it meets."""
     try:
         return await verb
     except MeupError as error:

@@ -1,4 +1,4 @@
-"""What managing a space makes of a gateway's answers, whatever they are."""
+"""Management of a space, whatever a gateway answers."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -22,7 +22,7 @@ def gate(anyio_backend: object) -> Gate:
 
 
 async def managed(gate: Gate, do: Callable[[Space], Awaitable[Any]], *, answer: Any) -> Any:
-    """What a verb returns or raises when a gateway answers in some way."""
+    """The result or error of a verb when a gateway answers in some way."""
     found: list[Any] = []
     with anyio.fail_after(PATIENCE):
         async with present(gate, None, "bob") as (session, end):

@@ -22,7 +22,7 @@ ELSEWHERE: dict[str, dict[str, list[dict[str, Any]]]] = {"other": {"alice": [{"k
 
 
 class Mounted:
-    """What joining needs of a gateway that is part of another application."""
+    """The part that joining needs of a gateway within another application."""
 
     def __init__(self, place: MountedPlace, config: Config) -> None:
         self.url = place.url

@@ -1,4 +1,4 @@
-"""What the two specifications ask of a gateway, line by line, and what ours does about it.
+"""The demands of two specifications on a gateway, line by line, and our answer to each.
 
 `A` is meup/v0.2, and holds for mew/v0.4, too; `C` is what mew/v0.4 changes or adds; `E` is what
 neither says and interoperation has shown. docs/explanation/conformance.md is made of this; a test
@@ -504,7 +504,7 @@ E: Final = (
 LINES: Final = (*A, *C, *E)
 
 NOT_HERE: Final[dict[str, str]] = {}
-"""What the specifications ask and this gateway does not have."""
+"""Demands of the specifications that this gateway does not meet."""
 
 REQUIRED: Final = {line.id: line.requires for line in LINES if not line.shown_by}
 """Those that have tests of their own."""

@@ -1,4 +1,4 @@
-"""What interoperation has shown, on the gateway's side: odd payloads, frames, ends and sizes."""
+"""Lessons of interoperation for a gateway: odd payloads, frames, ends and sizes."""
 
 import json
 import socket as sockets

@@ -1,4 +1,4 @@
-"""What is an envelope, and what becomes of it on its way (specifications, sections 2 and 3)."""
+"""Envelopes: their form, and their way through a gateway (specifications, sections 2 and 3)."""
 
 import json
 from typing import Any

@@ -29,7 +29,7 @@ def site(gateway: ThreadedGateway, dialect: str) -> Site:
 
 
 class Script:
-    """What a script does without a connection."""
+    """A script's actions without a connection."""
 
     def __init__(self, gateway: ThreadedGateway) -> None:
         assert gateway.http_url is not None

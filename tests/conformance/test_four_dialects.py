@@ -175,7 +175,7 @@ def test_what_the_gateway_says_is_in_the_dialect_of_its_reader(
 def test_what_was_missed_is_read_in_the_dialect_of_the_day(
     gateway: ThreadedGateway, dialect: str
 ) -> None:
-    """Who comes back in another dialect gets what others said meanwhile in that."""
+    """A member that comes back in another dialect gets what was said meanwhile in that."""
     slash = "." if dialect == V01 else "/"
     site = Site(gateway, V04)
     with site.join("reviewer") as (reviewer,):
@@ -390,7 +390,7 @@ def version(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def home() -> Generator[ThreadedGateway]:
-    """What is served to participants that name no dialect, but for the oldest, who do."""
+    """The dialect for participants that name none, but for the oldest, who do."""
     with serving(EXISTING, dialect=V04) as running:
         yield running
 

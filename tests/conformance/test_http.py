@@ -20,7 +20,7 @@ PEOPLE: dict[str, list[Json]] = {
 
 
 class Place:
-    """What a site needs of a gateway."""
+    """The part of a gateway that a site needs."""
 
     def __init__(self, running: RunningGateway) -> None:
         assert running.http_url is not None

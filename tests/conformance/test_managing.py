@@ -1,4 +1,4 @@
-"""Who manages a space: grants, revocations, invitations, removals (specifications, section 3.6)."""
+"""Management of a space: grants, revocations, invitations, removals (section 3.6)."""
 
 from collections.abc import Generator
 from contextlib import closing
@@ -52,7 +52,7 @@ def grant(manager: Wire, recipient: str, *capabilities: Json, **header: Any) -> 
 
 
 def tries(wire: Wire, method: str = "tools/list") -> bool:
-    """Whether a request is let through; whatever was said before is read over."""
+    """True for a request that is let through; whatever was said before is read over."""
     sent = wire.send("mcp/request", {"method": method})
     while True:
         said = wire.hear_any()

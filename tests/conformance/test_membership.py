@@ -1,4 +1,4 @@
-"""Who comes in, who is there, and who may say what (specifications, sections 3.6 to 5.2)."""
+"""Joining, presence and capabilities (specifications, sections 3.6 to 5.2)."""
 
 import pytest
 from websockets.exceptions import InvalidStatus
@@ -13,7 +13,7 @@ ANSWERS = {"id": "mcp-response", "kind": "mcp/response"}
 
 
 def held(name: str) -> list[Json]:
-    """What a participant may send."""
+    """The capabilities of a participant."""
     own = PARTICIPANTS[name]
     covered = own == [{"kind": "*"}] or {"kind": "mcp/*"} in own
     return own if covered else [*own, WITHDRAW]

@@ -1,4 +1,4 @@
-"""What the existing TypeScript participants were recorded to say, said to this gateway."""
+"""Recorded words of existing TypeScript participants, said to this gateway."""
 
 import json
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def home(dialect: str) -> Config:
 
 
 def frame_of(record: Json) -> Json:
-    """What a participant said; nothing, if it is something else."""
+    """The envelope that a participant said; nothing, if it is something else."""
     said = record.get("env")
     if record["dir"] != "c2g" or not isinstance(said, dict):
         return {}

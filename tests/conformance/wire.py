@@ -95,7 +95,7 @@ LEFT_OUT: Any = object()
 
 
 class Dialled(Protocol):
-    """What joining needs of a gateway."""
+    """The part of a gateway that joining needs."""
 
     @property
     def url(self) -> str: ...

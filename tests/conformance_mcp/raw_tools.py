@@ -33,7 +33,7 @@ class Call:
         return self.request.params.get("requestState")
 
     def answer(self, key: str) -> JsonObject | None:
-        """What the client answered to a question of the round before, under a key."""
+        """The client's answer to a question of the round before, under a key."""
         answer = (self.request.params.get("inputResponses") or {}).get(key)
         return answer if isinstance(answer, dict) else None
 

@@ -1,4 +1,4 @@
-"""What scenarios ask for by names without ``test_``, from an agent that keeps its own names."""
+"""Tools that scenarios ask for by names without ``test_``, of an agent that keeps its own names."""
 
 from __future__ import annotations
 

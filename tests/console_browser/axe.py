@@ -35,7 +35,7 @@ def install() -> None:
 
 
 async def violations(page: Any) -> list[str]:
-    """What is wrong with a page as it is now, and what axe could not decide beyond the known."""
+    """Violations of a page as it is, and elements that axe could not decide beyond the known."""
     if not await page.evaluate("'axe' in window"):
         await page.evaluate(SCRIPT.read_text(encoding="utf-8"))
     found = await page.evaluate(RUN, [RULES, UNDECIDED])

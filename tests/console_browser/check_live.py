@@ -1,4 +1,4 @@
-"""What is live: one stream for all tabs, the timeline, and a crowd of proposals."""
+"""Live parts: one stream for all tabs, the timeline, and a crowd of proposals."""
 
 import pytest
 from playwright.async_api import expect

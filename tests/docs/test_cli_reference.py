@@ -50,7 +50,7 @@ def row(parameter: Any) -> str:
 
 
 def block(name: str) -> str:
-    """What the page must say about a command."""
+    """The lines that the page must have about a command."""
     command: Any = COMMANDS[name]
     table = [row(each) for each in command.params]
     head = [f"## meup {name}", "", markdown(command.help), ""]

@@ -1,4 +1,4 @@
-"""What the explanations show of the code's tables is what these tables say."""
+"""Tables in the explanations are those of the code."""
 
 import re
 

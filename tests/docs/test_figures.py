@@ -1,4 +1,4 @@
-"""What the reference says about limits and settings is what the code says."""
+"""Limits and settings in the reference are those of the code."""
 
 import ast
 import re

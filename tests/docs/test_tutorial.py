@@ -34,7 +34,7 @@ def shells() -> Generator[Shells]:
 
 
 def variables_of(participant: str) -> dict[str, str]:
-    """What the command that the tutorial shows sets in a terminal."""
+    """The variables that the tutorial's command sets in a terminal."""
     with program([*MEUP, "env", participant]) as env:
         assert env.wait() == 0, str(env)
     pairs = [shlex.split(line) for line in env.stdout]
@@ -83,7 +83,7 @@ def test_programs_do_what_the_tutorial_shows(shells: Shells) -> None:
 
 
 def in_timeline(expected: list[str], lines: list[str]) -> bool:
-    """Whether a wide timeline has these lines of a narrow one, in this order.
+    """True where a wide timeline has these lines of a narrow one, in this order.
 
     Times and ids differ each time, and what a narrow one has no room for stands below.
     """
@@ -110,6 +110,6 @@ def _as_pattern(line: str) -> re.Pattern[str]:
 
 
 def in_order(expected: list[str], lines: list[str]) -> bool:
-    """Whether all expected lines are there, in this order."""
+    """True where all expected lines are there, in this order."""
     rest = iter(lines)
     return all(line in rest for line in expected)

@@ -139,7 +139,7 @@ class ExistingGateway:
             return list(self._frames)
 
     def members(self, space: str | None = None) -> list[str]:
-        """Who receives what is broadcast, as far as the gateway knows."""
+        """The clients that receive a broadcast, as far as the gateway knows."""
 
         async def read() -> list[str]:
             rooms = self._spaces.members

@@ -1,4 +1,4 @@
-"""How the existing gateways match a capability: less than the specification has, and more trusting.
+"""Matching of capabilities by existing gateways: less than specified, and more trusting.
 
 Their own decisions are in tests/vectors/captures/capability-matrix.jsonl. What is lenient here is
 lenient there: numbers and booleans in a pattern are not looked at, a glob is a prefix.
@@ -11,11 +11,11 @@ Json = dict[str, Any]
 
 
 class ProcessingError(Exception):
-    """What a gateway tells the sender whose frame made its own code fail."""
+    """A gateway's words to the sender whose frame made its own code fail."""
 
 
 def may(capabilities: list[Json], message: Json, *, negations: bool) -> bool:
-    """Whether one of the capabilities allows the message.
+    """True where one of the capabilities allows the message.
 
     `negations`: whether `!value` in a payload pattern means any other value (`mew/v0.4`).
 

@@ -294,7 +294,7 @@ class Proposer(ReferencePeer):
         return self.send("mcp/proposal", payload, **({} if to is None else {"to": to}))
 
     def give_up(self, proposal: str) -> None:
-        """What its deadline does, when the test says so: withdraws (`mew/v0.4`) or says nothing."""
+        """Let its deadline pass, at the test's word: it withdraws (`mew/v0.4`) or says nothing."""
         if not self.version.to_routes:
             self.send("mcp/withdraw", {"reason": "timeout"}, correlation_id=[proposal])
 

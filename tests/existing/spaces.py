@@ -1,4 +1,4 @@
-"""What an existing gateway does with what it hears, faults included (PROTOCOL 2).
+"""A space of an existing gateway, faults included (PROTOCOL 2).
 
 No sockets here: a `Peer` is anything that can be written to. Every frame is dealt with at once and
 wholly, so what one frame caused is out before the next one is looked at.
@@ -77,7 +77,7 @@ class Spaces:
     streams: dict[str, Streams] = field(default_factory=lambda: defaultdict(Streams))
 
     def forget(self) -> None:
-        """What a restart leaves: the configuration."""
+        """Forget all but the configuration, as a restart does."""
         for memory in (self.members, self.held, self.granted, self.shown_token, self.invited):
             memory.clear()
         self.streams.clear()

@@ -31,7 +31,7 @@ class Streams:
             self.active.pop(stream_id, None)
 
     def refusal(self, frame: str, writer: str | None) -> Json | None:
-        """What is said to who may not write this `#stream#data` frame; None: it is relayed."""
+        """The refusal of a `#stream#data` frame for its writer; None: it is relayed."""
         stream_id = frame[1 : frame.index("#", 1)]
         if stream_id in self.active and writer in self.active[stream_id]["authorized_writers"]:
             return None

@@ -1,4 +1,4 @@
-"""What a test can make the scripted gateways do, seen from plain sockets."""
+"""Controls of the scripted gateways, seen from plain sockets."""
 
 import json
 from collections.abc import Generator

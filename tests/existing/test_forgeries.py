@@ -1,4 +1,4 @@
-"""What anybody may say at the gateways that exist, and what is believed of it (PROTOCOL 2)."""
+"""Forgeries that gateways that exist let through, and the part that is believed (PROTOCOL 2)."""
 
 import json
 from typing import Any

@@ -101,7 +101,7 @@ def comparable(value: Any, key: str = "") -> Any:
 
 @dataclass
 class Step:
-    """What was done at once, and what each client received of it.
+    """One action of a capture, and the frames that each client received of it.
 
     Attributes:
         sends: who sent what.
@@ -139,7 +139,7 @@ class Client:
     participant: str | None = None
 
     def received(self) -> Iterator[Row]:
-        """What has come: the pong comes after whatever was written before it."""
+        """The frames so far: the pong comes after whatever was written before it."""
         assert self.socket.ping().wait(PATIENCE)
         while True:
             try:

@@ -1,4 +1,4 @@
-"""What differs between the two existing gateways (PROTOCOL 2), as data."""
+"""Differences between the two existing gateways (PROTOCOL 2), as data."""
 
 from dataclasses import dataclass
 

@@ -37,7 +37,7 @@ LAST_LINES = 40
 
 
 class Outcome(NamedTuple):
-    """What came of one target."""
+    """The result of one target."""
 
     name: str
     runs: int
@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
 
 
 def command(name: str, seconds: int, corpus: Path, guided: bool) -> list[str]:
-    """What fuzzes a target."""
+    """A process that fuzzes a target."""
     artifacts = CASES / name
     if not guided:
         return [sys.executable, "-m", "tests.fuzz.unguided", name, str(seconds), str(artifacts)]

@@ -1,4 +1,4 @@
-"""What an audit makes of a journal of strangers' words, and how it prints that.
+"""The audit of a journal of strangers' words, and its printed form.
 
 The first line is the terminal's width, each other one a frame, as the gateway accepted it.
 """

@@ -87,7 +87,7 @@ class Frame(NamedTuple):
 
 
 class Timer:
-    """What a loop gives for a call that is still to come."""
+    """A loop's handle for a call that is still to come."""
 
     def __init__(self, due: Callable[[], None]) -> None:
         self.due = due

@@ -41,7 +41,7 @@ NAMES = {name for name, _ in WHO.values()}
 NUMBERED = {"dots", "mew"}
 
 OBSERVERS_ALONE = {"system/welcome", "system/error"}
-"""What the gateway says to an observer itself: its own welcome, and what it refuses."""
+"""Kinds that the gateway says to an observer itself: its own welcome, and what it refuses."""
 
 CAPABILITIES: dict[str, list[dict[str, Any]]] = {
     "mcpx": [{"kind": "*"}],
@@ -287,7 +287,7 @@ class World:
         return True
 
     def numbered(self, listener: Listener, envelope: Envelope, seq: int) -> None:
-        """What is for everybody has growing numbers; the rest may repeat one that was read."""
+        """Check that numbers grow in what is for everybody; the rest may repeat one."""
         numbers = listener.numbers
         whose = getattr(listener, "participant", "")
         private = is_private(envelope) and envelope.to == (whose,)
@@ -361,7 +361,7 @@ def play(data: bytes) -> None:
 
 
 def restarted(world: World) -> None:
-    """What the journal holds is what a gateway begins with again."""
+    """Check that a gateway begins again with what the journal holds."""
     for listener in (*world.members.values(), *world.watchers, *world.observers):
         world.complete(listener)
     world.host.close(1012, "restart")

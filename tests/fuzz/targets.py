@@ -9,14 +9,14 @@ from typing import Final, Protocol, cast
 NAMES: Final = ("space", "connection", "agent", "port", "patterns", "terminal", "audit")
 
 CASES: Final = Path(__file__).parent / "cases"
-"""What was found, and must not come back: a folder for each target."""
+"""Inputs that were found, and must not come back: a folder for each target."""
 
 MAX_BYTES: Final = 8_192
 """Of one input: room for a whole conversation, small enough to try thousands a second."""
 
 
 class Target(Protocol):
-    """What a module of a target holds."""
+    """The interface of a target's module."""
 
     SEEDS: list[bytes]
 
@@ -30,5 +30,5 @@ def target(name: str) -> Target:
 
 
 def cases(name: str) -> list[Path]:
-    """What was found for a target before."""
+    """Inputs that were found for a target before."""
     return sorted(each for each in (CASES / name).glob("*") if each.is_file())

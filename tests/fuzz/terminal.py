@@ -1,4 +1,4 @@
-"""What a person sees in a terminal of what strangers wrote: printable, and no wider than it is.
+"""Strangers' words in a terminal: printable, and no wider than it is.
 
 The first line is the terminal's width, each other one a frame.
 """

@@ -1,4 +1,4 @@
-"""What the fuzzers began with and what they found, replayed; and proof that they can find."""
+"""Inputs that fuzzers began with or found, replayed; and proof that they can find."""
 
 from collections.abc import Iterator
 from pathlib import Path

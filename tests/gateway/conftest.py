@@ -29,7 +29,7 @@ LIMITS = GatewayLimits(max_queued_frames=64, max_message_bytes=100_000)
 
 
 class Place(Protocol):
-    """What a gateway in memory and one in a thread have in common."""
+    """The interface that a gateway in memory and one in a thread share."""
 
     @property
     def counters(self) -> SpaceCounters: ...

@@ -1,4 +1,4 @@
-"""What waits for readers, in a time that the tests tell: who waits, and who is dropped."""
+"""Backlogs of readers, in a time that the tests tell: waiting senders, dropped readers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a stranger, or a member with bad intentions, cannot do to the others."""
+"""Attacks of strangers and of members with bad intentions leave the others alone."""
 
 import asyncio
 import contextlib
@@ -75,7 +75,7 @@ def head(gateway: Gateway, who: str = "mallory", *more: str) -> bytes:
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:
-    """What came until the connection ended."""
+    """The frames that came until the connection ended."""
     with anyio.fail_after(20), contextlib.suppress(ConnectionError):
         return await reader.read()
     return b""

@@ -15,7 +15,7 @@ from meup_agent.protocol.space.fanout import FrameFormat
 
 
 class Loop:
-    """What a turn needs of a loop; a turn is over when told."""
+    """The part of a loop that a turn needs; a turn is over when told."""
 
     def __init__(self) -> None:
         self.due: list[Callable[[], None]] = []

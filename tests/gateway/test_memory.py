@@ -1,4 +1,4 @@
-"""What only a gateway in memory can show: virtual time, and a reader that stands still."""
+"""Scenes for a gateway in memory alone: virtual time, and a reader that stands still."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""What a member sees is the same in memory and on a socket, on every loop."""
+"""A member sees the same in memory and on a socket, on every loop."""
 
 import anyio
 import pytest

@@ -25,7 +25,7 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], config.limits.max_connectio
 
 
 def fit(soft: int, hard: int, connections: int, level: str = "WARNING") -> list[str]:
-    """What a process with these limits says, and then its files and connections."""
+    """The output of a process with these limits, and then its files and connections."""
     done = subprocess.run(
         [sys.executable, "-c", FIT, *map(str, (soft, hard, connections)), level],
         capture_output=True,

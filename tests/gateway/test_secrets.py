@@ -124,7 +124,7 @@ async def hear_until(client: ClientConnection, kind: str) -> dict[str, Any]:
 
 
 def names(folder: Path) -> set[str]:
-    """What is in a folder."""
+    """The files of a folder."""
     return {each.name for each in folder.iterdir()}
 
 

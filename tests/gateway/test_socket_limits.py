@@ -1,4 +1,4 @@
-"""What a gateway allows each participant, each address and each port, over real sockets."""
+"""Limits of each participant, each address and each port, over real sockets."""
 
 import logging
 import ssl

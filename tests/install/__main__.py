@@ -55,7 +55,7 @@ AT_THE_EDGE = (
     *("cli/test_demo_command.py", "cli/test_program.py", "examples"),
     *("gateway/console", "test_exports.py", "transport"),
 )
-"""What uses the package through a process, a socket, its files or its public names."""
+"""Tests that use the package through a process, a socket, its files or its public names."""
 
 WHERE = """
 import sys, pathlib, meup_agent
@@ -80,7 +80,7 @@ FLOORS = {
 
 
 class Failed(Exception):
-    """What does not work, in a sentence."""
+    """A part that does not work, in a sentence."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def run_suite(environment: Environment, folder: Path, selection: Sequence[str]) 
 
 
 def try_bare(environment: Environment, folder: Path) -> None:
-    """What works without extras works, and what does not says in a sentence what to install."""
+    """Check that each command works without extras, or says in a sentence what to install."""
     environment.run("-W", "error", "-c", "import meup_agent", cwd=folder)
     meup = environment.folder / "bin" / "meup"
     for arguments, works, expected in [

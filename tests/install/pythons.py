@@ -43,7 +43,7 @@ def candidates() -> Iterator[Path]:
 
 
 def asked(path: Path) -> Python | None:
-    """What answers there, if it is a release that the package supports.
+    """The Python that answers there, if it is a release that the package supports.
 
     Some systems have commands that only say that they are absent, so each is run.
     """

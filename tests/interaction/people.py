@@ -1,4 +1,4 @@
-"""Who takes part in the interaction tests, and what a test sees of them."""
+"""The participants of the interaction tests, and a test's view of them."""
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -132,7 +132,7 @@ def session_of(space: Space) -> Session:
 
 
 def is_idle(space: Space) -> bool:
-    """Whether nothing runs, waits, or is still to be sent."""
+    """True where nothing runs, waits, or is still to be sent."""
     session = session_of(space)
     table = session.table
     return not (table.running or table.queued or table.waiting or len(session.outbox))
@@ -154,7 +154,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class Notes:
-    """What happened, in order, and events for it."""
+    """A record of what happened, in order, and events for it."""
 
     def __init__(self) -> None:
         self.all: list[Any] = []
@@ -212,7 +212,7 @@ def _is(id: str) -> Callable[[Envelope], bool]:
 
 @asynccontextmanager
 async def taped(space: Space) -> AsyncGenerator[Tape]:
-    """What a participant receives from here on: at once, where `watch` needs a task to read it."""
+    """The envelopes from here on: at once, where `watch` needs a task to read them."""
     tape = Tape()
     with session_of(space).watchers.listening(tape):
         yield tape

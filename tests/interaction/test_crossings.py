@@ -202,7 +202,7 @@ async def test_a_reject_that_crosses_a_fulfillment_has_one_outcome(
 async def test_a_tool_that_is_refused_inside_another_is_no_refusal_of_that(
     meeting: Meeting, notes: Notes
 ) -> None:
-    """What a tool is answered when it asks on is its failure, not its requester's answer."""
+    """An error that a tool gets when it asks on is its failure, not its requester's answer."""
     tools = Agent("tools")
 
     @tools.tool

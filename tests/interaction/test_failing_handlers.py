@@ -151,7 +151,7 @@ async def test_a_name_that_is_no_text_harms_only_who_asks_for_it(
 
 
 class Unusual(BaseException):
-    """What a library may raise, and `except Exception` lets through."""
+    """An exception that a library may raise, and `except Exception` lets through."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What takes seconds or hours, on a clock that jumps: in memory, on trio, without threads."""
+"""Scenes of seconds or hours, on a clock that jumps: in memory, on trio, without threads."""
 
 import re
 from typing import Any

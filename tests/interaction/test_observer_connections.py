@@ -78,7 +78,7 @@ async def test_running_agent_decides_while_its_participant_is_observed(
 
 @pytest.mark.rule("3.observe.takes_no_part")
 async def test_nothing_is_rejected_where_no_agent_runs(meeting: Meeting) -> None:
-    """What is addressed to the participant stays open: an observer stands in for none."""
+    """Messages to the participant stay open: an observer stands in for none."""
     looker = Agent("looker")
     started: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Who is in the space: told as it happens, and after an absence of our own."""
+"""Presence: told as it happens, and after an absence of our own."""
 
 import anyio
 import pytest

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 
 def story(who: str, ctx: Context) -> tuple[str, str, tuple[str, ...]]:
-    """What a stopped handler saw: who it is, the reason code, and the chain it came along."""
+    """The end that a stopped handler saw: its name, the reason code, and the chain to it."""
     assert ctx.cancelled
     assert ctx.reason is not None
     return who, ctx.reason.code, tuple(link.by for link in ctx.reason.chain)

@@ -1,4 +1,4 @@
-"""What tests of MCP share: a space with participants, and MCP servers over it."""
+"""Fixtures of the tests of MCP: a space with participants, and MCP servers over it."""
 
 import socket
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence

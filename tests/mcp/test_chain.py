@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 MODES = ["legacy", "auto"]
 
 BRIDGED = [{"kind": "mcp/request"}, {"kind": "mcp/response"}, {"kind": "chat"}]
-"""What a bridge may do: answer, ask back, and tell what happens."""
+"""Capabilities of a bridge: answer, ask back, and tell what happens."""
 
 
 def editor() -> Agent:

@@ -1,4 +1,4 @@
-"""What an audit makes of a world: the gateway's order decides, whatever participants saw."""
+"""The audit of a world: the gateway's order decides, whatever participants saw."""
 
 from __future__ import annotations
 

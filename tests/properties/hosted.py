@@ -28,7 +28,7 @@ from tests.properties.late_journal import File, LateJournal
 GATEWAY = "system:gateway"
 
 KINDS = ("chat", "mcp.request", "mcp.proposal")
-"""What may be granted here, and taken away; everybody has it in the beginning."""
+"""Capabilities that are granted here and taken away; everybody has them in the beginning."""
 
 ADMIN: list[dict[str, Any]] = [{"kind": "*"}]
 MEMBER = [{"kind": kind.replace(".", "/")} for kind in KINDS]
@@ -95,14 +95,14 @@ class Client:
         self.until: int | None = None
         self.welcomed = self.whole = False
         self.read: list[tuple[int, str]] = []
-        """What was for everybody: its number and its id."""
+        """Envelopes for everybody: number and id."""
         self.gaps = 0
         self.begun = 0
         self.unaccepted: dict[str, bytes] = {}
         self.accepted: dict[str, int] = {}
         self.refused: set[str] = set()
         self.posted: dict[str, bytes] = {}
-        """What was said without the connection, and has no answer yet."""
+        """Messages without the connection that have no answer yet."""
         self._ids = count(1)
 
     def new_id(self) -> str:
@@ -130,7 +130,7 @@ class Client:
         return envelope_id, json.dumps(said).encode()
 
     def answered(self, envelope_id: str, answer: Entry | Refusal | Discard) -> None:
-        """What became of something that was said without the connection."""
+        """The end of a message without the connection."""
         self.posted.pop(envelope_id, None)
         if isinstance(answer, Entry):
             self._accept(envelope_id, answer.seq)
@@ -388,7 +388,7 @@ class Hosted:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether everybody has read what it missed, and knows what became of what it said."""
+        """True once everybody has read what it missed, and knows the end of what it said."""
         return all(
             each.caught_up and not each.unaccepted and not each.posted
             for each in self.clients.values()

@@ -1,4 +1,4 @@
-"""What happens to any world of processes: time, cuts, crashes, and frames one at a time."""
+"""Interruptions of any world of processes: time, cuts, crashes, and frames one at a time."""
 
 from __future__ import annotations
 

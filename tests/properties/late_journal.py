@@ -12,7 +12,7 @@ from meup_agent.protocol.space.journal import Entry, Fact, Recovered, ignore
 
 
 class File:
-    """What outlives the process."""
+    """The part that outlives the process."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []

@@ -83,9 +83,9 @@ class Participant:
         self.urgent: deque[Send] = deque()
         self.ordered: deque[Send] = deque()
         self.unaccepted: dict[str, Send] = {}
-        """What was sent to a gateway that numbers it, and has not come back."""
+        """Ids of envelopes to a gateway that numbers them, which have not come back."""
         self.owed: set[str] = set()
-        """What was sent, and must be taken unless it is refused, or not waited for."""
+        """Ids of envelopes that must be taken unless refused, or not waited for."""
         self.copied: dict[str, str] = {}
         self._first_said: dict[tuple[Any, ...], str] = {}
         self.uplink: deque[bytes] = deque()
@@ -166,7 +166,7 @@ class Participant:
                 lane.appendleft(send)
 
     def _note_copy(self, send: Send) -> None:
-        """What is said again to a gateway that delivers nothing twice has another id."""
+        """A message that is said again to a gateway that delivers nothing twice has another id."""
         said = send.draft
         mark = (said.kind, said.to, said.correlation, said.raw_payload)
         first = self._first_said.setdefault(mark, said.id)

@@ -8,7 +8,7 @@ from meup_agent.protocol.envelope import Envelope
 
 @dataclass(slots=True)
 class Proposed:
-    """What the model knows of one proposal.
+    """The model of one proposal.
 
     Attributes:
         path: What tells its call from others.

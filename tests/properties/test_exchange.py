@@ -45,7 +45,7 @@ def chosen(options: list[T], number: int) -> T:
 
 
 class Exchanges(RuleBasedStateMachine):
-    """What participants, connections and the gateway can do, in any order."""
+    """Actions of participants, connections and the gateway, in any order."""
 
     @initialize(
         count=st.integers(2, 4),

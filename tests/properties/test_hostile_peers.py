@@ -150,7 +150,7 @@ class HostilePeers(RuleBasedStateMachine):
     # --- the model ---
 
     def heard(self, envelope: Envelope) -> None:
-        """What the executor has heard, in order, decides."""
+        """The order in which the executor has heard it decides."""
         if envelope.kind == kinds.MCP_PROPOSAL and envelope.id in IDS:
             self.heard_proposal(envelope)
         elif envelope.kind == kinds.MCP_WITHDRAW:

@@ -28,7 +28,7 @@ EXAMPLES = os.environ.get("MEUP_EXAMPLES")
 
 
 class Beside(Exchanges):
-    """What a person can do as well, where the gateway checks who speaks."""
+    """Actions of a person beside, where the gateway checks who speaks."""
 
     @initialize(
         count=st.integers(2, 4),
@@ -49,7 +49,7 @@ class Beside(Exchanges):
     @precondition(lambda self: self.coming_down())
     @rule(which=pick, count=few)
     def deliver(self, which: int, count: int) -> None:
-        """What comes, comes once: a gateway that numbers what it says repeats nothing."""
+        """A gateway that numbers what it says repeats nothing."""
         participant = chosen(self.coming_down(), which)
         for _ in range(count):
             participant.deliver()

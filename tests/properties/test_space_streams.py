@@ -55,7 +55,7 @@ class Modelled:
 
 @dataclass
 class Reading:
-    """What a reader should get of each stream, and how much of it has come."""
+    """The frames that a reader should get of each stream, and the part that has come."""
 
     due: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
     seen: dict[str, int] = field(default_factory=dict[str, int])

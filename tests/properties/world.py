@@ -335,7 +335,7 @@ class World:
 
 
 def states(log: list[Envelope]) -> dict[ProposalKey, str]:
-    """What becomes of each proposal, read from the gateway's order alone (PROTOCOL 4.2)."""
+    """The end of each proposal, read from the gateway's order alone (PROTOCOL 4.2)."""
     found: dict[ProposalKey, str] = {}
     by_id: dict[str, ProposalKey] = {}
     requests: dict[str, tuple[ProposalKey, Envelope]] = {}

@@ -1,4 +1,4 @@
-"""What became of each proposal, read from the journal."""
+"""The audit: the end of each proposal, read from the journal."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def entries(said: Iterable[Envelope]) -> Iterator[Entry]:
 def read(
     said: Iterable[Envelope], audit: Audit, settled: SettledProposals
 ) -> Iterator[list[ProposalAudit]]:
-    """What is handed over after each page, and at the end."""
+    """The records that are handed over after each page, and at the end."""
     for taken, entry in enumerate(entries(said), 1):
         audit.add(entry)
         if taken % PAGE == 0:

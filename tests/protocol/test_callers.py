@@ -1,4 +1,4 @@
-"""Who may call a tool, and who could if it were granted."""
+"""Callers: participants that may call a tool, and those that could if it were granted."""
 
 from typing import Any
 

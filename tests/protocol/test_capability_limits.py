@@ -1,4 +1,4 @@
-"""What a check may cost, and that what makes it cheap changes no decision (PROTOCOL 7)."""
+"""The cost of a check, and proof that making it cheap changes no decision (PROTOCOL 7)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What no dialect reads: no envelopes, too large ones, too deep ones."""
+"""Refusals in every dialect: no envelope, too large a one, too deep a one."""
 
 from typing import Any
 

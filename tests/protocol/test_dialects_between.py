@@ -32,7 +32,7 @@ def captured(name: str) -> Iterator[Any]:
 
 
 def is_envelope(value: Any) -> bool:
-    """Whether a captured message has what every envelope has; errors may lack id and sender."""
+    """True for a captured message with all fields of an envelope; errors may lack id and sender."""
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
         return False
     if value["kind"] == "system/error":
@@ -332,7 +332,7 @@ envelopes = st.builds(
 
 
 def comparable(envelope: Envelope) -> tuple[Any, ...]:
-    """What must be the same after a translation: the forms of one thing count as one."""
+    """The part that a translation must keep: the forms of one thing count as one."""
     envelope = decode(encode(envelope.replace(), V02))
     payload = envelope.payload
     correlation = envelope.correlation

@@ -1,4 +1,4 @@
-"""What a gateway gives, by its welcome and its dialect."""
+"""Guarantees of a gateway, by its welcome and its dialect."""
 
 import pytest
 

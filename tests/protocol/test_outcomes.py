@@ -1,4 +1,4 @@
-"""What a response gives its reader, wherever it comes from."""
+"""Outcomes: a response gives its reader the same, wherever it comes from."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How payloads are read."""
+"""Reading of payloads."""
 
 from __future__ import annotations
 

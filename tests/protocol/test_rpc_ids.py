@@ -1,4 +1,4 @@
-"""What a response answers where only JSON-RPC ids say it (PROTOCOL 1)."""
+"""Responses that only a JSON-RPC id ties to their request (PROTOCOL 1)."""
 
 import json
 from typing import Any

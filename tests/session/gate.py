@@ -117,11 +117,11 @@ class End:
         return envelope
 
     async def rest(self) -> list[Envelope]:
-        """What comes until the connection ends."""
+        """The envelopes that come until the connection ends."""
         return [decode(frame) async for frame in self.transport]
 
     async def probe(self, session: Session) -> list[Envelope]:
-        """What comes before a message that the session is made to say now."""
+        """The envelopes that come before a message that the session is made to say now."""
         marker = session.say("chat", {"message": "probe"}).id
         found: list[Envelope] = []
         while True:
@@ -147,13 +147,13 @@ class Gate:
     def __init__(self) -> None:
         self.attempts: list[tuple[float, Mapping[str, str]]] = []
         self.refusals: deque[TransportError | None] = deque()
-        """What becomes of the next attempts; ``None`` and any further one is accepted."""
+        """The ends of the next attempts; ``None`` and any further one is accepted."""
         self.always: TransportError | None = None
         self.answer: Mapping[str, str] = {"MEUP-Protocol": "meup/v0.1"}
         """The headers of the answer; without that one, sessions send a join frame."""
         self.dialect = "meup/v0.1"
         self.gives: JsonObject = said_by(OURS)
-        """What each welcome says of the gateway; nothing: it may be one that evicts."""
+        """The gateway as each welcome describes it; nothing: it may be one that evicts."""
         self._ends: deque[End] = deque()
         self._came = anyio.Event()
 

@@ -127,7 +127,7 @@ async def test_of_several_on_their_way_none_is_blamed(
 
 
 def numbering(envelope: Envelope, seq: int | None) -> Welcomed | None:
-    """What a gateway says that numbers what it accepts."""
+    """The welcome of a gateway that numbers what it accepts."""
     if envelope.kind != "system/welcome":
         return None
     return Welcomed(ME, "meup/v0.1", may_evict=False, capable=True, numbered=True)

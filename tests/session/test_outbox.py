@@ -267,7 +267,7 @@ def test_what_has_not_come_back_is_the_next_to_be_sent_in_its_order() -> None:
     ("replayed", "again"), [(False, ["c"]), (True, ["a", "c"])], ids=["live", "replayed"]
 )
 def test_what_has_come_back_is_never_sent_again(replayed: bool, again: list[str]) -> None:
-    """What was refused is no part of what is replayed: it is sent again, to be refused again."""
+    """A refused envelope is no part of a replay: it is sent again, to be refused again."""
     outbox = Outbox()
     sent(outbox, "a", "b", "c")
     outbox.accepted("b", replayed=replayed)

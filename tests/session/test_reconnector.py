@@ -278,7 +278,7 @@ async def test_a_token_that_is_refused_twice_ends_it(
 
 @pytest.mark.rule("3.codes.token_again")
 async def test_a_token_that_is_refused_twice_ends_it_after_a_welcome_too(gate: Gate) -> None:
-    """What was welcomed once says nothing about the token that is refused now."""
+    """A welcome of before says nothing about the token that is refused now."""
     asked: list[str] = []
     token = await sync_or_async("token", as_async=False, asked=asked)
     with pytest.raises(ExceptionGroup) as caught:  # noqa: PT012

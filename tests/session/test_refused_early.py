@@ -1,4 +1,4 @@
-"""What a caller asks for that cannot be: it raises, and nothing has left."""
+"""Calls that cannot be: they raise, and nothing has left."""
 
 import math
 from collections.abc import Awaitable, Callable

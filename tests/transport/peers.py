@@ -25,7 +25,7 @@ PATIENCE = 20.0
 # Short, since some peers here never answer; a peer that does answers faster.
 CLOSE_TIMEOUT = 0.2
 ANSWER = {"MEUP-Protocol": "meup/v0.1"}
-"""What the other end answers in its handshake."""
+"""The other end's answer in its handshake."""
 
 T = TypeVar("T")
 

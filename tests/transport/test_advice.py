@@ -1,4 +1,4 @@
-"""What TLS has to do with a failed connection is said in the same words everywhere."""
+"""A connection that fails by TLS is explained in the same words everywhere."""
 
 import ssl
 

@@ -1,4 +1,4 @@
-"""What is had for less from asyncio is the same on every loop."""
+"""Shortcuts through asyncio do the same as anyio does on every loop."""
 
 import anyio
 import pytest

@@ -1,4 +1,4 @@
-"""What only a WebSocket has: handshakes, and peers that misbehave on the wire."""
+"""The WebSocket alone: handshakes, and peers that misbehave on the wire."""
 
 import logging
 import socket

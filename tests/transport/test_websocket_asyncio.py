@@ -1,4 +1,4 @@
-"""What asyncio's own connection does beyond the contract of every transport."""
+"""The connection on asyncio, beyond the contract of every transport."""
 
 import anyio
 import pytest

@@ -95,11 +95,11 @@ class Desk:
         return {tuple(each.get_truecolor()) for each in found}
 
     def asks(self, question: ScreenQuestion) -> bool:
-        """Whether a question is the open one."""
+        """True where a question is the open one."""
         return self.app.question is question
 
     def text(self, part: str) -> str:
-        """What a part of the screen says."""
+        """The text of a part of the screen."""
         widget = self.app.query_one(part)
         if isinstance(widget, RowsView):
             return "\n".join(each.plain for each in widget.rows)

@@ -15,7 +15,7 @@ from tests.cli.stage import HOSTILE
 
 
 def listed(meup: Person) -> dict[str, dict[str, Any]]:
-    """What waits, by id."""
+    """The waiting proposals, by id."""
     done = meup("list", "--json")
     assert (done.code, done.err) == (0, "")
     return {each["proposal"]: each for each in json.loads(done.out)["proposals"]}

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Terminal:
-    """Whether the screen or the editor has it."""
+    """The owner of the terminal: the screen or the editor."""
 
     def __init__(self) -> None:
         self.is_lent = False

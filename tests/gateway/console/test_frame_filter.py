@@ -35,7 +35,7 @@ def frame(
 
 
 def spared(found: FrameFilter, said: bytes) -> tuple[bool, bool]:
-    """Whether the frame is kept from all inboxes, and from all seats."""
+    """True where the frame is kept from all inboxes, and from all seats."""
     return found.for_inboxes(said) is None, found.for_seats(said) is None
 
 

@@ -57,7 +57,7 @@ async def test_person_leaves_a_running_agent_its_connection(site: Site) -> None:
 
 
 async def test_agent_that_comes_takes_the_place_and_nothing_is_lost(site: Site) -> None:
-    """What the person approved runs on, and the browser goes on beside the agent."""
+    """An approved call runs on, and the browser goes on beside the agent."""
     begun, go_on = anyio.Event(), anyio.Event()
     tools = Agent("tools")
 

@@ -1,4 +1,4 @@
-"""Whether a gateway is alive, and whether it can work: two questions."""
+"""Two checks of health: a gateway is alive, and it can work."""
 
 import sqlite3
 from collections.abc import AsyncGenerator

@@ -1,4 +1,4 @@
-"""Who is in a space, what was proposed there, and how the gateway is."""
+"""A space over HTTP: its participants, its proposals, and the gateway's state."""
 
 import json
 import re

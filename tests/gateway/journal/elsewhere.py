@@ -35,7 +35,7 @@ MAX_PENDING = 1_000
 
 
 class Store:
-    """What outlives the gateway's process, on the other machine."""
+    """The part that outlives the gateway's process, on the other machine."""
 
     def __init__(self, start: int) -> None:
         self.start = self.seq = start

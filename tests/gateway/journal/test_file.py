@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 
 
 def rows(path: Path, sql: str) -> list[Any]:
-    """What another process finds in the file at this moment."""
+    """The envelopes that another process finds in the file at this moment."""
     with closing(sqlite3.connect(path)) as connection:
         return connection.execute(sql).fetchall()
 

@@ -73,7 +73,7 @@ async def hear_chats(client: ClientConnection, count: int) -> list[dict[str, Any
 
 
 async def rest(client: ClientConnection) -> list[dict[str, Any]]:
-    """What comes until it is closed."""
+    """The frames that come until it is closed."""
     heard: list[dict[str, Any]] = []
     with contextlib.suppress(ConnectionClosed):
         while True:

@@ -1,4 +1,4 @@
-"""What was done to a space outlives the gateway's process, in a journal's file."""
+"""Operations on a space outlive the gateway's process, in a journal's file."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -53,7 +53,7 @@ def held_elsewhere(path: Path) -> Generator[subprocess.Popen[str]]:
 
 
 def tried_elsewhere(path: Path) -> str:
-    """What becomes of another process that opens the file."""
+    """The end of another process that opens the file."""
     done = subprocess.run(
         [sys.executable, "-c", TRY, str(path)],
         capture_output=True, text=True, timeout=60, check=True,

@@ -1,4 +1,4 @@
-"""What is too old or too much is forgotten, and known to be missing."""
+"""Retention: envelopes that are too old or too many are forgotten, and known to be missing."""
 
 import sqlite3
 from contextlib import closing

@@ -28,7 +28,7 @@ async def do(space: Space, way: str) -> str:
 
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_a_call_in_each_revision_byte_by_byte(revision: str, log_lines: LogLines) -> None:
-    """What the SDK cannot be made to say is pinned by the messages that the server gets."""
+    """A message that the SDK cannot be made to say is pinned by what the server gets."""
     async with bridged(stdio("scripted", revision)) as stage:
         assert await do(stage.caller, "x") == "done: x"
         described = await stage.caller.request(BRIDGE, "initialize", {})

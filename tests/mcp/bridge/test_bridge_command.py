@@ -45,7 +45,7 @@ async def stopped(bridge: Program) -> int:
 
 
 async def echoed(caller: Space, participant: str) -> str:
-    """What a scripted server says, once it is there."""
+    """The answer of a scripted server, once it is there."""
     await caller.present(participant)
     (content,) = await caller.call(participant, "do", {"way": "x"})
     return str(content["text"])

@@ -91,7 +91,7 @@ async def check_offers(space: Space, mode: str) -> None:
 
 
 async def check_questions(space: Space, mode: str) -> None:
-    """What a server asks reaches the participant that called."""
+    """A server's ask reaches the participant that called."""
     greeted = await space.call(BRIDGE, "greet", {})
     assert greeted[0]["text"] == "hello Ann"
     if mode == "legacy":
@@ -100,7 +100,7 @@ async def check_questions(space: Space, mode: str) -> None:
 
 
 async def check_log(space: Space, log_lines: LogLines) -> None:
-    """What a server logs becomes lines of our log."""
+    """A server's log messages become lines of our log."""
     await space.call(BRIDGE, "announce", {})
     line = await log_lines.wait_for("of the server")
     assert line == "INFO server: a line\\x1b[31m of the server"

@@ -1,4 +1,4 @@
-"""What a client of each revision of MCP reads and writes, byte by byte, over streamable HTTP.
+"""The wire of each revision of MCP, byte by byte, over streamable HTTP.
 
 The SDK's client asks for 2025-11-25 and 2026-07-28 alone; so the others are spoken by hand here,
 and these two beside them, to be compared.

@@ -1,4 +1,4 @@
-"""What a participant asks, or logs, during a call reaches the MCP client that made it."""
+"""Asks and log messages during a call reach the MCP client that made it."""
 
 from typing import Any
 

@@ -39,7 +39,7 @@ def whoami() -> Agent:
 
 
 async def called_as(client: Any) -> str:
-    """Who a client is for others."""
+    """The participant that a client is for others."""
     (content,) = (await client.call_tool("mirror_whoami")).content
     assert isinstance(content, TextContent)
     return content.text

@@ -53,7 +53,7 @@ def files() -> Agent:
 
 
 def command(*arguments: str, env: dict[str, str] | None = None) -> StdioServerParameters:
-    """How a client starts it."""
+    """The command by which a client starts it."""
     program, *others = launched("-m", "meup_agent.cli", "mcp", *arguments)
     return StdioServerParameters(command=program, args=others, env=environment(env), cwd=ROOT)
 

@@ -68,7 +68,7 @@ def tools() -> list[Any]:
 
 
 def starts() -> int:
-    """How often it was started."""
+    """The number of its starts."""
     return int(Path(os.environ["MEMORY"]).read_text("utf-8"))
 
 

@@ -425,7 +425,7 @@ class Peer:
         return wake.ending
 
     def is_waiting(self, key: Key) -> bool:
-        """Whether its caller has not been woken yet."""
+        """True until its caller has been woken."""
         return not any(wake.key == key for wake in of(self.effects, Wake))
 
 
@@ -460,7 +460,7 @@ def cancelled(effects: Iterable[Effect]) -> dict[Key, Cause]:
 
 
 def woken(effects: Iterable[Effect]) -> dict[Key, Ending]:
-    """Who is told of which end."""
+    """The callers that are told of an end, and of which."""
     return {wake.key: wake.ending for wake in of(effects, Wake)}
 
 

@@ -1,4 +1,4 @@
-"""What an executor starts, and what it refuses, however a request was addressed (PROTOCOL 4.4)."""
+"""Requests that an executor starts or refuses, however they were addressed (PROTOCOL 4.4)."""
 
 from __future__ import annotations
 

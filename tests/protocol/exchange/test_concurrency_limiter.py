@@ -1,4 +1,4 @@
-"""How much is handled at once, and what happens to the rest (PROTOCOL 5, overflow)."""
+"""Handlers at once, and the overflow beyond them (PROTOCOL 5)."""
 
 from __future__ import annotations
 

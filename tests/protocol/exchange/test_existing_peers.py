@@ -1,4 +1,4 @@
-"""What gateways and participants that exist do, and what is made of it (PROTOCOL 1, 2 and 4.13)."""
+"""Gateways and participants that exist, and our answer to what they do (PROTOCOL 1, 2 and 4.13)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an exchange table makes of open proposals of before it came (PROTOCOL 4.6)."""
+"""Open proposals of before a participant came, as its exchange table reads them (PROTOCOL 4.6)."""
 
 from __future__ import annotations
 

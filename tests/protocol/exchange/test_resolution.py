@@ -20,7 +20,7 @@ LARGE: dict[str, Any] = {"name": "write", "arguments": {"number": 2**60}}
 def meta_of(
     proposer: str, params: dict[str, Any] = CALL, *, edited: bool = False
 ) -> dict[str, Any]:
-    """What our own fulfillments say of themselves."""
+    """The references that our own fulfillments carry."""
     digest = payloads.digest("tools/call", params, None)
     said = {} if digest is None else {payloads.DIGEST: digest}
     more = {payloads.EDITED: True} if edited else {}

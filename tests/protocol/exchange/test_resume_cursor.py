@@ -1,4 +1,4 @@
-"""What an exchange table makes of a gateway that numbers what it says (PROTOCOL 6, resume)."""
+"""The resume cursor: reading a gateway that numbers what it says (PROTOCOL 6, resume)."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_what_was_missed_starts_in_order_when_all_of_it_is_read(me: Numbered) ->
 
 @pytest.mark.rule("6.resume.order")
 def test_what_is_new_shows_that_the_rest_was_not_for_us(me: Numbered) -> None:
-    """What a dialect cannot say is left out, and leaves a hole in the numbers."""
+    """An envelope that a dialect cannot say is left out, and leaves a hole in the numbers."""
     me.returns_to_space(2)
     me.request("alice", "r1")
     me.seq += 5

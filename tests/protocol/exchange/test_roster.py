@@ -1,4 +1,4 @@
-"""What a roster keeps of each participant."""
+"""The roster: the facts that are kept of each participant."""
 
 from typing import Any
 

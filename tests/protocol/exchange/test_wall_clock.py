@@ -1,4 +1,4 @@
-"""What depends on the time of day: dates, and what proposers say of their deadlines."""
+"""The time of day: dates, and the deadlines that proposers name."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Scene:
         return isinstance(decision, Acceptance)
 
     def propose(self, ttl: float | None = None) -> bool:
-        """Whether alice may propose now."""
+        """True where alice may propose now."""
         params: dict[str, Any] = {"name": "write"}
         if ttl is not None:
             ends = datetime.fromtimestamp(self.at / SECOND, UTC) + timedelta(seconds=ttl)

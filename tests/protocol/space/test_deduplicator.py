@@ -1,4 +1,4 @@
-"""What was accepted lately is known again, for as long as it may be sent again, and no longer."""
+"""The deduplicator knows an envelope again for as long as it may be sent again, and no longer."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is said is translated once for each dialect that is present."""
+"""An envelope is translated once for each dialect that is present."""
 
 import json
 from collections import Counter
@@ -20,7 +20,7 @@ V01, V02, V04, MCPX = "meup/v0.1", "meup/v0.2", "mew/v0.4", "mcpx/v0.1"
 
 @pytest.fixture
 def translated(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often something was written, by dialect."""
+    """Counts of writes, by dialect."""
     seen: Counter[str] = Counter()
 
     def counted(envelope: Envelope, dialect: str) -> bytes:

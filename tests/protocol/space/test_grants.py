@@ -1,4 +1,4 @@
-"""What everybody may send, whatever was granted and revoked: it always rests on something."""
+"""Grants and revocations in any order: a right always rests on one that its giver has."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is open in a space, followed from what is accepted."""
+"""Open exchanges of a space, followed from what is accepted."""
 
 from typing import Any
 

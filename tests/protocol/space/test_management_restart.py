@@ -70,7 +70,7 @@ class CutOff(MemoryJournal):
 
 
 def ended(journal: Journal) -> list[str]:
-    """What the gateway has ended in the name of others, by its kind."""
+    """The exchanges that the gateway has ended in the name of others, by kind."""
     found: list[str] = []
     for entry in journal.recover("demo", since=0, limit=1_000).entries:
         if entry.envelope.sender == "system:gateway" and entry.envelope.kind.startswith("mcp/"):

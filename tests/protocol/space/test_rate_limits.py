@@ -1,4 +1,4 @@
-"""How fast a participant may speak, in a time that the tests tell."""
+"""Rate limits of a participant, in a time that the tests tell."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Who reads what it missed: that in order, then what is for it alone, then what is new."""
+"""Resuming: a member reads what it missed in order, then what is for it alone, then what is new."""
 
 import json
 from collections.abc import Callable

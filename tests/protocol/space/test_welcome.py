@@ -1,4 +1,4 @@
-"""Who is told of whom: a welcome is put together from parts, and is never older than they are."""
+"""Welcomes: put together from parts, and never older than they are."""
 
 from typing import Any
 
