@@ -47,9 +47,9 @@ THE_SAME_EVERYWHERE = (
     *("bypass", "conformance", "existing", "faults"),
     *("mcp/bridge", "mcp/hostile", "mcp/revisions", "mcp/server"),
 )
-"""What measures, what reads pages and sources, what looks for mistakes of thought in the protocol's
-rules or plays whole stories by them, and MCP but for its chain from a client to a server, since the
-oldest SDK that works is the newest: it finds the same whatever is installed, and takes its time."""
+"""Tests that find the same whatever is installed, and take time: those that measure, that read
+pages and sources, that look for mistakes of thought in the protocol's rules or play whole stories
+by them; and MCP but for its chain, since the oldest SDK that works is the newest."""
 
 AT_THE_EDGE = (
     *("cli/test_demo_command.py", "cli/test_program.py", "examples"),

@@ -297,7 +297,7 @@ class SilentWorld:
         self.check_agreement(audit)
 
     def check_agreement(self, audit: Audit) -> None:
-        """Whoever has read everything has for each proposal the state that the audit has."""
+        """A reader of everything has for each proposal the state that the audit has."""
         audit.pass_time(self.microseconds())
         for process in self.processes.values():
             read_all = process.seat is not None and not process.seat.wire

@@ -123,7 +123,7 @@ async def test_participant_of_another_space_sees_and_decides_nothing_here(site: 
 
 
 async def test_session_is_one_participants_alone(site: Site) -> None:
-    """Whose token a form names changes nothing: the cookie says who acts."""
+    """A token that a form names changes nothing: the cookie says who acts."""
     browser = await site.browser("looker")
     fields = {"who": "tools", "pattern": '{"kind": "*"}', "participant": "boss", "from": "boss"}
     csrf = (await browser.fields("/health", "/sign-out"))["csrf"]

@@ -1,4 +1,4 @@
-"""Whose an id is, and what is decided: what the gateway refuses to begin (PROTOCOL 3)."""
+"""Exchanges that a gateway refuses to begin: of a taken id, of what is decided (PROTOCOL 3)."""
 
 from __future__ import annotations
 
