@@ -276,22 +276,30 @@ class Runner:
             return await self._invoke(run, *_bound(call, handlers))
         if len(handlers) == 1:
             return await self._invoke(run, handlers[0], {})
-        async with anyio.create_task_group() as tasks:
-            for handler in handlers:
-                tasks.start_soon(self._run_beside, run, handler)
-        return None
+        values: list[Any] = [None] * len(handlers)
 
-    async def _run_beside(self, run: Invocation, handler: HandlerDefinition) -> None:
+        async def run_one(at: int, handler: HandlerDefinition) -> None:
+            values[at] = await self._run_beside(run, handler)
+
+        async with anyio.create_task_group() as tasks:
+            for at, handler in enumerate(handlers):
+                tasks.start_soon(run_one, at, handler)
+        # What several add to one answer, as to a status, stands in it together.
+        objects = [cast("dict[str, Any]", each) for each in values if isinstance(each, dict)]
+        return {key: value for each in objects for key, value in each.items()} or None
+
+    async def _run_beside(self, run: Invocation, handler: HandlerDefinition) -> Any:
         """Run one of several handlers for a notice: its failure is its own."""
         try:
-            await self._invoke(run, handler, {})
+            return await self._invoke(run, handler, {})
         except BaseException as error:
             if without_cancellations(error) is None:
-                return
+                return None
             if not is_failure(error):
                 raise
             self._handler_events.raised(run.scope.key, error)
             log.exception("%s failed", handler.name)
+            return None
 
     async def _invoke(
         self, run: Invocation, handler: HandlerDefinition, arguments: dict[str, Any]

@@ -21,17 +21,21 @@ from meup_agent.client.offer_lists import (
     TOOLS,
     name_field,
 )
+from meup_agent.client.uri_templates import matches_any
 from meup_agent.errors import (
     ConnectionFailed,
     MeupError,
     OwnerChanged,
     OwnerUnknown,
+    RequestError,
     UsageError,
     printable,
 )
 from meup_agent.protocol import kinds, payloads
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from meup_agent.client.offer_lists import OfferLists
     from meup_agent.protocol.payloads import JsonObject
     from meup_agent.session import Session
@@ -67,6 +71,7 @@ _ROUTES: Final = {
 """Methods that name what they are for in their parameters, and the list that has it."""
 
 _REFERENCES: Final = {"ref/prompt": (PROMPTS, "name"), "ref/resource": (TEMPLATES, "uri")}
+"""References of a completion, and the key of what they name: a template, or the URI itself."""
 
 
 class FoundTool(msgspec.Struct, frozen=True):
@@ -138,6 +143,8 @@ class OfferFinder:
             ref = payloads.as_object(params.get("ref"))
             kind, field = _REFERENCES.get(str(ref.get("type")), (None, ""))
             name = ref.get(field)
+            if kind == TEMPLATES and "{" not in str(name):
+                kind = RESOURCES
         if kind is None or not isinstance(name, str):
             raise UsageError(
                 f"{method} with these parameters names nothing that one participant has; "
@@ -186,17 +193,37 @@ class OfferFinder:
         return [each for each in asked if each in owners]
 
     async def _has(self, participant: str, offer: _Offer, timeout: float) -> bool | None:
-        """True if a participant lists what is named; ``None`` if it does not say."""
-        lists, (kind, name) = self._lists, offer
-        has = lists.has(participant, kind, name)
-        if has is None and not lists.is_silent(participant, kind):
-            try:
-                items = await lists.get(participant, kind=kind, timeout=timeout)
-            except ConnectionFailed:
-                raise
-            except MeupError as error:
-                log.info("the %s of %r are not known: %s", kind, participant, error)
-                lists.note_silent(participant, kind)
-            else:
-                has = any(each.get(name_field(kind)) == name for each in items)
-        return has
+        """True if a participant offers what is named; ``None`` if it does not say.
+
+        A resource is offered by its URI and by a template of it alike: were a listed URI preferred,
+        any participant could list one and be read in place of the template's owner.
+        """
+        deadline = self._session.now() + timeout
+        names = await self._names(participant, offer.kind, timeout)
+        if names is not None and offer.name in names:
+            return True
+        if offer.kind == RESOURCES:
+            left = max(deadline - self._session.now(), 0.0)
+            templates = await self._names(participant, TEMPLATES, left)
+            if templates is not None and matches_any(templates, offer.name):
+                return True
+            names = None if templates is None else names
+        return None if names is None else False
+
+    async def _names(self, participant: str, kind: str, timeout: float) -> Collection[str] | None:
+        """Names in a participant's list, which it is asked for; ``None`` if it does not give it."""
+        lists = self._lists
+        names = lists.names(participant, kind)
+        if names is not None or lists.is_silent(participant, kind):
+            return names
+        try:
+            items = await lists.get(participant, kind=kind, timeout=timeout)
+        except ConnectionFailed:
+            raise
+        except MeupError as error:
+            log.info("the %s of %r are not known: %s", kind, participant, error)
+            lacks = isinstance(error, RequestError) and error.code == payloads.METHOD_NOT_FOUND
+            lists.note_silent(participant, kind, lacks=lacks)
+            return () if lacks else None
+        found = (each.get(name_field(kind)) for each in items)
+        return {name for name in found if isinstance(name, str)}

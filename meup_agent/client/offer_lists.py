@@ -31,6 +31,8 @@ from meup_agent.protocol.outcomes import result_of
 from meup_agent.session.deadlines import checked_timeout
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from meup_agent.client.schema_check import Checker
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
@@ -142,6 +144,7 @@ class OfferLists:
         self._fetches: dict[_ListKey, _Fetch] = {}
         # Those that did not give a list, and until when they are not asked again.
         self._silent: dict[_ListKey, float] = {}
+        self._lacking = set[_ListKey]()  # of these, those that do not know the method
         self._listens = False
 
     async def get(
@@ -175,10 +178,13 @@ class OfferLists:
                     raise
         return await self._wait(key, self._begin(key, deadline), math.inf)
 
-    def has(self, participant: str, kind: str, name: str) -> bool | None:
-        """True if a participant lists a name; ``None`` if its list is not known."""
-        known = self._fresh(_ListKey(participant, kind))
-        return None if known is None else name in known.names
+    def names(self, participant: str, kind: str) -> Collection[str] | None:
+        """Names in a participant's list; ``None`` if that is not known."""
+        key = _ListKey(participant, kind)
+        known = self._fresh(key)
+        if known is None and key in self._lacking and self.is_silent(participant, kind):
+            return ()
+        return None if known is None else known.names
 
     def described(self, participant: str, kind: str, name: str) -> JsonObject:
         """The first thing of a name in a list that is kept, as it is described there."""
@@ -190,10 +196,12 @@ class OfferLists:
         """True for a while after a participant did not give a list."""
         return self._silent.get(_ListKey(participant, kind), -math.inf) > self._session.now()
 
-    def note_silent(self, participant: str, kind: str) -> None:
-        """Note that a participant did not give a list."""
+    def note_silent(self, participant: str, kind: str, *, lacks: bool) -> None:
+        """Note that a participant did not give a list, or that it does not know of such lists."""
+        key = _ListKey(participant, kind)
         if participant in self._session.table.roster:
-            self._silent[_ListKey(participant, kind)] = self._session.now() + RETRY_SECONDS
+            self._silent[key] = self._session.now() + RETRY_SECONDS
+            (self._lacking.add if lacks else self._lacking.discard)(key)
 
     async def check(
         self, participant: str, tool: str, arguments: JsonObject, timeout: float | None
@@ -248,6 +256,7 @@ class OfferLists:
         # Callers that wait for a list get it; a later call asks anew.
         self._fetches.pop(key, None)
         self._silent.pop(key, None)
+        self._lacking.discard(key)
 
     def _fresh(self, key: _ListKey) -> _Known | None:
         """The list that we have, if nothing can have changed it unseen."""

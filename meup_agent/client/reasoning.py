@@ -89,7 +89,12 @@ class Reasoning:
         """
         self._check_open()
         self.concluded = True
-        await self._send(kinds.REASONING_CONCLUSION, {**more, "message": text})
+        try:
+            await self._send(kinds.REASONING_CONCLUSION, {**more, "message": text})
+        except BaseException:
+            # A middleware was left, or refused it: the others are owed an end still.
+            self.concluded = False
+            raise
 
     def put(self, envelope: Envelope) -> None:
         """Look whether an envelope stops it; only one who may stops it (PROTOCOL 4.18)."""
@@ -151,6 +156,8 @@ async def reason_aloud(
         with anyio.move_on_after(seconds) as clock, scope:
             try:
                 yield reasoning
+                if reasoning.reason is None and not reasoning.concluded:
+                    await reasoning.conclude("")
             except BaseException as error:
                 with anyio.move_on_after(WORD_SECONDS, shield=True):
                     await reasoning.stop(_reason_of(session, reasoning, clock, error))
@@ -158,8 +165,6 @@ async def reason_aloud(
             if reasoning.reason is not None:
                 with anyio.move_on_after(WORD_SECONDS, shield=True):
                     await reasoning.stop(reasoning.reason.code)
-            elif not reasoning.concluded:
-                await reasoning.conclude("")
     if reasoning.reason is not None:
         raise ReasoningCancelled(reasoning.reason.code, reasoning.reason.by)
     if clock.cancelled_caught:

@@ -27,11 +27,10 @@ from meup_agent.errors import (
     CannotConnect,
     ConfigurationError,
     InvalidEnvelope,
-    NotExpressible,
     TransportClosed,
 )
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.dialects import decode, encode
+from meup_agent.protocol.dialects import DEFAULT_DIALECT, decode, encode
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from meup_agent.protocol.payloads import as_object
@@ -76,7 +75,8 @@ MAX_ANSWER_BYTES: Final = 1024 * 1024
 MAX_SEQ_DIGITS: Final = 19
 """Digits of an event's number; no gateway counts further, and Python refuses to read thousands."""
 
-NO_STREAMS: Final = "HTTP carries no frames of streams; join over a WebSocket (ws:// or wss://)"
+_ENVELOPE_TYPE: Final = "application/json"
+_FRAME_TYPE: Final = "application/octet-stream"
 
 _TOKEN_REFUSED: Final = 4401
 _TOO_MANY: Final = 429
@@ -160,8 +160,6 @@ class HttpTransport(InboxTransport):
 
     async def send(self, frame: bytes) -> None:
         """POST one frame; returns when the gateway has answered."""
-        if frame[:1] == STREAM_MARK:
-            raise NotExpressible(NO_STREAMS)
         async with self._turn:
             self._check_open()
             response = await self._post(frame)
@@ -179,7 +177,8 @@ class HttpTransport(InboxTransport):
     async def _post(self, frame: bytes) -> httpx.Response:
         """POST a frame; what ends something is said again until the gateway takes it (PROTOCOL 3).
 
-        It is taken once, since its id stays.
+        It is taken once, since its id stays. So is a frame of a stream that came too fast: it was
+        not taken, and on a WebSocket it would only have been read later.
         """
         with anyio.CancelScope() as self._posting:
             try:
@@ -193,7 +192,8 @@ class HttpTransport(InboxTransport):
         import httpx
 
         until = anyio.current_time() + RESEND_SECONDS
-        headers = {"Content-Type": "application/json"}
+        is_of_stream = frame[:1] == STREAM_MARK
+        headers = {"Content-Type": _FRAME_TYPE if is_of_stream else _ENVELOPE_TYPE}
         while True:
             try:
                 # In all, not for each read alone: a drip would hold up every later frame.
@@ -205,7 +205,8 @@ class HttpTransport(InboxTransport):
                 self._end(CloseInfo(ABNORMAL))
                 raise TransportClosed(ABNORMAL, "") from None
             left = until - anyio.current_time()
-            if response.status_code != _TOO_MANY or left <= 0 or not ends_something(frame):
+            again = left > 0 and (is_of_stream or ends_something(frame))
+            if response.status_code != _TOO_MANY or not again:
                 return response
             asked = retry_after(response.headers.get("Retry-After", ""), datetime.now(UTC))
             await anyio.sleep(min(left, LONGEST_PAUSE, 1.0 if asked is None else asked))
@@ -213,16 +214,16 @@ class HttpTransport(InboxTransport):
 
     def _refusal(self, frame: bytes, problem: dict[str, Any]) -> bytes:
         """The ``system/error`` by which a gateway tells a member that it refused a frame."""
-        said = decode(frame)
+        said = None if frame[:1] == STREAM_MARK else decode(frame)
         error = draft(
             kinds.SYSTEM_ERROR,
             problem,
             id=os.urandom(16).hex(),
             sender=kinds.GATEWAY,
             to=(self._participant,),
-            correlation=(said.id,),
+            correlation=() if said is None else (said.id,),
         )
-        refusal = encode(error, said.protocol)
+        refusal = encode(error, DEFAULT_DIALECT if said is None else said.protocol)
         # As on a connection, it has the number of what came last: what was sent before is decided.
         return refusal if self._seq is None else numbered(refusal, self._seq)
 

@@ -96,3 +96,19 @@ async def test_our_http_client_says_again_what_ends_something(kind: str, said: s
                     sent = draft(name, payload, id=f"w{number}", sender="bob", correlation=("p",))
                     await transport.send(encode(sent, "meup/v0.1"))
         assert it.place.counters.accepted == 3
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.rule("8.http")
+async def test_our_http_client_posts_frames_as_fast_as_they_are_taken() -> None:
+    with edge("port", messages_per_second=8, messages_burst=1) as it:
+        headers = {"Authorization": f"Bearer {it.place.token('bob')}", "MEUP-Observe": "1"}
+        with anyio.fail_after(SECONDS):
+            async with http_connector(it.http)(headers) as transport:
+                for _ in range(3):
+                    await transport.send(b"#unknown#data")
+                frames = aiter(transport)
+                told = [json.loads(await anext(frames))["payload"] for _ in range(4)][1:]
+        # None of the three was refused for its pace.
+        assert {each["error"] for each in told} == {"unauthorized_stream_write"}

@@ -87,6 +87,10 @@ def worker(notes: Notes) -> Agent:
     async def status(asked: StatusRequest) -> dict[str, Any]:
         return {"tokens": 12, "asked_by": asked.by}
 
+    @agent.on_request_status
+    async def load(asked: StatusRequest) -> dict[str, Any]:
+        return {"load": 0.5}
+
     @agent.on_compact
     async def compact(compact: Compact) -> dict[str, Any]:
         return {"freed_tokens": compact.target_tokens}
@@ -141,11 +145,12 @@ async def until_status(boss: Space, word: str) -> ParticipantStatus:
 @pytest.mark.rule("5.control.status", "5.control.memory", "5.control.restart")
 async def test_status_compaction_and_restart(controlled: Meeting, notes: Notes) -> None:
     async with gathered(controlled, worker(notes), "boss") as (_, boss):
-        status = await boss.request_status("worker", ["tokens", "handlers"])
+        status = await boss.request_status("worker", ["tokens", "load", "handlers"])
         assert status.fields == {
             "messages_in_context": 0,
             "handlers": 0,
             "tokens": 12,
+            "load": 0.5,
             "status": "active",
         }
         done = await boss.compact("worker", target_tokens=16000)

@@ -263,6 +263,82 @@ async def test_resources_and_prompts_are_routed_by_their_names(
                 await space.request(None, method, {})
 
 
+def librarian(name: str, templates: list[str], *, resources: list[str] | None = None) -> Agent:
+    """An agent that has resources, some by a template alone, and says for whom it answers."""
+    agent = Agent(name)
+    answers: dict[str, dict[str, Any]] = {
+        "resources/list": {"resources": [{"uri": each} for each in resources or []]},
+        "resources/templates/list": {
+            "resourceTemplates": [{"uriTemplate": each} for each in templates]
+        },
+        "resources/read": {"contents": [{"uri": "", "text": name}]},
+        "resources/subscribe": {"by": name},
+        "completion/complete": {"completion": {"values": [name]}},
+    }
+
+    @agent.on_request("resources/**", "completion/*")
+    async def answer(request: Request) -> dict[str, Any]:
+        return answers[request.method]
+
+    return agent
+
+
+NOTES = {"type": "ref/resource", "uri": "notes://{day}"}
+ONE_NOTE = {"type": "ref/resource", "uri": "notes://monday"}
+
+
+async def test_what_only_a_template_names_is_routed_and_pinned(
+    meeting: Meeting, notes: Notes
+) -> None:
+    """Nobody takes a resource over that was read: not by its URI, not by a broader template."""
+
+    async def read(space: Space, uri: str) -> Any:
+        return (await space.read_resource(None, uri))[0]["text"]
+
+    tools = librarian("tools", ["notes://{day}", "files:///{+path}"])
+    async with gathered(meeting, tools, "deep", "second") as (_, _, space):
+        async with taped(space) as tape:
+            assert await read(space, "notes://monday") == "tools"
+            assert await read(space, "files:///a/b?c") == "tools"
+            watched = {"uri": "notes://sunday"}
+            assert await space.request(None, "resources/subscribe", watched) == {"by": "tools"}
+            assert await space.complete(None, NOTES, "day", "m") == ["tools"]
+            assert await space.complete(None, ONE_NOTE, "day", "m") == ["tools"]
+            # One that knows no templates is asked for them once.
+            asked = [each.to for each in tape.calls("resources/templates/list")]
+            assert sorted(asked) == [("deep",), ("tools",)]
+        with pytest.raises(OwnerUnknown, match="has the resource 'notes://a/b'"):
+            await read(space, "notes://a/b")
+        listed = ["notes://monday", "notes://friday"]
+        async with join(meeting, librarian("mallory", ["{+all}"], resources=listed), "mallory"):
+            await here(space, "mallory")
+            assert await read(space, "notes://monday") == "tools"
+            assert await space.complete(None, NOTES, "day", "m") == ["tools"]
+            with pytest.raises(OwnerUnknown, match="2 participants have the resource") as caught:
+                await read(space, "notes://friday")
+            assert caught.value.owners == ("tools", "mallory")
+
+
+@IN_MEMORY
+async def test_a_template_that_is_gone_gives_its_resources_to_nobody(
+    meeting: Meeting, notes: Notes
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, "second") as space:
+            async with join(meeting, librarian("tools", ["notes://{day}"])):
+                await here(space, "tools")
+                [found] = await space.read_resource(None, "notes://monday")
+                assert found["text"] == "tools"
+            async with (
+                join(meeting, Agent("tools")),
+                join(meeting, librarian("mallory", ["notes://{day}"]), "mallory"),
+            ):
+                await here(space, "tools", "mallory")
+                with pytest.raises(OwnerChanged, match="was that of 'tools'") as caught:
+                    await space.read_resource(None, "notes://monday")
+                assert caught.value.owners == ("mallory",)
+
+
 @IN_MEMORY
 async def test_a_handler_calls_by_name(meeting: Meeting, notes: Notes) -> None:
     bot = Agent("second")

@@ -9,12 +9,13 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from meup_agent import Agent, Gone, Proposal, Rejection, Settings, Space
+from meup_agent import Agent, Gone, Proposal, Rejection, Settings, Space, StreamReader
 from meup_agent.errors import CannotConnect, Refused, RequestError, SessionEnded, TokenRefused
 from meup_agent.gateway.config import HttpConfig
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.gateway.presets import one_space_config
 from meup_agent.protocol import kinds
+from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.exchange import Mode
 from meup_agent.transport.base import Transport
 from meup_agent.transport.http import http_connector
@@ -302,3 +303,37 @@ async def test_an_address_without_a_gateway_is_named() -> None:
         with anyio.fail_after(PATIENCE), pytest.raises(CannotConnect, match=f"connect to {where}"):
             async with Agent("x").join(nowhere, token="t", settings=settings):
                 pass
+
+
+async def test_it_writes_in_streams(meeting: OverSockets, gateway: ThreadedGateway) -> None:
+    listener, frames = Agent("second"), list[bytes]()
+
+    @listener.on_stream
+    async def read(stream: StreamReader) -> None:
+        async for chunk in stream:
+            frames.append(chunk)
+
+    with anyio.fail_after(PATIENCE):
+        async with join(meeting, listener), beside(gateway, "reviewer") as space:
+            async with space.stream(to="second") as out:
+                for number in range(20):
+                    await out.send(b"%d\xff" % number)
+            await until(lambda: len(frames) == 20)
+            assert frames == [b"%d\xff" % number for number in range(20)]
+            assert not space.streams
+
+
+async def test_a_frame_that_is_refused_is_said_as_on_any_connection(
+    gateway: ThreadedGateway,
+) -> None:
+    headers = {"Authorization": f"Bearer {gateway.token('second')}", "MEUP-Observe": "1"}
+    connector = http_connector(gateway.http_url, space="demo")
+    with anyio.fail_after(PATIENCE):
+        async with connector(headers) as transport:
+            await transport.send(b"#nope#late")
+            told = [decode(await anext(aiter(transport))) for _ in range(2)]
+            assert [each.kind for each in told] == [kinds.SYSTEM_WELCOME, kinds.SYSTEM_ERROR]
+            refused = told[1].payload_object
+            assert refused["error"] == "unauthorized_stream_write"
+            assert refused["stream_id"] == "nope"
+            assert transport.closed is None

@@ -5,7 +5,7 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent, Chat, Context, Envelope, Space
+from meup_agent import Agent, CallNext, Chat, Context, Envelope, OutboundMessage, Space
 from meup_agent.client import reasoning as client_reasoning
 from meup_agent.errors import ReasoningCancelled, RequestError, UsageError
 from tests.interaction.people import Meeting, Notes, gathered, taped
@@ -149,6 +149,35 @@ async def test_line_of_thought_is_bounded(
             *("start", "thought", "thought", "conclusion"),
             *("start", "cancel"),
         ]
+
+
+@pytest.mark.rule("4.18.bounded")
+@pytest.mark.parametrize("explicit", [True, False])
+async def test_a_conclusion_that_middleware_holds_is_followed_by_a_cancel(
+    meeting: Meeting, explicit: bool
+) -> None:
+    agent, held = Agent("tools"), anyio.Event()
+
+    @agent.middleware
+    async def hold(message: OutboundMessage, call_next: CallNext) -> Any:
+        if message.kind == "reasoning/conclusion":
+            held.set()
+            await anyio.sleep_forever()
+        return await call_next(message)
+
+    async with gathered(meeting, agent, "second") as (space, second), taped(second) as tape:
+
+        async def think() -> None:
+            async with space.reasoning("why?") as reasoning:
+                if explicit:
+                    await reasoning.conclude("because")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(think)
+            await held.wait()
+            tasks.cancel_scope.cancel()
+        await tape.until(lambda each: each.kind == "reasoning/cancel")
+        assert [kind for kind, _ in thoughts(tape.envelopes)] == ["start", "cancel"]
 
 
 async def think_on(space: Space, timeout: float | None) -> None:
