@@ -290,7 +290,7 @@ ONE_NOTE = {"type": "ref/resource", "uri": "notes://monday"}
 async def test_what_only_a_template_names_is_routed_and_pinned(
     meeting: Meeting, notes: Notes
 ) -> None:
-    """Nobody takes a resource over that was read: not by its URI, not by a broader template."""
+    """A resource that was read keeps its owner: neither a URI nor a broader template takes it."""
 
     async def read(space: Space, uri: str) -> Any:
         return (await space.read_resource(None, uri))[0]["text"]
