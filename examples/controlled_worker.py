@@ -5,7 +5,8 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from meup_agent import Agent, Compact, Pause, Shutdown, StatusRequest
+from meup_agent import Agent
+from meup_agent.types import Compact, Pause, Shutdown, StatusRequest
 
 agent = Agent("worker")
 

@@ -4,8 +4,9 @@ import time
 from collections import OrderedDict
 from typing import Any
 
-from meup_agent import Agent, CallNext, InboundMessage, Reason
+from meup_agent import Agent, Reason
 from meup_agent.errors import RejectMessage
+from meup_agent.types import CallNext, InboundMessage
 
 MAX_PARTICIPANTS = 1000  # or strangers could make us remember without end
 

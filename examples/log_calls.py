@@ -5,7 +5,8 @@ import sys
 import time
 from typing import Any
 
-from meup_agent import Agent, CallNext, InboundMessage, OutboundMessage
+from meup_agent import Agent
+from meup_agent.types import CallNext, InboundMessage, OutboundMessage
 
 log = logging.getLogger("calls")
 log.addHandler(logging.StreamHandler(sys.stdout))

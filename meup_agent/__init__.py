@@ -1,8 +1,9 @@
 """Write agents that propose, decide, call tools and stop when they are told to.
 
 The names here are what the author of an agent types; exceptions are in :mod:`meup_agent.errors`,
-events in :mod:`meup_agent.events`. Importing the package starts nothing and configures nothing.
-Each name is loaded when it is first used, so that a gateway loads no agent and no pydantic.
+events in :mod:`meup_agent.events`, further records in :mod:`meup_agent.types`. Importing the
+package starts nothing and configures nothing. Each name is loaded when it is first used, so that a
+gateway loads no agent and no pydantic.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ def _check_moved(name: str) -> None:
     if name in _RENAMED:
         raise ImportError(f"meup_agent.{name} is called meup_agent.{_RENAMED[name]} now")
     if name[:1].isupper():
-        from meup_agent import errors, events
+        from meup_agent import errors, events, types
 
-        for module in (errors, events):
+        for module in (errors, events, types):
             if hasattr(module, name):
                 home = module.__name__
                 raise ImportError(f"{name} is in {home} now: from {home} import {name}")

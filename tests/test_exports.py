@@ -14,7 +14,8 @@ import pytest
 import meup_agent
 import meup_agent.gateway
 import meup_agent.mcp
-from meup_agent import Context, Proposal, ProposalHandle, ProposalRecord, Space, errors, events
+from meup_agent import Context, Proposal, ProposalHandle, Space, errors, events, types
+from meup_agent.types import ProposalRecord
 
 PUBLIC: list[str] = vars(meup_agent)["__all__"]
 
@@ -105,6 +106,7 @@ def test_stub_lists_each_name_where_it_is(package: ModuleType) -> None:
             "ToolError is in meup_agent.errors now: from meup_agent.errors import",
         ),
         ("HandlerFailed", "HandlerFailed is in meup_agent.events now"),
+        ("Pause", "Pause is in meup_agent.types now: from meup_agent.types import Pause"),
         ("OwnProposal", "meup_agent.OwnProposal is called meup_agent.ProposalHandle now"),
     ],
 )
@@ -144,7 +146,7 @@ def test_reference_shows_every_public_name() -> None:
     if not REFERENCE.is_dir():
         return  # an installed package without its docs
     pages = [page.read_text(encoding="utf-8") for page in REFERENCE.rglob("*.md")]
-    public = {*PUBLIC, *defined_in(errors), *defined_in(events)}
+    public = {*PUBLIC, *types.__all__, *defined_in(errors), *defined_in(events)}
     assert undocumented(public, pages) == set()
 
 

@@ -23,6 +23,7 @@ LAYERS = {
     "gateway": 3,
     "client": 4,
     "agent": 5,
+    "types": 6,
     "mcp": 6,
     "approval": 6,
     "adapters": 7,

@@ -5,9 +5,10 @@ from typing import Annotated, Any
 
 import pytest
 
-from meup_agent import Agent, CallNext, InboundMessage, OutboundMessage
+from meup_agent import Agent
 from meup_agent.agent.middleware import MiddlewareStack, wrap
 from meup_agent.errors import HandlerDefinitionError
+from meup_agent.types import CallNext, InboundMessage, OutboundMessage
 
 
 async def inbound(message: InboundMessage, call_next: CallNext) -> Any: ...

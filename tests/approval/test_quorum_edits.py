@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from meup_agent import OutboundMessage
 from meup_agent.agent.middleware import CallNext
 from meup_agent.approval.reviewer import Reviewer
 from meup_agent.errors import Refused
 from meup_agent.protocol import kinds, payloads
+from meup_agent.types import OutboundMessage
 from tests.approval.test_votes import Office, office, write
 from tests.interaction.people import Meeting, Notes, taped
 

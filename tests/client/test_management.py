@@ -6,9 +6,10 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Grant, Invitation, Space
+from meup_agent import Space
 from meup_agent.errors import OutcomeUnknown, Refused
 from meup_agent.protocol import kinds
+from meup_agent.types import Grant, Invitation
 from tests.session.gate import PATIENCE, End, Gate, present
 
 pytestmark = pytest.mark.anyio

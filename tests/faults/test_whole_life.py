@@ -16,10 +16,11 @@ from anyio import to_thread
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from meup_agent import Agent, Backoff, Invitation, Proposal, Reason, Settings, Space
+from meup_agent import Agent, Backoff, Proposal, Reason, Settings, Space
 from meup_agent.cli.program import run
 from meup_agent.errors import Kicked, TokenRefused
 from meup_agent.gateway.auth import hash_token, new_token
+from meup_agent.types import Invitation
 from tests.cli.processes import PATIENCE, Running, running
 from tests.faults.gateways import free_port
 from tests.no_tls import NO_TLS

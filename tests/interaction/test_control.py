@@ -7,20 +7,18 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import (
-    Agent,
+from meup_agent import Agent, Context, Space
+from meup_agent.errors import OutcomeUnknown, Refused, RequestError, ShutDown
+from meup_agent.gateway.embedded import Gateway
+from meup_agent.types import (
     Compact,
-    Context,
     ParticipantStatus,
     Pause,
     Restart,
     Resumption,
     Shutdown,
-    Space,
     StatusRequest,
 )
-from meup_agent.errors import OutcomeUnknown, Refused, RequestError, ShutDown
-from meup_agent.gateway.embedded import Gateway
 from tests.interaction.people import (
     PATIENCE,
     InMemory,

@@ -5,22 +5,14 @@ from functools import partial
 import anyio
 import pytest
 
-from meup_agent import (
-    Agent,
-    Conflict,
-    Context,
-    Fulfillment,
-    Proposal,
-    ProposalState,
-    Reason,
-    Rejection,
-)
+from meup_agent import Agent, Context, Fulfillment, Proposal, ProposalState, Reason, Rejection
 from meup_agent.errors import (
     AlreadyInProgress,
     RequestTimeout,
     ToolError,
 )
 from meup_agent.protocol import kinds, payloads
+from meup_agent.types import Conflict
 from tests.interaction.people import (
     LONG_ENOUGH,
     PATIENCE,

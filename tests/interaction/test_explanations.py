@@ -236,7 +236,7 @@ async def test_refusal_of_the_words_by_the_gateway_is_raised(
 
 
 async def test_explanation_passes_the_middleware_as_a_chat(meeting: Meeting, notes: Notes) -> None:
-    from meup_agent import CallNext, OutboundMessage
+    from meup_agent.types import CallNext, OutboundMessage
 
     reviewer = Agent("reviewer")
 

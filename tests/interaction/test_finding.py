@@ -5,11 +5,12 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent, OutboundMessage, Request, Space
+from meup_agent import Agent, Request, Space
 from meup_agent.agent.middleware import CallNext
 from meup_agent.client import offer_finder, requests
 from meup_agent.errors import OwnerChanged, OwnerUnknown, ToolError, UsageError
 from meup_agent.protocol import kinds
+from meup_agent.types import OutboundMessage
 from tests.interaction.offer_lists import READ, WRITE, lister, writer
 from tests.interaction.people import (
     PATIENCE,

@@ -7,17 +7,7 @@ import anyio
 import pytest
 from trio.testing import MockClock
 
-from meup_agent import (
-    Agent,
-    Backoff,
-    Cause,
-    Context,
-    Gone,
-    Proposal,
-    ProposalState,
-    Reason,
-    Settings,
-)
+from meup_agent import Agent, Backoff, Context, Gone, Proposal, ProposalState, Reason, Settings
 from meup_agent.errors import (
     OutcomeUnknown,
     ParticipantGone,
@@ -28,6 +18,7 @@ from meup_agent.errors import (
 )
 from meup_agent.protocol import kinds, payloads
 from meup_agent.testing.memory import MemorySpace
+from meup_agent.types import Cause
 from tests.interaction.people import (
     PROPOSALS,
     InMemory,

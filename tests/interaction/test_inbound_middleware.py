@@ -6,22 +6,14 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import (
-    Agent,
-    CallNext,
-    Chat,
-    Context,
-    InboundMessage,
-    Proposal,
-    Reason,
-    Rejection,
-)
+from meup_agent import Agent, Chat, Context, Proposal, Reason, Rejection
 from meup_agent.errors import (
     RejectMessage,
     RequestError,
     ToolError,
     UsageError,
 )
+from meup_agent.types import CallNext, InboundMessage
 from tests.interaction.cast import adder
 from tests.interaction.people import (
     PATIENCE,

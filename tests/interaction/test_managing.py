@@ -7,10 +7,11 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent, Context, Envelope, Grant, Invitation, Revocation, Space, Withdrawal
+from meup_agent import Agent, Context, Envelope, Space, Withdrawal
 from meup_agent.errors import Kicked, Refused, TokenRefused, UsageError
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.testing.memory import MemorySpace
+from meup_agent.types import Grant, Invitation, Revocation
 from tests.interaction.people import (
     PATIENCE,
     InMemory,

@@ -5,18 +5,10 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import (
-    Agent,
-    CallNext,
-    Context,
-    InboundMessage,
-    OutboundMessage,
-    Proposal,
-    ProposalState,
-    Reason,
-)
+from meup_agent import Agent, Context, Proposal, ProposalState, Reason
 from meup_agent.errors import HandlerCancelled
 from meup_agent.protocol import kinds
+from meup_agent.types import CallNext, InboundMessage, OutboundMessage
 from tests.interaction.people import (
     PATIENCE,
     Meeting,

@@ -8,11 +8,8 @@ import pytest
 
 from meup_agent import (
     Agent,
-    CallNext,
     Context,
     Fulfillment,
-    InboundMessage,
-    OutboundMessage,
     Proposal,
     ProposalState,
     Reason,
@@ -26,6 +23,7 @@ from meup_agent.errors import (
     UsageError,
 )
 from meup_agent.testing import MemorySpace
+from meup_agent.types import CallNext, InboundMessage, OutboundMessage
 from tests.interaction.cast import adder
 from tests.interaction.people import (
     EVERYTHING,

@@ -9,7 +9,6 @@ import pytest
 
 from meup_agent import (
     Agent,
-    Change,
     Chat,
     Expiry,
     Fulfillment,
@@ -26,6 +25,7 @@ from meup_agent.errors import (
     UsageError,
 )
 from meup_agent.protocol import kinds, payloads
+from meup_agent.types import Change
 from tests.interaction.cast import calculator, willing
 from tests.interaction.people import (
     PATIENCE,

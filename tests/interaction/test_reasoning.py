@@ -5,9 +5,10 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent, CallNext, Chat, Context, Envelope, OutboundMessage, Space
+from meup_agent import Agent, Chat, Context, Envelope, Space
 from meup_agent.client import reasoning as client_reasoning
 from meup_agent.errors import ReasoningCancelled, RequestError, UsageError
+from meup_agent.types import CallNext, OutboundMessage
 from tests.interaction.people import Meeting, Notes, gathered, taped
 
 pytestmark = pytest.mark.anyio

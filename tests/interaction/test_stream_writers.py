@@ -5,7 +5,7 @@ from contextlib import suppress
 import anyio
 import pytest
 
-from meup_agent import Agent, CallNext, CallScope, Chat, OutboundMessage, Space, StreamWriter
+from meup_agent import Agent, CallScope, Chat, Space, StreamWriter
 from meup_agent.errors import (
     Kicked,
     NotSent,
@@ -18,6 +18,7 @@ from meup_agent.errors import (
 from meup_agent.protocol import kinds
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from meup_agent.protocol.streams import StreamInfo
+from meup_agent.types import CallNext, OutboundMessage
 from tests.interaction.people import Notes, session_of, until
 from tests.interaction.stream_gateway import (
     close_stream,

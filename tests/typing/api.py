@@ -13,30 +13,20 @@ import meup_agent
 from meup_agent import (
     Agent,
     Backoff,
-    CallNext,
-    Cause,
-    CauseStep,
-    Change,
     Chat,
-    Conflict,
     Context,
-    DecisionReceipt,
     Envelope,
     Expiry,
     Explanation,
     Fulfillment,
     Gap,
     Gone,
-    Guarantees,
-    InboundMessage,
     Limits,
-    OutboundMessage,
     Outcome,
     Participant,
     Progress,
     Proposal,
     ProposalHandle,
-    ProposalRecord,
     ProposalState,
     Reason,
     Rejection,
@@ -51,6 +41,18 @@ from meup_agent import (
 from meup_agent.errors import RejectMessage
 from meup_agent.gateway import Gateway
 from meup_agent.testing import MemorySpace
+from meup_agent.types import (
+    CallNext,
+    Cause,
+    CauseStep,
+    Change,
+    Conflict,
+    DecisionReceipt,
+    Guarantees,
+    InboundMessage,
+    OutboundMessage,
+    ProposalRecord,
+)
 
 agent = Agent("typed")
 
@@ -460,14 +462,14 @@ def observe(event: events.Event) -> None:
     match event:
         case events.HandlerStopped():
             assert_type((event.role, event.handler, event.exchange), tuple[str, str, str])
-            assert_type(event.cause, meup_agent.Cause)
+            assert_type(event.cause, Cause)
             assert_type(event.error, BaseException | None)
         case events.HandlerFinished():
             assert_type(event.seconds, float)
         case events.Disconnected():
             assert_type(event.code, int | None)
         case events.ExchangeEnded():
-            assert_type(event.cause, meup_agent.Cause | None)
+            assert_type(event.cause, Cause | None)
         case _:
             pass
 

@@ -21,7 +21,6 @@ import anyio.to_thread
 
 from meup_agent import (
     Agent,
-    Cause,
     Chat,
     Context,
     Envelope,
@@ -32,6 +31,7 @@ from meup_agent import (
     Withdrawal,
 )
 from meup_agent.cli.demo.workspace import INDEX, PARTIAL, Workspace
+from meup_agent.types import Cause
 
 T = TypeVar("T")
 PATIENCE: Final = 5.0  # seconds that a scene waits for an event; then it has not happened

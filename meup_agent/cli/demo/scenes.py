@@ -18,16 +18,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from meup_agent import (
-    Fulfillment,
-    Gone,
-    Outcome,
-    Progress,
-    ProposalRecord,
-    Reason,
-    Rejection,
-    Withdrawal,
-)
+from meup_agent import Fulfillment, Gone, Outcome, Progress, Reason, Rejection, Withdrawal
 from meup_agent.cli.demo.agents import BATCHES, EventLog, count_words
 from meup_agent.cli.demo.stage import MAY, Stage, method_of, set_up
 from meup_agent.cli.demo.workspace import (
@@ -45,6 +36,7 @@ from meup_agent.errors import MeupError
 from meup_agent.protocol import kinds
 from meup_agent.protocol.outcomes import value_of
 from meup_agent.transport.base import ABNORMAL
+from meup_agent.types import ProposalRecord
 
 SCENE_SECONDS: Final = 10.0  # longer than any scene takes; one that hangs has failed
 

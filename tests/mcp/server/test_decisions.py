@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from meup_agent import Change, Expiry, Fulfillment, Gone, Rejection, Withdrawal
+from meup_agent import Expiry, Fulfillment, Gone, Rejection, Withdrawal
 from meup_agent.mcp import decisions
 from meup_agent.protocol.envelope import encode_json
 from meup_agent.reasons import Cause, Reason
+from meup_agent.types import Change
 from tests.programs import ROOT
 
 PAGE = (ROOT / "docs" / "how-to" / "what-a-model-sees.md").read_text(encoding="utf-8")

@@ -1,0 +1,59 @@
+"""Records that handlers are given and verbs give back: names for annotations.
+
+The names that the author of every agent types are in :mod:`meup_agent`; these are for those who
+write a middleware, manage a space, control participants, or keep what a verb gave back.
+"""
+
+from __future__ import annotations
+
+from meup_agent.agent.middleware import CallNext, InboundMessage, OutboundMessage
+from meup_agent.client.explanations import DecisionReceipt
+from meup_agent.client.management import Invitation
+from meup_agent.client.offer_finder import FoundTool
+from meup_agent.client.proposal import ProposalRecord
+from meup_agent.protocol.control_payloads import (
+    Acknowledgement,
+    Clear,
+    Compact,
+    CompactDone,
+    Forget,
+    ParticipantStatus,
+    Pause,
+    Restart,
+    Resumption,
+    Shutdown,
+    StatusRequest,
+)
+from meup_agent.protocol.exchange import Conflict
+from meup_agent.protocol.guarantees import Guarantees
+from meup_agent.protocol.management_payloads import Grant, Revocation
+from meup_agent.protocol.payloads import Change
+from meup_agent.reasons import Cause, CauseStep
+
+__all__ = [
+    "Acknowledgement",
+    "CallNext",
+    "Cause",
+    "CauseStep",
+    "Change",
+    "Clear",
+    "Compact",
+    "CompactDone",
+    "Conflict",
+    "DecisionReceipt",
+    "Forget",
+    "FoundTool",
+    "Grant",
+    "Guarantees",
+    "InboundMessage",
+    "Invitation",
+    "OutboundMessage",
+    "ParticipantStatus",
+    "Pause",
+    "ProposalRecord",
+    "Restart",
+    "Resumption",
+    "Revocation",
+    "Shutdown",
+    "StatusRequest",
+]
