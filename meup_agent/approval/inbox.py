@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import anyio
 from anyio import AsyncContextManagerMixin
 
-from meup_agent.approval.inbox_backlog import InboxBacklog
+from meup_agent.approval.inbox_backlog import MAX_DECIDED, InboxBacklog
 from meup_agent.approval.inbox_changes import InboxChanges, InboxReaders
 from meup_agent.approval.inbox_decisions import ApprovalOutcome, InboxDecisions, key_of
 from meup_agent.approval.inbox_item import (
@@ -119,8 +119,11 @@ class Inbox(AsyncContextManagerMixin):
     async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
         async with background_tasks() as tasks:
             with self._feed.deciding(self):
-                kept = self._keep_all()
-                self._look_at_all()
+                kept = self._keep_before()
+                pending, decided = self._feed.read_all()
+                # Thousands wait until they are listed, and none of them is forgotten meanwhile.
+                self._feed.hold_all(pending)
+                self._look_at_all(pending, decided)
                 tasks.start_soon(self._watch_time)
                 tasks.start_soon(self._backlog.run)
                 tasks.start_soon(self._directory.run)
@@ -128,22 +131,17 @@ class Inbox(AsyncContextManagerMixin):
                 try:
                     yield self
                 finally:
-                    for entry in (*kept, *(held.entry for held in self._queue)):
+                    for entry in (*kept, *pending, *(held.entry for held in self._queue)):
                         self._feed.release(entry)
 
-    def _keep_all(self) -> list[ProposalEntry]:
-        """Keep what is open from being forgotten, since thousands wait until they are listed."""
+    def _keep_before(self) -> list[ProposalEntry]:
+        """Enter what was open before we came, and keep it from being forgotten."""
         kept: list[ProposalEntry] = []
         for envelope in self._before:
             self._feed.add(envelope)
             # At once, before the next ones take its room.
             entry = self._feed.get(ProposalKey(envelope.sender, envelope.id))
             if entry is not None:
-                self._feed.hold(entry)
-                kept.append(entry)
-        own = {id(entry) for entry in kept}
-        for entry in self._feed.records():
-            if entry.state.is_pending and id(entry) not in own:
                 self._feed.hold(entry)
                 kept.append(entry)
         return kept
@@ -271,7 +269,7 @@ class Inbox(AsyncContextManagerMixin):
     def put(self, envelope: Envelope) -> None:
         """Look at what an envelope may have changed."""
         if envelope.kind == kinds.SYSTEM_WELCOME:
-            self._look_at_all()
+            self._look_at_all(*self._feed.read_all())
         elif envelope.kind == kinds.SYSTEM_PRESENCE:
             participant = read_participant(envelope.payload_object.get("participant"))
             if participant is not None:
@@ -281,12 +279,12 @@ class Inbox(AsyncContextManagerMixin):
                 self._look(entry)
             self._rules.hear(envelope)
 
-    def _look_at_all(self) -> None:
+    def _look_at_all(self, pending: list[ProposalEntry], decided: list[ProposalEntry]) -> None:
         """Begin anew with what we may, and who is here: a welcome says both."""
         self._offers.refresh()
         for held in self._queue:
             held.offers = None
-        for entry in self._backlog.begin(self._feed.records()):
+        for entry in (*decided[-MAX_DECIDED:], *self._backlog.begin(pending)):
             self._look(entry)
         self._rules.look_again()
 

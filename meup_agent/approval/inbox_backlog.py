@@ -9,7 +9,7 @@ import anyio
 from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
 
     from meup_agent.protocol.exchange import ProposalEntry
 
@@ -50,23 +50,19 @@ class InboxBacklog:
         """The number of proposals that are not listed yet."""
         return len(self._waiting)
 
-    def begin(self, entries: Sequence[ProposalEntry]) -> list[ProposalEntry]:
+    def begin(self, pending: Iterable[ProposalEntry]) -> list[ProposalEntry]:
         """Keep all but the most urgent proposals for later.
 
         Args:
-            entries: All that is known, oldest first.
+            pending: All that are open.
 
         Returns:
-            Those to look at now: the latest decided ones, for the history, and the most urgent.
+            Those to look at now, the most urgent first.
         """
-        decided: list[ProposalEntry] = []
-        pending: list[ProposalEntry] = []
-        for entry in entries:
-            (pending if entry.state.is_pending else decided).append(entry)
-        pending.sort(key=_urgency)
-        self._waiting = pending[: MAX_AT_FIRST - 1 : -1]
+        ordered = sorted(pending, key=_urgency)
+        self._waiting = ordered[: MAX_AT_FIRST - 1 : -1]
         self._came.notify_all()
-        return decided[-MAX_DECIDED:] + pending[:MAX_AT_FIRST]
+        return ordered[:MAX_AT_FIRST]
 
     async def run(self) -> None:
         """List them in turns, until cancelled."""

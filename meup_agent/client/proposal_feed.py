@@ -53,9 +53,13 @@ class ProposalFeed:
         finally:
             self._session.table.add_inbox(-1)
 
-    def records(self) -> list[ProposalEntry]:
-        """Every proposal that is remembered, oldest first."""
-        return self._store.records(self.now)
+    def read_all(self) -> tuple[list[ProposalEntry], list[ProposalEntry]]:
+        """The proposals that are remembered, pending ones and decided ones, oldest first."""
+        pending: list[ProposalEntry] = []
+        decided: list[ProposalEntry] = []
+        for entry in self._store.records(self.now):
+            (pending if entry.state.is_pending else decided).append(entry)
+        return pending, decided
 
     def get(self, key: ProposalKey) -> ProposalEntry | None:
         """A proposal by its proposer and id."""
@@ -77,6 +81,10 @@ class ProposalFeed:
     def hold(self, record: ProposalEntry) -> None:
         """Keep a proposal for as long as it is shown."""
         self._store.hold(record)
+
+    def hold_all(self, records: list[ProposalEntry]) -> None:
+        """Keep many proposals for as long as they wait to be shown."""
+        self._store.hold_all(records)
 
     def release(self, record: ProposalEntry) -> None:
         """Let a proposal be forgotten in its time."""

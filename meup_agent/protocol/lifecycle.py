@@ -27,7 +27,7 @@ class ProposalState(StrEnum):
     @property
     def is_pending(self) -> bool:
         """True if it can still be decided."""
-        return self in (ProposalState.PENDING, ProposalState.IN_PROGRESS)
+        return self is ProposalState.PENDING or self is ProposalState.IN_PROGRESS
 
 
 class ProposalEvent(StrEnum):

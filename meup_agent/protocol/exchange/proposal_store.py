@@ -6,6 +6,7 @@ others a rejected proposal becomes ``withdrawn`` when its proposer says so (PROT
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -133,6 +134,7 @@ class ProposalEntry(msgspec.Struct):
     # The time at which its proposer gives it up, in microseconds since 1970 (UTC), as far as said.
     expires_at: int | None = None
     renewals: int = 0  # how often that was moved
+    size: int = 0  # bytes of the proposal alone, as they count against the room of all
     # Other proposals that its proposer made under this id before, latest first.
     earlier: tuple[ProposalEntry, ...] = ()
 
@@ -235,14 +237,16 @@ class ProposalStore:
         older = self._records.get(key, now)
         # Its first proposer keeps an id, also where it uses it again after it was copied.
         copied = bool(self.under(key.id, now)) if older is None else older.copied
+        kept = envelope.replace()
         record = ProposalEntry(
             key,
-            envelope.replace(),
+            kept,
             fingerprint_of(envelope),
             holders=holders,
             copied=copied,
             seen_at=now,
             expires_at=_expiry_of(envelope, accepted),
+            size=size_of(kept),
         )
         if older is not None:
             # Of the same call made again a request need not say which time is meant.
@@ -254,7 +258,7 @@ class ProposalStore:
             older.fulfillments = []
         _enter(self._by_id, key.id, key)
         generations = (record, *record.earlier)
-        size = sum(size_of(each.envelope) for each in generations)
+        size = sum(each.size for each in generations)
         self._records.put(key, record, now, size=size)
         self._watch(record)
         return record
@@ -281,12 +285,20 @@ class ProposalStore:
     def hold(self, record: ProposalEntry) -> None:
         """Keep a proposal, in room of its own, until it is released as often: a person decides."""
         record.holders += 1
-        self._records.widen(1, size_of(record.envelope))
+        self._records.widen(1, record.size)
+
+    def hold_all(self, records: Sequence[ProposalEntry]) -> None:
+        """Keep each of many proposals as :meth:`hold` does one."""
+        size = 0
+        for record in records:
+            record.holders += 1
+            size += record.size
+        self._records.widen(len(records), size)
 
     def release(self, record: ProposalEntry) -> None:
         """Let a proposal that was held be forgotten in its time."""
         record.holders -= 1
-        self._records.widen(-1, -size_of(record.envelope))
+        self._records.widen(-1, -record.size)
 
     def _leave_indexes(self, key: ProposalKey, record: ProposalEntry) -> None:
         _leave(self._by_id, key.id, key)
