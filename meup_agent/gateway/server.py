@@ -77,7 +77,9 @@ class RunningGateway:
         self._http_url: str | None = None
         self._http: HttpEdge | None = None
         self._routes: list[BaseRoute] = []
-        self._handshakes = HandshakeLimiter(max_handshakes(config.limits))
+        self._handshakes = HandshakeLimiter(
+            max_handshakes(config.limits), config.limits.handshake_timeout
+        )
 
     @property
     def counters(self) -> SpaceCounters:

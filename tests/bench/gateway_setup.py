@@ -20,7 +20,7 @@ from pathlib import Path
 from time import perf_counter, process_time
 
 from meup_agent.gateway.config import Config, HttpConfig, SpaceConfig, TlsConfig, participant
-from meup_agent.gateway.edge.first_request import FirstRequest, HandshakeLimiter
+from meup_agent.gateway.edge.first_request import HandshakeLimiter, WholeReads
 from meup_agent.gateway.embedded import Gateway
 from tests.bench.figures import Figure, Program, main
 from tests.bench.gateway_fanout import handshake
@@ -98,13 +98,12 @@ class Taker(asyncio.BufferedProtocol):
 
 async def hand_over(times: int, head: bytes) -> float:
     """CPU seconds from a connection's acceptance until another protocol has its head."""
-    handshakes, transport, taker = HandshakeLimiter(times), Silent(), Taker()
+    handshakes, transport, taker = HandshakeLimiter(times, 10.0), Silent(), Taker()
     begun = process_time()
     for _ in range(times):
-        request = FirstRequest(lambda _: taker, handshakes, 10.0)
+        request = WholeReads(lambda _: taker, handshakes)
         request.connection_made(transport)
-        request.get_buffer(-1)[: len(head)] = head
-        request.buffer_updated(len(head))
+        request.data_received(head)
     return (process_time() - begun) / times
 
 

@@ -17,7 +17,11 @@ import httpx
 import pytest
 
 from meup_agent.gateway.config import TlsConfig
-from meup_agent.gateway.edge.first_request import MAX_HEAD_BYTES, max_handshakes
+from meup_agent.gateway.edge.first_request import (
+    MAX_HEAD_BYTES,
+    STRANGER_READ_BYTES,
+    max_handshakes,
+)
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.presets import one_space_config
@@ -153,6 +157,17 @@ async def test_what_stands_behind_an_upgrade_is_not_lost(filler: int) -> None:
                 if len(heard) == 100:
                     break
         assert heard == [b"%d" % number for number in range(100)]
+
+
+async def test_an_upgrade_with_much_behind_it_is_refused() -> None:
+    """All of it would be looked at before others are, and no client may send before the answer."""
+    async with running() as gateway, raw(gateway) as (reader, writer):
+        empty = masked(0x80, b"")
+        writer.write(head(gateway, "mallory") + empty * (STRANGER_READ_BYTES // len(empty) + 1))
+        status, said = await answer(reader)
+        assert (status, b"waits for the answer" in said) == (400, True)
+        async with dial(gateway, "bob") as bob:
+            await undisturbed(bob)
 
 
 async def test_requests_behind_the_first_one_are_answered() -> None:

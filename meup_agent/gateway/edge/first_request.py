@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, Final, cast
 
 from meup_agent.gateway.limits import GatewayLimits
@@ -22,10 +23,12 @@ STRANGER_READ_BYTES: Final = 2 * 1024
 """Bytes that are read at a time of a connection that has not joined: a handshake or a join frame,
 and no more than some hundred empty frames, since all of them are looked at before others are."""
 
-TOO_LARGE: Final = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain\r\n"
+REFUSAL: Final = (
+    b"HTTP/1.1 %d %s\r\nContent-Type: text/plain\r\n"
     b"Connection: close\r\nContent-Length: %d\r\n\r\n%s"
 )
+
+TOO_EARLY: Final = "a WebSocket client waits for the answer before it sends (RFC 6455 section 4.1)"
 
 Choose = Callable[[bool], asyncio.BaseProtocol]
 """Makes the protocol that takes a connection over; it is told of a WebSocket upgrade."""
@@ -39,37 +42,21 @@ _UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*websocket", re.IGNORECASE)
 _CRLF_END: Final = b"\r\n\r\n"
 
 
-class FirstRequest(asyncio.BufferedProtocol):
+class FirstRequest(asyncio.BaseProtocol):
     """A connection whose first request has not been read to the end of its head."""
 
-    __slots__ = (
-        "_choose",
-        "_dropped",
-        "_handshakes",
-        "_head",
-        "_late",
-        "_move",
-        "_room",
-        "_transport",
-    )
+    __slots__ = ("_choose", "_dropped", "_handshakes", "_head", "_move", "_transport", "deadline")
 
     def __init__(
-        self,
-        choose: Choose,
-        handshakes: HandshakeLimiter,
-        timeout: float,
-        move: Move | None = None,
+        self, choose: Choose, handshakes: HandshakeLimiter, move: Move | None = None
     ) -> None:
         self._choose = choose
         self._move = move
         self._handshakes = handshakes
-        self._head = bytearray()
-        # Of its own, since a loop may hold the room of a read while others are read.
-        self._room = bytearray(STRANGER_READ_BYTES)
+        self._head: bytes | bytearray = b""
         self._transport: asyncio.Transport | None = None
         self._dropped = False
-        self._late = asyncio.get_running_loop().call_later(timeout, self.drop)
-        handshakes.begin(self)
+        self.deadline = handshakes.begin(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to read, unless it was dropped while TLS was negotiated."""
@@ -79,68 +66,91 @@ class FirstRequest(asyncio.BufferedProtocol):
             # be in the way of another one with its number.
             asyncio.get_running_loop().call_soon(self._transport.abort)
 
-    def get_buffer(self, sizehint: int) -> bytearray:
-        """Room for the next read."""
-        return self._room
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Hand the connection over if this is the end of its head."""
-        head = self._head
-        before = len(head)
-        head += memoryview(self._room)[:nbytes]
-        end = _END.search(head, max(before - 2, 0))
-        if (len(head) if end is None else end.end()) > MAX_HEAD_BYTES:
-            self._refuse()
-        elif end is not None:
-            self._hand_over(end.end())
-
     def eof_received(self) -> bool:
         """Let the connection close: without the end of its head there is nothing to answer."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
-        self._release()
+        self._handshakes.end(self)
 
     def drop(self) -> None:
         """Drop the connection: it is late, or the oldest of too many."""
         self._dropped = True
-        self._release()
+        self._handshakes.end(self)
         if self._transport is not None:
             self._transport.abort()
 
-    def _hand_over(self, end: int) -> None:
+    def _add(self, data: bytes) -> None:
+        """Hand the connection over if this is the end of its head."""
+        head = self._head
+        before = len(head)
+        if before:
+            head += data
+        else:
+            # Nearly always the whole head comes at once, and is copied nowhere.
+            head = data
+        end = _END.search(head, max(before - 2, 0))
+        if (len(head) if end is None else end.end()) > MAX_HEAD_BYTES:
+            said = f"the head of a request may have at most {MAX_HEAD_BYTES} bytes"
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, said)
+        elif end is not None:
+            self._hand_over(head, end.end())
+        else:
+            self._head = head if before else bytearray(head)
+
+    def _hand_over(self, head: bytes | bytearray, end: int) -> None:
         transport = self._transport
         assert transport is not None, "it has been read"
-        self._release()
-        head = self._head
         upgrade = head.endswith(_CRLF_END, 0, end) and _UPGRADE.search(head, 0, end) is not None
+        if upgrade and len(head) - end > STRANGER_READ_BYTES:
+            self._refuse(HTTPStatus.BAD_REQUEST, TOO_EARLY)
+            return
+        self._handshakes.end(self)
         protocol = self._choose(upgrade)
         if upgrade and self._move is not None:
             self._move(transport, protocol, bytes(head))
             return
-        if self._move is not None:
-            # uvloop reads into a protocol's own room, or not, as when it last began to read.
-            transport.pause_reading()
-            transport.set_protocol(protocol)
-            transport.resume_reading()
-        else:
-            transport.set_protocol(protocol)
+        transport.set_protocol(protocol)
         protocol.connection_made(transport)
         feed(protocol, transport, bytes(head))
 
-    def _refuse(self) -> None:
-        """Say that the head is too large; the deadline stands until the answer has been read."""
+    def _refuse(self, status: HTTPStatus, said: str) -> None:
+        """Say why no one takes it; the deadline stands until the answer has been read."""
         transport = self._transport
         assert transport is not None, "it has been read"
         if not transport.is_closing():
-            said = f"the head of a request may have at most {MAX_HEAD_BYTES} bytes".encode()
-            transport.write(TOO_LARGE % (len(said), said))
+            transport.write(REFUSAL % (status, status.phrase.encode(), len(said), said.encode()))
             transport.close()
 
-    def _release(self) -> None:
-        self._late.cancel()
-        self._handshakes.end(self)
+
+class WholeReads(FirstRequest, asyncio.Protocol):
+    """A first request as the loop itself reads it, into room of its own, as at a port for HTTP."""
+
+    __slots__ = ()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came."""
+        self._add(data)
+
+
+class BoundedReads(FirstRequest, asyncio.BufferedProtocol):
+    """A first request as aiofastnet reads it: of TLS, too, a little at a time."""
+
+    __slots__ = ("_room",)
+
+    def __init__(self, choose: Choose, handshakes: HandshakeLimiter) -> None:
+        super().__init__(choose, handshakes)
+        # Of its own, since a loop may hold the room of a read while others are read.
+        self._room = bytearray(STRANGER_READ_BYTES)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        """Room for the next read."""
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take what came."""
+        self._add(bytes(memoryview(self._room)[:nbytes]))
 
 
 def feed(protocol: Any, transport: asyncio.Transport, data: bytes) -> None:
@@ -173,18 +183,26 @@ class HandshakeLimiter:
     The oldest, and not the newest: those who only hold a place wait longer than those who want in.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, timeout: float) -> None:
         self._limit = limit
+        self._timeout = timeout
         self._begun: dict[FirstRequest, None] = {}  # in the order in which they began
+        # One for all of them: a timer of its own was a fifth of what a connection costs here.
+        self._late: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._begun)
 
-    def begin(self, request: FirstRequest) -> None:
-        """Count a connection in, and drop the oldest if these are too many."""
+    def begin(self, request: FirstRequest) -> float:
+        """Count a connection in, and drop the oldest if these are too many; its deadline."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout
         self._begun[request] = None
         if len(self._begun) > self._limit:
             next(iter(self._begun)).drop()
+        if self._late is None:
+            self._late = loop.call_at(deadline, self._drop_late)
+        return deadline
 
     def end(self, request: FirstRequest) -> None:
         """Count a connection out: its first request has been read, or it has ended."""
@@ -194,3 +212,17 @@ class HandshakeLimiter:
         """Drop every connection whose first request is not read yet."""
         for request in tuple(self._begun):
             request.drop()
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _drop_late(self) -> None:
+        """Drop those whose deadline has passed, and wait for that of the oldest."""
+        loop = asyncio.get_running_loop()
+        self._late = None
+        while self._begun:
+            oldest = next(iter(self._begun))
+            if oldest.deadline > loop.time():
+                self._late = loop.call_at(oldest.deadline, self._drop_late)
+                return
+            oldest.drop()

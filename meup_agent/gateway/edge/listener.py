@@ -19,8 +19,9 @@ from picows.picows import WSProtocol  # type: ignore[attr-defined]  # not in pic
 
 from meup_agent.gateway.edge.first_request import (
     STRANGER_READ_BYTES,
-    FirstRequest,
+    BoundedReads,
     HandshakeLimiter,
+    WholeReads,
     feed,
 )
 from meup_agent.gateway.limits import GatewayLimits
@@ -96,11 +97,15 @@ async def listen(
         return websocket() if upgrade or http is None else http()
 
     loop = asyncio.get_running_loop()
-    move = _move if moves else None
+    first_request = (
+        partial(WholeReads, choose, handshakes, _move)
+        if moves
+        else partial(BoundedReads, choose, handshakes)
+    )
     # What picows itself listens with: its sockets take less of the loop's time.
     create_server = loop.create_server if moves else partial(aiofastnet.create_server, loop)
     return await create_server(
-        partial(FirstRequest, choose, handshakes, limits.handshake_timeout, move),
+        first_request,
         host=host,
         port=port,
         backlog=backlog,
