@@ -57,10 +57,13 @@ console: $(VENV)/console.stamp ## the console in a real browser; SCREENSHOTS=FOL
 
 # An environment of their own: openai-agents asks for an older websockets than trio does.
 FRAMEWORKS := $(VENV)/frameworks/bin/python
+# The oldest versions that the adapters support, to be put before the newest.
+OLDEST := $(VENV)/frameworks/oldest
 
 test-frameworks: $(VENV)/frameworks.stamp ## the adapters, with the agent frameworks that they are for
 	$(FRAMEWORKS) -m mypy --config-file= --strict --python-version=3.11 -p meup_agent.adapters -p tests.adapters
 	$(FRAMEWORKS) -m pytest --override-ini=addopts=--import-mode=importlib -p no:cacheprovider tests/adapters
+	$(FRAMEWORKS) -m tests.adapters.oldest $(OLDEST)
 
 FUZZ_SECONDS ?= 600
 
@@ -115,6 +118,9 @@ $(VENV)/frameworks.stamp: $(VENV)/test.stamp
 	@echo "Installing the agent frameworks into $(VENV)/frameworks, under a minute …"
 	@$(PY) -m uv --quiet venv --clear --python $(PY) $(VENV)/frameworks
 	@$(PY) -m uv --quiet pip install --python $(FRAMEWORKS) -e '.[frameworks]'
+	@sed -nE 's/^(pydantic-ai|openai-agents|langchain) = \["(.*)"\]$$/\2/p' pyproject.toml > $(OLDEST).txt
+	@$(PY) -m uv --quiet pip install --python $(FRAMEWORKS) --target $(OLDEST) --no-deps \
+		--resolution lowest-direct -r $(OLDEST).txt
 	@touch $@
 
 $(VENV)/fuzz.stamp: $(VENV)/test.stamp

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator
-from contextlib import contextmanager
+import signal
+import socket
+import sys
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 import anyio
 from anyio import to_thread
 
-from meup_agent.agent.agent import GRACE
+from meup_agent.cli import exit_codes
 from meup_agent.errors import MeupError
 from meup_agent.mcp.server_process import ServerStarter
 from meup_agent.mcp.servers import HttpServer
-from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+    from types import FrameType
+
     from meup_agent.cli.children import Children
     from meup_agent.mcp.servers import Server
 
-BRIDGE_SECONDS: Final = 3 * GRACE
-"""Seconds for a bridge to leave: its running calls get one grace, its server's end the rest."""
+Place = tuple[str, str]
+"""A space, and the participant in it that a server is."""
+
+BRIDGE_GRACES: Final = 3
+"""Graces for a bridge to leave: its running calls get one, its server's end the rest."""
 
 
 async def run_bridge(
@@ -38,8 +45,10 @@ async def run_bridge(
     """Let an MCP server be a participant until everything ends; why it failed, if it did."""
     # In a thread, as it takes a second or two, in which the gateway serves and servers start.
     await to_thread.run_sync(_load_bridge)
+    from meup_agent.agent.agent import GRACE
     from meup_agent.mcp.bridge import Bridge
     from meup_agent.mcp.bridge_group import Seat, join_bridges
+    from meup_agent.transport.loops import background_tasks
 
     seat = Seat(bridge=Bridge(name, server, starter=starter), url=url, space=space, token=token)
     joined = False
@@ -47,7 +56,7 @@ async def run_bridge(
     async def leave(scope: anyio.CancelScope) -> None:
         await children.leaving.wait()
         if joined:
-            scope.deadline = anyio.current_time() + BRIDGE_SECONDS
+            scope.deadline = anyio.current_time() + BRIDGE_GRACES * GRACE
         else:
             scope.cancel()
 
@@ -66,13 +75,48 @@ async def run_bridge(
     return None
 
 
-def start_server(server: Server) -> ServerStarter | None:
-    """Start a server's program, if it has one, before anything else is loaded."""
-    if isinstance(server, HttpServer):
-        return None
-    starter = ServerStarter(server)
-    starter.begin()
-    return starter
+@contextmanager
+def start_servers(servers: Iterable[tuple[Place, Server]]) -> Generator[dict[Place, ServerStarter]]:
+    """Start the programs of servers before anything else is loaded.
+
+    At the end of the block those are ended that no bridge has taken.
+    """
+    starters = {
+        place: ServerStarter(server)
+        for place, server in servers
+        if not isinstance(server, HttpServer)
+    }
+    try:
+        for starter in starters.values():
+            starter.begin()
+        yield starters
+    finally:
+        for starter in starters.values():
+            starter.discard()
+
+
+def can_listen(host: str, port: int) -> bool:
+    """True if an address is free; servers are not to be started for a gateway that cannot be."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with suppress(OSError), socket.create_server((host, port), family=family):
+        return True
+    return False
+
+
+@contextmanager
+def end_by_signals() -> Generator[None]:
+    """Let the signals that kill a process raise in it, until a loop takes them: its blocks end."""
+    numbers = (signal.SIGTERM, signal.SIGHUP) if sys.platform != "win32" else (signal.SIGTERM,)
+    before = {number: signal.signal(number, _raise_exit) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _raise_exit(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(exit_codes.TERMINATED)
 
 
 def _load_bridge() -> None:

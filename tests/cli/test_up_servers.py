@@ -1,7 +1,10 @@
 """`meup up --servers`: the servers of an MCP client's configuration, behind approval."""
 
 import json
+import os
 import re
+import select
+import signal
 import socket
 import stat
 import sys
@@ -12,8 +15,9 @@ import pytest
 
 from meup_agent import Agent, Fulfillment
 from meup_agent.cli import exit_codes
+from meup_agent.cli.up_bridges import end_by_signals
 from meup_agent.errors import Refused
-from tests.cli.processes import INTERRUPT, PATIENCE, is_there, meup, running
+from tests.cli.processes import INTERRUPT, PATIENCE, TERMINATE, is_there, meup, running
 
 SERVER = """
 from mcp.server.mcpserver import MCPServer
@@ -242,3 +246,42 @@ def test_ctrl_c_ends_a_server_that_never_answers(tmp_path: Path, state: dict[str
         number = int(process.err.partition("silent as ")[2].split()[0])
         assert process.end(INTERRUPT) == exit_codes.OK
     assert not is_there(number)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(INTERRUPT, exit_codes.INTERRUPTED), (TERMINATE, exit_codes.TERMINATED)],
+    ids=["Ctrl-C", "SIGTERM"],
+)
+def test_a_signal_before_the_gateway_listens_leaves_no_server(
+    number: int, code: int, tmp_path: Path, state: dict[str, str]
+) -> None:
+    """Servers are started first of all; one that heeds no signal says by a pipe that it is."""
+    program = (
+        "import os, signal, time;"
+        "[signal.signal(each, signal.SIG_IGN) for each in (signal.SIGINT, signal.SIGTERM)];"
+        "os.write(os.open('begun', os.O_WRONLY), b'%d\\n' % os.getpid()); time.sleep(600)"
+    )
+    silent = {"command": sys.executable, "args": ["-IS", "-c", program], "cwd": str(tmp_path)}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"silent": silent}}))
+    os.mkfifo(tmp_path / "begun")
+    # Both ends, so that opening it waits for nobody.
+    pipe = os.open(tmp_path / "begun", os.O_RDWR)
+    try:
+        arguments = ("up", "--servers", "mcp.json", "--port", "0")
+        with running(*arguments, cwd=tmp_path, variables=state) as process:
+            assert select.select([pipe], [], [], PATIENCE)[0], str(process)
+            server = int(os.read(pipe, 64))
+            # In order, if the gateway listened already.
+            assert process.end(number) in (code, exit_codes.OK)
+        assert not is_there(server)
+        assert "Traceback" not in process.err
+    finally:
+        os.close(pipe)
+
+
+def test_a_signal_while_it_loads_ends_its_blocks() -> None:
+    with pytest.raises(SystemExit) as ended, end_by_signals():
+        signal.raise_signal(signal.SIGTERM)
+    assert ended.value.code == exit_codes.TERMINATED
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -26,7 +26,15 @@ from meup_agent.cli.console_link import make_console, sign_in_link
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.signals import ENDING
-from meup_agent.cli.up_bridges import end_loading, loading, run_bridge, start_server
+from meup_agent.cli.up_bridges import (
+    Place,
+    can_listen,
+    end_by_signals,
+    end_loading,
+    loading,
+    run_bridge,
+    start_servers,
+)
 from meup_agent.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -35,6 +43,7 @@ if TYPE_CHECKING:
     from meup_agent.gateway.config import Config, ParticipantConfig
     from meup_agent.gateway.config_file import MakeTokens
     from meup_agent.gateway.server import RunningGateway
+    from meup_agent.mcp.server_process import ServerStarter
     from meup_agent.mcp.servers import Server
 
 DEFAULT_FILE: Final = Path("space.yaml")
@@ -54,6 +63,11 @@ class Launch:
     token: str
     entry: ParticipantConfig
     server: Server | None = None
+
+    @property
+    def place(self) -> Place:
+        """Its space and its name, as no other participant's."""
+        return self.space, self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +143,13 @@ def up(
         _tell_neighbours(servers or file or DEFAULT_FILE)
         plan = _read_servers(servers, listen) if servers else _read(file or DEFAULT_FILE, listen)
         _require_bridges(plan)
-        _run(plan, lock)
+        bridged = [(each.place, each.server) for each in plan.launches if each.server is not None]
+        if not can_listen(plan.settings.host, plan.settings.port):
+            bridged = []  # the gateway says why it cannot
+        if bridged:
+            log.info("starting %d MCP servers; first starts take a while", len(bridged))
+        with end_by_signals(), start_servers(bridged) as starters:
+            _run(plan, lock, starters)
 
 
 def _tell_neighbours(file: Path) -> None:
@@ -390,7 +410,7 @@ def _warn(sentence: str) -> None:
 # --- running it ---
 
 
-def _run(plan: Plan, lock: UpLock) -> None:
+def _run(plan: Plan, lock: UpLock, starters: Mapping[Place, ServerStarter]) -> None:
     """Run a plan until a signal."""
     from meup_agent.cli.children import run_children
     from meup_agent.cli.orphans import adopt_orphans
@@ -417,7 +437,7 @@ def _run(plan: Plan, lock: UpLock) -> None:
             if not stop.asked.is_set():
                 for program in _programs(plan, running):
                     children.start(program)
-                _start_bridges(plan, running, children)
+                _start_bridges(plan, running, children, starters)
             log.info("up and running: %d of its participants are started", len(plan.launches))
             try:
                 yield
@@ -433,13 +453,18 @@ def _run(plan: Plan, lock: UpLock) -> None:
         raise
 
 
-def _start_bridges(plan: Plan, running: RunningGateway, children: Children) -> None:
+def _start_bridges(
+    plan: Plan,
+    running: RunningGateway,
+    children: Children,
+    starters: Mapping[Place, ServerStarter],
+) -> None:
     """Let the MCP servers of a plan join, each as its participant."""
     bridged = False
     for launch in plan.launches:
         if launch.server is not None:
             bridged = True
-            starter = start_server(launch.server)
+            starter = starters.get(launch.place)
             bridge = partial(run_bridge, launch.name, launch.server, starter, children)
             place = {"url": running.url, "space": launch.space, "token": launch.token}
             children.keep(launch.name, partial(bridge, **place))
