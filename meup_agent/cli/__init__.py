@@ -36,11 +36,16 @@ def _run() -> int:
     import signal
     import sys
 
+    from meup_agent.cli.loading_notice import LOADING
     from meup_agent.uncaught import end_at_interrupt
 
+    LOADING.begin()
     # What is being loaded would make errors of its own of a KeyboardInterrupt.
     before = signal.signal(signal.SIGINT, end_at_interrupt)
     from meup_agent.cli.program import run
 
     signal.signal(signal.SIGINT, before)
-    return run(sys.argv[1:])
+    try:
+        return run(sys.argv[1:])
+    finally:
+        LOADING.end()

@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from meup_agent.cli.loading_notice import LOADING
 from meup_agent.cli.options import expand_groups
 
 COMMANDS: Final = {
@@ -112,4 +113,5 @@ class _LazyCommands(Mapping[str, Any]):
             function, command = command, typer.Typer(add_completion=False)
             command.command(name, cls=Command)(expand_groups(function))
         command.rich_markup_mode = self._markup
+        LOADING.end()
         return get_command(command)

@@ -24,6 +24,7 @@ from meup_agent.cli.commands.gateway import (
 )
 from meup_agent.cli.console_link import make_console, sign_in_link
 from meup_agent.cli.failures import Failure, require_extra
+from meup_agent.cli.loading_notice import LOADING
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.signals import ENDING
 from meup_agent.cli.up_bridges import (
@@ -139,6 +140,7 @@ def up(
     if servers is not None and listen.check:
         sys.stdout.write(describe_checked(_read_servers(servers, listen).settings))
         return
+    LOADING.begin()  # of the gateway, in whose place the servers take the processor
     with loading(), up_lock(servers or file or DEFAULT_FILE) as lock:
         _tell_neighbours(servers or file or DEFAULT_FILE)
         plan = _read_servers(servers, listen) if servers else _read(file or DEFAULT_FILE, listen)
@@ -147,7 +149,7 @@ def up(
         if not can_listen(plan.settings.host, plan.settings.port):
             bridged = []  # the gateway says why it cannot
         if bridged:
-            log.info("starting %d MCP servers; first starts take a while", len(bridged))
+            log.info("starting %s", visible(", ".join(name for (_, name), _ in bridged), 500))
         with end_by_signals(), start_servers(bridged) as starters:
             _run(plan, lock, starters)
 
@@ -422,6 +424,7 @@ def _run(plan: Plan, lock: UpLock, starters: Mapping[Place, ServerStarter]) -> N
 
     @asynccontextmanager
     async def beside(running: RunningGateway, stop: GatewayStop) -> AsyncGenerator[None]:
+        LOADING.end()
         lock.tell(running.url, running.http_url, plan.settings.spaces[0].id, plan.token_files)
         names = [launch.name for launch in plan.launches]
         async with (
