@@ -48,11 +48,16 @@ WRITER_LEFT: Final = "writer_left"
 ABOUT: Final = "dev.meup/about"
 """Beside the fields of a request: the ids of the messages that the stream is about."""
 
+ORIGIN: Final = "dev.meup/origin"
+"""Beside them in a welcome: the request and the opening, by which a close may name the stream."""
+
 STREAMS_KEY: Final = "dev.meup/streams"
 """The key of a welcome for what its gateway does with streams; readers may leave it."""
 
 _ACTIVE: Final = "active_streams"
-_OF_GATEWAY: Final = frozenset({"stream_id", "owner", "authorized_writers", "created", ABOUT})
+_OF_GATEWAY: Final = frozenset(
+    {"stream_id", "owner", "authorized_writers", "created", ABOUT, ORIGIN}
+)
 _OF_OPEN: Final = frozenset({*_OF_GATEWAY, "encoding"})
 
 
@@ -98,6 +103,24 @@ def write_frame(stream: str, data: bytes) -> bytes:
     return b"#%b#%b" % (stream.encode(), data)
 
 
+class StreamOrigin(msgspec.Struct, frozen=True):
+    """The envelopes that a stream comes from.
+
+    Attributes:
+        by: The participant that requested it, whoever owns it now.
+        request: The id of its ``stream/request``.
+        opened: The id of its ``stream/open``; empty where it is not known.
+    """
+
+    by: str
+    request: str
+    opened: str = ""
+
+    def is_named(self, by: str, about: tuple[str, ...]) -> bool:
+        """Tell whether a participant means it by a correlation; a request's id is its sender's."""
+        return (self.by == by and self.request in about) or self.opened in about
+
+
 class StreamInfo(msgspec.Struct, frozen=True):
     """A stream that is open, as ``stream/open`` and the welcome's ``active_streams`` say it.
 
@@ -109,6 +132,7 @@ class StreamInfo(msgspec.Struct, frozen=True):
         created: The time of its opening (RFC 3339), by the gateway's clock.
         fields: The fields of its request, untouched: ``direction``, ``format``, ``metadata``, …
         about: The ids of the messages that it is about, such as the request that it answers.
+        origin: Its request and its opening; ``None`` where a gateway does not tell them.
     """
 
     id: str
@@ -118,6 +142,7 @@ class StreamInfo(msgspec.Struct, frozen=True):
     created: str = ""
     fields: JsonObject = msgspec.field(default_factory=dict[str, Any])
     about: tuple[str, ...] = ()
+    origin: StreamOrigin | None = None
 
     def to_wire(self) -> JsonObject:
         """The stream as the welcome lists it; what its request says cannot pose as the rest."""
@@ -132,6 +157,9 @@ class StreamInfo(msgspec.Struct, frozen=True):
             said[ABOUT] = list(self.about)
         else:
             said.pop(ABOUT, None)
+        said.pop(ORIGIN, None)
+        if self.origin is not None:
+            said[ORIGIN] = msgspec.structs.asdict(self.origin)
         return said
 
 
@@ -152,7 +180,15 @@ def read_stream(said: object) -> StreamInfo | None:
         created=created if isinstance(created, str) else "",
         fields=fields,
         about=_names(item.get(ABOUT)),
+        origin=_read_origin(item.get(ORIGIN)),
     )
+
+
+def _read_origin(said: object) -> StreamOrigin | None:
+    try:
+        return msgspec.convert(said, StreamOrigin)
+    except msgspec.ValidationError:
+        return None
 
 
 def read_active_streams(welcome: JsonObject) -> tuple[StreamInfo, ...] | None:
@@ -424,8 +460,8 @@ def build_request(
 
 
 def build_open(stream: StreamInfo) -> JsonObject:
-    """The payload of a ``stream/open``: all that the welcome says of it to those who come later."""
-    return {**stream.to_wire(), "encoding": "binary"}
+    """The payload of a ``stream/open``: as the welcome has it, but for the origin, which it is."""
+    return {**msgspec.structs.replace(stream, origin=None).to_wire(), "encoding": "binary"}
 
 
 def build_close(stream: str, reason: str = COMPLETE) -> JsonObject:

@@ -172,6 +172,8 @@ def test_newcomers_are_told_of_all_streams(streaming: Site) -> None:
                 (listed,) = welcome["active_streams"]
                 assert welcome["dev.meup/streams"] == {"journaled": False}
             assert listed.pop("created")
+            origin = listed.pop("dev.meup/origin")
+            assert (origin["by"], origin["request"]) == ("owner", "owner-1")
             assert listed == {
                 "stream_id": stream,
                 "owner": "owner",

@@ -2,7 +2,8 @@
 
 A line begins with the dialect of the rest of it (``m`` ``d`` ``s`` ``w``, as in the target
 *space*), or is a step of the agent's own: ``T 30`` time passes, ``X`` the connection is lost, ``W``
-it is welcomed again, ``E`` its handlers end, ``G`` it gives up what it began, ``B`` it begins more.
+it is welcomed again, ``F s1 data`` a frame of a stream comes, ``E`` its handlers end, ``G`` it
+gives up what it began, ``B`` it begins more.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Any
 
 from meup_agent.errors import InvalidEnvelope
-from meup_agent.protocol.dialects import decode
+from meup_agent.protocol.dialects import decode, encode
+from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import ProposalKey, Role, Send, Start, Wake
 from meup_agent.reasons import Cause, Reason
 from tests.fuzz.frames import EXAMPLES
@@ -33,10 +36,30 @@ FROM_GATEWAY = [
     b'"gap":false}}',
 ]
 
+STREAM = {"stream_id": "s1", "owner": "alice", "authorized_writers": ["alice"]}
+
+
+def from_gateway(kind: str, payload: dict[str, Any], **more: Any) -> bytes:
+    """A line in which the gateway tells of a stream."""
+    envelope = draft(kind, payload, id=f"y-{kind}", sender="system:gateway", **more)
+    return b"w " + encode(envelope, "mew/v0.4")
+
+
 SEEDS = [
     b"\n".join([who + b" " + each for each in EXAMPLES[dialect]] + [b"T 31", b"E"])
     for who, dialect in DIALECTS.items()
 ] + [
+    b"\n".join(
+        [
+            from_gateway("stream/open", STREAM, to=("alice",), correlation=("r",)),
+            *[b"F s1 data", b"F s2 data", b"F s1 ", b"E", b"F s1 more"],
+            from_gateway("stream/lost", {"stream_id": "s1", "frames": 3, "bytes": 30}),
+            from_gateway("stream/ownership-transferred", STREAM | {"owner": "me"}),
+            *[b"X", b"F s1 lost", b"W", b"F s1 data"],
+            from_gateway("stream/close", {"stream_id": "s1", "reason": "complete"}),
+            *[b"F s1 late", b"T 40", b"E"],
+        ]
+    ),
     b"\n".join([*FROM_GATEWAY, b"X", b"W", b"B", b"T 100", b"G"]),
     b'd {"protocol":"meup/v0.1","id":"a2","from":"alice","kind":"mcp.request","to":["me"],'
     b'"payload":{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"x","_meta":{'
@@ -89,6 +112,9 @@ def step(me: Peer, line: bytes) -> None:
         with suppress(InvalidEnvelope):
             envelope = decode(rest, DIALECTS[first])
             me.did(me.table.receive(envelope, me.now))
+    elif first == b"F":
+        stream, _, frame = rest.partition(b" ")
+        me.did(me.table.receive_frame(stream.decode(errors="replace"), frame, me.now))
     elif first == b"T":
         me.passes(int(rest) if rest.isdigit() and len(rest) < 5 else 1)
     elif first in STEPS:

@@ -2,7 +2,8 @@
 
 The first line is the path of the handshake, then come header lines up to an empty one, then one
 step a line: ``t`` a text message, ``b`` a binary one, ``f`` ``c`` ``e`` a message's first, middle
-and last fragment, ``B 900 ab`` something large, ``r`` a frame with a reserved bit, ``p`` a ping,
+and last fragment, ``B 900 ab`` something large, ``n 300 #@@#x`` one message so many times, ``r`` a
+frame with a reserved bit, ``p`` a ping,
 ``x 1000`` a close frame, ``P`` ``R`` the socket is full, and takes more again, ``L`` the timers run
 out, ``g`` the socket is gone.
 """
@@ -23,7 +24,7 @@ from meup_agent.gateway.edge.handshake import Handshake, read_handshake
 from meup_agent.gateway.edge.websocket import WebSocketConnection
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.runtime import GatewayRuntime
-from tests.fuzz.frames import EXAMPLES, join_frame
+from tests.fuzz.frames import EXAMPLES, STREAM_FRAMES, expanded, join_frame, stream_examples
 from tests.fuzz.logs import checked_log
 
 NAME = "connection"
@@ -60,6 +61,17 @@ SEEDS = [
     + b"\np\nx 1000",
     b'/?space=other\n\nf {"type":"join",\nc "token":"made-up-token",\np\ne "space":"demo"}\nL',
     b"/ws?space=demo\n" + HEADERS + b"\n\nP\nB 3000 ab\nB 5000 ab\nr x\nR\nL\ng",
+    b"\n".join(
+        [b"/ws?space=demo", HEADERS, b""]
+        + [b"t " + each for each in stream_examples("dots", "meup/v0.1")[:10]]
+        + [b"b " + each for each in STREAM_FRAMES]
+    ),
+    b"/ws?space=demo\n"
+    + HEADERS
+    + b"\n\nt "
+    + stream_examples("dots", "meup/v0.1")[0]
+    + b"\nP\nn 300 #@@#x\nf #@@\ne #cut\nR\nn 300 #unknown#x\nB 5000 #x",
+    b"/?space=demo\n\nb #early#x\nt " + JOIN,
     b"//[x]:y?space=demo&\n" + HEADERS.replace(b"Bearer", b"Basic") + b"\n\nt {}\nx 1006",
 ]
 
@@ -219,10 +231,17 @@ class World:
 
     def step(self, connection: WebSocketConnection, wire: Wire, line: bytes) -> None:
         op, rest = line[:1], line[2:]
+        times = 1
+        if op == b"n":
+            number, _, rest = rest.partition(b" ")
+            times = min(int(number), 300) if number.isdigit() and len(number) < 5 else 1
+            op = b"b"
+        rest = expanded(rest, self.runtime.spaces["demo"].streams.active)
         frame = frame_of(op, rest)
-        if frame is not None:
-            connection.on_ws_frame(cast("Any", wire), cast("Any", frame))
-        elif op == b"P":
+        for _ in range(times if frame is not None else 0):
+            if not wire.gone:
+                connection.on_ws_frame(cast("Any", wire), cast("Any", frame))
+        if op == b"P":
             connection.pause_writing()
         elif op == b"R":
             connection.resume_writing()
@@ -263,16 +282,18 @@ def frame_of(op: bytes, rest: bytes) -> Frame | None:
 
 
 def messages(written: bytes) -> list[bytes]:
-    """The payloads of the frames that were written, each of which must be whole."""
+    """The messages that were written, each of which must be whole; of streams, only binary ones."""
     found: list[bytes] = []
     while written:
-        assert written[0] == 0x81
+        assert written[0] in {0x81, 0x82}
         size, start = written[1], 2
         if size >= 126:
             start = 4 if size == 126 else 10
             size = int.from_bytes(written[2:start])
         assert len(written) >= start + size
-        found.append(written[start : start + size])
+        message = written[start : start + size]
+        assert (message[:1] == b"#") == (written[0] == 0x82)
+        found.append(message)
         written = written[start + size :]
     return found
 
@@ -302,7 +323,7 @@ def play(data: bytes) -> None:
                 break
             world.step(connection, wire, line)
         for message in messages(wire.written):
-            json.loads(message)
+            assert message[:1] == b"#" or json.loads(message)
         connection.on_ws_disconnected(cast("Any", wire))
         world.loop.turn()
         assert world.runtime.open_connections == 1, "the bystander's"

@@ -1,15 +1,20 @@
-"""A few frames of each dialect to begin with: the conversation of a proposal, and management."""
+"""A few frames of each dialect to begin with: a proposal's conversation, management, streams.
+
+In a line, ``@@`` is the id of the stream that was opened last, which no input can guess, and
+``@M@`` a megabyte.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from meup_agent.errors import NotExpressible
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import DIALECTS, encode
 from meup_agent.protocol.envelope import draft
+from meup_agent.protocol.streams import StreamInfo
 
 CALL: dict[str, Any] = {"name": "write", "arguments": {"path": "a.txt"}}
 
@@ -50,6 +55,40 @@ def examples(me: str, dialect: str) -> list[bytes]:
         except NotExpressible:
             continue
     return frames
+
+
+STREAMS: list[tuple[str, Any]] = [
+    ("stream/request", {"direction": "upload", "description": "tokens"}),
+    ("stream/request", {"direction": "upload", "target": ["dots", "mew"], "metadata": {"a": 1}}),
+    ("stream/grant-write", {"stream_id": "@@", "participant_id": "dots"}),
+    ("stream/revoke-write", {"stream_id": "@@", "participant_id": "dots", "reason": "enough"}),
+    ("stream/transfer-ownership", {"stream_id": "@@", "new_owner": "dots"}),
+    ("stream/close", {"stream_id": "@@", "reason": "complete"}),
+    ("stream/open", {"stream_id": "@@", "owner": "mew"}),
+    ("participant/pause", {"reason": "enough", "timeout_seconds": 5}),
+]
+
+STREAM_FRAMES = [
+    b"#@@#data", b"#@@#", b"#@@#\x00\xff#@@#", b"#unknown#x", b"#", b"##", b"#@@", b"#a b#x",
+    b"#\xc3#x", b"#@M@#x", b"#@@#@M@", b'#{"kind":"chat"}',
+]  # fmt: skip
+"""Frames of streams, good and bad."""
+
+
+def stream_examples(me: str, dialect: str) -> list[bytes]:
+    """The life of a stream as its owner writes it, with frames of its own in between."""
+    frames = list[bytes]()
+    for number, (kind, payload) in enumerate(STREAMS):
+        to = ("dots",) if kind.startswith("participant") else ()
+        frames.append(encode(draft(kind, payload, id=f"t{number}", sender=me, to=to), dialect))
+        frames.append(STREAM_FRAMES[0])
+    return frames
+
+
+def expanded(frame: bytes, active: Sequence[StreamInfo]) -> bytes:
+    """A frame with its placeholders filled in."""
+    newest = active[-1].id.encode() if active else b"none"
+    return frame.replace(b"@@", newest).replace(b"@M@", b"M" * (1 << 20))
 
 
 EXAMPLES = {

@@ -16,7 +16,9 @@ NAMES = [
     "progressToken", "progress", "total", "_meta", "dev.meup/target", "dev.meup/digest",
     "dev.meup/cause", "dev.meup/edited", "dev.meup/expires_at", "name", "arguments", "content",
     "text", "format", "event", "participant", "participants", "you", "capabilities", "recipient",
-    "grant_id", "participant_id", "initial_capabilities", "email", "isError", "tools", "**", "$..a",
+    "stream_id", "direction", "target", "new_owner", "metadata", "owner", "authorized_writers",
+    "active_streams", "grant_id", "participant_id", "initial_capabilities", "email", "isError",
+    "tools", "**", "$..a",
 ]  # fmt: skip
 
 VALUES: list[Any] = [
@@ -24,7 +26,9 @@ VALUES: list[Any] = [
     "!*", "/./", "/(a|b)+$/", "chat", "mcp.request", "mcp/request", "mcp", "mcp.proposal",
     "mcp/proposal", "proposal", "proposal/withdraw", "mcp.withdraw", "mcp.response", "mcp.reject",
     "capability/grant", "capability/revoke", "capability.grant", "space/invite", "space/kick",
-    "space.kick", "system/welcome", "system.error", "system/heartbeat", "system/presence",
+    "stream/request", "stream/open", "stream/close", "stream.close", "stream/transfer-ownership",
+    "participant/pause", "@@", "space.kick", "system/welcome", "system.error",
+    "system/heartbeat", "system/presence",
     "notifications/cancelled", "notifications/progress", "tools/call", "initialize", "mcpx", "dots",
     "slash", "mew", "absent", "system:gateway", "gateway", "1", "2", "p1", "r1", "../../etc",
     "\u202e\u001b[2J", "\n", "\x00", "\ud800", "x" * 300, [], {}, [[]], [{}], {"kind": "*"},

@@ -3,7 +3,8 @@
 A line begins with who sends the rest of it: ``m`` ``d`` ``s`` ``w`` members, one for each dialect,
 and ``a`` somebody who is absent. Their capitals join (after a number: resuming from it), ``-m``
 leaves, ``+5`` listens from a number on. ``*m`` looks on with a member's token (after a number:
-resuming from it), and ``!m`` is what such an observer sends, in vain.
+resuming from it), and ``!m`` is what such an observer sends, in vain. ``&m 50 #@@#x`` says a frame
+so many times, and ``~m`` lets a member take nothing for a while, or again.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from meup_agent.gateway.config import Config, SpaceConfig, participant
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.kinds import GATEWAY, MCP_PROPOSAL, MCP_REQUEST, MCP_WITHDRAW
+from meup_agent.protocol.kinds import GATEWAY, MCP_PROPOSAL, MCP_REQUEST, MCP_WITHDRAW, STREAM_OPEN
 from meup_agent.protocol.resume import REPLAYED
 from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.journal import MemoryJournal
 from meup_agent.protocol.space.presence import MAX_REPLAYED
 from meup_agent.protocol.space.server import SpaceServer
-from tests.fuzz.frames import EXAMPLES
+from tests.fuzz.frames import EXAMPLES, STREAM_FRAMES, expanded, stream_examples
 from tests.fuzz.logs import checked_log
 
 NAME = "space"
@@ -39,13 +40,21 @@ WHO = {
 NAMES = {name for name, _ in WHO.values()}
 
 NUMBERED = {"dots", "mew"}
+STREAMING = {"dots", "mew"}
+"""Members whose dialects have streams."""
 
-OBSERVERS_ALONE = {"system/welcome", "system/error"}
-"""Kinds that the gateway says to an observer itself: its own welcome, and what it refuses."""
+OBSERVERS_ALONE = {"system/welcome", "system/error", "stream/lost"}
+"""Kinds that the gateway says to an observer itself: its own welcome, refusals, and losses."""
 
 CAPABILITIES: dict[str, list[dict[str, Any]]] = {
     "mcpx": [{"kind": "*"}],
-    "dots": [{"kind": "mcp/*"}, {"kind": "chat"}, {"kind": "capability/*"}, {"kind": "space/*"}],
+    "dots": [
+        {"kind": "mcp/*"},
+        {"kind": "chat"},
+        {"kind": "capability/*"},
+        {"kind": "space/*"},
+        {"kind": "stream/*"},
+    ],
     "slash": [{"kind": "chat"}, {"kind": "mcp/proposal"}],
     "mew": [{"kind": "mcp/request", "payload": {"method": "tools/*"}}, {"kind": "!system/*"}],
     "absent": [{"kind": "mcp/*"}, {"kind": "chat"}],
@@ -60,22 +69,40 @@ CONFIG = Config(
     )
 )
 
-SEEDS = [
-    b"\n".join([b"M", b"D", b"S", b"W", *(who + b" " + each for each in EXAMPLES[dialect])])
-    for who, (_, dialect) in WHO.items()
-] + [
-    b"M\nD\n*d\n*m\n*d1000000\n"
-    + b"\n".join(b"!d " + each for each in EXAMPLES["meup/v0.1"])
-    + b"\n"
-    + b"\n".join(b"d " + each for each in EXAMPLES["meup/v0.1"]),
-    b"D\nM\n"
-    + b"\n".join(b"d " + each for each in EXAMPLES["meup/v0.1"][:4])
-    + b"\n-d\nM\nD 1000003\n+1000001",
-    b"D\n"
-    + b"\n".join(b"d " + each for each in EXAMPLES["meup/v0.1"] if b'proposal"' in each)
-    + b"\nW\nM\nW\n"
-    + b"\n".join(b"d " + each for each in EXAMPLES["meup/v0.1"][-3:]),
-]
+SEEDS = (
+    [
+        b"\n".join([b"M", b"D", b"S", b"W", *(who + b" " + each for each in EXAMPLES[dialect])])
+        for who, (_, dialect) in WHO.items()
+    ]
+    + [
+        b"M\nD\n*d\n*m\n*d1000000\n"
+        + b"\n".join(b"!d " + each for each in EXAMPLES["meup/v0.1"])
+        + b"\n"
+        + b"\n".join(b"d " + each for each in EXAMPLES["meup/v0.1"]),
+        b"D\nM\n"
+        + b"\n".join(b"d " + each for each in EXAMPLES["meup/v0.1"][:4])
+        + b"\n-d\nM\nD 1000003\n+1000001",
+        b"D\n"
+        + b"\n".join(b"d " + each for each in EXAMPLES["meup/v0.1"] if b'proposal"' in each)
+        + b"\nW\nM\nW\n"
+        + b"\n".join(b"d " + each for each in EXAMPLES["meup/v0.1"][-3:]),
+    ]
+    + [
+        b"\n".join(
+            [b"M", b"D", b"W", *(who + b" " + each for each in stream_examples(me, dialect)[:12])]
+            + [other + b" " + each for each in STREAM_FRAMES for other in (who, b"a", b"m")]
+        )
+        for who, (me, dialect) in WHO.items()
+        if me in STREAMING
+    ]
+    + [
+        b"D\nW\n*d\n~d\nw "
+        + stream_examples("mew", "mew/v0.4")[0]
+        + b"\n&w 300 #@@#x\n!d #@@#x\n~d\nw #@@#y\n-d\nw #@@#z\nW\nw #@@#late"
+    ]
+)
+
+MAX_FLOOD = 300
 
 MAX_STEPS = 60
 
@@ -92,6 +119,7 @@ class Listener:
         self.numbers: list[int] = []
         self.welcomed: int | None = None
         self.replayed = 0
+        self.paused = False
         self._later = later
 
     def deliver(self, packed: bytes) -> None:
@@ -134,6 +162,7 @@ class World:
         self.watchers: list[Listener] = []
         self.now = 1_000_000
         self.issued: set[str] = set()
+        self.written: dict[bytes, tuple[str, ...]] = {}
         self.journal = MemoryJournal(lambda: self.now, max_entries=20)
         self.host = self.new_host()
         self.everything = self.watch(b"")
@@ -151,13 +180,17 @@ class World:
         self.issued.add(drawn)
         return drawn
 
+    def expanded(self, frame: bytes) -> bytes:
+        """A frame with its placeholders filled in."""
+        return expanded(frame, self.host.streams.active)
+
     # --- steps ---
 
     def join(self, name: str, dialect: str, seen: bytes) -> None:
         if self.host.is_kicked(name):
             return  # the ports do not let it in
         last_seen = int(seen) if seen.isdigit() and len(seen) < 19 else None
-        form = FrameFormat(dialect, numbered=name in NUMBERED)
+        form = self.form(name, dialect)
         older = self.members.get(name)
         resumes = last_seen if form.numbered else None
         member = self.members[name] = Member(name, form, self.later, resumes)
@@ -165,6 +198,10 @@ class World:
         if older is not None:
             assert older.closed is not None
             self.look(older, NAMES)
+
+    def form(self, name: str, dialect: str) -> FrameFormat:
+        pack_frame = bytes if name in STREAMING else None
+        return FrameFormat(dialect, numbered=name in NUMBERED, pack_frame=pack_frame)
 
     def leave(self, name: str) -> None:
         member = self.members.pop(name, None)
@@ -177,7 +214,7 @@ class World:
         if self.host.is_kicked(name):
             return
         last_seen = int(seen) if seen.isdigit() and len(seen) < 19 else None
-        form = FrameFormat(dialect, numbered=name in NUMBERED)
+        form = self.form(name, dialect)
         resumes = last_seen if form.numbered else None
         observer = Member(name, form, self.later, resumes, observes=True)
         self.observers.append(observer)
@@ -189,10 +226,12 @@ class World:
     def observer_says(self, name: str, frame: bytes) -> None:
         """It is refused, and nothing is kept of it."""
         accepted, latest = self.counters.accepted, self.journal.latest("demo")
+        frames = self.counters.stream_frames
         for observer in self.observers:
             if observer.participant == name and observer.closed is None:
                 self.host.receive(observer, frame)
         assert (accepted, latest) == (self.counters.accepted, self.journal.latest("demo"))
+        assert frames == self.counters.stream_frames
 
     def watch(self, seen: bytes) -> Listener:
         listener = Listener(FrameFormat("meup/v0.1", numbered=True), self.later)
@@ -205,10 +244,19 @@ class World:
     def say(self, name: str, dialect: str, frame: bytes) -> None:
         """A frame, and what follows from it for everybody."""
         member = self.members.get(name)
-        if member is None:
+        self.note_frame(name, frame)
+        if member is None and frame[:1] == b"#":
+            self.host.streams.receive_as(name, frame)
+        elif member is None:
             self.host.receive_as(name, frame, dialect, lambda _: None)
         else:
             self.host.receive(member, frame)
+
+    def note_frame(self, name: str, frame: bytes) -> None:
+        """Note who may hear a frame of a stream, if its sender may write it."""
+        for stream in self.host.streams.active:
+            if frame.startswith(b"#%b#" % stream.id.encode()) and name in stream.writers:
+                self.written[frame] = stream.targets or tuple(NAMES)
 
     def settle(self, senders: set[str]) -> None:
         """Everything that is due happens, and everybody reads."""
@@ -244,12 +292,18 @@ class World:
         counters = self.counters
         refused = sum(counters.refused.values())
         decided = counters.accepted + counters.dropped + counters.repeated + refused
+        decided += counters.stream_frames
         assert counters.frames_in == decided, counters
 
     def look(self, listener: Listener, senders: set[str]) -> list[Envelope]:
         """Check what a member heard."""
         frames, listener.frames = listener.frames, []
-        return [self.checked(listener, frame, senders) for frame in frames]
+        for frame in frames:
+            if frame[:1] == b"#":
+                assert isinstance(listener, Member), "a reader without a name"
+                assert listener.participant in STREAMING
+                assert listener.observes or listener.participant in self.written[frame]
+        return [self.checked(listener, frame, senders) for frame in frames if frame[:1] != b"#"]
 
     def checked(self, listener: Listener, frame: bytes, senders: set[str]) -> Envelope:
         envelope = decode(frame, listener.form.dialect)
@@ -310,9 +364,10 @@ class World:
 def is_private(envelope: Envelope) -> bool:
     """Did the gateway tell this to one participant alone?
 
-    What it ends in its own name after a revocation has a recipient, too, but is for everybody.
+    What it ends in its own name after a revocation has a recipient, too, but is for everybody, and
+    so is a stream's opening.
     """
-    ends = envelope.kind in {MCP_REQUEST, MCP_WITHDRAW}
+    ends = envelope.kind in {MCP_REQUEST, MCP_WITHDRAW, STREAM_OPEN}
     return envelope.sender == GATEWAY and bool(envelope.to) and not ends
 
 
@@ -348,14 +403,23 @@ def play(data: bytes) -> None:
         elif first == b"*" and rest[:1] in WHO:
             world.observe(*WHO[rest[:1]], rest[1:].strip())
         elif first == b"!" and rest[:1] in WHO:
-            world.observer_says(WHO[rest[:1]][0], rest[2:])
+            world.observer_says(WHO[rest[:1]][0], world.expanded(rest[2:]))
+        elif first == b"~" and rest[:1] in WHO and WHO[rest[:1]][0] in world.members:
+            member = world.members[WHO[rest[:1]][0]]
+            member.paused = not member.paused
+        elif first == b"&" and rest[:1] in WHO:
+            times, _, said = rest[2:].partition(b" ")
+            number = int(times) if times.isdigit() and len(times) < 5 else 1
+            frame = world.expanded(said)[:MAX_FLOOD]
+            for _ in range(min(number, MAX_FLOOD)):
+                world.say(*WHO[rest[:1]], frame)
         elif first.lower() in WHO and first.isupper() and first != b"A":
             world.join(*WHO[first.lower()], rest)
         elif first in WHO:
             senders = {WHO[first][0]}
             if any(member.last_seen is not None for member in world.members.values()):
                 senders = set(NAMES)  # somebody may still read what it missed
-            world.say(*WHO[first], line[2:])
+            world.say(*WHO[first], world.expanded(line[2:]))
         world.settle(senders)
     restarted(world)
 

@@ -9,7 +9,7 @@ import pytest
 from meup_agent.protocol.space.fanout import Fanout
 from meup_agent.protocol.space.journal import Entry
 from tests.fuzz import connection, port, space
-from tests.fuzz.frames import EXAMPLES
+from tests.fuzz.frames import EXAMPLES, stream_examples
 from tests.fuzz.mutator import Mutator
 from tests.fuzz.targets import MAX_BYTES, NAMES, cases, target
 
@@ -60,6 +60,18 @@ def test_forged_sender_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     for forged in (b'"mew"', b'"system:gateway"'):
         with pytest.raises(AssertionError):
             space.run(b"D\nM\nd " + frame.replace(b'"dots"', forged))
+
+
+def test_frame_of_a_participant_that_may_not_write_would_be_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "meup_agent.protocol.space.streams.StreamStore.route",
+        lambda self, *_: self.active[-1],
+    )
+    opened = stream_examples("mew", "mew/v0.4")[0]
+    with pytest.raises((AssertionError, KeyError)):
+        space.run(b"D\nW\nw " + opened + b"\nd #@@#mine")
 
 
 def test_lost_envelope_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:

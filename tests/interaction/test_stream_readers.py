@@ -9,6 +9,7 @@ from meup_agent import Agent, Chat, Context, Limits, Settings, StreamReader
 from meup_agent.errors import UsageError
 from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange.stream_buffer import MAX_UNREAD_BYTES, MAX_UNREAD_FRAMES
+from meup_agent.protocol.streams import StreamOrigin, build_open
 from tests.interaction.people import Notes, lines, session_of, until
 from tests.interaction.stream_gateway import (
     close_stream,
@@ -74,6 +75,30 @@ async def test_streams_that_were_open_before_are_read_from_here_on(
         await put(end, "to-us", b"frame")
         await notes.until(b"frame")
         assert len(notes.all) == 3
+
+
+@pytest.mark.rule("8.close")
+async def test_a_close_names_its_stream_by_what_opened_it(gate: Gate, notes: Notes) -> None:
+    """Another's request under the same id is another's, before our join and after it."""
+    listed = tuple(
+        stream_of(name, f"{name}s", origin=StreamOrigin(name, "1", f"{name}-opened"))
+        for name in ("bob", "carol")
+    )
+    async with joined(gate, reading(notes), "bob", "carol", streams=listed) as (space, end):
+        for stream, id in (("late", "opened"), ("other", "2nd")):
+            said = build_open(stream_of("bob", stream))
+            more = {"to": ("bob",), "correlation": (f"request-{id}",), "id": id}
+            await end.say(kinds.STREAM_OPEN, said, sender=kinds.GATEWAY, **more)
+        await notes.until(*(f"{each} of bob" for each in ("bobs", "late", "other")))
+        for sender, about, left in (
+            ("carol", "1", ["bobs", "late", "other"]),
+            ("bob", "opened", ["bobs", "other"]),
+            ("carol", "unknown", ["bobs", "other"]),
+            ("bob", "request-2nd", ["bobs"]),
+            ("bob", "bob-opened", []),
+        ):
+            await end.say(kinds.STREAM_CLOSE, {"reason": "x"}, sender=sender, correlation=(about,))
+            await until(lambda left=left: [each.id for each in space.streams] == left)
 
 
 async def test_a_stream_without_handlers_is_read_by_its_id(gate: Gate) -> None:

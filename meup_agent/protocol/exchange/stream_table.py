@@ -41,6 +41,7 @@ from meup_agent.protocol.streams import (
     StreamInfo,
     StreamLost,
     StreamOpen,
+    StreamOrigin,
     StreamRequest,
     WriteGranted,
     WriteRevoked,
@@ -67,8 +68,6 @@ class StreamTable:
         self._of_handlers: list[StreamBuffer] = []
         self._awaited: dict[str, Callable[[StreamBuffer], None]] = {}
         self.own: Final = OwnStreams(context)
-        # The request of each stream, by which a close may name it.
-        self._names: TTLMap[str, str] = TTLMap(count=MAX_OPEN, seconds=float("inf"))
         self._requests: TTLMap[str, StreamRequest] = TTLMap(
             count=MAX_REQUESTS, seconds=REQUEST_SECONDS
         )
@@ -195,7 +194,8 @@ class StreamTable:
         if stream.id in self._open or len(self._open) >= MAX_OPEN:
             self._context.drop("duplicate", envelope, expected=True)
             return
-        self._names.put(stream.id, said.request, now)
+        origin = StreamOrigin(stream.owner, said.request, envelope.id)
+        stream = msgspec.structs.replace(stream, origin=origin)
         if stream.owner == self._context.me:
             if self.own.is_given_up(said.request, now):
                 self.own.say_close(stream.id, said.request, CANCELLED, "", now)
@@ -217,14 +217,17 @@ class StreamTable:
         """Open a stream that we have requested."""
         if "direction" not in stream.fields:
             stream = _told(stream, own.payload, own.about)
+        if stream.origin is None:
+            origin = StreamOrigin(self._context.me, own.request_id)
+            stream = msgspec.structs.replace(stream, origin=origin)
         self._open[stream.id] = stream
-        self._names.put(stream.id, own.request_id, now)
         self.own.begin(own, stream)
 
     def _announce_bare(self, stream: str, data: bytes, now: float) -> bool:
         """Begin to read a stream whose request has not come before its first frame."""
-        for request, info in self._names_of_bare():
-            if info.id == stream:
+        for info in self._bare.peek_all():
+            if info.id == stream and info.origin is not None:
+                request = info.origin.request
                 self._bare.pop(request)
                 envelope = Envelope(id=request, sender=info.owner, kind=kinds.STREAM_OPEN)
                 self._enter(info, envelope, now)
@@ -232,10 +235,6 @@ class StreamTable:
                     queue.put(data)
                 return True
         return False
-
-    def _names_of_bare(self) -> list[tuple[str, StreamInfo]]:
-        named = ((self._names.peek(info.id), info) for info in self._bare.peek_all())
-        return [(name, info) for name, info in named if name is not None]
 
     def _enter(self, stream: StreamInfo, envelope: Envelope, now: float) -> None:
         """Enter an open stream, and start the handlers that it is for."""
@@ -260,19 +259,26 @@ class StreamTable:
             queue.close()
 
     def _closed(self, said: StreamClose, text: str, now: float) -> None:
-        stream = said.stream or next(
-            (each for each in self._open if self._names.peek(each) in said.about), ""
-        )
+        stream = said.stream or self._named(said)
         self._finish(stream, StreamEnd(said.reason or COMPLETE, said.by, text), now)
+
+    def _named(self, said: StreamClose) -> str:
+        """The stream that a close names by what opened it, as our gateway reads it.
+
+        Others may take the request's id from any sender: that counts where one stream has it.
+        """
+        known = [(each.id, each.origin) for each in self.streams if each.origin is not None]
+        named = [id for id, origin in known if origin.is_named(said.by, said.about)]
+        named = named or [id for id, origin in known if origin.request in said.about]
+        return named[0] if len(named) == 1 else ""
 
     def _finish(self, stream: str, end: StreamEnd, now: float) -> None:
         """End a stream for its readers and writers."""
         info = self._open.pop(stream, None)
         if info is None:
             return
-        request = self._names.pop(stream)
-        if request is not None:
-            self._bare.pop(request)
+        if info.origin is not None:
+            self._bare.pop(info.origin.request)
         self.buffers.finish(stream, end)
         self.own.finish(stream, end, now)
 
@@ -331,8 +337,9 @@ class StreamTable:
                 if info is not None:
                     listed[info.id] = info
                 continue
-            about = info.about or before.about
-            self._replace(msgspec.structs.replace(info, about=about), now, StreamEnd(REVOKED))
+            about, origin = info.about or before.about, info.origin or before.origin
+            info = msgspec.structs.replace(info, about=about, origin=origin)
+            self._replace(info, now, StreamEnd(REVOKED))
             for reader in self.buffers.of(info.id):
                 reader.gaps += was_away
             for own in self.own.of(info.id):

@@ -237,7 +237,8 @@ class SpaceState:
 
     def route_frame(self, participant: str, frame: bytes, at: int) -> StreamInfo | Refusal:
         """The stream for which a participant sends a frame; else why it goes no further."""
-        return self.control.check_frame(participant, at) or self.streams.route(participant, frame)
+        held = self.control.check_frame(participant, at)
+        return held or self.streams.route(participant, frame, at)
 
     def _check_form(
         self, participant: str, frame: bytes, dialect: str, at: int

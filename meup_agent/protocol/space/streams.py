@@ -46,6 +46,7 @@ from meup_agent.protocol.streams import (
     StreamClose,
     StreamInfo,
     StreamMessage,
+    StreamOrigin,
     StreamRequest,
     TransferOwnership,
     build_close,
@@ -86,7 +87,6 @@ class ActiveStream:
 
     info: StreamInfo
     request: Envelope  # counts for its sender, whoever owns the stream later
-    open_id: str  # the id of its ``stream/open``
     granted: dict[str, None] = field(default_factory=dict[str, None])
     left_at: int | None = None  # the time since which its owner is away
     encoded: bytes = b""
@@ -140,12 +140,14 @@ class StreamStore:
 
     # --- frames ---------------------------------------------------------------------------
 
-    def route(self, participant: str, frame: bytes) -> StreamInfo | Refusal:
+    def route(self, participant: str, frame: bytes, at: int) -> StreamInfo | Refusal:
         """The stream that a participant writes with a frame; else why the frame goes no further."""
         # The bytes alone decide: a frame costs no decoding of its stream's id.
         end = frame.find(MARK, 1, MAX_STREAM_ID_BYTES + 2)
         stream = self._open.get(frame[1:end])
         if stream is not None and participant in stream.info.writers:
+            if stream.left_at is not None and participant == stream.info.owner:
+                stream.left_at = at  # over HTTP it writes without being present
             return stream.info
         try:
             read = read_frame(frame)
@@ -309,6 +311,7 @@ class StreamStore:
         self._opened += 1
         # With the time of the start: what was written to one of before a restart reaches no other.
         stream_id = f"stream-{self._opened}-{self._started:x}"
+        origin = StreamOrigin(request.by, envelope.id, self._new_id())
         info = StreamInfo(
             stream_id,
             request.by,
@@ -316,15 +319,16 @@ class StreamStore:
             created=rfc3339(at),
             fields=request.fields,
             about=request.about,
+            origin=origin,
         )
-        stream = ActiveStream(info, envelope.replace(), self._new_id())
+        stream = ActiveStream(info, envelope.replace())
         stream.left_at = None if request.by in self._present else at
         self._open[stream_id.encode()] = stream
         self._change(stream, request.by)
         draft = gateway_draft(
             kinds.STREAM_OPEN, build_open(stream.info), to=request.by, about=envelope.id
         )
-        return Broadcast(msgspec.structs.replace(draft, id=stream.open_id))
+        return Broadcast(msgspec.structs.replace(draft, id=origin.opened))
 
     def _problem(
         self, stream: ActiveStream, message: StreamMessage, sender: str
@@ -354,8 +358,8 @@ class StreamStore:
         if named or not isinstance(message, StreamClose):
             return self._open.get(named.encode())
         for stream in self._open.values():
-            own = stream.request.id if stream.request.sender == message.by else stream.open_id
-            if own in message.about or stream.open_id in message.about:
+            origin = stream.info.origin
+            if origin is not None and origin.is_named(message.by, message.about):
                 return stream
         return None
 

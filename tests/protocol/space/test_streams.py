@@ -9,7 +9,7 @@ from meup_agent.protocol.space.frame_relay import MAX_WAITING_BYTES
 from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.journal import MemoryJournal
 from meup_agent.protocol.space.streams import GRACE_SECONDS, MAX_WRITERS
-from meup_agent.protocol.streams import StreamFrame
+from meup_agent.protocol.streams import StreamFrame, write_frame
 from tests.properties.late_journal import File, LateJournal
 from tests.protocol.space.stream_scene import SECOND, Reader, StreamScene
 
@@ -74,6 +74,20 @@ def test_owner_has_a_time_to_come_back(scene: StreamScene) -> None:
     assert scene.readers["bob"].heard() == [
         ("stream/close", {"stream_id": stream, "reason": "owner_left"})
     ]
+    assert scene.host.streams.active == ()
+
+
+@pytest.mark.rule("8.owner_left", "8.http")
+def test_owner_that_writes_over_http_is_not_away(scene: StreamScene) -> None:
+    stream = scene.open("ann")
+    scene.leave("ann")
+    for _ in range(3):
+        scene.at += round(GRACE_SECONDS * SECOND) - 1
+        assert scene.host.streams.receive_as("ann", write_frame(stream, b"data")) is None
+        scene.host.streams.expire()
+    assert [each.id for each in scene.host.streams.active] == [stream]
+    scene.at += round(GRACE_SECONDS * SECOND)
+    scene.host.streams.expire()
     assert scene.host.streams.active == ()
 
 
