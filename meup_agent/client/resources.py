@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, cast
@@ -135,7 +136,7 @@ class ResourceVerbs(ABC):
             MeupError: As :meth:`request`.
         """
         result = await self.request(participant, "resources/read", {"uri": uri}, timeout=timeout)
-        return payloads.objects_in(payloads.as_object(result).get("contents"))
+        return _contents(uri, payloads.as_object(result))
 
     @awaited
     async def prompts(
@@ -229,3 +230,17 @@ class ResourceVerbs(ABC):
         if not is_whole:
             log.warning("the answer of %r to %s is too long, and was cut", participant, method)
         return items
+
+
+def _contents(uri: str, result: JsonObject) -> list[JsonObject]:
+    """The contents of a resource; what existing participants give without a list is one text."""
+    contents: object = result.get("contents")
+    if contents is None or isinstance(contents, list):
+        return payloads.objects_in(contents)
+    one: JsonObject = {"uri": uri}
+    if isinstance(result.get("mimeType"), str):
+        one["mimeType"] = result["mimeType"]
+    if isinstance(contents, dict) and ("text" in contents or "blob" in contents):
+        return [{**one, **cast("JsonObject", contents)}]
+    one["text"] = contents if isinstance(contents, str) else json.dumps(contents)
+    return [one]

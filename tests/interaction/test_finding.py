@@ -341,6 +341,31 @@ async def test_a_template_that_is_gone_gives_its_resources_to_nobody(
 
 
 @IN_MEMORY
+@pytest.mark.parametrize(
+    ("result", "read"),
+    [
+        (
+            {"contents": "rain", "mimeType": "text/plain"},
+            {"mimeType": "text/plain", "text": "rain"},
+        ),
+        ({"contents": {"blob": "AA=="}}, {"blob": "AA=="}),
+        ({"contents": {"a": [1]}}, {"text": '{"a": [1]}'}),
+    ],
+)
+async def test_contents_that_existing_participants_give_without_a_list_are_read(
+    meeting: Meeting, notes: Notes, result: dict[str, Any], read: dict[str, Any]
+) -> None:
+    agent = Agent("tools")
+
+    @agent.on_request("resources/read")
+    async def answer(request: Request) -> dict[str, Any]:
+        return {"uri": request.params["uri"], **result}
+
+    async with gathered(meeting, agent, "second") as (_, space):
+        assert await space.read_resource("tools", "notes://1") == [{"uri": "notes://1", **read}]
+
+
+@IN_MEMORY
 async def test_a_handler_calls_by_name(meeting: Meeting, notes: Notes) -> None:
     bot = Agent("second")
 

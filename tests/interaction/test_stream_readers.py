@@ -5,7 +5,7 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent, Chat, Context, Limits, Settings, StreamReader
+from meup_agent import Agent, Chat, Context, Limits, Settings, Space, StreamReader
 from meup_agent.errors import UsageError
 from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange.stream_buffer import MAX_UNREAD_BYTES, MAX_UNREAD_FRAMES
@@ -86,9 +86,14 @@ async def test_a_close_names_its_stream_by_what_opened_it(gate: Gate, notes: Not
     )
     async with joined(gate, reading(notes), "bob", "carol", streams=listed) as (space, end):
         for stream, id in (("late", "opened"), ("other", "2nd")):
-            said = build_open(stream_of("bob", stream))
-            more = {"to": ("bob",), "correlation": (f"request-{id}",), "id": id}
-            await end.say(kinds.STREAM_OPEN, said, sender=kinds.GATEWAY, **more)
+            await end.say(
+                kinds.STREAM_OPEN,
+                build_open(stream_of("bob", stream)),
+                sender=kinds.GATEWAY,
+                id=id,
+                to=("bob",),
+                correlation=(f"request-{id}",),
+            )
         await notes.until(*(f"{each} of bob" for each in ("bobs", "late", "other")))
         for sender, about, left in (
             ("carol", "1", ["bobs", "late", "other"]),
@@ -98,7 +103,11 @@ async def test_a_close_names_its_stream_by_what_opened_it(gate: Gate, notes: Not
             ("bob", "bob-opened", []),
         ):
             await end.say(kinds.STREAM_CLOSE, {"reason": "x"}, sender=sender, correlation=(about,))
-            await until(lambda left=left: [each.id for each in space.streams] == left)
+            await until_open(space, left)
+
+
+async def until_open(space: Space, ids: list[str]) -> None:
+    await until(lambda: [each.id for each in space.streams] == ids)
 
 
 async def test_a_stream_without_handlers_is_read_by_its_id(gate: Gate) -> None:
