@@ -117,7 +117,9 @@ class OwnStreams:
         own.finish(end)
         if not own.request_id or own.stream.owner != self._context.me:
             return None
-        self.say_close(own.stream.id, own.request_id, reason, text, now)
+        origin = own.stream.origin
+        opened = origin.opened if origin is not None else ""
+        self.say_close(own.stream.id, opened or own.request_id, reason, text, now)
         return end
 
     def finish(self, stream: str, end: StreamEnd, now: float) -> None:
@@ -168,8 +170,8 @@ class OwnStreams:
                 self._request(own, now)
         return found
 
-    def say_close(self, stream: str, request: str, reason: str, text: str, now: float) -> None:
-        """Close a stream of ours for all."""
+    def say_close(self, stream: str, opened: str, reason: str, text: str, now: float) -> None:
+        """Close a stream of ours for all; existing readers know it by its ``stream/open``."""
         payload = build_close(stream, reason)
         sent = self._context.envelope_sender.send(
             kinds.STREAM_CLOSE,
@@ -177,7 +179,7 @@ class OwnStreams:
             now=now,
             # Behind the frames that were sent before, and never left out.
             priority=Priority.ANSWER,
-            correlation=(request,),
+            correlation=(opened,),
         )
         # Others may have ended it first: then the gateway's refusal is no news.
         self._given_up.put(sent.id, True, now)

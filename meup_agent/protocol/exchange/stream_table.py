@@ -198,7 +198,7 @@ class StreamTable:
         stream = msgspec.structs.replace(stream, origin=origin)
         if stream.owner == self._context.me:
             if self.own.is_given_up(said.request, now):
-                self.own.say_close(stream.id, said.request, CANCELLED, "", now)
+                self.own.say_close(stream.id, envelope.id, CANCELLED, "", now)
                 return
             own = self.own.answered(said.request)
             if own is not None:

@@ -380,7 +380,8 @@ class StreamStore:
         for stream in list(streams):
             self._remove(stream)
             told = build_close(stream.id, reason)
-            draft = gateway_draft(kinds.STREAM_CLOSE, told, about=stream.request.id)
+            about = stream.info.origin.opened if stream.info.origin is not None else ""
+            draft = gateway_draft(kinds.STREAM_CLOSE, told, about=about)
             then.append(Broadcast(draft, closes=stream.id))
         return then
 
