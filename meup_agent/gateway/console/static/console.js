@@ -108,10 +108,12 @@
 
   // --- keys ---
   let armed = 0;
-  const isSeen = () => { const call = $("#call"); return !call || (call.scrollHeight <= call.clientHeight + 4) || call.dataset.seen; };
-  document.addEventListener("scroll", (event) => {
-    const call = event.target;
-    if (call.id === "call" && call.scrollTop + call.clientHeight >= call.scrollHeight - 4) call.dataset.seen = "yes";
+  // Its last line has been on the screen.
+  const endIsShown = (call) => call.scrollTop + call.clientHeight >= call.scrollHeight - 4 && call.getBoundingClientRect().bottom <= innerHeight + 4;
+  const isSeen = () => { const call = $("#call"); return !call || call.dataset.seen || endIsShown(call); };
+  document.addEventListener("scroll", () => {
+    const call = $("#call");
+    if (call && endIsShown(call)) call.dataset.seen = "yes";
   }, true);
   function step(by) {
     const rows = all("#queue a"), at = rows.findIndex((each) => each.hasAttribute("aria-current"));
