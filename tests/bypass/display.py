@@ -10,6 +10,7 @@ from meup_agent import Agent, Proposal
 from meup_agent.approval import Inbox
 from meup_agent.cli.inbox.card import Card
 from meup_agent.cli.inbox.rows import CardRow
+from meup_agent.cli.inbox.screen import InboxApp
 from meup_agent.cli.render import escape
 from tests.bypass.incident import incident
 from tests.bypass.place import Place, attempt
@@ -87,3 +88,37 @@ async def truncated_command(place: Place) -> None:
                 await inbox.approve(item)
             else:
                 await inbox.reject(item, "unsafe")
+
+
+def _take_keys_at_once(place: Place) -> None:
+    """Switch off: a key decides what came on the screen in the moment before."""
+    place.patch.setattr("meup_agent.cli.inbox.screen.GUARD_SECONDS", 0.0)
+
+
+@incident(
+    "A key that was meant for something else approves",
+    link="https://github.com/anthropics/claude-code/issues/37955",
+    date="2026-03-23",
+    said="The modal appears and immediately accepts the next keystroke as a response",
+    there="The question came up under the fingers of a person who was typing something else.",
+    here=(
+        "Keys that decide do nothing in the first moments after the screen has changed by itself,"
+        " and what leaves stays on it: the next proposal never slides under a finger."
+    ),
+    off=_take_keys_at_once,
+    also=(
+        "https://github.com/anthropics/claude-code/issues/33988",
+        "https://github.com/openai/codex/issues/31037",
+    ),
+)
+async def key_for_another(place: Place) -> None:
+    async with place.joined("reviewer", "agent") as (reviewer, agent):
+        async with Inbox(reviewer) as inbox, anyio.create_task_group() as tasks:
+            app = InboxApp(inbox, clock=lambda: 0.0)  # no time passes after it has come
+            async with app.run_test() as pilot:
+                tasks.start_soon(attempt, agent.call("tools", "delete", {"path": "prod.db"}))
+                await until(lambda: app.current is not None)
+                await inbox.settle()
+                await pilot.press("a", "y")
+                for item in inbox.items:
+                    await inbox.reject(item, "unsafe")

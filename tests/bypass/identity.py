@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import httpx
 
+from meup_agent.approval import Reviewer
+from meup_agent.approval.voting import Vote, VoteCount
 from meup_agent.gateway.auth import Identity, Tokens
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import encode
@@ -85,6 +87,45 @@ async def approver_by_claim(place: Place) -> None:
         await agent.transport.send(encode(forged, "meup/v0.1"))
         await agent.say(kinds.CHAT, {"message": "well?"}, id="c1")
         await agent.hear(lambda e: e.id == "c1")
+
+
+def _count_every_vote(place: Place) -> None:
+    """Switch off: each vote is one more, whoever gives it."""
+
+    def cast(self: VoteCount, voter: str, vote: Vote, explanation: str = "") -> VoteCount:
+        del voter, explanation
+        free = next(each for each in self.among if each not in self.votes)
+        return VoteCount(self.proposer, self.of, self.among, {**self.votes, free: vote})
+
+    place.patch.setattr(VoteCount, "cast", cast)
+
+
+@incident(
+    "One approver counts as two",
+    link="https://github.com/superplanehq/superplane/issues/1785",
+    date="2026-01-23",
+    said="`John Doe` should not be able to approve second time",
+    there="Two approvals were asked for, and one person could give both.",
+    here=(
+        "A vote is its voter's, by the token: each has one, and a second vote takes the place of"
+        " the first. The proposer's never counts."
+    ),
+    off=_count_every_vote,
+    also=("https://github.com/alphaonedev/ai-memory-mcp/issues/1787",),
+)
+async def one_counts_as_two(place: Place) -> None:
+    path = place.folder / "policy.yaml"
+    path.write_text("rules: [quorum: {tool: delete, of: 2, among: [second, bystander]}]", "utf-8")
+    connector, token = place.meeting.connector("reviewer"), place.meeting.token("reviewer")
+    async with (
+        place.joined("second", "agent") as (second, agent),
+        Reviewer(path).join(connector, token=token),
+        agent.propose("tools", "delete", {"path": "prod.db"}, to="reviewer") as proposal,
+    ):
+        about_it = {"proposal": proposal.id, "proposer": "agent"}
+        for vote in ("approve", "approve", "reject"):
+            await attempt(second.call("reviewer", "vote", {**about_it, "vote": vote}))
+        await attempt(proposal.outcome())
 
 
 def _let_fulfill_own(place: Place) -> None:

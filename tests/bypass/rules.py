@@ -14,6 +14,7 @@ from meup_agent.approval.policy import PolicyDecision
 from meup_agent.approval.rules import RULES, Verdict
 from meup_agent.errors import ConfigurationError, MeupError
 from meup_agent.mcp.pin import ToolLock
+from meup_agent.protocol.capability import glob
 from tests.bypass.incident import incident
 from tests.bypass.place import Place, attempt
 from tests.mcp.bridge.stage import BRIDGE, bridged, stdio
@@ -100,6 +101,62 @@ async def check_raises(place: Place) -> None:
     async with place.joined(reviewer, "agent") as (_, agent):
         with anyio.move_on_after(0.5):
             await attempt(agent.call("tools", "delete", {"path": "prod.db"}))
+
+
+def _read_paths_as_text(place: Place) -> None:
+    """Switch off: a pattern takes what begins as it does, whatever steps follow."""
+    place.patch.setattr(glob, "_tree", lambda root: lambda text, _: text.startswith(f"{root}/"))
+
+
+@incident(
+    "A path leaves the allowed folder by its dots",
+    link="https://github.com/grandamenium/cortextos/pull/594",
+    date="2026-06-04",
+    said="was defeated by `../` traversal",
+    there="Paths that began with an allowed folder were allowed, wherever they led.",
+    here=(
+        "No wildcard of a pattern matches a step `..`, nor a name that begins with a dot: what"
+        " leaves the folder matches no rule about it, and people are asked."
+    ),
+    off=_read_paths_as_text,
+)
+async def path_leaves_folder(place: Place) -> None:
+    reviewer = Agent("reviewer")
+    reviewer.use(Policy([AllowRule("read", arguments={"path": "handbook/**"})]))
+    async with place.joined(reviewer, "agent") as (_, agent):
+        with anyio.move_on_after(0.3):
+            await attempt(agent.call("tools", "read", {"path": "handbook/../../etc/passwd"}))
+
+
+@incident(
+    "A link in the allowed folder leads out of it",
+    link="https://github.com/langchain-ai/deepagentsjs/issues/633",
+    date="2026-07-01",
+    said="an intermediate symlinked directory bypasses `allow`/`deny` rules",
+    there="A rule looked at the path as it was written; the file system followed a link in it.",
+    here=(
+        "Nothing stops it: a rule sees the text of a path and no file system. Let the tool resolve"
+        " its paths, and refuse what leads out of the folders that it may touch."
+    ),
+    off=None,
+)
+async def link_leads_out(place: Place) -> None:
+    outside = place.folder / "secrets"
+    outside.mkdir()
+    (outside / "key").write_text("the key", "utf-8")
+    (place.folder / "handbook").mkdir()
+    (place.folder / "handbook" / "more").symlink_to(outside, target_is_directory=True)
+    owner = Agent("other")
+
+    @owner.tool
+    async def read(path: str) -> str:
+        place.ran.append(f"read {(place.folder / path).read_text('utf-8')}")
+        return "done"
+
+    reviewer = Agent("reviewer")
+    reviewer.use(Policy([AllowRule("read", arguments={"path": "handbook/**"})]))
+    async with place.joined(owner, reviewer, "agent") as (*_, agent):
+        await attempt(agent.call("other", "read", {"path": "handbook/more/key"}))
 
 
 def _by_name_alone(place: Place) -> None:
