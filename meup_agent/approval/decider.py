@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import anyio
 import msgspec
 
+from meup_agent.approval.near_misses import Surroundings, find_near_miss
 from meup_agent.approval.policy import History, Policy, PolicyDecision
 from meup_agent.approval.rules import TOOL_CALL, QuorumRule, Verdict
 from meup_agent.client.explanations import allowed_words
@@ -47,6 +48,7 @@ class Shown(NamedTuple):
     call: Call
     problem: str = ""  # for which it is rejected, before any rule
     doubt: str = ""  # for which it is not allowed without people
+    around: Surroundings = Surroundings()
 
 
 class Decider:
@@ -137,8 +139,13 @@ class Decider:
         history = History() if again else self._histories.setdefault(space, History())
         decision = policy.decide(shown.call, proposer, history, at)
         history.record(decision, at)
-        if decision.verdict is Verdict.ALLOW and shown.doubt:
-            return msgspec.structs.replace(decision, verdict=Verdict.ASK, why=shown.doubt)
+        if decision.verdict is Verdict.ALLOW:
+            doubt = shown.doubt
+            if not doubt and decision.number is not None:
+                before = decision.number
+                doubt = find_near_miss(policy, before, shown.call, proposer, shown.around)
+            if doubt:
+                return msgspec.structs.replace(decision, verdict=Verdict.ASK, why=doubt)
         if decision.verdict is Verdict.QUORUM and shown.call.target is None:
             why = "it does not say who should carry it out, and votes are about one executor"
             return msgspec.structs.replace(
@@ -175,7 +182,11 @@ class Decider:
             return Shown(call, problem=f"{target!r} has no tool {call.name[:64]!r}.")
         if len(described) > 1:
             return Shown(call, doubt="several tools have its name")
-        return self._checked(call, target, described[0].get("inputSchema"))
+        schema = described[0].get("inputSchema")
+        names = frozenset(str(each.get("name")) for each in tools)
+        arguments = frozenset(as_object(as_object(schema).get("properties")))
+        around = Surroundings(names, arguments, frozenset(present))
+        return self._checked(call, target, schema)._replace(around=around)
 
     def _checked(self, call: Call, target: str, schema: object) -> Shown:
         checker = self._checker(target, call.name, schema)

@@ -124,9 +124,29 @@ def _read_rule(given: object, place: str) -> PolicyRule:
         name = str(key)
         values[name] = _seconds(value, f"{place}.{name}") if name in _SPANS else value
     try:
-        return made(**values)
+        rule = made(**values)
     except ConfigurationError as error:
         raise ConfigurationError(f"{place}.{error}") from None
+    if rule.arguments is not None and (name := _without_value(rule.arguments)):
+        raise ConfigurationError(
+            f"{place}.arguments.{name}: has no value; write one, or take the key out"
+        )
+    return rule
+
+
+def _without_value(given: object) -> str:
+    """The key of an object that has no value, as where its colon was forgotten."""
+    if isinstance(given, list | tuple):
+        found = (_without_value(each) for each in cast("Sequence[object]", given))
+        return next((each for each in found if each), "")
+    if not isinstance(given, Mapping):
+        return ""
+    for key, value in cast("Mapping[object, object]", given).items():
+        if value is None:
+            return str(key)
+        if inner := _without_value(value):
+            return f"{key}.{inner}"
+    return ""
 
 
 def document_of(rule: PolicyRule) -> dict[str, Any]:

@@ -8,6 +8,7 @@ than its author meant would decide in silence.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -77,6 +78,8 @@ class PolicyRule:
             given: object = getattr(self, key)
             if given is not None:
                 _check_texts(given, key)
+        if self.tool is not None:
+            _check_tools([self.tool] if isinstance(self.tool, str) else self.tool)
         if self.arguments is not None:
             _check_arguments(self.arguments)
         if self.name is not None:
@@ -234,6 +237,8 @@ RULES: Final[Mapping[str, type[PolicyRule]]] = {
 
 # --- checks ---
 
+_NOT_IN_NAMES: Final = re.compile(r"[\s\"']")
+
 
 def suggest(name: str, known: Sequence[str]) -> str:
     """Advice about a name that means nothing, from names that do."""
@@ -272,6 +277,17 @@ def _check_texts(given: object, key: str) -> None:
     for item in cast("Sequence[object]", each):
         if not isinstance(item, str) or not item.strip():
             raise ConfigurationError(f"{key}: expected a text; put it in quotes")
+
+
+def _check_tools(patterns: Sequence[str]) -> None:
+    """Patterns of tools: no name of MCP has these, and a comma or a quote was forgotten."""
+    for each in patterns:
+        found = None if each.startswith(("/", "!/")) else _NOT_IN_NAMES.search(each)
+        if found is not None:
+            raise ConfigurationError(
+                f"tool: {each!r} has {found[0]!r} in it, which no tool's name has; put a comma"
+                " between two patterns, and write ? for any character"
+            )
 
 
 def _check_arguments(given: object) -> None:

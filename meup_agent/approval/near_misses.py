@@ -1,0 +1,173 @@
+"""Near misses: rules that would have held a call back, were one of their names written otherwise.
+
+A rule that names a tool, a participant or an argument which is not there, and which differs from
+one that is there by a letter, is more probably mistyped than about another one. An allow that
+comes behind it is not believed: people decide.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import Enum
+from functools import lru_cache
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from meup_agent.approval.rules import AllowRule
+from meup_agent.errors import printable
+from meup_agent.protocol.capability.glob import StringMatch, compile_glob, is_glob
+from meup_agent.protocol.capability.work import WorkBudget
+
+if TYPE_CHECKING:
+    from meup_agent.approval.policy import Policy
+    from meup_agent.approval.rules import Pattern, PolicyRule
+    from meup_agent.protocol.payloads import Call
+
+LEAST_CHARS: Final = 3
+"""Characters of a name that is compared: of two letters most are one letter apart."""
+
+_WILDCARDS: Final = re.compile(r"[*?\\]+|\[.+\]|\{.+\}")
+
+
+class Surroundings(NamedTuple):
+    """The names that are there, with which those of a rule are compared.
+
+    Attributes:
+        tools: The tools of the call's executor.
+        arguments: The arguments that the schema of the called tool names.
+        participants: The participants that are present.
+    """
+
+    tools: Collection[str] = ()
+    arguments: Collection[str] = ()
+    participants: Collection[str] = ()
+
+
+class _Fit(Enum):
+    HIT = "hit"  # or perhaps
+    NEAR = "near"
+    MISS = "miss"
+
+
+def find_near_miss(
+    policy: Policy, before: int, call: Call, proposer: str, around: Surroundings
+) -> str:
+    """The first rule that nearly holds a call back, in words; empty: there is none.
+
+    Args:
+        policy: The policy.
+        before: The number of the rule that allows the call.
+        call: The call.
+        proposer: Its proposer.
+        around: The names that are there.
+    """
+    for name, rule in zip(policy.names[:before], policy.rules, strict=False):
+        if not isinstance(rule, AllowRule):
+            wrong = _wrong_name(rule, call, proposer, around)
+            if wrong:
+                return (
+                    f"the rule {name} is before it, and names {printable(wrong[:64])!r}, which is"
+                    " not there; perhaps it is mistyped"
+                )
+    return ""
+
+
+def _wrong_name(rule: PolicyRule, call: Call, proposer: str, around: Surroundings) -> str:
+    near = ""
+    for given, name, known in (
+        (rule.tool, call.name, around.tools),
+        (rule.target, call.target, around.participants),
+        (rule.proposer, proposer, around.participants),
+    ):
+        if given is None:
+            continue
+        fit, pattern = _compare(given, name or "", known)
+        if fit is _Fit.MISS or (fit is _Fit.NEAR and near):
+            return ""
+        near = near or pattern
+    return near or _wrong_argument(rule.arguments, around.arguments)
+
+
+def _compare(given: Pattern, name: str, known: Collection[str]) -> tuple[_Fit, str]:
+    """The best fit of some patterns with a name, and the one that is near it."""
+    near = ""
+    for pattern in [given] if isinstance(given, str) else given:
+        if pattern.startswith(("!", "/")):
+            return _Fit.HIT, ""  # no name that could be mistyped
+        if _is_match(pattern, name):
+            return _Fit.HIT, ""
+        is_there = any(_is_match(pattern, each) for each in known)
+        if not is_there and _is_near(pattern, name):
+            near = pattern
+    return (_Fit.NEAR, near) if near else (_Fit.MISS, "")
+
+
+@lru_cache(maxsize=1024)
+def _matcher(pattern: str) -> StringMatch:
+    return compile_glob(pattern)[0]
+
+
+def _is_match(pattern: str, name: str) -> bool:
+    return _matcher(pattern)(name, WorkBudget(name)) if is_glob(pattern) else pattern == name
+
+
+def _is_near(pattern: str, name: str) -> bool:
+    """True if a pattern that does not match a name would, with one letter otherwise."""
+    if not is_glob(pattern):
+        # The star of `write_*` may be lost, or be another letter.
+        cut = [each for each in (pattern, pattern[:-1]) if each and not each[-1].isalnum()]
+        return is_one_off(pattern, name) or any(_begins(name, each) for each in cut)
+    head, *_, tail = _WILDCARDS.split(pattern)
+    if len(tail) > 1:
+        ends = is_one_off(tail, name[-len(tail) :]) and _begins(name, head)
+        return ends or (name.endswith(tail) and _begins_nearly(name, head))
+    return _begins(name, head) or _begins_nearly(name, head)
+
+
+def _begins(name: str, head: str) -> bool:
+    return len(head) >= LEAST_CHARS and name.startswith(head)
+
+
+def _begins_nearly(name: str, head: str) -> bool:
+    sizes = range(len(head) - 1, len(head) + 2)
+    return any(is_one_off(head, name[:size]) for size in sizes if size > 0)
+
+
+def _wrong_argument(given: Mapping[str, Any] | Sequence[Any] | None, known: Collection[str]) -> str:
+    """The name of an argument that the tool has not, near one that it has."""
+    if given is None:
+        return ""
+    several: Iterable[Any] = [given] if isinstance(given, Mapping) else given
+    for each in several:
+        for key in each:
+            others = (name for name in known if name not in each)
+            if key not in known and any(is_one_off(key, name) for name in others):
+                return str(key)
+    return ""
+
+
+def is_one_off(one: str, other: str) -> bool:
+    """True if two names differ by a letter that is missing, too many or another, or by its case.
+
+    Or by two that changed places. Digits number names of one kind, and are no mistypes of others.
+    """
+    if one == other or min(len(one), len(other)) < LEAST_CHARS:
+        return False
+    if one.casefold() == other.casefold():
+        return True
+    if abs(len(one) - len(other)) > 1:
+        return False
+    start = _common(one, other)
+    one, other = one[start:], other[start:]
+    end = _common(one[::-1], other[::-1])
+    one, other = one[: len(one) - end], other[: len(other) - end]
+    if len(one) <= 1 and len(other) <= 1:
+        return not (one.isdigit() and other.isdigit())
+    return len(one) == 2 and one == other[::-1]
+
+
+def _common(one: str, other: str) -> int:
+    """The number of characters with which both begin."""
+    pairs = enumerate(zip_longest(one, other))
+    return next((at for at, (a, b) in pairs if a != b), len(one))

@@ -1,0 +1,188 @@
+"""A mistyped rule never approves: no changed letter of a file lets pass what it held back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from meup_agent import Agent
+from meup_agent.approval import AllowRule, AskRule, DenyRule, LimitRule, Policy, Verdict
+from meup_agent.approval.near_misses import Surroundings, find_near_miss, is_one_off
+from meup_agent.approval.policy import History
+from meup_agent.approval.policy_file import parse_yaml, read_policy
+from meup_agent.approval.rules import PolicyRule
+from meup_agent.errors import ConfigurationError
+from meup_agent.protocol.payloads import META, TARGET, Call
+from tests.effort import scaled
+from tests.interaction.people import InMemory, join, until
+
+TEXT = """rules:
+  - deny:  {tool: "shell_rm", reason: policy, explain: "no"}
+  - deny:
+      tool: shell_dd
+      target: tools
+  - ask:   {tool: [shell_mv, "shell_cp"], ttl: 10m, remind: 2m}
+  - deny:  {tool: "write_*", arguments: {path: "etc/**"}}
+  - deny:  {tool: "call_*", proposer: guest}
+  - quorum: {tool: deploy_all, of: 2, among: [lead, security], never: proposer}
+"""
+"""Rules that hold calls back, each of which an allow behind it would let pass."""
+
+ALLOWS = """  - allow: {tool: ["shell_*", "deploy_*", "call_*"]}
+  - allow: {tool: write_file, arguments: {path: "**"}, target: tools}
+"""
+
+HELD = [
+    ("guest", "shell_rm", {}),
+    ("bot", "shell_dd", {}),
+    ("bot", "shell_mv", {}),
+    ("bot", "shell_cp", {}),
+    ("bot", "write_file", {"path": "etc/x"}),
+    ("guest", "call_home", {}),
+    ("bot", "deploy_all", {}),
+]
+AROUND = Surroundings(
+    tools=frozenset({"shell_ls", *(tool for _, tool, _ in HELD)}),
+    arguments=frozenset({"path"}),
+    participants=frozenset({"tools", "guest", "bot", "lead", "security"}),
+)
+
+
+def is_let_pass(policy: Policy, proposer: str, call: Call, around: Surroundings = AROUND) -> bool:
+    """True if a call is carried out, as a decider would."""
+    found = policy.decide(call, proposer, History())
+    if found.verdict is not Verdict.ALLOW or found.number is None:
+        return False
+    return not find_near_miss(policy, found.number, call, proposer, around)
+
+
+def call_of(tool: str, arguments: dict[str, str], target: str = "tools") -> Call:
+    return Call("tools/call", {"name": tool, "arguments": arguments, META: {TARGET: target}})
+
+
+PLACES = [
+    at
+    for at in range(len(TEXT))
+    # Which folder is held back, no list tells; with another one it is another rule.
+    if not -1 <= at - TEXT.index('"etc/**"') < len('"etc/**"')
+]
+LETTERS = " \"':-[]{}xyz17\n&|>\t@%"
+"""No sign of a comment or of patterns, and no comma, which makes two names of one."""
+
+
+@settings(max_examples=scaled(800))
+@given(st.sampled_from(PLACES), st.sampled_from(["lose", "put", "replace", "swap"]), st.data())
+@example(TEXT.index("rm"), "replace", None)
+def test_no_changed_letter_lets_pass_what_was_held_back(
+    at: int, how: str, data: st.DataObject | None
+) -> None:
+    letter = "n" if data is None else data.draw(st.sampled_from(LETTERS))
+    new = {"lose": "", "put": letter + TEXT[at], "replace": letter}.get(
+        how, TEXT[at : at + 2][::-1]
+    )
+    text = TEXT[:at] + new + TEXT[at + 1 + (how == "swap") :] + ALLOWS
+    try:
+        policy = read_policy(parse_yaml(text.encode()))
+    except ConfigurationError:
+        return
+    for proposer, tool, arguments in HELD:
+        assert not is_let_pass(policy, proposer, call_of(tool, arguments)), (tool, text)
+
+
+def test_as_it_was_written_it_holds_back_and_lets_pass() -> None:
+    policy = read_policy(parse_yaml((TEXT + ALLOWS).encode()))
+    for proposer, tool, arguments in HELD:
+        assert not is_let_pass(policy, proposer, call_of(tool, arguments))
+    assert is_let_pass(policy, "bot", call_of("shell_ls", {}))
+    assert is_let_pass(policy, "bot", call_of("write_file", {"path": "docs/x"}))
+
+
+@pytest.mark.parametrize(
+    ("rule", "is_near"),
+    [
+        (DenyRule("delete_fil"), True),
+        (AskRule("Delete_File"), True),
+        (DenyRule("delete_file2"), True),
+        (DenyRule("delete_user"), False),
+        (DenyRule("delete_fles"), False),  # is there
+        (DenyRule("delte_*"), True),
+        (DenyRule("delete_"), True),
+        (DenyRule("delete_x"), True),
+        (DenyRule("delete_*%"), True),
+        (DenyRule("delete_*_all"), False),
+        (DenyRule("delete_*ile"), True),
+        (DenyRule("delete_*fila"), True),
+        (DenyRule("delte_*file"), True),
+        (DenyRule("delete_f*", arguments={"pth": "x"}), True),
+        (DenyRule("delete_f*", arguments={"path": "x"}), False),
+        (DenyRule("delete_f*", arguments=[{"path": "x"}, {"paht": "x"}]), True),
+        (DenyRule("delete_*", target="tool"), True),
+        (DenyRule("delete_*", target="other"), False),  # another participant's
+        (DenyRule("delete_fil", target="tool"), False),  # two letters
+        (LimitRule("delete_fil", count=1, every=60.0), True),
+        (DenyRule("/^delete_fil$/"), False),
+        (AllowRule("delete_fil"), False),
+    ],
+)
+def test_what_is_nearly_held_back_is_not_let_pass(rule: PolicyRule, is_near: bool) -> None:
+    around = Surroundings(
+        frozenset({"delete_file", "delete_fles"}), frozenset({"path"}), frozenset({"tools", "bot"})
+    )
+    policy = Policy([rule, AllowRule("delete_*")])
+    call = call_of("delete_file", {"path": "y"})
+    assert is_let_pass(policy, "bot", call, around) is not is_near
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        ("", "", False),
+        ("rm", "rn", False),
+        ("abc", "abd", True),
+        ("abc", "abcd", True),
+        ("abcd", "bcd", True),
+        ("abcd", "acbd", True),
+        ("abcd", "cbad", False),
+        ("abcd", "abcd", False),
+        ("abcd", "abce9", False),
+        ("aaa", "aaaa", True),
+        ("tool1", "tool2", False),
+        ("tool", "tool2", True),
+        ("tool", "TOOL", True),
+    ],
+)
+def test_one_off(one: str, other: str, said: bool) -> None:
+    assert is_one_off(one, other) is said
+    assert is_one_off(other, one) is said
+
+
+@pytest.mark.parametrize("tool", ["shell_mv shell_cp", 'shell_rm"', "'shell_rm", ["a", "b\tc"]])
+def test_no_pattern_of_tools_has_what_no_name_has(tool: str | list[str]) -> None:
+    with pytest.raises(ConfigurationError, match="put a comma between two patterns"):
+        DenyRule(tool)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_people_decide_what_is_nearly_held_back(
+    caplog: pytest.LogCaptureFixture, anyio_backend: str
+) -> None:
+    meeting, ran = InMemory(), list[str]()
+    tools, reviewer = Agent("tools"), Agent("reviewer")
+
+    @tools.tool
+    async def shell_rm(path: str) -> None:
+        ran.append(path)
+
+    @tools.tool
+    async def shell_ls(path: str) -> None:
+        ran.append(path)
+
+    reviewer.use(Policy([DenyRule("shell_rn"), AllowRule("shell_*")]))
+    caplog.set_level("INFO", "meup_agent.approval")
+    async with join(meeting, tools), join(meeting, reviewer), join(meeting, "proposer") as space:
+        async with space.propose("tools", "shell_rm", {"path": "a"}):
+            await until(lambda: "perhaps it is mistyped" in caplog.text)
+        await space.call("tools", "shell_ls", {"path": "b"})
+    assert ran == ["b"]
