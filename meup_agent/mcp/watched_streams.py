@@ -7,6 +7,8 @@ it asked, and the reason of a cancellation, for which the SDK has fixed words.
 
 from __future__ import annotations
 
+import logging
+import re
 from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -14,6 +16,7 @@ import anyio
 import mcp_types as types
 from mcp.shared.message import SessionMessage
 
+from meup_agent.errors import printable
 from meup_agent.mcp.server_asks import ASK_METHODS, current_call
 from meup_agent.protocol import kinds
 
@@ -33,6 +36,17 @@ without reading would have them without an end."""
 
 MAX_REASON_CHARS: Final = 500
 """Characters of a reason that a server is told."""
+
+
+FIRST_REVISION: Final = "2024-11-05"
+"""Of MCP. Servers written by hand for existing spaces name versions of their own, as ``0.1.0``,
+and their bridges look at none; a revision of a later date than ours stays refused."""
+
+MAX_VERSION_CHARS: Final = 40
+
+_REVISION: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+log = logging.getLogger("meup_agent.mcp")
 
 
 class Traffic:
@@ -56,6 +70,7 @@ class Traffic:
         self.session_lost = False
         self._asked: OrderedDict[types.RequestId, dict[str, Any]] = OrderedDict()
         self._listing: set[types.RequestId] = set()
+        self._greeting: types.RequestId | None = None
         self._open: Counter[types.RequestId] = Counter()
 
     def take_asked(self, request_id: types.RequestId) -> dict[str, Any]:
@@ -84,8 +99,22 @@ class Traffic:
             self._listing.discard(message.id)
             # Before the session validates it, which takes a list as a whole or not at all.
             await self._clean(message.result)
+        elif isinstance(message, types.JSONRPCResponse) and message.id == self._greeting:
+            self._greeting = None
+            self._read_version(message.result)
         elif isinstance(message, types.JSONRPCNotification) and message.method == kinds.CANCELLED:
             self.settled((message.params or {}).get("requestId"))
+
+    def _read_version(self, result: dict[str, Any]) -> None:
+        """Take a server that names no revision of MCP for one of the first."""
+        version = result.get("protocolVersion")
+        if isinstance(version, str) and not _REVISION.fullmatch(version):
+            log.warning(
+                "an MCP server says the revision %r, which MCP never had; taken for %s",
+                printable(version[:MAX_VERSION_CHARS]),
+                FIRST_REVISION,
+            )
+            result["protocolVersion"] = FIRST_REVISION
 
     def settled(self, request_id: object) -> None:
         """Note that a request of the server is answered, or that the server cancelled it."""
@@ -100,6 +129,8 @@ class Traffic:
         if isinstance(message, types.JSONRPCRequest):
             if message.method == "tools/list":
                 self._listing.add(message.id)
+            elif message.method == "initialize":
+                self._greeting = message.id
         elif isinstance(message, types.JSONRPCNotification) and message.method == kinds.CANCELLED:
             call = current_call.get()
             if call is not None and call.reason is not None:

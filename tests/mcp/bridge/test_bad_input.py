@@ -48,6 +48,15 @@ async def test_a_call_in_each_revision_byte_by_byte(revision: str, log_lines: Lo
     assert version == (revision if modern else None)
 
 
+async def test_a_server_that_names_no_revision_of_mcp_is_spoken_with(log_lines: LogLines) -> None:
+    """Those of existing spaces name versions of their own, which their bridges do not look at."""
+    async with bridged(stdio("scripted", "0.1.0")) as stage:
+        assert await do(stage.caller, "x") == "done: x"
+        described = await stage.caller.request(BRIDGE, "initialize", {})
+        assert described["protocolVersion"] == "2024-11-05"
+    assert len(log_lines.with_text("'0.1.0', which MCP never had; taken for 2024-11-05")) == 1
+
+
 async def test_unknown_fields_and_meta_survive_both_ways() -> None:
     async with bridged(stdio("scripted", "2025-11-25")) as stage:
         (tool,) = await stage.caller.tools(BRIDGE)
