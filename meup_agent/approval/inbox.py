@@ -162,6 +162,17 @@ class Inbox(AsyncContextManagerMixin):
         """The number of proposals that wait for us."""
         return len(self._queue)
 
+    def find(self, proposer: str, id: str) -> InboxItem | None:
+        """A proposal that waits for us; of thousands also one that is not listed yet."""
+        entry = self._feed.get(ProposalKey(proposer, id))
+        if entry is None:
+            return None
+        held = self._queue.get(entry.key)
+        if held is None:
+            self._look_quietly(entry)
+            held = self._queue.get(entry.key)
+        return held.item if held is not None and held.place is not None else None
+
     def changes(self) -> InboxChanges:
         """Every change from here on.
 

@@ -1,4 +1,4 @@
-"""The inbox of one participant, as its browsers are told of it: what came, what went, and why."""
+"""An inbox as the browsers that show it are told of it: what came, what went, and why."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_SAID: Final = 5
 
 
 class InboxFeed:
-    """Renders the rows of an inbox once for all browsers of its participant, and says what changed.
+    """Renders the rows of an inbox once for all browsers that show it, and says what changed.
 
     Each event tells the version that it leads to, and the one that it starts from: a page that has
     another one loads the queue anew.
@@ -30,7 +30,9 @@ class InboxFeed:
 
     def __init__(self, inbox: Inbox, base: str) -> None:
         self.queues = EventQueues()
-        self._inbox = inbox
+        """The streams of all who see this inbox."""
+        self.inbox = inbox
+        """The inbox as it is now."""
         self._base = base
         self._row = make_environment().get_template("inbox_row.html")
         self._why = make_environment().get_template("inbox_left.html")
@@ -46,20 +48,20 @@ class InboxFeed:
 
     def hello(self) -> bytes:
         """The first event of a stream: the version that it begins with."""
-        return pack("hello", {"version": self.version, "waiting": len(self._inbox)})
+        return pack("hello", {"version": self.version, "waiting": len(self.inbox)})
 
-    def tell(self, sentence: str, *, failed: bool = False) -> None:
-        """Tell all browsers what became of a decision."""
-        self.queues.publish("inbox", pack("told", {"said": sentence, "failed": failed}))
-
-    async def follow(self) -> None:
-        """Publish changes until cancelled."""
+    async def follow(self, inbox: Inbox) -> None:
+        """Publish the changes of an inbox, and first its differences from the one before."""
+        changes = inbox.changes()
         waiting: list[InboxChange] = []
         changed = anyio.Event()
+        if inbox is not self.inbox:
+            self.inbox = inbox
+            changed.set()
 
         async def read() -> None:
             nonlocal changed
-            async for change in self._inbox.changes():
+            async for change in changes:
                 waiting.append(change)
                 changed.set()
 
@@ -74,7 +76,7 @@ class InboxFeed:
                 self._publish(taken)
 
     def _newest(self) -> list[tuple[str, InboxItem]]:
-        return [(item_key(item), item) for item in self._inbox.items[:QUEUE_ROWS]]
+        return [(item_key(item), item) for item in self.inbox.items[:QUEUE_ROWS]]
 
     def _publish(self, changes: list[InboxChange]) -> None:
         if not self.queues.wants("inbox"):
@@ -98,7 +100,7 @@ class InboxFeed:
         event: dict[str, Any] = {
             "was": was,
             "version": self.version,
-            "waiting": len(self._inbox),
+            "waiting": len(self.inbox),
             # From the last to the first, so that the row before which one goes is there.
             "put": puts[::-1],
             "drop": sorted(before - set(keys)),

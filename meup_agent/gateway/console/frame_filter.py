@@ -18,7 +18,7 @@ from meup_agent.errors import InvalidEnvelope
 from meup_agent.gateway.member import GatewayMember
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import decode
-from meup_agent.protocol.payloads import as_object
+from meup_agent.protocol.payloads import as_object, on_behalf_of, read_call, rpc_name
 from meup_agent.protocol.space.fanout import FrameFormat
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ _OTHERS: Final = frozenset(
 
 _TALK: Final = ("chat", "reasoning/", "stream/")
 """The kinds of what participants say and show each other."""
+
+_CANCELLED: Final = kinds.CANCELLED.encode()
 
 _REVIEW_TOOLS: Final = frozenset({VOTE, WAITING})
 """Tools of reviewers: what these answer tells every voter to look again."""
@@ -116,6 +118,11 @@ class FrameFilter:
             return Audience(None if about else _NONE, _NONE)
         named = frozenset((envelope.sender, *envelope.to))
         if kind == kinds.MCP_REQUEST:
+            cancelled = _cancelled_by(envelope)
+            if cancelled is not None:
+                # The end of a call that no inbox heard of is as little to it as its beginning.
+                is_plain = bool(envelope.to) and cancelled in self._plain
+                return Audience(named | {cancelled[0]} if is_plain else None, _NONE)
             is_plain = bool(envelope.to) and _is_plain_call(envelope)
             self._note((envelope.sender, envelope.id), is_plain)
             return Audience(named if is_plain else None, named if envelope.to else None)
@@ -132,6 +139,17 @@ class FrameFilter:
         self._plain[call] = None
         if len(self._plain) > MAX_PLAIN_CALLS:
             self._plain.popitem(last=False)
+
+
+def _cancelled_by(envelope: Envelope) -> tuple[str, str] | None:
+    """The caller and id of the call that a request cancels; ``None``: it cancels none."""
+    if _CANCELLED not in envelope.raw_payload:
+        return None
+    call = read_call(envelope.payload)
+    if call.method != kinds.CANCELLED:
+        return None
+    named = rpc_name(call.params.get("requestId"))
+    return on_behalf_of(envelope.sender, call.params), named or ""
 
 
 def _is_plain_call(envelope: Envelope) -> bool:

@@ -1,76 +1,71 @@
-"""The presences of signed-in participants: one of each, whatever browsers and tabs it has open."""
+"""The presences of signed-in participants: one of each, whatever browsers and tabs it has open.
+
+A person who only looks shares the desk of all who see the same (:mod:`.shared_desk`); one who
+decides, or whom an open proposal names, has one of its own for as long.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
-from contextlib import AbstractAsyncContextManager, contextmanager
-from functools import partial
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
 from meup_agent.agent.agent import Agent
-from meup_agent.approval import Inbox
-from meup_agent.approval.past_proposals import past_of_audit
-from meup_agent.approval.seat import SEATED, keep_seat
-from meup_agent.errors import MeupError
+from meup_agent.approval.seat import SEATED
+from meup_agent.errors import ConnectionFailed, MeupError
 from meup_agent.gateway.admission import UNAVAILABLE
-from meup_agent.gateway.console.connector import local_connector, seat_connector
-from meup_agent.gateway.console.frame_filter import filter_of
+from meup_agent.gateway.console.connector import seat_connector
+from meup_agent.gateway.console.desk import JOIN_SECONDS, NO_TOKEN, Desk, DeskOpener
+from meup_agent.gateway.console.feed import InboxFeed
 from meup_agent.gateway.console.guard import Denied
-from meup_agent.gateway.edge.http.space_views import proposals_of
+from meup_agent.gateway.console.shared_desk import SharedDesk, SharedDesks
+from meup_agent.gateway.console.stream import EventQueue, pack
 from meup_agent.gateway.logs import log, quote
-from meup_agent.protocol.exchange import Mode
-from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.session.settings import Settings
+from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from meup_agent.approval.proposal_history import PastProposal
-    from meup_agent.client.space import Space
+    from meup_agent.approval import Inbox
     from meup_agent.gateway.auth import Identity
-    from meup_agent.gateway.console.feed import InboxFeed
     from meup_agent.gateway.runtime import GatewayRuntime
-    from meup_agent.protocol.audit import ProposalAudit
-    from meup_agent.protocol.envelope import Envelope
-    from meup_agent.protocol.space.server import SpaceServer
-
-JOIN_SECONDS: Final = 10.0
-"""Seconds that a page waits for its participant to have joined."""
 
 IDLE_SECONDS: Final = 60.0
 """Seconds after the last request and the last event stream until a participant leaves: pages follow
 one another faster."""
 
+OWN_SECONDS: Final = 60.0
+"""Interval at which it is looked at whether a person still needs a desk of its own."""
+
 MAX_PRESENCES: Final = 500
-"""Participants that are signed in and at work at once; each holds an observer's connection and its
-inbox."""
-
-MAX_REPLAYED: Final = 2_000
-"""Envelopes of before that a participant hears again, so that it knows what became of the proposals
-that are open. Older open ones are known by themselves alone."""
-
-NO_TOKEN: Final = "in-process"
-"""A session wants a token to show; here the sign-in has checked one already."""
+"""Participants that are signed in and at work at once; each holds a membership, and some of them an
+observer's connection and an inbox."""
 
 
 class PersonPresence:
-    """A participant in its space: its session there, its inbox, and when it was used last."""
+    """A participant in its space: its desk there, its streams, and when it was used last."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
-        self.space: Space
-        self.inbox: Inbox
         self.feed: InboxFeed
         self.tasks: TaskGroup
-        self.ready = anyio.Event()
         self.ended = False
         self.failure: MeupError | None = None
+        self.changed: Final = Condition()
+        """Notified when it needs another desk, or has it."""
+        self.needs_own = False
+        self.own: Desk | None = None
+        self._is_seated = False  # at a desk that shows what it may see
+        self._decisions = 0
+        self._queues: dict[EventQueue, None] = {}
         self._users = 0
         self._idling = anyio.CancelScope()
         self.touch()
+
+    # --- its use ---
 
     def touch(self) -> None:
         """Begin to count anew how long it is idle."""
@@ -88,9 +83,121 @@ class PersonPresence:
             self.touch()
 
     async def until_idle(self) -> None:
-        """Wait until it has not been used for a while."""
+        """Wait until it has not been used for a while, or has failed."""
         with self._idling:
             await anyio.sleep_forever()
+
+    async def until_ended(self) -> None:
+        """Wait until it is over."""
+        while not self.ended:
+            await self.changed.wait()
+
+    def fail(self, error: MeupError) -> None:
+        """End, since its session was ended or cannot be had."""
+        self.failure, self.ended = error, True
+        self._idling.cancel()
+        self.changed.notify_all()
+
+    def end(self) -> None:
+        """Be over: a page that asks now begins a new one."""
+        self.ended = True
+        self.changed.notify_all()
+
+    # --- its streams ---
+
+    @property
+    def streams(self) -> int:
+        """Number of its browsers' event streams."""
+        return len(self._queues)
+
+    @contextmanager
+    def streaming(self, queue: EventQueue) -> Generator[None]:
+        """Publish to a stream what its desk publishes, for the length of a block."""
+        with self.in_use():
+            self._queues[queue] = None
+            if self._is_seated:
+                self.feed.queues.add(queue)
+            try:
+                yield
+            finally:
+                del self._queues[queue]
+                if self._is_seated:
+                    self.feed.queues.remove(queue)
+
+    def tell(self, sentence: str, *, failed: bool = False) -> None:
+        """Tell all its browsers what became of a decision."""
+        told = pack("told", {"said": sentence, "failed": failed})
+        for queue in self._queues:
+            queue.put(told)
+
+    # --- its desk ---
+
+    @property
+    def inbox(self) -> Inbox:
+        """What waits for it."""
+        return self.feed.inbox
+
+    async def seated(self) -> None:
+        """Wait until it is at a desk."""
+        while not self._is_seated and not self.ended:
+            await self.changed.wait()
+
+    def sit_down(self, feed: InboxFeed) -> None:
+        """Be at a desk: browsers that show the queue of another one load it anew."""
+        if self._is_seated and self.feed is feed:
+            return
+        self.stand_up()
+        self.feed, self._is_seated = feed, True
+        for queue in self._queues:
+            feed.queues.add(queue)
+            queue.put(feed.hello())
+        self.changed.notify_all()
+
+    def stand_up(self) -> None:
+        """Be at no desk: what the one before publishes is not for it any more."""
+        if self._is_seated:
+            self._is_seated = False
+            for queue in self._queues:
+                self.feed.queues.remove(queue)
+
+    def want_own(self) -> None:
+        """Need a desk of its own: what others see is not what it sees."""
+        self.needs_own = True
+        if self.own is None:
+            self.stand_up()
+        self.changed.notify_all()
+
+    @property
+    def decides(self) -> bool:
+        """True while a decision is being carried out."""
+        return self._decisions > 0
+
+    @asynccontextmanager
+    async def deciding(self) -> AsyncGenerator[Desk]:
+        """Its own desk, which it keeps for the length of a block.
+
+        Raises:
+            Denied: It cannot be had.
+        """
+        self._decisions += 1
+        self.needs_own = True
+        self.changed.notify_all()
+        try:
+            with anyio.move_on_after(JOIN_SECONDS):
+                while self.own is None and not self.ended:
+                    await self.changed.wait()
+            if self.own is None:
+                raise denied(self)
+            yield self.own
+        finally:
+            self._decisions -= 1
+
+
+def denied(presence: PersonPresence) -> Denied:
+    """The refusal of a page whose participant is not in its space."""
+    if presence.failure is not None:
+        return Denied(UNAVAILABLE, f"The space could not be joined: {presence.failure}")
+    return Denied(UNAVAILABLE, "The space could not be joined in time; try again.")
 
 
 class PersonPresences:
@@ -100,6 +207,8 @@ class PersonPresences:
         self._runtime = runtime
         self._tasks = tasks
         self._base = base
+        self._opener = DeskOpener(runtime)
+        self._desks = SharedDesks(self._opener, tasks, base)
         self._presences: dict[Identity, PersonPresence] = {}
 
     def __len__(self) -> int:
@@ -119,112 +228,88 @@ class PersonPresences:
             presence = self._presences[identity] = PersonPresence(identity)
             self._tasks.start_soon(self._be_present, presence)
         presence.touch()
-        with anyio.move_on_after(JOIN_SECONDS):
-            await presence.ready.wait()
-        if presence.failure is not None:
-            raise Denied(UNAVAILABLE, f"The space could not be joined: {presence.failure}")
-        if not presence.ready.is_set() or presence.ended:
-            raise Denied(UNAVAILABLE, "The space could not be joined in time; try again.")
+        with anyio.move_on_after(JOIN_SECONDS) as patience:
+            await presence.seated()
+        if patience.cancelled_caught or presence.ended:
+            raise denied(presence)
         return presence
 
     async def _be_present(self, presence: PersonPresence) -> None:
         identity = presence.identity
         try:
-            await self._join(presence)
-        except MeupError as error:
-            presence.failure = error
-            said = "console: %s in %s left its space: %s"
-            log.info(said, quote(identity.participant), quote(identity.space), quote(str(error)))
+            async with anyio.create_task_group() as tasks:
+                presence.tasks = tasks
+                tasks.start_soon(self._be_at_desks, presence)
+                tasks.start_soon(self._keep_seat, presence)
+                await presence.until_idle()
+                # Noted first: a page that asks now begins a new one.
+                presence.end()
+                tasks.cancel_scope.cancel()
         except Exception as error:
             # One participant's trouble must not end the pages of the others.
             said = "console: %s in %s failed"
             log.exception(said, quote(identity.participant), quote(identity.space))
             presence.failure = MeupError(type(error).__name__)
         finally:
-            presence.ended = True
+            if presence.failure is not None:
+                said = "console: %s in %s left its space: %s"
+                why = quote(str(presence.failure))
+                log.info(said, quote(identity.participant), quote(identity.space), why)
+            presence.stand_up()
             del self._presences[identity]
-            presence.ready.set()
+            presence.end()
 
-    async def _join(self, presence: PersonPresence) -> None:
-        from meup_agent.gateway.console.feed import InboxFeed
+    async def _be_at_desks(self, presence: PersonPresence) -> None:
+        """Be at the desk that fits, until cancelled."""
+        try:
+            while not presence.ended:
+                with self._desks.seating(presence) as desk:
+                    await desk.ready.wait()
+                    while desk.fits(presence) and not presence.ended:
+                        if presence.needs_own or desk.names(presence):
+                            await self._be_at_own(desk, presence)
+                        else:
+                            presence.sit_down(desk.feed)
+                            await presence.changed.wait()
+                    presence.stand_up()
+        except MeupError as error:
+            presence.fail(error)
 
+    async def _be_at_own(self, shared: SharedDesk, presence: PersonPresence) -> None:
+        """Be at a desk of its own, until it shows the same as the shared one."""
+        async with self._opener.open(presence.identity) as desk, anyio.create_task_group() as tasks:
+            feed = InboxFeed(desk.inbox, self._base)
+            tasks.start_soon(feed.follow, desk.inbox)
+            presence.own = desk
+            presence.sit_down(feed)
+            try:
+                while presence.decides or shared.names(presence):
+                    with anyio.move_on_after(OWN_SECONDS):
+                        await presence.until_ended()
+            finally:
+                presence.own, presence.needs_own = None, False
+            # Pages need not wait until it has left.
+            if shared.fits(presence):
+                presence.sit_down(shared.feed)
+            tasks.cancel_scope.cancel()
+
+    async def _keep_seat(self, presence: PersonPresence) -> None:
+        """Be a member wherever no agent of the participant is one."""
         identity = presence.identity
-        async with (
-            Agent("console").join(
-                local_connector(self._runtime, identity, lambda: self._begin(identity)),
-                space=identity.space,
-                token=NO_TOKEN,
-                participant=identity.participant,
-                settings=Settings(mode=Mode.OUTGOING_ONLY, first_welcome=JOIN_SECONDS),
-                grace=0.0,
-            ) as space,
-            Inbox(
-                space,
-                before=await self._older(identity),
-                past=self._past(identity),
-                has_no_tools=filter_of(self._runtime.spaces[identity.space]).is_seated,
-            ) as inbox,
-        ):
-            presence.space, presence.inbox = space, inbox
-            async with anyio.create_task_group() as tasks:
-                presence.tasks = tasks
-                presence.feed = InboxFeed(inbox, self._base)
-                tasks.start_soon(presence.feed.follow)
-                tasks.start_soon(keep_seat, space, partial(self._sit, identity))
-                presence.ready.set()
-                await presence.until_idle()
-                # Noted first: a page that asks now begins a new one.
-                presence.ended = True
-                tasks.cancel_scope.cancel()
-
-    def _sit(self, identity: Identity, holder: Agent) -> AbstractAsyncContextManager[Space]:
-        """Join as a member, where no agent of the participant is one."""
-        return holder.join(
-            seat_connector(self._runtime, identity),
-            space=identity.space,
-            token=NO_TOKEN,
-            participant=identity.participant,
-            settings=SEATED,
-            grace=0.0,
-        )
-
-    async def _begin(self, identity: Identity) -> int | None:
-        """The number before the oldest open proposal: an observer is told of none by its welcome.
-
-        It is found in what the audit has folded, which later joins and readers share.
-        """
         host = self._runtime.spaces[identity.space]
-        oldest = next(iter(await self._open_proposals(host)), None)
-        if oldest is None:
-            return None
-        return max(oldest.first.seq - 1, self._replayed_after(host))
-
-    async def _older(self, identity: Identity) -> list[Envelope]:
-        """The open proposals that are older than what is heard again."""
-        host = self._runtime.spaces[identity.space]
-        after = self._replayed_after(host)
-        found = await self._open_proposals(host)
-        known, at = proposals_of(host).audit, host.now()
-        # Older than the journal: the space itself knows them as long as they are open.
-        oldest = [
-            item.envelope
-            for item in host.in_flight
-            if item.is_proposal
-            and item.whole
-            and item.state_at(at) is ProposalState.PENDING
-            and known.latest_of(item.envelope.sender, item.envelope.id) is None
-        ]
-        return oldest + [each.record.envelope for each in found if each.first.seq <= after]
-
-    def _past(self, identity: Identity) -> list[PastProposal]:
-        """The latest decided proposals, as far as the audit has been brought up to date."""
-        return past_of_audit(proposals_of(self._runtime.spaces[identity.space]).audit.proposals)
-
-    async def _open_proposals(self, host: SpaceServer) -> list[ProposalAudit]:
-        proposals = proposals_of(host)
-        await proposals.catch_up(host, host.now())
-        return [each for each in proposals.audit.proposals if each.state.is_pending]
-
-    def _replayed_after(self, host: SpaceServer) -> int:
-        """The number after which envelopes are heard again: they are counted one by one."""
-        return max(host.fanout.delivered - MAX_REPLAYED, host.journal.floor(host.name))
+        changed = self._desks.members_changed(identity.space)
+        while not host.is_kicked(identity.participant):
+            if identity.participant in host:
+                await changed.wait()
+                continue
+            with suppress(ConnectionFailed):
+                async with Agent("inbox").join(
+                    seat_connector(self._runtime, identity),
+                    space=identity.space,
+                    token=NO_TOKEN,
+                    participant=identity.participant,
+                    settings=SEATED,
+                    grace=0.0,
+                ):
+                    await anyio.sleep_forever()
+        presence.fail(MeupError("it was removed from the space"))

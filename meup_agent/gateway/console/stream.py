@@ -136,16 +136,24 @@ class EventQueues:
             if topic in each.topics:
                 each.put(event)
 
+    def add(self, queue: EventQueue) -> None:
+        """Publish to a queue."""
+        self._queues[queue] = None
+        self._wanted.update(queue.topics)
+
+    def remove(self, queue: EventQueue) -> None:
+        """Publish to a queue no longer."""
+        del self._queues[queue]
+        self._wanted.subtract(queue.topics)
+
     @contextmanager
     def holding(self, queue: EventQueue) -> Generator[None]:
         """Publish to a queue for the length of a block."""
-        self._queues[queue] = None
-        self._wanted.update(queue.topics)
+        self.add(queue)
         try:
             yield
         finally:
-            del self._queues[queue]
-            self._wanted.subtract(queue.topics)
+            self.remove(queue)
 
 
 class StreamResponse:
@@ -154,9 +162,8 @@ class StreamResponse:
     def __init__(self, context: PageContext, topics: Iterable[str]) -> None:
         self._context = context
         self._queue = EventQueue(topics)
-        self._feed = context.here.feed
         self._ends = False
-        if len(self._feed.queues) >= MAX_STREAMS:
+        if context.here.streams >= MAX_STREAMS:
             raise Denied(TOO_MANY, f"You have {MAX_STREAMS} browsers open; close one first.")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -165,13 +172,13 @@ class StreamResponse:
         headers = [(b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no")]
         space = context.site.feeds.of(context.host.name)
         # Held before anything waits, so that each of many that come at once is counted.
-        with context.here.in_use(), self._feed.queues.holding(queue), space.queues.holding(queue):
+        with context.here.streaming(queue), space.queues.holding(queue):
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._until_gone, receive, tasks.cancel_scope)
                 tasks.start_soon(self._until_closed, tasks.cancel_scope)
                 queue.on_beat = partial(self._look_at_session, tasks.cancel_scope)
-                queue.put(b"retry: 1000\n\n" + self._feed.hello())
+                queue.put(b"retry: 1000\n\n" + context.here.feed.hello())
                 while self._may_go_on():
                     chunk = await queue.take()
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +16,7 @@ from meup_agent.gateway.admission import BAD_REQUEST
 from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, redirect
 from meup_agent.gateway.console.edits import Edit, read_edit, schema_of
 from meup_agent.gateway.console.feed import QUEUE_ROWS, item_key
+from meup_agent.gateway.console.guard import Denied
 from meup_agent.gateway.console.rendering import editable, pretty
 from meup_agent.gateway.console.schema_form import fields_of
 from meup_agent.protocol.payloads import digest, without_meta
@@ -172,8 +174,11 @@ async def reject(context: PageContext) -> Response:
     if reason not in {str(code) for code, _ in REASONS}:
         return inbox_page(context, item, status=BAD_REQUEST, problem="Choose a reason to reject.")
     words = context.form.get("words", "").strip() or None
-    inbox = context.here.inbox
-    return await _decide(context, item, lambda: inbox.reject(item, reason, words), "Rejected")
+
+    async def decide(inbox: Inbox, own: InboxItem) -> None:
+        await inbox.reject(own, reason, words)
+
+    return await _decide(context, item, decide, "Rejected")
 
 
 async def vote(context: PageContext) -> Response:
@@ -185,13 +190,11 @@ async def vote(context: PageContext) -> Response:
     if given not in ("approve", "reject"):
         return inbox_page(context, item, status=BAD_REQUEST, problem="Vote for it or against it.")
     words = context.form.get("words", "").strip() or None
-    inbox = context.here.inbox
-    return await _decide(
-        context,
-        item,
-        lambda: inbox.vote(item, approve=given == "approve", explanation=words),
-        "Voted",
-    )
+
+    async def decide(inbox: Inbox, own: InboxItem) -> None:
+        await inbox.vote(own, approve=given == "approve", explanation=words)
+
+    return await _decide(context, item, decide, "Voted")
 
 
 def _decided(context: PageContext) -> InboxItem | Response:
@@ -217,24 +220,27 @@ async def _carry_out(
 ) -> Response:
     """Approve, and wait a moment for the result; a longer one is told later."""
     presence = context.here
-    inbox, feed = presence.inbox, presence.feed
     name = item.tool or item.method
     done = anyio.Event()
     outcome: list[str | MeupError] = []
 
     async def carry_out() -> None:
         try:
-            with presence.in_use():  # whoever leaves cancels what it has begun
-                fulfillment = await inbox.approve(item, arguments)
+            # One that leaves cancels what it has begun.
+            with presence.in_use():
+                async with _own_item(context, item) as (inbox, own):
+                    fulfillment = await inbox.approve(own, arguments)
             failed = "; the tool failed" if fulfillment and fulfillment.is_error else ""
             outcome.append(f"Approved: {name} ran{failed}.")
         except MeupError as error:
             outcome.append(error)
+        except Denied as denied:
+            outcome.append(MeupError(str(denied)))
         finally:
             done.set()
         said = outcome[0]
         told = f"{name} was not carried out: {said}" if isinstance(said, MeupError) else said
-        feed.tell(told, failed=isinstance(said, MeupError))
+        presence.tell(told, failed=isinstance(said, MeupError))
 
     # In the presence's own tasks: a browser that goes must not stop what it has approved.
     presence.tasks.start_soon(carry_out)
@@ -249,11 +255,27 @@ async def _carry_out(
     return redirect(context, CONSOLE_HOME)
 
 
+@asynccontextmanager
+async def _own_item(
+    context: PageContext, item: InboxItem
+) -> AsyncGenerator[tuple[Inbox, InboxItem]]:
+    """What was shown, as it waits at the person's own desk, where it is decided."""
+    async with context.here.deciding() as desk:
+        own = desk.inbox.find(item.proposer, item.id)
+        if own is None or digest_of(own) != digest_of(item):
+            raise AlreadyDecided(item.id, "not waiting")
+        yield desk.inbox, own
+
+
 async def _decide(
-    context: PageContext, item: InboxItem, verb: Callable[[], Awaitable[object]], said: str
+    context: PageContext,
+    item: InboxItem,
+    decide: Callable[[Inbox, InboxItem], Awaitable[None]],
+    said: str,
 ) -> Response:
     try:
-        await verb()
+        async with _own_item(context, item) as (inbox, own):
+            await decide(inbox, own)
     except MeupError as error:
         return _failed(context, item, error)
     context.notify(f"{said}: {item.tool or item.method} of {item.proposer}.")

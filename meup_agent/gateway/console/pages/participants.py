@@ -85,7 +85,7 @@ async def try_capability(context: PageContext) -> Response:
 
 
 async def _page(context: PageContext, tried: dict[str, Any]) -> Response:
-    host, space = context.host, context.here.space
+    host, own = context.host, context.host.grants[context.identity.participant]
     feed = context.site.feeds.of(host.name)
     await feed.note_heard()
     flying = host.in_flight
@@ -119,10 +119,10 @@ async def _page(context: PageContext, tried: dict[str, Any]) -> Response:
         tried=tried,
         deeds={each: words for each, (_, words) in TRIED.items()},
         may={
-            "grant": space.may(GRANT, SAMPLE),
-            "revoke": space.may(REVOKE, SAMPLE),
-            "invite": space.may(INVITE, SAMPLE),
-            "kick": space.may(KICK, SAMPLE),
+            "grant": own.allow(GRANT, SAMPLE),
+            "revoke": own.allow(REVOKE, SAMPLE),
+            "invite": own.allow(INVITE, SAMPLE),
+            "kick": own.allow(KICK, SAMPLE),
         },
         topics="space",
     )
@@ -147,7 +147,8 @@ async def grant(context: PageContext) -> Response:
     """Grant a capability."""
     who = _named(context)
     pattern = _pattern(context)
-    await _manage(context.here.space.grant(who, [pattern], reason=_reason(context)))
+    async with context.here.deciding() as desk:
+        await _manage(desk.space.grant(who, [pattern], reason=_reason(context)))
     context.notify(f"{who} may now {describe_capability(pattern)}.")
     return redirect(context, "/participants")
 
@@ -156,7 +157,8 @@ async def revoke(context: PageContext) -> Response:
     """Revoke a capability."""
     who = _named(context)
     pattern = _pattern(context)
-    await _manage(context.here.space.revoke(who, [pattern], reason=_reason(context)))
+    async with context.here.deciding() as desk:
+        await _manage(desk.space.revoke(who, [pattern], reason=_reason(context)))
     context.notify(f"{who} may no longer {describe_capability(pattern)}.")
     return redirect(context, "/participants")
 
@@ -165,7 +167,8 @@ async def invite(context: PageContext) -> Response:
     """Invite a participant; its token is shown once."""
     who = context.form.get("who", "").strip()
     given = [_pattern(context)] if context.form.get("pattern", "").strip() else []
-    invitation = await _manage(context.here.space.invite(who, given, reason=_reason(context)))
+    async with context.here.deciding() as desk:
+        invitation = await _manage(desk.space.invite(who, given, reason=_reason(context)))
     return context.page("invited.html", invitation=invitation, topics="")
 
 
@@ -174,7 +177,8 @@ async def kick(context: PageContext) -> Response:
     who = _named(context)
     if context.form.get("sure") != who:
         raise Denied(BAD_REQUEST, "Type the participant's name to remove it; nothing was done.")
-    await _manage(context.here.space.kick(who, reason=_reason(context)))
+    async with context.here.deciding() as desk:
+        await _manage(desk.space.kick(who, reason=_reason(context)))
     context.notify(f"{who} was removed from the space.")
     return redirect(context, "/participants")
 

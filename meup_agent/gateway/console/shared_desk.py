@@ -1,0 +1,294 @@
+"""Shared desks: one inbox for all people of a space whose inboxes show the same.
+
+An inbox depends on whose it is in a few points alone: what its participant may, what it has
+proposed or rejected itself, what is addressed to it, and where its vote counts. People with the
+same capabilities whom no open proposal names so see the same, and follow one inbox, by the session
+of one of them. Its envelopes are read once, its rows rendered once, and each browser gets the same
+bytes. Who is named, or decides, has a desk of its own for as long (:mod:`.presence`).
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from meup_agent.approval import Inbox
+from meup_agent.client.space import Space
+from meup_agent.errors import MeupError
+from meup_agent.gateway.console.feed import InboxFeed
+from meup_agent.gateway.console.frame_filter import filter_of
+from meup_agent.gateway.logs import log, quote
+from meup_agent.protocol.exchange import ProposalKey
+from meup_agent.transport.loops import Condition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+
+    from anyio.abc import TaskGroup
+
+    from meup_agent.gateway.auth import Identity
+    from meup_agent.gateway.console.desk import DeskOpener
+    from meup_agent.gateway.console.presence import PersonPresence
+    from meup_agent.protocol.envelope import Envelope
+    from meup_agent.protocol.exchange import ProposalEntry
+    from meup_agent.protocol.space.server import SpaceServer
+
+ANYBODY: Final = f"anybody-{secrets.token_hex(16)}"
+"""The participant whose inbox a shared one is: nothing is proposed by it, or addressed to it."""
+
+
+class SharedSpace(Space):
+    """A space as all see it who may do the same, by the session of one of them."""
+
+    @property
+    def me(self) -> str:
+        """None of those who share it."""
+        return ANYBODY
+
+    def may(self, kind: str, payload: Any, *, to: tuple[str, ...] | list[str] = ()) -> bool:  # type: ignore[override]
+        """True if the capabilities that all of them have allow an envelope."""
+        return self._session.table.roster.is_allowed(self._session.me, kind, payload, to)
+
+
+class NamedPeople:
+    """The participants that have a part of their own in open proposals, by these."""
+
+    def __init__(self) -> None:
+        self._names: dict[ProposalKey, frozenset[str]] = {}
+        self._proposals: dict[str, dict[ProposalKey, None]] = {}
+
+    def note(self, key: ProposalKey, names: frozenset[str]) -> frozenset[str]:
+        """Know the names in an open proposal, none of one that is decided; those that are new."""
+        before = self._names.pop(key, frozenset())
+        if names:
+            self._names[key] = names
+        for name in before - names:
+            held = self._proposals[name]
+            del held[key]
+            if not held:
+                del self._proposals[name]
+        for name in names - before:
+            self._proposals.setdefault(name, {})[key] = None
+        return names - before
+
+    def in_proposal(self, key: ProposalKey) -> frozenset[str]:
+        """The participants that have a part of their own in a proposal."""
+        return self._names.get(key, frozenset())
+
+    def of(self, name: str) -> tuple[ProposalKey, ...]:
+        """The open proposals in which a participant has a part."""
+        return tuple(self._proposals.get(name, ()))
+
+
+class SharedInbox(Inbox):
+    """The inbox of all who share a desk; nothing is decided in it.
+
+    Args:
+        space: The space, by the session of one of them.
+        told: Handed each proposal that was looked at.
+        heard: Called after each envelope.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        told: Callable[[SharedInbox, ProposalEntry], None],
+        heard: Callable[[Envelope], None],
+        **given: Any,
+    ) -> None:
+        super().__init__(SharedSpace(space._session), **given)  # pyright: ignore[reportPrivateUsage]
+        self._told = told
+        self._heard = heard
+
+    def put(self, envelope: Envelope) -> None:
+        """Look at what an envelope may have changed, and for whom that is another thing."""
+        super().put(envelope)
+        self._heard(envelope)
+
+    def _look(self, entry: ProposalEntry, *, is_new: bool = True) -> None:
+        super()._look(entry, is_new=is_new)
+        self._told(self, entry)
+
+    def is_pending(self, key: ProposalKey) -> bool:
+        """True for a proposal that is open."""
+        entry = self._feed.get(key)
+        return entry is not None and entry.state.is_pending
+
+    def names_in(self, entry: ProposalEntry) -> frozenset[str]:
+        """The participants that have a part of their own in a proposal, while it is open."""
+        if not entry.state.is_pending:
+            return frozenset()
+        envelope = entry.envelope
+        rule = self._rules.rule_for(entry, entry.call)
+        voters = rule.among if rule is not None and rule.is_quorum else ()
+        return frozenset((envelope.sender, *envelope.to, *entry.rejections, *voters))
+
+
+class SharedDesk:
+    """The desk of people of a space who may do the same."""
+
+    def __init__(
+        self, opener: DeskOpener, space: str, key: str, base: str, members_changed: Condition
+    ) -> None:
+        self._inbox: SharedInbox
+        self._members_changed = members_changed
+        self.feed: InboxFeed
+        self.ready = anyio.Event()
+        self.ended = False
+        self._opener = opener
+        self._space = space
+        self._key = key
+        self._base = base
+        self._people: dict[str, PersonPresence] = {}
+        self._named = NamedPeople()
+        self._leader: PersonPresence | None = None
+        self._following = anyio.CancelScope()
+        self._changes = -1
+
+    @property
+    def _host(self) -> SpaceServer:
+        return self._opener.runtime.spaces[self._space]
+
+    # --- who shares it ---
+
+    @contextmanager
+    def seating(self, presence: PersonPresence) -> Generator[None]:
+        """Let a person share the desk for the length of a block."""
+        name = presence.identity.participant
+        self._people[name] = presence
+        try:
+            yield
+        finally:
+            if self._people.get(name) is presence:
+                del self._people[name]
+            if presence is self._leader:
+                self._following.cancel()
+
+    def fits(self, presence: PersonPresence) -> bool:
+        """True while a person may do what all here may."""
+        return not self.ended and key_of(self._host, presence.identity) == self._key
+
+    def names(self, presence: PersonPresence) -> bool:
+        """True if a person has a part of its own in an open proposal."""
+        return any(map(self._inbox.is_pending, self._named.of(presence.identity.participant)))
+
+    # --- following the space ---
+
+    async def run(self) -> None:
+        """Follow the space by the session of one person after the other, until none is left."""
+        try:
+            while self._people:
+                leader = self._leader = self._choose_leader()
+                with anyio.CancelScope() as self._following:
+                    try:
+                        await self._follow(leader)
+                    except MeupError as error:
+                        leader.fail(error)
+                    except Exception as error:
+                        # One person's trouble must not end the pages of the others.
+                        log.exception("console: the desk of %s failed", quote(self._space))
+                        leader.fail(MeupError(type(error).__name__))
+                if self._people.get(leader.identity.participant) is leader and leader.ended:
+                    # It is about to go by itself; the others go on.
+                    del self._people[leader.identity.participant]
+        finally:
+            self.ended = True
+            self.ready.set()
+            for each in tuple(self._people.values()):
+                each.changed.notify_all()
+
+    def _choose_leader(self) -> PersonPresence:
+        """One who has no agent here, where there is one: an agent is not asked for its tools."""
+        is_seated, host = filter_of(self._host).is_seated, self._host
+        people = self._people.values()
+        free = (each for name, each in self._people.items() if name not in host or is_seated(name))
+        return next(free, next(iter(people)))
+
+    async def _follow(self, leader: PersonPresence) -> None:
+        # What is known already counts until all is read anew.
+        named = NamedPeople()
+        make = partial(SharedInbox, told=partial(self._note, named), heard=self._hear)
+        async with self._opener.open(leader.identity, make) as desk:
+            inbox = desk.inbox
+            assert isinstance(inbox, SharedInbox)
+            for record in desk.space.proposals:
+                if record.state.is_pending:
+                    parts = (record.proposer, *record.to, *(each.by for each in record.rejections))
+                    key = ProposalKey(record.proposer, record.id)
+                    self._tell(named.note(key, named.in_proposal(key).union(parts)))
+            self._inbox, self._named = inbox, named
+            self._members_changed.notify_all()
+            if not self.ready.is_set():
+                self.feed = InboxFeed(inbox, self._base)
+                self.ready.set()
+            await self.feed.follow(inbox)
+
+    def _note(self, named: NamedPeople, inbox: SharedInbox, entry: ProposalEntry) -> None:
+        self._tell(named.note(entry.key, inbox.names_in(entry)))
+
+    def _tell(self, names: Iterable[str]) -> None:
+        """Give those a desk of their own who are named."""
+        for name in names:
+            presence = self._people.get(name)
+            if presence is not None:
+                presence.want_own()
+
+    def _hear(self, envelope: Envelope) -> None:
+        if envelope.kind.startswith("system/"):
+            self._members_changed.notify_all()
+        changes = self._host.grants.changes
+        if changes != self._changes:
+            self._changes = changes
+            for presence in tuple(self._people.values()):
+                if not self.fits(presence):
+                    presence.changed.notify_all()
+
+
+class SharedDesks:
+    """The shared desks of a gateway, which are there while people share them."""
+
+    def __init__(self, opener: DeskOpener, tasks: TaskGroup, base: str) -> None:
+        self._opener = opener
+        self._tasks = tasks
+        self._base = base
+        self._desks: dict[tuple[str, str], SharedDesk] = {}
+        self._members_changed: dict[str, Condition] = {}
+
+    def members_changed(self, space: str) -> Condition:
+        """Notified when a member of a space may have come or left, while a desk is there."""
+        return self._members_changed.setdefault(space, Condition())
+
+    @contextmanager
+    def seating(self, presence: PersonPresence) -> Generator[SharedDesk]:
+        """Let a person share the desk of those who may do the same, for the length of a block."""
+        space = presence.identity.space
+        key = key_of(self._opener.runtime.spaces[space], presence.identity)
+        desk = self._desks.get((space, key))
+        is_new = desk is None or desk.ended
+        if desk is None or desk.ended:
+            changed = self.members_changed(space)
+            desk = SharedDesk(self._opener, space, key, self._base, changed)
+            self._desks[space, key] = desk
+        with desk.seating(presence):
+            if is_new:
+                self._tasks.start_soon(self._run, desk, (space, key))
+            yield desk
+
+    async def _run(self, desk: SharedDesk, place: tuple[str, str]) -> None:
+        try:
+            await desk.run()
+        finally:
+            if self._desks.get(place) is desk:
+                del self._desks[place]
+
+
+def key_of(host: SpaceServer, identity: Identity) -> str:
+    """The capabilities of a participant, as text; people with the same share a desk."""
+    if identity.participant not in host.grants:
+        return f"none of the space: {json.dumps(identity.participant)}"
+    return json.dumps(host.grants[identity.participant].patterns, sort_keys=True)
