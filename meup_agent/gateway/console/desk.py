@@ -5,13 +5,16 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import anyio
+
 from meup_agent.agent.agent import Agent
 from meup_agent.approval import Inbox
 from meup_agent.approval.past_proposals import past_of_audit
+from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.gateway.console.connector import local_connector
 from meup_agent.gateway.console.frame_filter import filter_of
 from meup_agent.gateway.edge.http.space_views import proposals_of
-from meup_agent.protocol.exchange import Mode
+from meup_agent.protocol.exchange import Mode, ProposalKey
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.session.settings import Settings
 
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
 
 JOIN_SECONDS: Final = 10.0
 """Seconds that a page waits for its participant to have joined."""
+
+REPLAY_SECONDS: Final = 2.0
+"""Seconds that an inbox waits for what is heard again; the rest then comes as if it were new."""
 
 MAX_REPLAYED: Final = 2_000
 """Envelopes of before that a participant hears again, so that it knows what became of the proposals
@@ -65,6 +71,7 @@ class DeskOpener:
             # An agent that runs with the same token is asked by others.
             return name == identity.participant or is_seated(name)
 
+        newest = next(reversed(await self._open_proposals(identity)), None)
         async with (
             Agent("console").join(
                 local_connector(self.runtime, identity, lambda: self._begin(identity)),
@@ -74,6 +81,7 @@ class DeskOpener:
                 settings=Settings(mode=Mode.OUTGOING_ONLY, first_welcome=JOIN_SECONDS),
                 grace=0.0,
             ) as space,
+            _known(space, newest),
             make_inbox(
                 space,
                 before=await self._older(identity),
@@ -89,7 +97,7 @@ class DeskOpener:
         It is found in what the audit has folded, which later joins and readers share.
         """
         host = self.runtime.spaces[identity.space]
-        oldest = next(iter(await self._open_proposals(host)), None)
+        oldest = next(iter(await self._open_proposals(identity)), None)
         if oldest is None:
             return None
         return max(oldest.first.seq - 1, self._replayed_after(host))
@@ -98,7 +106,7 @@ class DeskOpener:
         """The open proposals that are older than what is heard again."""
         host = self.runtime.spaces[identity.space]
         after = self._replayed_after(host)
-        found = await self._open_proposals(host)
+        found = await self._open_proposals(identity)
         known, at = proposals_of(host).audit, host.now()
         # Older than the journal: the space itself knows them as long as they are open.
         oldest = [
@@ -115,7 +123,8 @@ class DeskOpener:
         """The latest decided proposals, as far as the audit has been brought up to date."""
         return past_of_audit(proposals_of(self.runtime.spaces[identity.space]).audit.proposals)
 
-    async def _open_proposals(self, host: SpaceServer) -> list[ProposalAudit]:
+    async def _open_proposals(self, identity: Identity) -> list[ProposalAudit]:
+        host = self.runtime.spaces[identity.space]
         proposals = proposals_of(host)
         await proposals.catch_up(host, host.now())
         return [each for each in proposals.audit.proposals if each.state.is_pending]
@@ -123,3 +132,14 @@ class DeskOpener:
     def _replayed_after(self, host: SpaceServer) -> int:
         """The number after which envelopes are heard again: they are counted one by one."""
         return max(host.fanout.delivered - MAX_REPLAYED, host.journal.floor(host.name))
+
+
+@asynccontextmanager
+async def _known(space: Space, newest: ProposalAudit | None) -> AsyncGenerator[None]:
+    """Begin a block once a proposal is known, and with it all that was heard again before it."""
+    if newest is not None:
+        feed, key = ProposalFeed(space), ProposalKey(newest.proposer, newest.id)
+        with anyio.move_on_after(REPLAY_SECONDS), space.watch() as envelopes:
+            while feed.get(key) is None:
+                await anext(envelopes)
+    yield

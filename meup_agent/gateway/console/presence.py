@@ -134,7 +134,7 @@ class PersonPresence:
 
     @property
     def inbox(self) -> Inbox:
-        """What waits for it."""
+        """The proposals that wait for it."""
         return self.feed.inbox
 
     async def seated(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from meup_agent import Agent
 from meup_agent.gateway.console.frame_filter import MAX_PLAIN_CALLS, FrameFilter
-from meup_agent.protocol import kinds
+from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, encode
 from meup_agent.protocol.envelope import draft
 from tests.gateway.console.conftest import WAIT, Site
@@ -84,6 +84,25 @@ def test_response_goes_where_its_request_went() -> None:
         mine = frame(kinds.MCP_RESPONSE, RESULT, "tools", ("you",), "b", ("r",))
         assert found.is_for("you", mine, observes=True)
         assert not found.is_for("other", mine, observes=True)
+
+
+def test_cancel_goes_where_its_request_went() -> None:
+    found = FrameFilter()
+    cancel = frame(kinds.MCP_REQUEST, CANCEL, id="c")
+    told = {**CANCEL, "params": {"requestId": "r", "_meta": {payloads.BEGUN_BY: "bot"}}}
+    by_gateway = frame(kinds.MCP_REQUEST, told, kinds.GATEWAY, id="d")
+    with found.serving("you", observes=True):
+        assert found.for_inboxes(cancel) == cancel
+        found.for_inboxes(frame(kinds.MCP_REQUEST, TOOL))
+        assert found.for_inboxes(cancel) is None
+        assert found.for_inboxes(by_gateway) is None
+        # Of another caller's request under the same id nothing is known.
+        theirs = frame(kinds.MCP_REQUEST, CANCEL, "caller", id="c")
+        assert found.for_inboxes(theirs) == theirs
+        # The same id, now of a request that fulfills a proposal.
+        found.for_inboxes(frame(kinds.MCP_REQUEST, TOOL, about=("p",)))
+        assert found.for_inboxes(cancel) == cancel
+        assert found.for_inboxes(by_gateway) == by_gateway
 
 
 def test_calls_that_are_remembered_are_bounded() -> None:

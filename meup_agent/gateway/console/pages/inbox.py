@@ -259,7 +259,7 @@ async def _carry_out(
 async def _own_item(
     context: PageContext, item: InboxItem
 ) -> AsyncGenerator[tuple[Inbox, InboxItem]]:
-    """What was shown, as it waits at the person's own desk, where it is decided."""
+    """The shown proposal, as it waits at the person's own desk, where it is decided."""
     async with context.here.deciding() as desk:
         own = desk.inbox.find(item.proposer, item.id)
         if own is None or digest_of(own) != digest_of(item):

@@ -1,0 +1,182 @@
+"""One inbox for all who see the same, and an own one for who does not."""
+
+import re
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from meup_agent import Agent
+from meup_agent.gateway.console.shared_desk import NamedPeople
+from meup_agent.protocol import kinds
+from meup_agent.protocol.exchange import ProposalKey
+from meup_agent.protocol.lifecycle import ProposalState
+from tests.gateway.console.conftest import WAIT, Browser, Site
+
+pytestmark = pytest.mark.anyio
+
+
+async def shown(browser: Browser) -> str:
+    return (await browser.get("/inbox")).text
+
+
+async def until_shown(browser: Browser, text: str, *, there: bool = True) -> str:
+    """The inbox, as soon as a text is in it, or not any more."""
+    with anyio.fail_after(WAIT):
+        while (text in (page := await shown(browser))) != there:
+            await anyio.lowlevel.checkpoint()
+    return page
+
+
+def key_in(page: str) -> str:
+    found = re.search(r'data-key="([0-9a-f]{24})"', page)
+    assert found is not None, "nothing waits"
+    return found[1]
+
+
+async def approve(browser: Browser) -> int:
+    key = key_in(await shown(browser))
+    answer = await browser.submit("/inbox", f"/inbox/{key}/approve", word="approve")
+    return answer.status_code
+
+
+async def reject(browser: Browser) -> int:
+    key = key_in(await shown(browser))
+    answer = await browser.submit("/inbox", f"/inbox/{key}/reject", reason="unsafe", words="no")
+    return answer.status_code
+
+
+async def test_who_rejects_sees_it_go_and_the_others_do_not(site: Site) -> None:
+    await site.tools()
+    proposer = await site.join("proposer")
+    # The first leads: its session is the one that both follow.
+    for decider, other in (("boss", "reviewer"), ("reviewer", "boss")):
+        mine, theirs = await site.browser(decider), await site.browser(other)
+        proposal = await site.propose(proposer, {"path": f"{decider}.md"})
+        await until_shown(mine, f"{decider}.md")
+        await until_shown(theirs, f"{decider}.md")
+        assert await reject(mine) == 303
+        assert f"{decider}.md" not in await shown(mine)
+        assert f"{decider}.md" in await shown(theirs)
+        await proposal.withdraw()
+        await until_shown(theirs, f"{decider}.md", there=False)
+
+
+async def test_one_of_many_approves_for_all(site: Site) -> None:
+    await site.tools()
+    proposal = await site.propose(await site.join("proposer"))
+    browsers = [await site.browser(each) for each in ("boss", "reviewer")]
+    for each in browsers:
+        assert "write_file" in await shown(each)
+    assert await approve(browsers[1]) == 303
+    await proposal.outcome()
+    assert len(site.ran) == 1
+    for each in browsers:
+        await until_shown(each, "write_file</span>", there=False)
+
+
+async def test_proposal_for_one_is_shown_to_that_one_alone(site: Site) -> None:
+    await site.tools()
+    proposer = await site.join("proposer")
+    mine, theirs = await site.browser("boss"), await site.browser("reviewer")
+    for each in (mine, theirs):
+        assert "Nothing waits" in await shown(each)
+    proposal = await site.propose(proposer, {"path": "secret.md"}, to="reviewer")
+    assert "secret.md" in await until_shown(theirs, "secret.md")
+    assert "secret.md" not in await shown(mine)
+    # Who signs in later, and who leads next, see what is theirs as well.
+    again = await site.browser("reviewer")
+    assert "secret.md" in await shown(again)
+    await proposal.withdraw()
+    await until_shown(theirs, "secret.md", there=False)
+
+
+async def test_own_proposal_does_not_wait_for_its_proposer(site: Site) -> None:
+    await site.tools()
+    boss = await site.join("boss")
+    mine, theirs = await site.browser("boss"), await site.browser("reviewer")
+    await shown(mine)
+    await site.propose(boss, {"path": "by-the-boss.md"})
+    await until_shown(theirs, "by-the-boss.md")
+    assert "by-the-boss.md" not in await shown(mine)
+
+
+async def test_capabilities_that_change_change_what_is_shown(site: Site) -> None:
+    await site.tools()
+    boss = await site.join("boss")
+    await site.propose(await site.join("proposer"))
+    looker, you = await site.browser("looker"), await site.browser("you")
+    assert "write_file" in await shown(you)
+    assert "Nothing waits" in await shown(looker)
+    await boss.grant("looker", [{"kind": "mcp/reject"}])
+    assert "Reject" in await until_shown(looker, "write_file")
+    await boss.revoke("looker", [{"kind": "mcp/reject"}])
+    await until_shown(looker, "write_file", there=False)
+    assert "write_file" in await shown(you)
+
+
+async def test_others_go_on_when_the_one_whose_session_they_follow_is_removed(site: Site) -> None:
+    await site.tools()
+    proposer = await site.join("proposer")
+    kicker = await site.join("boss")
+    first, second = await site.browser("you"), await site.browser("other")
+    # With the same capabilities as the first.
+    await kicker.grant("other", [{"kind": "chat"}])
+    for each in (first, second):
+        assert "Nothing waits" in await shown(each)
+    await kicker.kick("you")
+    await site.propose(proposer)
+    await until_shown(second, "write_file")
+    assert (await first.get("/inbox")).status_code == 403
+
+
+async def test_an_inbox_that_nobody_leads_any_more_is_led_by_the_next(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await site.tools()
+    proposer = await site.join("proposer")
+    monkeypatch.setattr("meup_agent.gateway.console.presence.IDLE_SECONDS", 0.0)
+    first = await site.browser("boss")
+    await shown(first)
+    monkeypatch.undo()
+    second = await site.browser("reviewer")
+    await shown(second)
+    proposal = await site.propose(proposer)
+    await until_shown(second, "write_file")
+    assert await approve(second) == 303
+    await proposal.outcome()
+    assert proposal.state is ProposalState.FULFILLED
+
+
+async def test_sharing_people_take_one_session_between_them(site: Site) -> None:
+    watcher = await site.join("looker", Agent("looker"))
+    askers: list[str] = []
+    with watcher.watch() as envelopes:
+        await site.tools()
+        await site.propose(await site.join("proposer"))
+        for each in ("boss", "reviewer"):
+            await shown(await site.browser(each))
+        await watcher.chat("enough")
+        with anyio.fail_after(WAIT):
+            async for envelope in envelopes:
+                if envelope.kind == "chat":
+                    break
+                if b"tools/list" in envelope.raw_payload and envelope.sender != kinds.GATEWAY:
+                    askers.append(envelope.sender)
+    # One asks each of those who may carry it out.
+    assert askers
+    assert len(set(askers)) == 1
+
+
+def test_named_people_are_known_as_long_as_a_proposal_names_them() -> None:
+    named, first, second = NamedPeople(), ProposalKey("bot", "1"), ProposalKey("bot", "2")
+    assert named.note(first, frozenset({"bot", "you"})) == {"bot", "you"}
+    assert named.note(second, frozenset({"bot"})) == {"bot"}
+    assert named.note(first, frozenset({"bot", "other"})) == {"other"}
+    assert named.of("you") == ()
+    assert set(named.of("bot")) == {first, second}
+    assert named.in_proposal(first) == {"bot", "other"}
+    named.note(first, frozenset())
+    named.note(second, frozenset())
+    assert named.of("bot") == named.of("other") == ()
+    assert not named.in_proposal(first)
