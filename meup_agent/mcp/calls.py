@@ -96,7 +96,8 @@ async def call_tool(
         waiting.take_answers(payloads.as_object(params.get("inputResponses")), ctx)
         return await _wait(waiting)
     session = principal.sessions.find(ctx)
-    call = ClientCall(offer.participant, ctx, "debug" if session is None else session.log_level)
+    log_level = "debug" if session is None else session.log_level
+    call = ClientCall(offer.participant, ctx, log_level, principal.start_soon)
     work = partial(_carry_out, principal, offer, params, call, settings)
     if not _asks_by_result(ctx):
         return await work()
@@ -134,16 +135,20 @@ async def _carry_out(
     sent.setdefault("arguments", {})
     space, failure = principal.space, None
     result: JsonObject = {}
-    with principal.calls.running(call):
-        async with call.relaying():
-            try:
-                made = payloads.request(CALL, sent, "")
-                if space.may(kinds.MCP_REQUEST, made, to=(offer.participant,)):
-                    result = await _request(space, offer, sent, call)
-                else:
-                    result = await _propose(space, offer, sent, call, settings)
-            except Exception as error:
-                failure = error  # by itself, not in a group
+    principal.calls.add(call)
+    try:
+        try:
+            made = payloads.request(CALL, sent, "")
+            if space.may(kinds.MCP_REQUEST, made, to=(offer.participant,)):
+                result = await _request(space, offer, sent, call)
+            else:
+                result = await _propose(space, offer, sent, call, settings)
+        except Exception as error:
+            failure = error
+        await call.finish_notes()
+    finally:
+        principal.calls.discard(call)
+        call.end()
     match failure:
         case None:
             return result

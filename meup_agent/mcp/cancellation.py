@@ -10,7 +10,6 @@ reaches another's call by guessing ids.
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -27,7 +26,7 @@ from meup_agent.protocol import payloads
 from meup_agent.reasons import MAX_REASON_CHARS
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from types import TracebackType
 
     from mcp.server.context import ServerRequestContext
     from mcp_types import RequestId
@@ -135,28 +134,48 @@ class OpenStreams:
         if stream.key is not None and self._by_key.get(stream.key) is stream:
             del self._by_key[stream.key]
 
-    @contextmanager
-    def track(self, participant: str, ctx: Ctx) -> Generator[OpenStream]:
+    def track(self, participant: str, ctx: Ctx) -> TrackedCall:
         """A call for the length of a block, which a cancel ends."""
         stream: OpenStream | None = None
         if ctx.request is not None:
             stream = ctx.request.scope.get(_SCOPE_KEY)
         if stream is None or stream.started:
             stream = self.add(None if _is_closed_to_cancel(ctx) else key_of(participant, ctx))
-        stream.started = True
-        cancelled = False
+        return TrackedCall(self, stream, ctx)
+
+
+class TrackedCall:
+    """The block of :meth:`OpenStreams.track`."""
+
+    __slots__ = ("_ctx", "_stream", "_streams")
+
+    def __init__(self, streams: OpenStreams, stream: OpenStream, ctx: Ctx) -> None:
+        self._streams = streams
+        self._stream = stream
+        self._ctx = ctx
+
+    def __enter__(self) -> OpenStream:
+        self._stream.started = True
+        self._stream.scope.__enter__()
+        return self._stream
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        stream, ctx = self._stream, self._ctx
+        ended = False
         try:
-            with stream.scope:
-                yield stream
-        except anyio.get_cancelled_exc_class():
-            cancelled = True
-            raise
+            ended = stream.scope.__exit__(kind, error, traceback)
         finally:
-            self.discard(stream)
+            self._streams.discard(stream)
             if stream.reason is not None:
                 log.info("call %s was cancelled: %s", ctx.request_id, stream.reason or NO_REASON)
-            elif cancelled:
+            elif not ended and isinstance(error, anyio.get_cancelled_exc_class()):
                 log.info("call %s was cancelled: %s", ctx.request_id, _ended(ctx))
+        return ended
 
 
 def _is_closed_to_cancel(ctx: Ctx) -> bool:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import deque
-from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -29,11 +28,11 @@ from meup_agent.errors import RequestError
 from meup_agent.mcp.server_asks import PROPOSAL, REQUEST
 from meup_agent.protocol import payloads
 from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+    from collections.abc import Awaitable, Callable
 
-    from anyio.abc import TaskGroup
     from mcp.server.context import ServerRequestContext
 
     from meup_agent.client.messages import Request
@@ -87,6 +86,14 @@ class Question:
         self.answer: JsonObject = {}
 
 
+class _Relay:
+    """A task that tells a client of notes."""
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        self.ended = anyio.Event()
+
+
 class ClientCall:
     """A call that runs for a client.
 
@@ -94,27 +101,36 @@ class ClientCall:
         participant: The participant that carries it out.
         ctx: The client's request.
         log_level: The least level of log messages that the client wants.
+        start_soon: Starts a task beside the call, for notes.
 
     Attributes:
         ids: The ids of its envelopes: a request's, or a proposal's.
         proposal: The proposal that it became, if it did.
         questions: What the client is to answer by its next request, by keys of ours.
-        changed: Set when it has ended, or there is a question.
+        changed: Notified when it has ended, or there is a question.
     """
 
-    def __init__(self, participant: str, ctx: Ctx, log_level: types.LoggingLevel) -> None:
+    def __init__(
+        self,
+        participant: str,
+        ctx: Ctx,
+        log_level: types.LoggingLevel,
+        start_soon: Callable[..., None],
+    ) -> None:
         self.participant = participant
         self.ctx = ctx
         self.ids: set[str] = set()
         self.proposal: ProposalHandle | None = None
         self.questions: dict[str, Question] = {}
-        self.changed = anyio.Event()
+        self.changed = Condition()
+        self._start_soon = start_soon
         self._log_level = log_level
         self._asks = 0
         self._done = -_STEP
         self._notes: deque[Note] = deque()
-        self._tasks: TaskGroup | None = None
-        self._relaying = False
+        self._ended = False
+        self._relay: _Relay | None = None
+        self._failure: Exception | None = None
 
     @property
     def is_carried_out(self) -> bool:
@@ -145,31 +161,45 @@ class ClientCall:
         self._put(("log", params))
 
     def _put(self, note: Note) -> None:
-        if self._tasks is None or len(self._notes) >= MAX_NOTES:
+        if self._ended or len(self._notes) >= MAX_NOTES:
             log.debug("left out, the client reads slowly: %r", note)
             return
         self._notes.append(note)
-        if not self._relaying:  # a task for each call would slow down those that tell nothing
-            self._relaying = True
-            self._tasks.start_soon(self._relay)
+        if self._relay is None:  # a task group of each call would slow down those that tell nothing
+            self._relay = _Relay()
+            self._start_soon(self._tell, self._relay)
 
-    @asynccontextmanager
-    async def relaying(self) -> AsyncGenerator[None]:
-        """Tell the client of each note that comes during a block, at the latest at its end."""
-        async with anyio.create_task_group() as self._tasks:
-            try:
-                yield
-            finally:
-                self._tasks = None
+    async def finish_notes(self) -> None:
+        """Wait until the client was told of each note.
 
-    async def _relay(self) -> None:
-        while self._notes:
-            what, said = self._notes.popleft()
-            if what == "progress":
-                await self._tell_progress(said)
-            else:
-                await self._tell_log(said)
-        self._relaying = False
+        Raises:
+            Exception: It could not be told.
+        """
+        while self._relay is not None:
+            await self._relay.ended.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def end(self) -> None:
+        """Tell the client nothing more."""
+        self._ended = True
+        if self._relay is not None:
+            self._relay.scope.cancel()
+
+    async def _tell(self, relay: _Relay) -> None:
+        try:
+            with relay.scope:
+                while self._notes:
+                    what, said = self._notes.popleft()
+                    if what == "progress":
+                        await self._tell_progress(said)
+                    else:
+                        await self._tell_log(said)
+        except Exception as error:  # the call's, and not its participant's
+            self._failure, self._ended = error, True
+        finally:
+            self._relay = None
+            relay.ended.set()
 
     async def _tell_progress(self, progress: Progress) -> None:
         self._done = max(progress.done, self._done + _STEP)
@@ -220,7 +250,7 @@ class ClientCall:
     async def _ask_by_result(self, method: str, params: JsonObject) -> JsonObject:
         key, question = secrets.token_urlsafe(8), Question(method, params)
         self.questions[key] = question
-        self.changed.set()
+        self.changed.notify_all()
         try:
             await question.answered.wait()
         finally:
@@ -246,14 +276,13 @@ class ClientCalls:
     def __len__(self) -> int:
         return len(self._calls)
 
-    @contextmanager
-    def running(self, call: ClientCall) -> Generator[None]:
-        """Let a call be found for the length of a block."""
+    def add(self, call: ClientCall) -> None:
+        """Let a call be found."""
         self._calls.add(call)
-        try:
-            yield
-        finally:
-            self._calls.discard(call)
+
+    def discard(self, call: ClientCall) -> None:
+        """Forget a call that has ended."""
+        self._calls.discard(call)
 
     def find(self, sender: str, params: JsonObject) -> ClientCall | None:
         """The running call that a participant names; ``None``: none that it carries out."""
@@ -339,7 +368,7 @@ class WaitingCall:
         finally:
             self.ended = True
             self._calls.forget(self)
-            self.call.changed.set()
+            self.call.changed.notify_all()
 
     def cancel(self) -> None:
         """Cancel the call, since its client's request was; for the reason that that one had."""
@@ -348,13 +377,13 @@ class WaitingCall:
     async def next_result(self) -> JsonObject:
         """Wait for its result, or for questions that its client is to answer first."""
         while True:
-            await self.call.changed.wait()
-            self.call.changed = anyio.Event()
+            if not self.ended and not self.call.questions:
+                await self.call.changed.wait()
+            await checkpoint()  # several questions at once go out together
             if self.ended:
                 if self._error is not None:
                     raise self._error
                 return self._result
-            await checkpoint()  # several questions at once go out together
             if self.call.questions:
                 asked = {
                     key: {"method": each.method, "params": each.params}
@@ -374,8 +403,6 @@ class WaitingCall:
                 question.answer = payloads.as_object(answers[key])
                 question.answered.set()
                 self.call.questions.pop(key, None)
-        if self.call.questions:
-            self.call.changed.set()
 
 
 def declared_only(ctx: Ctx, result: JsonObject) -> JsonObject:

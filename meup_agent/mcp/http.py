@@ -169,23 +169,27 @@ class McpApp:
         )
         self._manager: StreamableHTTPSessionManager | None = None
         layer = CancellationLayer(self._serve, self.streams, max_body)
+        authenticated = AuthenticationMiddleware(
+            AuthContextMiddleware(RequireAuthMiddleware(layer, [])),
+            backend=ParticipantAuth(pool, anonymous=anonymous),
+            on_error=answer_unavailable,
+        )
+        self._path = path
+        self._endpoint = _SecurityLayer(authenticated, security)
+        # For all else: its lifespan, paths that are none, and the way to the right one.
         self._app = Starlette(
-            routes=[Route(path, _Endpoint(RequireAuthMiddleware(layer, [])))],
-            middleware=[
-                Middleware(_SecurityLayer, settings=security),
-                Middleware(
-                    AuthenticationMiddleware,
-                    backend=ParticipantAuth(pool, anonymous=anonymous),
-                    on_error=answer_unavailable,
-                ),
-                Middleware(AuthContextMiddleware),
-            ],
+            routes=[Route(path, self._endpoint)],
+            middleware=[Middleware(_SecurityLayer, settings=security)],
             lifespan=self.lifespan,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        await self._app(scope, receive, send)
+        is_ours = scope["type"] == "http" and (
+            scope["path"] == f"{scope.get('root_path', '')}{self._path}"
+        )
+        # Routing, and what routed applications raise, would cost each call a tenth of our part.
+        await (self._endpoint if is_ours else self._app)(scope, receive, send)
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncGenerator[None]:
@@ -304,17 +308,6 @@ def mcp_app(
         hosts=hosts,
         path=path,
     )
-
-
-class _Endpoint:
-    """An ASGI application as Starlette's routes take it: an object, and no function."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass it on."""
-        await self._app(scope, receive, send)
 
 
 def _security(hosts: Sequence[str] | None) -> TransportSecuritySettings:

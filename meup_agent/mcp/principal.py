@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -20,13 +19,30 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator
+    from collections.abc import Callable, Coroutine
     from contextlib import AbstractAsyncContextManager
 
     from anyio.abc import TaskGroup
 
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
+
+
+class _Answering:
+    """Counts a request for the length of a block: until its end its participant is not idle.
+
+    One for all requests, which is cheaper than a generator for each.
+    """
+
+    def __init__(self, principal: Principal) -> None:
+        self._principal = principal
+
+    def __enter__(self) -> None:
+        self._principal.running += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._principal.running -= 1
+        self._principal.used_at = anyio.current_time()
 
 
 class Principal:
@@ -45,6 +61,7 @@ class Principal:
         error: Why it is not in the space any more.
         left: It left by itself.
         running: Its requests that are being answered.
+        answering: The block in which one is answered.
         used_at: The time of its last request.
         on_welcome: Called when it has joined anew, or may send other things than before.
     """
@@ -71,6 +88,7 @@ class Principal:
         self.error: Exception | None = None
         self.used_at = 0.0
         self.running = 0
+        self.answering = _Answering(self)
         self.ready = anyio.Event()
         self.ended = anyio.Event()
         self.left = False
@@ -121,16 +139,6 @@ class Principal:
             self.ready.set()
             self.ended.set()
             self.listen.close()
-
-    @contextmanager
-    def answering(self) -> Generator[None]:
-        """Count a request for as long as it is answered: until then it does not leave as idle."""
-        self.running += 1
-        try:
-            yield
-        finally:
-            self.running -= 1
-            self.used_at = anyio.current_time()
 
     def leave(self) -> None:
         """Leave the space."""

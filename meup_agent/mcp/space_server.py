@@ -137,7 +137,7 @@ class SpaceHandlers:
         """``tools/call``."""
         principal, params = self._principal_of(ctx), dict(ctx.params or {})
         result = tool_error(CANCELLED)
-        with principal.answering(), self._streams.track(principal.key, ctx) as stream:
+        with principal.answering, self._streams.track(principal.key, ctx) as stream:
             offer = await principal.catalog.find(TOOLS, str(params.get("name")))
             if offer is None:
                 raise MCPError(
