@@ -4,7 +4,8 @@ Run it from the repository: `python -m tests.bench.mcp_calls`
 
 Client, MCP server, gateway and tool run in processes of their own, on uvloop. In the same round the
 official SDK's own server answers the same call over the same transport, and an agent of ours makes
-it through the gateway alone.
+it through the gateway alone: without a pause, and as seldom as the MCP server makes it, since
+processes that have waited some milliseconds for their next message answer later.
 """
 
 import asyncio
@@ -12,16 +13,16 @@ import gc
 import json
 import statistics
 import sys
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
-from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from time import monotonic_ns, perf_counter, process_time
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
 from meup_agent import Agent, Limits, Settings
-from tests.bench import calls, peers
+from tests.bench import calls, peers, timing
 from tests.bench.figures import Figure, Program, main
 from tests.bench.processes import (
     Address,
@@ -87,32 +88,50 @@ def tools(pipe: Connection, address: Address) -> None:
     on_uvloop(serve())
 
 
+class Served(NamedTuple):
+    """What a server tells of itself: seconds of CPU so far, its open streams, its memory."""
+
+    cpu: float
+    streams: int
+    memory: int
+
+
 def mcp_server(pipe: Connection, address: Address) -> None:
-    """The space over HTTP; tells its open streams and its memory."""
+    """The space over HTTP."""
+    from meup_agent.mcp.http import mcp_app
+
+    app = mcp_app(address.url, space=SPACE, token=address.tokens[SPACE, "client"])
+    serve(pipe, app, lambda: len(app.streams))
+
+
+def sdk_server(pipe: Connection) -> None:
+    """The SDK's own server, answering with event streams, its default."""
+    serve(pipe, peers.mcp_server().streamable_http_app(), lambda: 0)
+
+
+def serve(pipe: Connection, app: Any, streams: Callable[[], int]) -> None:
+    """Serve an application, and tell of it whenever it is asked."""
     import socket
 
     import uvicorn
 
-    from meup_agent.mcp.http import mcp_app
-
-    token = address.tokens[SPACE, "client"]
-    app = mcp_app(address.url, space=SPACE, token=token)
     listening = socket.create_server(("127.0.0.1", 0))
     # Its default of 5 s closes connections of the crowd just as they are used again.
     config = uvicorn.Config(app, log_level="warning", timeout_keep_alive=600)
     server = uvicorn.Server(config)
 
-    def question(_: Any) -> tuple[int, int]:
+    def question(_: Any) -> Served:
+        cpu = process_time()
         gc.collect()
-        return len(app.streams), own_memory()
+        return Served(cpu, streams(), own_memory())
 
-    async def serve() -> None:
+    async def run() -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(server.serve([listening]))
             pipe.send(listening.getsockname()[1])
             await answer(pipe, question)
 
-    on_uvloop(serve())
+    on_uvloop(run())
 
 
 @asynccontextmanager
@@ -139,6 +158,25 @@ def caller(pipe: Connection, url: str, mode: str, tool: str, wanted: Calls) -> N
                 assert result.structured_content == {"result": 3}
 
             pipe.send(await measured(call, wanted))
+
+    on_uvloop(call_all())
+
+
+def seldom_caller(pipe: Connection, address: Address, every: float, count: int) -> None:
+    """Makes plain calls, each after a pause; tells the median time of one, and its CPU time."""
+
+    async def call_all() -> None:
+        token = address.tokens[SPACE, "caller"]
+        async with Agent("caller").join(address.url, space=SPACE, token=token) as space:
+            took: list[float] = []
+            used: list[float] = []
+            for _ in range(WARM_UP + count):
+                await asyncio.sleep(every)
+                begun, cpu = perf_counter(), process_time()
+                assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
+                took.append(perf_counter() - begun)
+                used.append(process_time() - cpu)
+        pipe.send((statistics.median(took[WARM_UP:]), statistics.mean(used[WARM_UP:])))
 
     on_uvloop(call_all())
 
@@ -223,10 +261,20 @@ def crowd(pipe: Connection, url: str, streams: int) -> None:
     on_uvloop(cancel_all())
 
 
-def called(url: str, mode: str, tool: str, wanted: Calls) -> Times:
+class Called(NamedTuple):
+    """The times of calls, and the server's CPU time for each."""
+
+    times: Times
+    cpu: float
+
+
+def called(server: Connection, url: str, mode: str, tool: str, wanted: Calls) -> Called:
+    before: Served = asked(server)
     with process(caller, url, mode, tool, wanted) as calling:
         times: Times = calling.recv()
-        return times
+    after: Served = asked(server)
+    made = timing.WARM_UP + wanted.alone + wanted.together
+    return Called(times, (after.cpu - before.cpu) / made)
 
 
 def measure(scale: float = 1.0) -> Iterator[Figure]:
@@ -239,22 +287,33 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
             tool.recv()
             url = f"http://127.0.0.1:{server.recv()}/mcp"
             for mode, revision in MODES.items():
-                yield from compared(url, mode, revision, wanted, plain)
+                yield from compared(server, url, mode, revision, wanted, address)
                 yield from cancelled(url, mode, revision, max(1, round(CANCELS * scale)))
             yield from crowded(url, server, max(1, round(STREAMS * scale)))
 
 
-def compared(url: str, mode: str, revision: str, wanted: Calls, plain: float) -> Iterator[Figure]:
+def compared(
+    server: Connection, url: str, mode: str, revision: str, wanted: Calls, address: Address
+) -> Iterator[Figure]:
     """The same call through a space, and to the SDK's own server."""
-    ours = called(url, mode, "tools_add", wanted)
-    with process(peers.mcp_http_server, False) as server:
-        sdk = called(f"http://127.0.0.1:{server.recv()}/mcp", mode, "add", wanted)
-    yield Figure(f"a call through `meup mcp --http`, {revision}", ours.median * 1e6, "µs")
-    yield Figure(f"the SDK's own server, {revision}", sdk.median * 1e6, "µs")
-    share = (ours.median - plain) / sdk.median
+    ours = called(server, url, mode, "tools_add", wanted)
+    with process(sdk_server) as its:
+        its_url = f"http://127.0.0.1:{its.recv()}/mcp"
+        sdk = called(its, its_url, mode, "add", wanted)
+    with process(seldom_caller, address, sdk.times.median, wanted.alone) as calling:
+        plain, plain_cpu = calling.recv()
+    yield Figure(f"a call through `meup mcp --http`, {revision}", ours.times.median * 1e6, "µs")
+    yield Figure(f"the SDK's own server, {revision}", sdk.times.median * 1e6, "µs")
+    yield Figure(f"a plain call of ours, as seldom, {revision}", plain * 1e6, "µs")
+    share = (ours.times.median - plain) / sdk.times.median
     yield Figure(f"less a plain call, times the SDK's, {revision}", share, "×", 1.3)
-    yield Figure(f"calls through it, {IN_FLIGHT} under way, {revision}", ours.rate, "/s")
-    yield Figure(f"calls of the SDK's, {IN_FLIGHT} under way, {revision}", sdk.rate, "/s")
+    yield Figure(f"CPU time of our server for a call, {revision}", ours.cpu * 1e6, "µs")
+    yield Figure(f"CPU time of the SDK's server, {revision}", sdk.cpu * 1e6, "µs")
+    yield Figure(f"CPU time of a plain call's caller, {revision}", plain_cpu * 1e6, "µs")
+    share = (ours.cpu - plain_cpu) / sdk.cpu
+    yield Figure(f"less a plain caller's, times the SDK's, {revision}", share, "×", 1.3)
+    yield Figure(f"calls through it, {IN_FLIGHT} under way, {revision}", ours.times.rate, "/s")
+    yield Figure(f"calls of the SDK's, {IN_FLIGHT} under way, {revision}", sdk.times.rate, "/s")
 
 
 def cancelled(url: str, mode: str, revision: str, count: int) -> Iterator[Figure]:
@@ -275,11 +334,12 @@ def crowded(url: str, server: Connection, streams: int) -> Iterator[Figure]:
     """The remains of many streams that were all cancelled."""
     with process(crowd, url, streams) as clients:
         asked(clients)  # what a first time makes, stays
-        _, before = asked(server)
+        before: Served = asked(server)
         asked(clients)
-        left, after = asked(server)
-    yield Figure("streams that are left of 500 cancelled ones", left, "", 0)
-    yield Figure("memory that they leave, of the MCP server", (after - before) / 1e6, "MB", 1)
+        after: Served = asked(server)
+    left = (after.memory - before.memory) / 1e6
+    yield Figure("streams that are left of 500 cancelled ones", after.streams, "", 0)
+    yield Figure("memory that they leave, of the MCP server", left, "MB", 1)
 
 
 PROGRAM = Program("mcp_calls", "A call from an MCP client through a space, and its cancel", measure)
