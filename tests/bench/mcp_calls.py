@@ -89,7 +89,7 @@ def tools(pipe: Connection, address: Address) -> None:
 
 
 class Served(NamedTuple):
-    """What a server tells of itself: seconds of CPU so far, its open streams, its memory."""
+    """The state of a server: seconds of CPU so far, its open streams, its memory."""
 
     cpu: float
     streams: int
