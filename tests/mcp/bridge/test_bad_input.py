@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Request, Space
-from meup_agent.errors import RequestError, ToolError
+from meup_agent.errors import RequestError, RequestTimeout, ToolError
 from meup_agent.mcp.bridge import Bridge
 from meup_agent.mcp.connection import ServerGone
 from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, log_lines, stdio
@@ -87,6 +87,13 @@ async def test_a_result_that_is_too_large_is_an_error_of_the_tool() -> None:
             await do(stage.caller, "large")
         with pytest.raises(ToolError, match="stopped: a message is longer than 8388608 bytes"):
             await do(stage.caller, "huge")
+        assert await do(stage.caller, "x") == "done: x"
+
+
+async def test_a_call_without_an_answer_ends_with_its_callers_time() -> None:
+    async with bridged(stdio("scripted", "2025-06-18")) as stage:
+        with pytest.raises(RequestTimeout, match="tools/call"):
+            await stage.caller.call(BRIDGE, "do", {"way": "wait"}, timeout=0.1)
         assert await do(stage.caller, "x") == "done: x"
 
 

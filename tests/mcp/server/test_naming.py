@@ -20,6 +20,8 @@ LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 NAMES = st.text(min_size=1, max_size=80)
 SIMILAR = st.text(alphabet="ab_-2 ", min_size=1, max_size=12)
+LONG = st.text(alphabet="a_ü", min_size=60, max_size=66)
+"""Names that are one name, or nearly one, once they are shortened to 64 characters."""
 
 
 @pytest.mark.parametrize(
@@ -59,6 +61,13 @@ def test_every_name_is_legal(participant: str, tool: str) -> None:
 def test_two_tools_never_have_one_name(one: str, tool: str, other: str, another: str) -> None:
     same = (one, tool) == (other, another)
     assert (exposed_name(one, tool) == exposed_name(other, another)) is same
+
+
+@given(LONG, LONG)
+@example("a" * 100 + "1", "a" * 100 + "2")
+def test_two_long_names_stay_two(one: str, other: str) -> None:
+    assert (exposed_name("p", one) == exposed_name("p", other)) is (one == other)
+    assert (exposed_name(one, "t") == exposed_name(other, "t")) is (one == other)
 
 
 def test_no_participant_takes_the_name_of_another() -> None:
