@@ -1,8 +1,10 @@
 """The part that every test shares: the loops it runs on."""
 
+import gc
 import signal
 import sys
 from collections import defaultdict
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -24,6 +26,20 @@ TESTS = Path(__file__).parent
 def pytest_configure(config: pytest.Config) -> None:
     """Name the marker that says which rules a test proves; tests/requirements.py lists them."""
     config.addinivalue_line("markers", "rule(*ids): the rules of PROTOCOL.md that the test proves")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage while the tests are collected, nor among them later: all of them stay.
+
+    It took two fifths of the time of collecting, and some of each test's.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 LOOPS = ("asyncio", "trio", "uvloop")

@@ -66,7 +66,9 @@ _NUMBER = struct.Struct("!i")
 def is_forkable(variables: Mapping[str, str]) -> bool:
     """True for a program that begins as a fork does, though it sets these variables."""
     early = (*FOR_THE_SCREEN, "LANG", "LC_", "PYTHON")
-    return hasattr(os, "fork") and not any(name.startswith(early) for name in variables)
+    return hasattr(os, "fork") and not any(
+        name.startswith(early) and name != "PYTHONIOENCODING" for name in variables
+    )
 
 
 class Forked:
@@ -166,10 +168,10 @@ def start(
     stdout: int | None = None,
     stderr: int | None = None,
 ) -> Forked:
-    """Start what follows `python` on a command line, `-m` and a module or a script.
+    """Start what follows `python` on a command line: `-m` and a module, `-c` and code, or a script.
 
     Args:
-        arguments: The module or script, and its arguments.
+        arguments: The module, code or script, and its arguments.
         environment: All of the program's environment.
         cwd: The folder that it runs in; this process's own by default.
         stdin: A descriptor to read from; nothing by default.
@@ -295,7 +297,8 @@ def _wait_for(asked: dict[str, Any], descriptors: list[int]) -> None:
 
 def _open_streams() -> None:
     """Make what Python makes of the first three descriptors when it begins."""
-    options: dict[str, Any] = {"encoding": "utf-8", "closefd": False}
+    encoding = os.environ.get("PYTHONIOENCODING", "utf-8")
+    options: dict[str, Any] = {"encoding": encoding, "closefd": False}
     sys.stdin = open(0, **options)  # noqa: SIM115 - they are open until the end
     sys.stdout = open(1, "w", **options)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", **options)  # noqa: SIM115
@@ -313,6 +316,12 @@ def run(asked: dict[str, Any]) -> None:
         sys.path[0] = asked["cwd"]
         sys.argv = rest
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif first == "-c":
+        code, *sys.argv[1:] = rest
+        sys.argv[0] = first
+        sys.path[0] = ""
+        main: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
+        exec(compile(code, "<string>", "exec"), main)
     else:
         sys.path[0] = str(Path(first).absolute().parent)
         sys.argv = [first, *rest]

@@ -23,6 +23,7 @@ from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.space.journal import Entry
+from tests.bench import processes
 from tests.bench.figures import Figure, Program, main
 
 ENVELOPES = 100_000
@@ -34,7 +35,7 @@ BEGIN = 1_750_000_000_000_000
 SPACE = "demo"
 OUTSTANDING = 2_000
 
-COMMAND = (sys.executable, "-m", "meup_agent.cli", "audit", "--journal")
+COMMAND = ("-m", "meup_agent.cli", "audit", "--journal")
 
 
 def said(kind: str, payload: Any, id: str, sender: str, to: str, about: str = "") -> Envelope:
@@ -148,7 +149,9 @@ class Run(NamedTuple):
 def run(path: Path, *options: str) -> Run:
     begun = perf_counter()
     with subprocess.Popen(
-        (*COMMAND, str(path), *options), stdout=subprocess.PIPE, env={**os.environ, "TZ": "UTC"}
+        (*processes.PYTHON, *COMMAND, str(path), *options),
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TZ": "UTC"},
     ) as child:
         assert child.stdout is not None
         lines = 1 if child.stdout.readline() else 0

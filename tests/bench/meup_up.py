@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from meup_agent import Agent
+from tests.bench import processes
 from tests.bench.figures import Figure, Program, main
 
 SERVERS = 3
@@ -71,7 +72,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 
 
 async def list_tools(path):
-    server = StdioServerParameters(command=sys.executable, args=[path])
+    server = StdioServerParameters(command=sys.argv[3], args=[*sys.argv[4:], path])
     async with Client(stdio_client(server)) as client:
         assert (await client.list_tools()).tools
         print("listed", flush=True)
@@ -105,7 +106,8 @@ def configuration(folder: Path, server: str) -> Path:
     variables = {
         name: environment(folder)[name] for name in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
     }
-    entry = {"command": sys.executable, "args": [str(program)], "env": variables}
+    command, *arguments = [*processes.PYTHON, str(program)]
+    entry = {"command": command, "args": arguments, "env": variables}
     path = folder / "mcp.json"
     path.write_text(json.dumps({"mcpServers": {f"server-{i}": entry for i in range(SERVERS)}}))
     return path
@@ -145,8 +147,8 @@ def first_tools(folder: Path, server: str) -> tuple[float, float]:
     """Seconds until an agent beside `meup up` has the tools of all servers; its CPU seconds."""
     path = configuration(folder, server)
     begun = time.perf_counter()
-    command = [sys.executable, "-m", "meup_agent.cli", "up", "--servers", str(path), "--port", "0"]
-    process = started(command, folder)
+    options = ["--servers", str(path), "--port", "0"]
+    process = started([*processes.PYTHON, "-m", "meup_agent.cli", "up", *options], folder)
     try:
         client = pasted(process)
         token = Path(client["args"][2]).read_text(encoding="ascii").strip()
@@ -183,9 +185,8 @@ def alone(folder: Path) -> float:
     program = folder / "client.py"
     program.write_text(CLIENT_ALONE)
     begun = time.perf_counter()
-    process = started(
-        [sys.executable, str(program), str(folder / "server.py"), str(SERVERS)], folder
-    )
+    arguments = [str(folder / "server.py"), str(SERVERS), *processes.PYTHON]
+    process = started([*processes.PYTHON, str(program), *arguments], folder)
     try:
         assert process.stdout is not None
         for _ in range(SERVERS):

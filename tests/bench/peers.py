@@ -21,6 +21,7 @@ import anyio
 import picows
 from websockets.asyncio.client import connect
 
+from tests.bench import processes
 from tests.bench.processes import answer, on_uvloop
 from tests.bench.timing import Calls, measured
 
@@ -193,9 +194,10 @@ def mcp_caller(pipe: Connection, url: str | None, wanted: Calls) -> None:
 
     from mcp import Client, StdioServerParameters
 
+    python, *options = processes.PYTHON
     over_stdio = StdioServerParameters(
-        command=sys.executable,
-        args=["-c", "from tests.bench.peers import mcp_stdio_server; mcp_stdio_server()"],
+        command=python,
+        args=[*options, "-c", "from tests.bench.peers import mcp_stdio_server; mcp_stdio_server()"],
         # The client hands down little of its environment.
         env={"PYTHONPATH": os.pathsep.join(sys.path)},
     )

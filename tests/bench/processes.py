@@ -4,6 +4,7 @@ import asyncio
 import multiprocessing
 import os
 import resource
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
@@ -17,6 +18,9 @@ from meup_agent.gateway.auth import new_token
 from meup_agent.gateway.config import Config, HttpConfig, JournalConfig, SpaceConfig, participant
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.limits import GatewayLimits
+
+PYTHON = [sys.executable]
+"""How a program of Python begins that is measured as a user starts it."""
 
 START = "spawn"
 """Start of processes: as a program starts, so that each has memory of its own alone."""

@@ -21,13 +21,14 @@ from meup_agent.gateway.config import JournalConfig
 from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.space.journal import Entry
+from tests.bench import processes
 from tests.bench.audit import BEGIN, OUTSTANDING, SPACE, said
 from tests.bench.figures import Figure, Program, main
 
 DECISIONS = 100_000
 TOOLS = 40
 
-COMMAND = (sys.executable, "-m", "meup_agent.cli", "policy", "suggest", "--journal")
+COMMAND = ("-m", "meup_agent.cli", "policy", "suggest", "--journal")
 
 
 def call(number: int, **more: Any) -> dict[str, Any]:
@@ -83,7 +84,8 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "journal.db"
         asyncio.run(write(path, many))
-        with subprocess.Popen((*COMMAND, str(path)), stdout=subprocess.PIPE) as child:
+        command = (*processes.PYTHON, *COMMAND, str(path))
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
             assert child.stdout is not None
             lines = child.stdout.read().splitlines()
             _, status, used = os.wait4(child.pid, 0)

@@ -12,7 +12,13 @@ from pathlib import Path
 from tests.forkserver import Forked, is_forkable, start
 from tests.programs import ROOT, STATE
 
-COMMAND = (sys.executable, "-W", "error", "-m", "meup_agent.cli")
+PYTHON = (sys.executable, "-W", "error")
+"""How a program begins that may be forked; with other options it is started as usual."""
+
+COMMAND = (*PYTHON, "-m", "meup_agent.cli")
+
+FITS_A_PIPE = 8_000
+"""Characters that a pipe takes whole, before anything reads it."""
 
 PATIENCE = 30.0
 """Seconds that a process may take for anything; only a hang takes so long."""
@@ -40,8 +46,10 @@ def meup(
     given: str | None = None,
 ) -> "subprocess.CompletedProcess[str]":
     """Run `meup` to its end, with a text as its standard input."""
-    if tuple(command) == COMMAND and given is None and is_forkable(variables or {}):
-        with running(*arguments, cwd=cwd, variables=variables) as process:
+    if _is_forked(command, variables) and len(given or "") <= FITS_A_PIPE:
+        with running(
+            *arguments, command=command, cwd=cwd, variables=variables, given=given or ""
+        ) as process:
             code = process.end()
         out, err = (each.replace("\r\n", "\n") for each in (process.out, process.err))
         return subprocess.CompletedProcess(arguments, code, out, err)
@@ -56,6 +64,11 @@ def meup(
         cwd=cwd,
         env=environment(variables),
     )
+
+
+def _is_forked(command: Iterable[str], variables: Mapping[str, str] | None) -> bool:
+    """Whether a program that is ours from its first line on begins with its imports done."""
+    return [*command][: len(PYTHON)] == [*PYTHON] and is_forkable(variables or {})
 
 
 class Running:
@@ -114,12 +127,14 @@ def running(
     command: Iterable[str] = COMMAND,
     cwd: Path | None = None,
     variables: Mapping[str, str] | None = None,
+    given: str = "",
 ) -> Generator[Running]:
     """Run `meup` for the length of a block; what is left of it is killed at the end."""
     process: Forked | subprocess.Popen[bytes]
-    if tuple(command) == COMMAND and is_forkable(variables or {}):
-        process = start([*COMMAND[-2:], *arguments], environment(variables), cwd=cwd)
+    if _is_forked(command, variables):
+        process = _forked([*command, *arguments][1:], environment(variables), cwd, given)
     else:
+        assert not given
         process = subprocess.Popen(
             [*command, *arguments],
             stdin=subprocess.DEVNULL,
@@ -136,6 +151,20 @@ def running(
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
+
+
+def _forked(
+    arguments: list[str], variables: Mapping[str, str], cwd: Path | None, given: str
+) -> Forked:
+    if not given:
+        return start(arguments, variables, cwd=cwd)
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, given.encode())
+        os.close(writing)
+        return start(arguments, variables, cwd=cwd, stdin=reading)
+    finally:
+        os.close(reading)
 
 
 def is_there(number: int) -> bool:

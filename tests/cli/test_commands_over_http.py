@@ -6,9 +6,7 @@ An agent that runs with the same token keeps its connection.
 import json
 import os
 import pty
-import select
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Generator
 from dataclasses import replace
@@ -25,8 +23,9 @@ from meup_agent.gateway.presets import one_space_config
 from meup_agent.protocol import payloads
 from meup_agent.protocol.payloads import build_proposal
 from tests.cli.conftest import Done
-from tests.cli.processes import COMMAND, PATIENCE, environment, meup, running
+from tests.cli.processes import COMMAND, Running, environment, meup, running
 from tests.cli.stage import ESCAPED, HOSTILE, PARTICIPANTS, Stage, on_stage
+from tests.forkserver import start
 from tests.no_tls import NO_TLS
 from tests.programs import ROOT
 
@@ -141,31 +140,21 @@ class Asked:
 
     def __init__(self, stage: Stage, proposal: str) -> None:
         self.master, terminal = pty.openpty()
-        self.process = subprocess.Popen(
-            (*COMMAND, "fulfill", proposal),
-            stdin=terminal,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment(variables(stage, "alice")),
-        )
+        arguments = [*COMMAND[1:], "fulfill", proposal]
+        self.process = start(arguments, environment(variables(stage, "alice")), stdin=terminal)
         os.close(terminal)
-        self.err = ""
-        assert self.process.stderr is not None
-        while not self.err.endswith("carry it out? [y/N] "):
-            ready, _, _ = select.select([self.process.stderr], [], [], PATIENCE)
-            assert ready, self.err
-            read = os.read(self.process.stderr.fileno(), 4096)
-            assert read, self.err
-            self.err += read.decode()
+        self._said = Running(self.process)
+        self.err = self._said.until("carry it out? [y/N] ", stream="err")
 
     def answer(self, text: str) -> tuple[int, str, str]:
         os.write(self.master, text.encode())
         return self.end()
 
     def end(self) -> tuple[int, str, str]:
-        out, err = self.process.communicate(timeout=PATIENCE)
+        """The exit code, and what was said after the question."""
+        code = self._said.end()
         os.close(self.master)
-        return self.process.returncode, out.decode(), err.decode()
+        return code, self._said.out, self._said.err.removeprefix(self.err)
 
 
 def test_what_is_shown_is_carried_out_when_a_person_says_yes(stage: Stage) -> None:

@@ -1,7 +1,6 @@
 """`meup demo`: shows what happens, checks it, and leaves nothing behind."""
 
 import re
-import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from meup_agent.cli import exit_codes
 from meup_agent.cli.demo.scenes import SCENES
 from meup_agent.cli.demo.workspace import NOTE, WRITTEN_FILES, workspace_in
 from meup_agent.cli.failures import Failure
-from tests.cli.processes import INTERRUPT, TERMINATE, Running, meup, running
+from tests.cli.processes import INTERRUPT, PYTHON, TERMINATE, Running, meup, running
 
 # Half a dozen demos, of as many processes each, begin at the same time.
 pytestmark = pytest.mark.timeout(180)
@@ -68,7 +67,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Played]:
     with ExitStack() as stack:
 
         def start(name: str, *arguments: str, code: str = "", **variables: str) -> Running:
-            command = (sys.executable, "-W", "error", "-c", code + RUN)
+            command = (*PYTHON, "-c", code + RUN)
             variables["TMPDIR"] = str(folders[name] / "temporary")
             return stack.enter_context(
                 running("demo", *arguments, command=command, variables=variables)

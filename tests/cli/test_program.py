@@ -8,7 +8,7 @@ from typer.main import get_command
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.program import app, run
-from tests.cli.processes import COMMAND, meup
+from tests.cli.processes import COMMAND, PYTHON, meup
 
 # Typer has a copy of click inside, whose names are not public.
 MEUP: Any = get_command(app)
@@ -146,30 +146,25 @@ def test_no_value_is_shown_behind_a_flag(command: tuple[str, ...]) -> None:
 LOADED = """
 import sys
 from meup_agent.cli.program import run
-run(sys.argv[1:])
-print("loaded:", *sorted({"meup_agent.agent.agent", *HEAVY} & set(sys.modules)))
+for command in sys.argv[1:]:
+    run(command.split())
+    print("loaded:", *sorted({"meup_agent.agent.agent", *HEAVY} & set(sys.modules)))
 """
 HEAVY = ("httpx", "jsonschema", "mcp_types", "picows", "prometheus_client", "starlette", "uvicorn")
 
 
-@pytest.mark.parametrize(
-    ("command", "loaded"),
-    [
-        ("--help", ["meup_agent.agent.agent"]),
-        ("--version", []),
-        ("token new", []),
-        ("gateway --help", []),
-        ("who", ["meup_agent.agent.agent"]),
-    ],
-)
-def test_a_command_loads_what_it_needs(command: str, loaded: list[str]) -> None:
+def test_a_command_loads_what_it_needs() -> None:
+    """One after another in one process: those that need nothing come first."""
     program = LOADED.replace("*HEAVY", f"*{HEAVY}")
-    done = meup(*command.split(), command=(sys.executable, "-c", program))
-    assert done.stdout.splitlines()[-1].split() == ["loaded:", *loaded]
+    commands = ("--version", "token new", "gateway --help", "--help", "who")
+    done = meup(*commands, command=(sys.executable, "-c", program))
+    loaded = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("loaded:")]
+    assert loaded == [[], [], [], ["meup_agent.agent.agent"], ["meup_agent.agent.agent"]]
 
 
 INTERRUPTED_WHILE_LOADING = """
 import sys
+sys.modules.pop("meup_agent.cli.program", None)
 class Finder:
     def find_spec(self, name, *_):
         if name == "meup_agent.cli.program":
@@ -181,6 +176,8 @@ main()
 
 INTERRUPTED_IN_A_COMMAND = """
 import os, signal, sys
+for name in [each for each in sys.modules if each.partition(".")[0] == "meup_agent"]:
+    del sys.modules[name]
 class Finder:
     def find_spec(self, name, *_):
         if name == "{module}":
@@ -207,7 +204,7 @@ IN_A_CLASS = "raise RuntimeError('Error calling __set_name__') from KeyboardInte
 def test_ctrl_c_in_the_first_moments_shows_no_traceback(module: str, press: str) -> None:
     program = INTERRUPTED_IN_A_COMMAND.format(module=module, press=press)
     where = ("--url", "ws://127.0.0.1:9", "--space", "demo", "--token", "x")
-    done = meup("who", *where, command=(sys.executable, "-c", program))
+    done = meup("who", *where, command=(*PYTHON, "-c", program))
     assert (done.returncode, done.stdout, done.stderr) == (exit_codes.INTERRUPTED, "", "")
 
 
@@ -224,7 +221,7 @@ main()
     [(INTERRUPTED_WHILE_LOADING, exit_codes.INTERRUPTED), (INTERRUPTED_AT_THE_END, exit_codes.OK)],
 )
 def test_ctrl_c_before_and_after_the_work_shows_no_traceback(program: str, code: int) -> None:
-    done = meup("--version", command=(sys.executable, "-c", program))
+    done = meup("--version", command=(*PYTHON, "-c", program))
     assert (done.returncode, done.stderr) == (code, "")
 
 
@@ -239,7 +236,7 @@ main()
 
 
 def test_a_defect_is_a_sentence_and_a_traceback_only_on_demand() -> None:
-    command = (sys.executable, "-c", BROKEN)
+    command = (*PYTHON, "-c", BROKEN)
     done = meup("tail", command=command)
     assert done.returncode == exit_codes.FAILED
     assert done.stderr == (

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -15,6 +14,7 @@ from tests.cli.processes import (
     COMMAND,
     INTERRUPT,
     PATIENCE,
+    PYTHON,
     TERMINATE,
     environment,
     meup,
@@ -251,7 +251,7 @@ main()
 def test_a_reader_that_does_not_read_does_not_make_it_deaf(
     gateway: ThreadedGateway, tail_settings: dict[str, str]
 ) -> None:
-    with running("tail", command=(sys.executable, "-c", STUCK), variables=tail_settings) as tail:
+    with running("tail", command=(*PYTHON, "-c", STUCK), variables=tail_settings) as tail:
 
         async def until_it_is_in() -> None:
             with anyio.fail_after(PATIENCE):

@@ -17,6 +17,7 @@ from meup_agent import Agent
 from meup_agent.cli import exit_codes
 from meup_agent.cli.up_state import token_path
 from tests.cli.processes import INTERRUPT, TERMINATE, Running, is_there, meup, running
+from tests.forkserver import launched
 
 READY = "print('ready', os.getpid(), flush=True)"
 WAITS = f"import os, time; {READY}; time.sleep(600)"
@@ -119,7 +120,7 @@ def test_an_agent_joins_with_what_it_was_given(tmp_path: Path, state: dict[str, 
         "        await anyio.sleep_forever()\n"
         "anyio.run(main)\n"
     )
-    write(tmp_path, bot={"command": [sys.executable, "bot.py"]})
+    write(tmp_path, bot={"command": launched("bot.py")})
     with up(tmp_path, state) as process:
         process.until("bot | joined as bot\n")
         assert process.end(INTERRUPT) == exit_codes.OK

@@ -18,6 +18,7 @@ from meup_agent.cli import exit_codes
 from meup_agent.cli.up_bridges import end_by_signals
 from meup_agent.errors import Refused
 from tests.cli.processes import INTERRUPT, PATIENCE, TERMINATE, is_there, meup, running
+from tests.forkserver import launched
 
 SERVER = """
 from mcp.server.mcpserver import MCPServer
@@ -50,7 +51,8 @@ def command_lines(process: int) -> list[list[str]]:
 def write(folder: Path, text: str = "") -> None:
     """A configuration with two servers that work, and what a text adds to it."""
     (folder / "adder.py").write_text(SERVER)
-    works = {"command": sys.executable, "args": ["-W", "ignore", "adder.py"], "cwd": "."}
+    command, *arguments = launched("-W", "ignore", "adder.py")
+    works = {"command": command, "args": arguments, "cwd": "."}
     entries = ", ".join(f'"{name}": {json.dumps(works)}' for name in ("first", "second"))
     (folder / "mcp.json").write_text(f'{{"mcpServers": {{{text}{entries}}}}}')
 

@@ -53,7 +53,7 @@ def telling(path: Path) -> str:
     names = "('MEUP_PROPOSAL', 'MEUP_PROPOSER', 'MEUP_CALL')"
     line = "json.dumps([sys.argv[1:], [os.environ[n] for n in NAMES]])".replace("NAMES", names)
     program = f"import json, os, sys; open({str(path)!r}, 'a').write({line} + chr(10))"
-    return f'{sys.executable} -c "{program}" given'
+    return f'{sys.executable} -IS -c "{program}" given'
 
 
 async def test_bell_rings_for_each(bells: list[str]) -> None:
@@ -93,7 +93,7 @@ async def test_a_flood_starts_a_few_commands(tmp_path: Path, bells: list[str]) -
 
 async def test_leaving_ends_the_commands(bells: list[str]) -> None:
     with anyio.fail_after(PATIENCE):
-        async with Notifier(f'{sys.executable} -c "input()"') as notifier:
+        async with Notifier(f'{sys.executable} -IS -c "input()"') as notifier:
             notifier.bell = lambda: bells.append("rang")
             notifier.arrived(item())
     assert bells == []
