@@ -20,7 +20,7 @@ from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.limits import GatewayLimits
 
 PYTHON = [sys.executable]
-"""How a program of Python begins that is measured as a user starts it."""
+"""The command line of Python, where a program is measured as a user starts it."""
 
 START = "spawn"
 """Start of processes: as a program starts, so that each has memory of its own alone."""

@@ -17,7 +17,7 @@ LOADED = [
     *("meup_agent.gateway.embedded", "meup_agent.mcp.http", "nats", "prometheus_client"),
     *("httpcore2", "jsonschema", "truststore", "uvicorn", "uvicorn.protocols.http.h11_impl"),
 ]
-"""What the processes import as they begin, unless that from which they are forked has."""
+"""Imports of the processes as they begin, unless that from which they are forked has done them."""
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,7 +13,7 @@ from tests.forkserver import Forked, is_forkable, start
 from tests.programs import ROOT, STATE
 
 PYTHON = (sys.executable, "-W", "error")
-"""How a program begins that may be forked; with other options it is started as usual."""
+"""The command line of programs that may be forked; with other options they start as usual."""
 
 COMMAND = (*PYTHON, "-m", "meup_agent.cli")
 
@@ -67,7 +67,7 @@ def meup(
 
 
 def _is_forked(command: Iterable[str], variables: Mapping[str, str] | None) -> bool:
-    """Whether a program that is ours from its first line on begins with its imports done."""
+    """True for a program that begins with its imports done."""
     return [*command][: len(PYTHON)] == [*PYTHON] and is_forkable(variables or {})
 
 
