@@ -5,6 +5,8 @@ SHELL := /bin/sh
 VENV  := .venv
 PY    := $(VENV)/bin/python
 PIP   := $(PY) -m pip install -qq --disable-pip-version-check --root-user-action=ignore
+# In a third of pip's time; that only brings it.
+UV    := $(PY) -m uv pip install --quiet --compile-bytecode --python $(PY)
 
 # The candidates, best first. Each is asked for what is needed, since some systems have commands
 # that only say that they are absent.
@@ -110,34 +112,35 @@ $(VENV)/demo.stamp: pyproject.toml $(PY)
 
 # The larger set holds the smaller, so both stamps are set.
 $(VENV)/test.stamp: pyproject.toml $(PY)
-	@echo "Installing meup-agent and what its tests and docs need into $(VENV), about a minute …"
-	@$(PIP) -e '.[test,check,gateway,docs]'
+	@echo "Installing meup-agent and what its tests and docs need into $(VENV), under a minute …"
+	@$(PIP) uv
+	@$(UV) -e '.[test,check,gateway,docs]'
 	@touch $(VENV)/demo.stamp $@
 
 $(VENV)/frameworks.stamp: $(VENV)/test.stamp
 	@echo "Installing the agent frameworks into $(VENV)/frameworks, under a minute …"
 	@$(PY) -m uv --quiet venv --clear --python $(PY) $(VENV)/frameworks
-	@$(PY) -m uv --quiet pip install --python $(FRAMEWORKS) -e '.[frameworks]'
+	@$(PY) -m uv pip install --quiet --compile-bytecode --python $(FRAMEWORKS) -e '.[frameworks]'
 	@sed -nE 's/^(pydantic-ai|openai-agents|langchain) = \["(.*)"\]$$/\2/p' pyproject.toml > $(OLDEST).txt
 	@$(PY) -m uv --quiet pip install --python $(FRAMEWORKS) --target $(OLDEST) --no-deps \
 		--resolution lowest-direct -r $(OLDEST).txt
 	@touch $@
 
 $(VENV)/fuzz.stamp: $(VENV)/test.stamp
-	@$(PIP) -e '.[test,fuzz]'
+	@$(UV) -e '.[test,fuzz]'
 	@touch $@
 
 # Node is a wheel; npm installs the suite beside it, exactly as the lock file names it.
 $(VENV)/conformance.stamp: $(VENV)/test.stamp tests/conformance_mcp/package-lock.json
 	@echo "Installing the conformance suite of MCP into $(VENV), some seconds …"
-	@$(PIP) -e '.[conformance]'
+	@$(UV) -e '.[conformance]'
 	@$(PY) -m tests.conformance_mcp.suite
 	@touch $@
 
 # Playwright's own browser where there is no other. Where it cannot be had, the tests say how to.
 $(VENV)/console.stamp: $(VENV)/test.stamp tests/console_browser/package-lock.json
 	@echo "Installing what drives a browser into $(VENV), some seconds …"
-	@$(PIP) -e '.[console-test]'
+	@$(UV) -e '.[console-test]'
 	@$(PY) -m tests.console_browser.axe
 	@test -n "$$MEUP_CHROMIUM" || \
 		for name in chromium-headless-shell chromium chromium-browser google-chrome; do \
