@@ -268,6 +268,8 @@ class SpaceConfig(SpaceSettings):
 
     id: str
     participants: Mapping[str, ParticipantConfig]
+    # Nothing says which of the two published versions its members speak: they may speak either.
+    takes_published: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +403,9 @@ class ReferenceFile(Sections):
         """Its one space."""
         may = self.defaults.capabilities
         space = _space(self.space.id, self.space, self.participants, may)
-        return (replace(space, dialect=space.dialect or REFERENCE_DIALECT),)
+        if space.dialect is None:
+            space = replace(space, dialect=REFERENCE_DIALECT, takes_published=True)
+        return (space,)
 
 
 def _space(

@@ -124,6 +124,7 @@ class GatewayRuntime:
                 backpressure=self.backlogs.in_space(space.id),
                 recorder=recorder,
                 call_later=None if loop is None else loop.call_later,
+                takes_published=space.takes_published,
             )
             for space in config.spaces
         }

@@ -1,6 +1,7 @@
 """A space that was there before: its file, its participants, and an agent of ours among them."""
 
 from collections.abc import Generator
+from pathlib import Path
 
 import anyio
 import pytest
@@ -76,3 +77,40 @@ async def test_an_agent_proposes_what_existing_participants_approve_and_run(
             (request,) = await to_thread.run_sync(requests)
     assert heard == ["3"]
     assert (request["from"], request["protocol"], request["to"]) == ("approver", V04, ["tools"])
+
+
+PLAIN_FILE = """\
+space: {{id: demo, name: Demo{more}}}
+participants:
+  ann: {{tokens: [ann-token-1], capabilities: [{{kind: "*"}}]}}
+  bob: {{tokens: [bob-token-1], capabilities: [{{kind: "*"}}]}}
+"""
+
+
+@pytest.mark.rule("1.dialect_chosen")
+@pytest.mark.parametrize("more", ["", f", dialect: {V04}"])
+def test_members_of_a_file_that_says_no_version_may_speak_either(more: str, tmp_path: Path) -> None:
+    """Files of both generations look alike, and neither's join frame says a version."""
+    file = tmp_path / "space.yaml"
+    file.write_text(PLAIN_FILE.format(more=more))
+    with (
+        Gateway(config=load_config(file)).in_thread() as gateway,
+        Site(gateway, V04).dial(path="/") as first,
+        Site(gateway, V04).dial(path="/") as second,
+    ):
+        ann, bob = Wire(first, "ann", V02), Wire(second, "bob", V04)
+        for wire in (ann, bob):
+            wire.write({"type": "join", "space": "demo", "token": f"{wire.name}-token-1"})
+            wire.hear("system/welcome")
+        for wire in (ann, ann, bob):
+            wire.hear("system/presence")
+        for name, protocol in (("old", V02), ("newer", V04), ("old again", V02)):
+            sent = ann.send("chat", {"text": name}, protocol=protocol)
+            if more and protocol == V02:
+                assert ann.refused()["error"] == "invalid_envelope"
+                continue
+            for wire in (ann, bob):
+                chat = wire.hear("chat")
+                assert (chat["id"], chat["protocol"]) == (sent, V04)
+        ann.send("chat", {"text": "hi"}, protocol=V01)
+        assert ann.refused()["error"] == "invalid_envelope"

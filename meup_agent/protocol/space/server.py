@@ -86,6 +86,7 @@ class SpaceServer:
         backpressure: Backpressure = NO_BACKPRESSURE,
         recorder: Recorder | None = None,
         call_later: CallLater | None = None,
+        takes_published: bool = False,
     ) -> None:
         self.name = name
         self.counters = counters
@@ -104,6 +105,7 @@ class SpaceServer:
             new_token=None if invites is None else invites.new_token,
             address=str if invites is None else invites.address,
             new_id=new_id,
+            takes_published=takes_published,
         )
         self.grants = self._state.grants
         self._limiter = self._state.limiter

@@ -16,7 +16,7 @@ from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.control_payloads import CONTROL_KINDS
-from meup_agent.protocol.dialects import PUBLISHED
+from meup_agent.protocol.dialects import PUBLISHED, decode, spoken
 from meup_agent.protocol.dialects.rpc_ids import BY_RPC_ID, RpcIds
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.guarantees import OBSERVING
@@ -79,8 +79,12 @@ class SpaceState:
         new_token: Callable[[], str] | None = None,
         address: Callable[[], str] = str,
         new_id: Callable[[], str] = str,
+        takes_published: bool = False,
     ) -> None:
         self._new_id = new_id
+        self._takes_published = takes_published
+        # Of members that were taken to speak one of the published versions, and speak the other.
+        self._spoken: dict[str, str] = {}
         self.open = InFlight()
         self._allowance = allowance or Allowance()
         self.limiter = RateLimiter(self._allowance)
@@ -146,6 +150,7 @@ class SpaceState:
         the others repeat what must not be missed (PROTOCOL 4.14).
         """
         is_new = join_state.can_resume and not join_state.resumed
+        self._spoken.pop(participant, None)
         then = self.streams.joined(participant, is_new=is_new)
         self._absences.joined(participant, self._now(), new=is_new)
         self._present[participant] = dialect
@@ -268,11 +273,15 @@ class SpaceState:
 
     def _decode(self, participant: str, frame: bytes, dialect: str, at: int) -> InboundFrame:
         """Decode a frame, and fill in what it leaves out; that alone takes a second look."""
+        if self._spoken:
+            dialect = self._spoken.get(participant, dialect)
         try:
             inbound = decode_inbound(frame, dialect, at)
         except InvalidEnvelope as invalid:
             if invalid.problem != "invalid_envelope":
                 raise
+            if self._takes_published and self._changes_version(participant, frame, dialect):
+                return self._decode(participant, frame, dialect, at)
             completed = complete(frame, self._defaults(participant, dialect, at))
             if completed is None:
                 raise
@@ -283,6 +292,19 @@ class SpaceState:
             if completed is not None and len(completed) <= MAX_FRAME_BYTES:
                 return decode_inbound(completed, dialect, at)
         return inbound
+
+    def _changes_version(self, participant: str, frame: bytes, dialect: str) -> bool:
+        """Note that a member speaks the other published version than it was taken to speak."""
+        if dialect not in PUBLISHED:
+            return False
+        try:
+            said = spoken(decode(frame).protocol)
+        except InvalidEnvelope:
+            return False
+        if said is None or said == dialect or said not in PUBLISHED:
+            return False
+        self._spoken[participant] = said
+        return True
 
     def _defaults(self, participant: str, dialect: str, at: int) -> dict[str, object]:
         """Values of the fields that a sender may leave out."""
