@@ -119,7 +119,8 @@ async def test_join_frame_in_the_last_frame_of_the_budget() -> None:
 
 @pytest.mark.rule("3.join.budget")
 async def test_bytes_before_the_join_count_together() -> None:
-    async with running(join_frames=1_000) as gateway, stranger(gateway) as (reader, writer):
+    limits: dict[str, Any] = {"join_frames": 1_000, "close_timeout": 0.2}
+    async with running(**limits) as gateway, stranger(gateway) as (reader, writer):
         writer.write(masked(0x8A, b"p" * 125) * 200)
         assert await said_close(reader) == 1009
 

@@ -13,7 +13,6 @@ from tests.gateway.conftest import envelope
 from tests.gateway.edges import SECONDS, Edge, edge
 
 MIB = 1 << 20
-LARGE = 4 * MIB - 1_000
 LOUD: dict[str, Any] = {"bytes_per_second": 1 << 40, "bytes_burst": 1 << 40}
 """No pace: only readers hold a sender up."""
 
@@ -54,7 +53,7 @@ class Reader(Thread):
         return self.ids
 
 
-def speak(it: Edge, number: int, size: int = LARGE) -> None:
+def speak(it: Edge, number: int, size: int) -> None:
     """Alice says so many large messages at full speed, and Bob hears each of them."""
     with it.join("bob") as bob, it.speaker("alice") as alice:
         reader = Reader(bob, number)
@@ -67,7 +66,7 @@ def speak(it: Edge, number: int, size: int = LARGE) -> None:
 def test_loud_sender_waits_for_the_one_that_stalls_and_the_others_do_not_notice(kind: str) -> None:
     with edge(kind, slow_reader_seconds=2, **LOUD) as it:
         with it.stall("carol"):
-            speak(it, 24)
+            speak(it, 24, MIB)
         counters = it.place.counters
         # Not by a queue that was full: what would have filled it was not read meanwhile.
         assert counters.too_slow == {"slow_reader_seconds": 1}
