@@ -24,6 +24,7 @@ class LoadingNotice:
 
     def __init__(self, patience: float = PATIENCE) -> None:
         self._patience = patience
+        self._line = "meup: loading; the first start after an installation takes longest\n"
         self._loaded = threading.Event()
         self._loaded.set()
 
@@ -38,10 +39,9 @@ class LoadingNotice:
         self._loaded.set()
 
     def _say(self, loaded: threading.Event) -> None:
-        line = "meup: loading; the first start after an installation takes longest\n"
         while not loaded.wait(self._patience):
-            sys.stderr.write(line)
-            line = "meup: still loading\n"
+            sys.stderr.write(self._line)
+            self._line = "meup: still loading\n"
 
 
 LOADING: Final = LoadingNotice()

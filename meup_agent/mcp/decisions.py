@@ -24,6 +24,9 @@ MAX_NAME: Final = 64
 MAX_NAMED: Final = 3
 """Participants that may decide which a waiting text names."""
 
+PRONOUNS: Final = frozenset({"you", "i", "me", "it", "user", "assistant", "system"})
+"""Names of participants that a model would take for itself, or for another part of its chat."""
+
 MAX_CHANGES: Final = 10
 MAX_CHANGE: Final = 200
 """Changes of an edited call that are told, and characters of each value."""
@@ -54,7 +57,7 @@ def waiting(may_decide: Sequence[str], seconds_left: float | None) -> str:
         by = "a participant that may decide"
     else:
         more = f" and {len(may_decide) - MAX_NAMED} more" if len(may_decide) > MAX_NAMED else ""
-        by = f"{_or([name(each) for each in may_decide[:MAX_NAMED]])}{more}"
+        by = f"{_or([participant(each) for each in may_decide[:MAX_NAMED]])}{more}"
     left = "" if seconds_left is None else f", {_minutes(seconds_left)} left"
     return f"waiting for a decision by {by}{left}"
 
@@ -65,7 +68,7 @@ def rejected(tool: str, outcome: Rejection, explanation: str) -> str:
     advice = _ADVICE.get(outcome.reason, _NO_RETRY)
     return (
         f"The call of {name(tool)} was rejected as {name(outcome.reason)} by"
-        f" {name(outcome.by)}{said}. It was not carried out. {advice}"
+        f" {participant(outcome.by)}{said}. It was not carried out. {advice}"
     )
 
 
@@ -79,9 +82,9 @@ def expired(tool: str, outcome: Expiry, seconds: float | None) -> str:
         )
     if outcome.begun_by:
         return (
-            f"{name(outcome.begun_by)} began to carry out the call of {name(tool)}, and no result"
-            f" came {within}: it may have been done, or not. Do not call it again before that is"
-            " known; ask the user."
+            f"{participant(outcome.begun_by)} began to carry out the call of {name(tool)}, and no"
+            f" result came {within}: it may have been done, or not. Do not call it again before"
+            " that is known; ask the user."
         )
     return (
         f"No participant decided on the call of {name(tool)} {within}, so it was not carried out."
@@ -100,7 +103,7 @@ def withdrawn(tool: str, outcome: Withdrawal) -> str:
 
 def gone(tool: str, outcome: Gone) -> str:
     """The text for a proposal that no participant is left to decide."""
-    absent = ", ".join(name(each) for each in outcome.participants[:MAX_NAMED])
+    absent = ", ".join(participant(each) for each in outcome.participants[:MAX_NAMED])
     why = f"{absent} left the space" if absent else "no participant that may decide is present"
     if outcome.missing is not None:
         why = printable(str(outcome.missing)[:MAX_WORDS])
@@ -128,8 +131,8 @@ def edited(outcome: Fulfillment) -> str:
     """A note that something other than the proposed call was carried out."""
     if not outcome.knows_edits:
         return (
-            f"Note: {name(outcome.by)} carried out this call, and it is not known whether it was"
-            " as proposed."
+            f"Note: {participant(outcome.by)} carried out this call, and it is not known whether it"
+            " was as proposed."
         )
     told = "; ".join(
         f"{_path(each.path)} was {_value(each.fulfilled)} instead of {_value(each.proposed)}"
@@ -138,7 +141,7 @@ def edited(outcome: Fulfillment) -> str:
     more = len(outcome.changes) - MAX_CHANGES
     told += f"; and {more} more" if more > 0 else ""
     return (
-        f"Note: {name(outcome.by)} changed this call before it was carried out"
+        f"Note: {participant(outcome.by)} changed this call before it was carried out"
         f"{': ' + told if told else ', and does not say how'}. The result is that of the changed"
         " call."
     )
@@ -156,6 +159,13 @@ def name(text: str) -> str:
     safe = printable(cut)
     # A name of several words would read as a part of our sentence.
     return safe if safe and not any(each in safe for each in " \"'.:;,") else json.dumps(safe)
+
+
+def participant(text: str) -> str:
+    """A participant's name, which must not read as a word for the model, or for its user."""
+    if text.casefold() in PRONOUNS:
+        return f"the participant {json.dumps(text)}"
+    return name(text)
 
 
 def _path(path: str) -> str:
@@ -177,7 +187,7 @@ def _minutes(seconds: float) -> str:
 def _duration(seconds: float) -> str:
     if seconds >= 120 and seconds % 60 == 0:
         return f"{seconds / 60:g} minutes"
-    return f"{seconds:g} seconds"
+    return f"{seconds:g} second{'' if seconds == 1 else 's'}"
 
 
 def _value(value: Any) -> str:

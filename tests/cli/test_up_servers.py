@@ -8,16 +8,28 @@ import signal
 import socket
 import stat
 import sys
+from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp_types import TextContent
 
 from meup_agent import Agent, Fulfillment
 from meup_agent.cli import exit_codes
 from meup_agent.cli.up_bridges import end_by_signals
 from meup_agent.errors import Refused
-from tests.cli.processes import INTERRUPT, PATIENCE, TERMINATE, is_there, meup, running
+from tests.cli.processes import (
+    INTERRUPT,
+    PATIENCE,
+    TERMINATE,
+    environment,
+    is_there,
+    meup,
+    running,
+)
 from tests.forkserver import launched
 
 SERVER = """
@@ -32,6 +44,26 @@ def add(a: int, b: int) -> int:
 
 
 server.run()
+"""
+
+WITHOUT_THE_SDK = """
+import json, sys
+
+INFO = {"name": "small", "version": "1"}
+TOOL = {"name": "add", "inputSchema": {"type": "object"}}
+for line in sys.stdin:
+    asked = json.loads(line)
+    numbers = asked.get("params", {}).get("arguments", {}).values()
+    said = {
+        "initialize": {
+            "protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": INFO
+        },
+        "tools/list": {"tools": [TOOL]},
+        "tools/call": {"content": [{"type": "text", "text": str(sum(numbers))}]},
+    }.get(asked["method"])
+    answer = {"result": said} if said else {"error": {"code": -32601, "message": "unknown"}}
+    if "id" in asked:
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
 """
 
 
@@ -248,6 +280,58 @@ def test_ctrl_c_ends_a_server_that_never_answers(tmp_path: Path, state: dict[str
         number = int(process.err.partition("silent as ")[2].split()[0])
         assert process.end(INTERRUPT) == exit_codes.OK
     assert not is_there(number)
+
+
+def test_a_client_with_the_printed_lines_is_decided_about(
+    tmp_path: Path, state: dict[str, str]
+) -> None:
+    small = {"command": sys.executable, "args": ["-IS", "-c", WITHOUT_THE_SDK]}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"calc": small}}))
+    with running(
+        "up", "--servers", "mcp.json", "--port", "0", cwd=tmp_path, variables=state
+    ) as process:
+        process.until("meup inbox list")
+        process.until("is 'calc' in the space 'mcp'", stream="err")
+        pasted = json.loads(process.out[process.out.index("{") : process.out.rindex("}\n") + 1])
+        client = pasted["mcpServers"]["meup"]
+        asked = re.search(r'eval "\$\(meup (env you --port \d+)\)"', process.out)
+        assert asked
+        printed = meup(*asked[1].split(), variables=state).stdout
+        you = {**state, **dict(re.findall(r"^export (MEUP_[A-Z]+)=(\S+)$", printed, re.MULTILINE))}
+        assert Path(client["command"]).name == "meup"
+        command, *arguments = launched("-m", "meup_agent.cli", *client["args"])
+        variables = environment(client["env"])
+        server = StdioServerParameters(command=command, args=arguments, env=variables)
+
+        async def decide(*words: str) -> None:
+            waiting: list[dict[str, str]] = []
+            with anyio.fail_after(PATIENCE):
+                while not waiting:
+                    command = partial(meup, "inbox", "list", "--json", variables=you)
+                    listed = await anyio.to_thread.run_sync(command)
+                    waiting = json.loads(listed.stdout)["proposals"]
+            verb, *options = words
+            identified = (*verb.split(), waiting[0]["proposal"], *options)
+            done = await anyio.to_thread.run_sync(partial(meup, *identified, variables=you))
+            assert done.returncode == exit_codes.OK, done.stderr
+
+        async def call(mcp: Client) -> list[str]:
+            done = await mcp.call_tool("calc_add", {"a": 1, "b": 2})
+            return [each.text for each in done.content if isinstance(each, TextContent)]
+
+        async def work() -> None:
+            async with Client(stdio_client(server)) as mcp:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(decide, "fulfill", "--edit", "a=40", "--yes")
+                    result, note = await call(mcp)
+                    assert result == "42"
+                    assert 'the participant "you" changed this call' in note
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(decide, "inbox reject", "--reason", "unsafe")
+                    assert "rejected as unsafe" in (await call(mcp))[0]
+
+        anyio.run(work)
+        assert process.end(INTERRUPT) == exit_codes.OK
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,12 @@ def test_a_name_that_reads_as_a_sentence_is_quoted() -> None:
     assert f" by {json.dumps(by)}. It was not carried out." in text
 
 
+@pytest.mark.parametrize("by", ["you", "User"])
+def test_a_participant_is_not_taken_for_the_model(by: str) -> None:
+    text = decisions.rejected("t", Rejection("p", Reason.OTHER, by), "")
+    assert f' by the participant "{by}". It was not carried out.' in text
+
+
 def test_the_time_left() -> None:
     assert decisions.waiting(["a", "b"], 3 * 3600 + 61).endswith("by a or b, 3:01:01 left")
     assert decisions.waiting([], None) == "waiting for a decision by a participant that may decide"
