@@ -14,6 +14,7 @@ from anyio import TASK_STATUS_IGNORED
 from meup_agent.agent.agent import GRACE
 from meup_agent.errors import MeupError
 from meup_agent.mcp.connection import RESTART, ServerGone
+from meup_agent.mcp.space_connector import SpaceConnector
 from meup_agent.session import Settings
 
 if TYPE_CHECKING:
@@ -82,8 +83,7 @@ async def join_bridges(
         begun = False
         try:
             async with bridge.join(
-                seat.url,
-                space=seat.space,
+                SpaceConnector(seat.url, seat.space),
                 token=seat.token,
                 participant=seat.participant,
                 settings=PATIENT,

@@ -345,7 +345,7 @@ class ServerConnection:
             if scope.cancelled_caught and not self._ended.is_set():
                 why = f"did not answer in {self._settings.start_seconds:g} s"
         except MeupError as error:
-            why = str(error)
+            why = f"cannot be spoken with: {error}"
         except Exception as error:
             why = self._describe(error)
         finally:

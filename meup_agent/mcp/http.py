@@ -29,6 +29,7 @@ from meup_agent.mcp.calls import CallSettings
 from meup_agent.mcp.cancellation import CancellationLayer, OpenStreams
 from meup_agent.mcp.http_auth import ParticipantAuth, ParticipantUser, answer_unavailable
 from meup_agent.mcp.principal_pool import MAX_PRINCIPALS, PrincipalPool
+from meup_agent.mcp.space_connector import SpaceConnector
 from meup_agent.mcp.space_server import SpaceHandlers, make_server
 from meup_agent.transport.loops import background_tasks
 
@@ -298,8 +299,12 @@ def mcp_app(
     def join(
         agent: Agent, theirs: str | None, /, *, observe: bool = False
     ) -> AbstractAsyncContextManager[Space]:
-        given = own if theirs is None else theirs
-        return agent.join(url, space=space, token=given, observe=observe)
+        if theirs is None:
+            return agent.join(url, space=space, token=own, observe=observe)
+        where, which = url or os.environ.get("MEUP_URL"), space or os.environ.get("MEUP_SPACE")
+        if not where or not which:  # then this says what is missing
+            return agent.join(url, space=space, token=theirs, observe=observe)
+        return agent.join(SpaceConnector(where, which), token=theirs, observe=observe)
 
     return McpApp(
         PrincipalPool(join, own=own),

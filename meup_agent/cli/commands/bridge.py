@@ -192,10 +192,14 @@ def _targets(path: Path, at: SpaceOptions) -> list[Target]:
                 for name in missing
             )
         )
-    return [
-        Target(name, server, SpaceOptions(url=at.url, space=at.space, token=tokens[name]).address())
-        for name, server in servers.items()
-    ]
+    where = {
+        # MEUP_PARTICIPANT is the name of one token, that of MEUP_TOKEN.
+        name: SpaceOptions(url=at.url, space=at.space, token=token)
+        .address()
+        ._replace(participant=None)
+        for name, token in tokens.items()
+    }
+    return [Target(name, server, where[name]) for name, server in servers.items()]
 
 
 def _token_variables(names: Mapping[str, object]) -> dict[str, str]:

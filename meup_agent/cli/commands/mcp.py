@@ -143,6 +143,7 @@ def mcp(
 def _pool_of_space(at: SpaceOptions, http: str | None) -> tuple[PrincipalPool, bool]:
     """The participants of a gateway's space, and if there is one of this process."""
     from meup_agent.mcp.principal_pool import PrincipalPool
+    from meup_agent.mcp.space_connector import SpaceConnector
 
     own = token_from(at.token, at.token_file)
     if own is None and http is not None:  # then every client must have its own
@@ -161,7 +162,8 @@ def _pool_of_space(at: SpaceOptions, http: str | None) -> tuple[PrincipalPool, b
                 participant=where.participant,
                 observe=observe,
             )
-        return agent.join(where.url, space=where.space, token=theirs, observe=observe)
+        connector = SpaceConnector(where.url, where.space)
+        return agent.join(connector, token=theirs, observe=observe)
 
     return PrincipalPool(join, own=own, many=http is not None), own is not None
 

@@ -76,6 +76,7 @@ async def test_several_servers_of_a_file_are_a_participant_each(tmp_path: Path) 
             MEUP_TOKEN_ONE=gateway.token("one"),
             MEUP_TOKEN_TWO_B=gateway.token("two-b"),
             MEUP_TOKEN_BROKEN="never used",
+            MEUP_PARTICIPANT="another",  # as `meup env another` says it: of no server here
         )
         arguments = ["-m", "meup_agent.cli", "bridge", "--servers", str(path)]
         with program(arguments, environment) as bridge:
@@ -145,7 +146,7 @@ async def test_tokens_of_a_development_gateway_are_found(tmp_path: Path) -> None
         (("--servers", "no-such-file"), "no-such-file"),
         (("--servers", "x", "--name", "y"), "--header, --env and --name are for one server"),
         (("--log-level", "loud", "--", "x"), "'loud' is not one of"),
-        (("--", "no-such-command"), "there is no command 'no-such-command'"),
+        (("--", "no-such-one"), "'no-such-one' cannot be spoken with: there is no command 'no-"),
         (("--http", "http://127.0.0.1:9/mcp"), "cannot be spoken with: "),
     ],
 )

@@ -8,9 +8,9 @@ import pytest
 from mcp_types import TextContent
 
 from meup_agent import Agent, Context
-from meup_agent.mcp.http import LOOPBACK_HOSTS
+from meup_agent.mcp.http import LOOPBACK_HOSTS, mcp_app
 from meup_agent.mcp.http_auth import MAX_WRONG_TOKENS
-from tests.mcp.conftest import ANYTHING, served, staged
+from tests.mcp.conftest import ANYTHING, Served, served, serving, staged
 from tests.mcp.server.test_cancellation import BOTH, OLD, Session, session
 
 pytestmark = pytest.mark.anyio
@@ -55,6 +55,26 @@ async def test_a_client_is_the_participant_of_its_token() -> None:
                 assert await called_as(client) == "bob"
             async with server.client() as client:
                 assert await called_as(client) == "alice"
+
+
+async def test_the_name_in_the_environment_is_that_of_its_own_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As `meup env alice` sets it; the tokens of clients are others'."""
+    async with staged(mirror=ANYTHING, alice=ANYTHING, bob=ANYTHING) as stage:
+        await stage.join("mirror", whoami())
+        for name, value in (
+            ("MEUP_URL", stage.gateway.url),
+            ("MEUP_SPACE", "demo"),
+            ("MEUP_TOKEN", stage.token("alice")),
+            ("MEUP_PARTICIPANT", "alice"),
+        ):
+            monkeypatch.setenv(name, value)
+        app = mcp_app()
+        async with serving(app) as port:
+            server = Served(app, f"http://127.0.0.1:{port}/mcp")
+            async with server.client(stage.token("bob")) as bob, server.client() as alice:
+                assert [await called_as(bob), await called_as(alice)] == ["bob", "alice"]
 
 
 async def test_a_client_may_send_the_token_of_the_process() -> None:

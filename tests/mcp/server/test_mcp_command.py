@@ -258,14 +258,26 @@ def test_what_is_missing_is_said_in_one_sentence(arguments: list[str], said: str
     assert ended.stderr.count("\n") == 1
 
 
+async def call_as(token: str, url: str) -> None:
+    """Call a tool as the participant of a token."""
+    headers = {"Authorization": f"Bearer {token}"}
+    async with httpx2.AsyncClient(headers=headers, timeout=30) as http:
+        async with Client(streamable_http_client(url, http_client=http)) as client:
+            result = await client.call_tool("files_add", {"a": 1, "b": 2})
+    assert result.structured_content == {"result": 3}
+
+
 async def test_a_space_over_http() -> None:
-    async with staged(files=ANYTHING, alice=ANYTHING) as stage:
+    async with staged(files=ANYTHING, alice=ANYTHING, bob=ANYTHING) as stage:
         await stage.join("files", files())
         address: list[str] = []
 
         def start() -> None:
             with running(
-                "mcp", "--http", "127.0.0.1:0", variables=variables(stage, "alice")
+                "mcp",
+                "--http",
+                "127.0.0.1:0",
+                variables={**variables(stage, "alice"), "MEUP_PARTICIPANT": "alice"},
             ) as process:
                 said = process.until("/mcp\n")
                 address.append(said.removeprefix("listens at ").strip())
@@ -280,6 +292,7 @@ async def test_a_space_over_http() -> None:
                 await ready.wait()
                 async with Client(address[0]) as client:
                     result = await client.call_tool("files_add", {"a": 1, "b": 2})
+                await call_as(stage.token("bob"), address[0])
                 done.set()
     assert result.structured_content == {"result": 3}
 
