@@ -1,6 +1,7 @@
 """The part that every test shares: the loops it runs on."""
 
 import gc
+import os
 import signal
 import sys
 from collections import defaultdict
@@ -11,6 +12,7 @@ from zlib import crc32
 
 import pytest
 
+from tests import forkserver
 from tests.effort import register_profiles
 
 # A shell starts what it puts into the background with Ctrl-C ignored, and every program inherits
@@ -26,6 +28,10 @@ TESTS = Path(__file__).parent
 def pytest_configure(config: pytest.Config) -> None:
     """Name the marker that says which rules a test proves; tests/requirements.py lists them."""
     config.addinivalue_line("markers", "rule(*ids): the rules of PROTOCOL.md that the test proves")
+    # Here, and not in a worker: it does its imports while the workers collect.
+    options = config.option
+    if getattr(options, "numprocesses", None) and not options.collectonly and hasattr(os, "fork"):
+        forkserver.share()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,7 +1,7 @@
 """Processes forked from one that has done the imports: real ones, most of a second sooner.
 
 Of what a Python program does before its first line, nearly all are the imports of pydantic, rich,
-anyio and the like, and of the package. A server does these once for each process of pytest; a
+anyio and the like, and of the package. A server does these once, for all processes of pytest; a
 program begins as its fork, and ends, is killed and exits as any other. Programs to which the
 environment tells how Python itself begins are started as usual: see :func:`is_forkable`. So are
 those of the tests that look at what is imported, and when. What another program starts, such as the
@@ -60,6 +60,9 @@ LAUNCHER = Path(__file__).with_name("launcher.py")
 FOR_THE_SCREEN = ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS", "TERMINAL_WIDTH", "_TYPER")
 """Beginnings of the names of variables that typer looks at when it is imported."""
 
+SHARED = "MEUP_FORK_SERVER_OF_TESTS"
+"""Environment variable with the address of the server that another process has started."""
+
 _NUMBER = struct.Struct("!i")
 
 
@@ -112,37 +115,41 @@ class Forked:
 
 
 class _Server:
-    """The server of this process, started with the first program."""
+    """The server of all processes of pytest, or of this one, started with its first program."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._socket: socket.socket | None = None
         self._address = ""
 
+    def share(self) -> None:
+        """Let the processes that this one starts use its server."""
+        os.environ[SHARED] = self.address()
+
     def address(self) -> str:
-        """The path of the socket at which launchers ask."""
+        """The path of the socket at which it is asked."""
         with self._lock:
-            if self._socket is None:
-                self._socket = self._started()
+            if not self._address:
+                self._address = os.environ.get(SHARED) or self._started()
         return self._address
 
-    def ask(self, asked: bytes, descriptors: Sequence[int]) -> None:
-        with self._lock:
-            if self._socket is None:
-                self._socket = self._started()
-            socket.send_fds(self._socket, [_NUMBER.pack(len(asked))], descriptors)
-            self._socket.sendall(asked)
+    def ask(self, asked: bytes, descriptors: Sequence[int]) -> socket.socket:
+        """Ask for a program; the connection over which it is told of."""
+        told = socket.socket(socket.AF_UNIX)
+        told.connect(self.address())
+        socket.send_fds(told, [_NUMBER.pack(len(asked))], descriptors)
+        told.sendall(asked)
+        return told
 
-    def _started(self) -> socket.socket:
+    def _started(self) -> str:
         ours, theirs = socket.socketpair()
         own = {
             name: each for name, each in os.environ.items() if not name.startswith(FOR_THE_SCREEN)
         }
         folder = tempfile.mkdtemp(prefix="meup-fork-")
         atexit.register(shutil.rmtree, folder)
-        self._address = str(Path(folder) / "socket")
+        address = str(Path(folder) / "socket")
         with theirs, socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(self._address)
+            listener.bind(address)
             listener.listen()
             numbers = [theirs.fileno(), listener.fileno()]
             process = subprocess.Popen(
@@ -153,10 +160,11 @@ class _Server:
             )
         atexit.register(process.wait)
         atexit.register(ours.close)  # which ends it; runs before the wait
-        return ours
+        return address
 
 
 _server = _Server()
+share = _server.share
 
 
 def start(
@@ -197,10 +205,8 @@ def start(
 
         out, stdout = (None, stdout) if stdout is not None else pipe()
         err, stderr = (None, stderr) if stderr is not None else pipe()
-        told, telling = socket.socketpair()
-        theirs.callback(telling.close)
-        streams = [null() if stdin is None else stdin, stdout, stderr, telling.fileno()]
-        _server.ask(json.dumps(asked).encode(), streams)
+        streams = [null() if stdin is None else stdin, stdout, stderr]
+        told = _server.ask(json.dumps(asked).encode(), streams)
     return Forked(told, out, err)
 
 
@@ -218,37 +224,34 @@ def launched(*arguments: str) -> list[str]:
 # --- in the server ---
 
 
-def serve(asking: socket.socket, listener: socket.socket) -> dict[str, Any]:
+def serve(living: socket.socket, listener: socket.socket) -> dict[str, Any]:
     """Fork for each request; returns, in a fork, the request that it is for."""
+    gc.disable()  # what is imported stays
     _import_all()
-    gc.collect()
     gc.freeze()
+    gc.enable()
     # Ctrl-C of a terminal is for pytest. A fork that has told how its program ended is done with.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        ready, _, _ = select.select([asking, listener], [], [])
-        # A launcher is told over the connection on which it asks.
-        asker = asking if asking in ready else listener.accept()[0]
-        head, descriptors, _, _ = socket.recv_fds(asker, _NUMBER.size, 4)
-        if not head and asker is asking:
+        ready, _, _ = select.select([living, listener], [], [])
+        if living in ready:  # who has started this has ended
             os._exit(0)
+        # It is told over the connection on which it is asked.
+        asker, _ = listener.accept()
+        head, descriptors, _, _ = socket.recv_fds(asker, _NUMBER.size, 3)
         if head:
             (size,) = _NUMBER.unpack(head)
             asked: dict[str, Any] = json.loads(asker.recv(size, socket.MSG_WAITALL))
-            if asker is not asking:
-                descriptors.append(os.dup(asker.fileno()))
+            descriptors.append(os.dup(asker.fileno()))
             if not os.fork():
-                asking.close()
-                listener.close()
-                if asker is not asking:
-                    asker.close()
+                for each in (living, listener, asker):
+                    each.close()
                 _wait_for(asked, descriptors)
                 return asked
-        for each in descriptors:
-            os.close(each)
-        if asker is not asking:
-            asker.close()
+        for number in descriptors:
+            os.close(number)
+        asker.close()
 
 
 def _import_all() -> None:
