@@ -234,13 +234,13 @@ class ResourceVerbs(ABC):
 
 def _contents(uri: str, result: JsonObject) -> list[JsonObject]:
     """The contents of a resource; what existing participants give without a list is one text."""
-    contents: object = result.get("contents")
+    contents = result.get("contents")
     if contents is None or isinstance(contents, list):
-        return payloads.objects_in(contents)
+        return payloads.objects_in(result.get("contents"))
     one: JsonObject = {"uri": uri}
     if isinstance(result.get("mimeType"), str):
         one["mimeType"] = result["mimeType"]
     if isinstance(contents, dict) and ("text" in contents or "blob" in contents):
         return [{**one, **cast("JsonObject", contents)}]
-    one["text"] = contents if isinstance(contents, str) else json.dumps(contents)
+    one["text"] = contents if isinstance(contents, str) else json.dumps(result["contents"])
     return [one]
