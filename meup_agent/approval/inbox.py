@@ -347,11 +347,15 @@ class Inbox(AsyncContextManagerMixin):
             return False
         call = entry.call
         rule = self._rules.rule_for(entry, call)
-        if record.to and me not in record.to and rule is None:
+        if rule is not None and rule.counts_vote_of(me):
+            return True
+        is_for_others = rule is None and record.to and me not in record.to
+        if not is_for_others and self._offers.allowed(call):
+            return True
+        if rule is None:
+            # A voter need not be able to do anything else about it.
             self._rules.look_for_reviewers_of(call)
-            return False
-        is_voter = rule is not None and rule.counts_vote_of(me)
-        return is_voter or bool(self._offers.allowed(call))
+        return False
 
     def _hold(self, entry: ProposalEntry, record: ProposalRecord) -> HeldItem | None:
         if not self._queue.has_room_for(entry.key.proposer):

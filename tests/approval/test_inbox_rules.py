@@ -14,7 +14,7 @@ from meup_agent import Agent, Proposal, Rejection, Space
 from meup_agent.approval import Inbox, InboxItem, ItemArrived, Verb
 from meup_agent.approval.reviewer import Reviewer
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, NotOffered, RequestError
-from tests.interaction.people import PATIENCE, Meeting, join
+from tests.interaction.people import PATIENCE, InMemory, Meeting, join
 
 pytestmark = pytest.mark.anyio
 
@@ -126,6 +126,27 @@ async def test_a_vote_may_be_changed_until_it_counts(meeting: Meeting, path: Pat
             outcome = await proposal.outcome()
             assert isinstance(outcome, Rejection)
             assert "not on a Friday" in await outcome.explanation()
+
+
+VOTES = [
+    {"kind": "mcp/request", "payload": {"method": "tools/list"}},
+    {"kind": "mcp/request", "payload": {"params": {"name": ["vote", "waiting"]}}},
+]
+
+
+@pytest.mark.parametrize("to", ["reviewer", ()])
+async def test_a_voter_that_may_do_nothing_else_is_asked(
+    path: Path, to: str | tuple[str, ...]
+) -> None:
+    others = ("tools", "reviewer", "proposer", "deep")
+    meeting = InMemory({name: [{"kind": "*"}] for name in others} | {"second": VOTES})
+    async with office(meeting, "second", "deep", policy=path) as o:
+        async with o.proposer.propose("tools", "deploy", {"version": 7}, to=to) as proposal:
+            item = await o.until("second", ruled)
+            assert item.may == {Verb.VOTE}
+            await o.inboxes["second"].approve(item)
+            await o.inboxes["deep"].approve(await o.until("deep", ruled))
+            assert await proposal.result() == 7
 
 
 async def test_carrying_out_past_a_quorum_is_dangerous(meeting: Meeting, path: Path) -> None:
