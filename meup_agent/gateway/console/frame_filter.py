@@ -18,6 +18,7 @@ from meup_agent.errors import InvalidEnvelope
 from meup_agent.gateway.member import GatewayMember
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import decode
+from meup_agent.protocol.exchange.roster import read_participant
 from meup_agent.protocol.payloads import as_object, on_behalf_of, read_call, rpc_name
 from meup_agent.protocol.space.fanout import FrameFormat
 
@@ -130,6 +131,10 @@ class FrameFilter:
             calls = ((caller, each) for caller in envelope.to for each in envelope.correlation)
             is_plain = all(each in self._plain for each in calls)
             return Audience(named if is_plain else None, _NONE)
+        if kind == kinds.SYSTEM_PRESENCE:
+            # A seat sends nothing of its own, so it waits for no one else.
+            told = read_participant(as_object(envelope.payload).get("participant"))
+            return Audience(None, None if told is None else frozenset({told.id}))
         return Audience(None, _NONE if kind in _OTHERS else None)
 
     def _note(self, call: tuple[str, str], is_plain: bool) -> None:

@@ -16,6 +16,7 @@ from tests.interaction.people import until
 pytestmark = pytest.mark.anyio
 
 TOOL = {"jsonrpc": "2.0", "id": "r", "method": "tools/call", "params": {"name": "add"}}
+CAME = {"event": "join", "participant": {"id": "bot", "capabilities": []}}
 VOTE = {**TOOL, "params": {"name": "vote"}}
 CANCEL = {"jsonrpc": "2.0", "method": kinds.CANCELLED, "params": {"requestId": "r"}}
 PROGRESS = {"jsonrpc": "2.0", "method": kinds.PROGRESS, "params": {"progressToken": "r"}}
@@ -59,6 +60,7 @@ def spared(found: FrameFilter, said: bytes) -> tuple[bool, bool]:
         (frame(kinds.MCP_REQUEST, TOOL, sender="you"), False, False),
         (frame(kinds.MCP_RESPONSE, RESULT, to=("bot",), about=("unknown",)), False, True),
         (frame(kinds.SYSTEM_PRESENCE, sender=kinds.GATEWAY, to=()), False, False),
+        (frame(kinds.SYSTEM_PRESENCE, CAME, kinds.GATEWAY, to=()), False, True),
         (frame("capability/grant"), False, False),
         (frame("made-up/kind"), False, False),
         (b"no envelope", False, False),
