@@ -5,8 +5,9 @@ Run it from the repository: `python -m tests.bench.console`
 CPU time of the gateway's process, less what the same 50 envelopes a second take without a console:
 10 proposals, their withdrawals, 10 calls with their results, and 10 chats. The browsers are plain
 sockets that hold an event stream each and read it. 200 consoles of 20 people are ten browsers of
-each, 200 of 200 people have a presence each. A delivery is a chat to 50 members, once with 500
-people signed in beside them. An inbox of 10,000 is a `GET` of its page.
+each; 200 of 200 people are a member each. They all may do the same, so they share one inbox. A
+delivery is a chat to 50 members, once with 500 people signed in beside them. An inbox of 10,000 is
+a `GET` of its page: the first person's reads them all, another's finds the inbox there.
 """
 
 import socket

@@ -98,7 +98,10 @@ class PageContext:
         self.session.notice = sentence
 
     def _notice(self) -> str:
-        if self.session is None:
+        # A script that loads a part of a page would take it from the page that comes next.
+        asked = self.request.headers
+        is_part = asked.get("sec-fetch-dest", "document") != "document"
+        if self.session is None or is_part or asked.get("accept") == "text/html":
             return ""
         said, self.session.notice = self.session.notice, ""
         return said

@@ -35,6 +35,9 @@ JOIN_SECONDS: Final = 10.0
 REPLAY_SECONDS: Final = 2.0
 """Seconds that an inbox waits for what is heard again; the rest then comes as if it were new."""
 
+MAX_AWAITED: Final = 100
+"""Open proposals up to which an inbox waits for all of them; of more the rest comes soon after."""
+
 MAX_REPLAYED: Final = 2_000
 """Envelopes of before that a participant hears again, so that it knows what became of the proposals
 that are open. Older open ones are known by themselves alone."""
@@ -71,7 +74,9 @@ class DeskOpener:
             # An agent that runs with the same token is asked by others.
             return name == identity.participant or is_seated(name)
 
-        newest = next(reversed(await self._open_proposals(identity)), None)
+        found = await self._open_proposals(identity)
+        # Of thousands the first screen need not wait for the last.
+        newest = found[-1] if 0 < len(found) <= MAX_AWAITED else None
         async with (
             Agent("console").join(
                 local_connector(self.runtime, identity, lambda: self._begin(identity)),

@@ -26,9 +26,14 @@ class InboxFeed:
 
     Each event tells the version that it leads to, and the one that it starts from: a page that has
     another one loads the queue anew.
+
+    Args:
+        inbox: The inbox.
+        base: The path of the console.
+        before: The feed that the same browsers were told by before.
     """
 
-    def __init__(self, inbox: Inbox, base: str) -> None:
+    def __init__(self, inbox: Inbox, base: str, before: InboxFeed | None = None) -> None:
         self.queues = EventQueues()
         """The streams of all who see this inbox."""
         self.inbox = inbox
@@ -39,12 +44,14 @@ class InboxFeed:
         self._epoch = secrets.token_hex(4)
         self._number = 0
         self._visible: list[str] = [each for each, _ in self._newest()]
-        self._rows: dict[str, str] = {}
-
-    @property
-    def version(self) -> str:
+        # Where the feed before shows the same, no page has to load it anew.
+        same = before is not None and before._visible == self._visible
+        self.version: str = before.version if before and same else f"{self._epoch}:0"
         """The state of the queue that the last event led to."""
-        return f"{self._epoch}:{self._number}"
+
+    def _step(self) -> None:
+        self._number += 1
+        self.version = f"{self._epoch}:{self._number}"
 
     def hello(self) -> bytes:
         """The first event of a stream: the version that it begins with."""
@@ -81,7 +88,7 @@ class InboxFeed:
     def _publish(self, changes: list[InboxChange]) -> None:
         if not self.queues.wants("inbox"):
             # Whoever comes next reads the page as it is then.
-            self._number += 1
+            self._step()
             self._visible = [key for key, _ in self._newest()]
             return
         shown = self._newest()
@@ -96,7 +103,7 @@ class InboxFeed:
                 following = keys[at + 1] if at + 1 < len(keys) else ""
                 puts.append({"id": key, "before": following, "html": html})
         was, self._visible = self.version, keys
-        self._number += 1
+        self._step()
         event: dict[str, Any] = {
             "was": was,
             "version": self.version,

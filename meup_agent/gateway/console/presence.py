@@ -278,7 +278,7 @@ class PersonPresences:
     async def _be_at_own(self, shared: SharedDesk, presence: PersonPresence) -> None:
         """Be at a desk of its own, until it shows the same as the shared one."""
         async with self._opener.open(presence.identity) as desk, anyio.create_task_group() as tasks:
-            feed = InboxFeed(desk.inbox, self._base)
+            feed = InboxFeed(desk.inbox, self._base, shared.feed)
             tasks.start_soon(feed.follow, desk.inbox)
             presence.own = desk
             presence.sit_down(feed)

@@ -1,12 +1,15 @@
 """One inbox for all who see the same, and an own one for who does not."""
 
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 
 from meup_agent import Agent
+from meup_agent.gateway.console.feed import InboxFeed
 from meup_agent.gateway.console.shared_desk import NamedPeople
 from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange import ProposalKey
@@ -146,6 +149,38 @@ async def test_an_inbox_that_nobody_leads_any_more_is_led_by_the_next(
     assert await approve(second) == 303
     await proposal.outcome()
     assert proposal.state is ProposalState.FULFILLED
+
+
+async def test_word_about_a_decision_waits_for_the_next_page(site: Site) -> None:
+    await site.tools()
+    await site.propose(await site.join("proposer"))
+    browser = await site.browser("boss")
+    assert await reject(browser) == 303
+    for headers in ({"Sec-Fetch-Dest": "empty"}, {"Accept": "text/html"}):
+        part = await browser.get("/inbox", headers=headers)
+        assert "Rejected: write_file" not in part.text
+    assert "Rejected: write_file" in await shown(browser)
+
+
+async def test_answer_to_a_form_can_be_loaded_anew(site: Site) -> None:
+    await site.tools()
+    await site.propose(await site.join("proposer"))
+    browser = await site.browser("boss")
+    key = key_in(await shown(browser))
+    for verb in ("approve", "edit", "reject", "vote"):
+        answer = await browser.get(f"/inbox/{key}/{verb}")
+        assert answer.status_code == 303
+        assert answer.headers["location"] == f"/console/inbox/{key}"
+
+
+def test_feed_of_another_desk_begins_where_pages_are_if_it_shows_the_same() -> None:
+    def inbox(*ids: str) -> Any:
+        return SimpleNamespace(items=[SimpleNamespace(proposer="bot", id=each) for each in ids])
+
+    before = InboxFeed(inbox("1", "2"), "/console")
+    assert InboxFeed(inbox("1", "2"), "/console", before).version == before.version
+    assert InboxFeed(inbox("2"), "/console", before).version != before.version
+    assert InboxFeed(inbox("1", "2"), "/console").version != before.version
 
 
 async def test_sharing_people_take_one_session_between_them(site: Site) -> None:

@@ -12,6 +12,7 @@ from meup_agent.gateway.console.pages.inbox import (
     approve_edited,
     check_edit,
     reject,
+    show_again,
     show_inbox,
     vote,
 )
@@ -51,6 +52,7 @@ PAGES: Final = (
     PageRoute("POST", "/sign-out", sign_out),
     PageRoute("GET", "/inbox", show_inbox),
     PageRoute("GET", "/inbox/{key}", show_inbox),
+    PageRoute("GET", "/inbox/{key}/{verb}", show_again),
     PageRoute("POST", "/inbox/{key}/approve", approve),
     PageRoute("POST", "/inbox/{key}/edit", approve_edited),
     PageRoute("POST", "/inbox/{key}/check", check_edit),

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 import anyio
 from starlette.responses import JSONResponse, Response
@@ -51,6 +52,11 @@ async def show_inbox(context: PageContext) -> Response:
     chosen = str(context.request.path_params.get("key", ""))
     item = find_item(inbox, chosen) if chosen else next(iter(items), None)
     return inbox_page(context, item, missing=bool(chosen) and item is None, key=chosen)
+
+
+async def show_again(context: PageContext) -> Response:
+    """Send a browser that loads the answer to a form anew to what the form decides."""
+    return redirect(context, f"{CONSOLE_HOME}/{quote(str(context.request.path_params['key']))}")
 
 
 def find_item(inbox: Inbox, key: str) -> InboxItem | None:
@@ -291,4 +297,13 @@ def _failed(context: PageContext, item: InboxItem, error: MeupError) -> Response
     return inbox_page(context, item, status=BAD_REQUEST, problem=f"Not done: {error}")
 
 
-__all__ = ["Verb", "approve", "approve_edited", "check_edit", "reject", "show_inbox", "vote"]
+__all__ = [
+    "Verb",
+    "approve",
+    "approve_edited",
+    "check_edit",
+    "reject",
+    "show_again",
+    "show_inbox",
+    "vote",
+]
