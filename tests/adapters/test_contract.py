@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib import import_module
 from typing import Any
 
 import anyio
@@ -44,6 +45,8 @@ def anyio_backend() -> str:
 
 @pytest.fixture(params=FRAMEWORKS)
 def run(request: pytest.FixtureRequest) -> Run:
+    # Loaded before the time of a test begins: without bytecode a framework takes many seconds.
+    import_module(f"meup_agent.adapters.{request.param}")
     return FRAMEWORKS[request.param]
 
 
