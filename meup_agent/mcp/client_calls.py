@@ -115,7 +115,7 @@ class ClientCall:
         participant: str,
         ctx: Ctx,
         log_level: types.LoggingLevel,
-        start_soon: Callable[..., None],
+        start_soon: Callable[..., object],
     ) -> None:
         self.participant = participant
         self.ctx = ctx

@@ -3,7 +3,6 @@
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import pytest
 from mcp_types import TextContent
 

@@ -45,7 +45,7 @@ async def test_a_call_reaches_the_tool_that_was_listed() -> None:
             await stage.join(name, echo(name))
         async with served(stage, own="alice") as server, server.client() as client:
             listed = (await client.list_tools()).tools
-            reached = []
+            reached: list[tuple[str, ...]] = []
             for tool in listed:
                 result = await client.call_tool(tool.name, {})
                 assert result.structured_content is not None
