@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 JOIN_SECONDS: Final = 10.0
 """Seconds that a page waits for its participant to have joined."""
 
+MAX_OPENING: Final = 2
+"""Desks that are opened at the same time; others wait their turn."""
+
 REPLAY_SECONDS: Final = 2.0
 """Seconds that an inbox waits for what is heard again; the rest then comes as if it were new."""
 
@@ -58,6 +61,7 @@ class DeskOpener:
 
     def __init__(self, runtime: GatewayRuntime) -> None:
         self.runtime = runtime
+        self._opening = anyio.Semaphore(MAX_OPENING)
 
     @asynccontextmanager
     async def open(
@@ -77,23 +81,26 @@ class DeskOpener:
         found = await self._open_proposals(identity)
         # Of thousands the first screen need not wait for the last.
         newest = found[-1] if 0 < len(found) <= MAX_AWAITED else None
-        async with (
-            Agent("console").join(
-                local_connector(self.runtime, identity, lambda: self._begin(identity)),
-                space=identity.space,
-                token=NO_TOKEN,
-                participant=identity.participant,
-                settings=Settings(mode=Mode.OUTGOING_ONLY, first_welcome=JOIN_SECONDS),
-                grace=0.0,
-            ) as space,
-            _known(space, newest),
-            make_inbox(
-                space,
-                before=await self._older(identity),
-                past=self._past(identity),
-                has_no_tools=has_no_tools,
-            ) as inbox,
-        ):
+        join = Agent("console").join(
+            local_connector(self.runtime, identity, lambda: self._begin(identity)),
+            space=identity.space,
+            token=NO_TOKEN,
+            participant=identity.participant,
+            settings=Settings(mode=Mode.OUTGOING_ONLY, first_welcome=JOIN_SECONDS),
+            grace=0.0,
+        )
+        async with AsyncExitStack() as stack:
+            # One proposal may name hundreds of people: the others are served in between.
+            async with self._opening:
+                space = await stack.enter_async_context(join)
+                await _until_known(space, newest)
+                inbox = make_inbox(
+                    space,
+                    before=await self._older(identity),
+                    past=self._past(identity),
+                    has_no_tools=has_no_tools,
+                )
+                await stack.enter_async_context(inbox)
             yield Desk(space, inbox)
 
     async def _begin(self, identity: Identity) -> int | None:
@@ -139,12 +146,11 @@ class DeskOpener:
         return max(host.fanout.delivered - MAX_REPLAYED, host.journal.floor(host.name))
 
 
-@asynccontextmanager
-async def _known(space: Space, newest: ProposalAudit | None) -> AsyncGenerator[None]:
-    """Begin a block once a proposal is known, and with it all that was heard again before it."""
-    if newest is not None:
-        feed, key = ProposalFeed(space), ProposalKey(newest.proposer, newest.id)
-        with anyio.move_on_after(REPLAY_SECONDS), space.watch() as envelopes:
-            while feed.get(key) is None:
-                await anext(envelopes)
-    yield
+async def _until_known(space: Space, newest: ProposalAudit | None) -> None:
+    """Wait until a proposal is known, and with it all that was heard again before it."""
+    if newest is None:
+        return
+    feed, key = ProposalFeed(space), ProposalKey(newest.proposer, newest.id)
+    with anyio.move_on_after(REPLAY_SECONDS), space.watch() as envelopes:
+        while feed.get(key) is None:
+            await anext(envelopes)

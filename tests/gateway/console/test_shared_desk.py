@@ -14,7 +14,7 @@ from meup_agent.gateway.console.shared_desk import NamedPeople
 from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.protocol.lifecycle import ProposalState
-from tests.gateway.console.conftest import WAIT, Browser, Site
+from tests.gateway.console.conftest import WAIT, Browser, Site, open_site
 
 pytestmark = pytest.mark.anyio
 
@@ -92,6 +92,23 @@ async def test_proposal_for_one_is_shown_to_that_one_alone(site: Site) -> None:
     assert "secret.md" in await shown(again)
     await proposal.withdraw()
     await until_shown(theirs, "secret.md", there=False)
+
+
+async def test_proposal_that_names_many_opens_their_desks_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("meup_agent.gateway.console.desk.MAX_OPENING", 1)
+    async with open_site() as site:
+        await site.tools()
+        proposer = await site.join("proposer")
+        people = ("boss", "reviewer", "you", "other")
+        browsers = [await site.browser(each) for each in people]
+        for each in browsers:
+            await shown(each)
+        handle = proposer.propose("tools", "write_file", {"path": "all.md"}, ttl=600, to=people)
+        async with handle:
+            for each in browsers:
+                await until_shown(each, "all.md")
 
 
 async def test_own_proposal_does_not_wait_for_its_proposer(site: Site) -> None:
