@@ -33,7 +33,7 @@ ALLOWS = """  - allow: {tool: ["shell_*", "deploy_*", "call_*"]}
   - allow: {tool: write_file, arguments: {path: "**"}, target: tools}
 """
 
-HELD = [
+HELD: list[tuple[str, str, dict[str, str]]] = [
     ("guest", "shell_rm", {}),
     ("bot", "shell_dd", {}),
     ("bot", "shell_mv", {}),
