@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 LEAST_CHARS: Final = 3
 """Characters of a name that is compared: of two letters most are one letter apart."""
 
+MAX_COMPARED: Final = 256
+"""Characters of a name that is compared; what was compared is kept, and strangers choose names."""
+
 _WILDCARDS: Final = re.compile(r"[*?\\]+|\[.+\]|\{.+\}")
 
 
@@ -62,6 +65,8 @@ def find_near_miss(
         proposer: Its proposer.
         around: The names that are there.
     """
+    if max(map(len, (call.name, call.target or "", proposer))) > MAX_COMPARED:
+        return ""
     for name, rule in zip(policy.names[:before], policy.rules, strict=False):
         if not isinstance(rule, AllowRule):
             wrong = _wrong_name(rule, call, proposer, around)
@@ -97,8 +102,7 @@ def _compare(given: Pattern, name: str, known: Collection[str]) -> tuple[_Fit, s
             return _Fit.HIT, ""  # no name that could be mistyped
         if _is_match(pattern, name):
             return _Fit.HIT, ""
-        is_there = any(_is_match(pattern, each) for each in known)
-        if not is_there and _is_near(pattern, name):
+        if _is_near(pattern, name) and not any(_is_match(pattern, each) for each in known):
             near = pattern
     return (_Fit.NEAR, near) if near else (_Fit.MISS, "")
 
@@ -108,10 +112,12 @@ def _matcher(pattern: str) -> StringMatch:
     return compile_glob(pattern)[0]
 
 
+@lru_cache(maxsize=4096)
 def _is_match(pattern: str, name: str) -> bool:
     return _matcher(pattern)(name, WorkBudget(name)) if is_glob(pattern) else pattern == name
 
 
+@lru_cache(maxsize=4096)
 def _is_near(pattern: str, name: str) -> bool:
     """True if a pattern that does not match a name would, with one letter otherwise."""
     if not is_glob(pattern):

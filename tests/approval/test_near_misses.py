@@ -157,6 +157,11 @@ def test_one_off(one: str, other: str, said: bool) -> None:
     assert is_one_off(other, one) is said
 
 
+def test_a_long_name_is_compared_with_none() -> None:
+    rule, call = DenyRule("x" * 256), call_of("x" * 257, {})
+    assert is_let_pass(Policy([rule, AllowRule("*")]), "bot", call)
+
+
 @pytest.mark.parametrize("tool", ["shell_mv shell_cp", 'shell_rm"', "'shell_rm", ["a", "b\tc"]])
 def test_no_pattern_of_tools_has_what_no_name_has(tool: str | list[str]) -> None:
     with pytest.raises(ConfigurationError, match="put a comma between two patterns"):
