@@ -87,6 +87,39 @@ async def test_thoughts_come_into_one_folded_row(desk: Desk) -> None:
     assert await violations(page) == []
 
 
+async def test_cancel_chain_has_a_colour_of_its_own(desk: Desk) -> None:
+    await desk.site.join("tools")
+    call = {"method": "tools/call", "params": {"name": "write_file", "arguments": {}}}
+    cancelled = {"method": "notifications/cancelled", "params": {"requestId": "r"}}
+    for who, said in (
+        ("proposer", {"kind": "mcp/proposal", "id": "p", "payload": call}),
+        (
+            "boss",
+            {"kind": "mcp/request", "id": "r", "to": ["tools"], "correlation_id": ["p"],
+             "payload": {"jsonrpc": "2.0", "id": 1, **call}},
+        ),
+        (
+            "boss",
+            {"kind": "mcp/request", "id": "c", "to": ["tools"],
+             "payload": {"jsonrpc": "2.0", **cancelled}},
+        ),
+    ):  # fmt: skip
+        await desk.site.post(who, {"protocol": "meup/v0.1", **said})
+    page = await desk.open()
+    await page.goto(f"{desk.url}/timeline")
+    stroke = "each => getComputedStyle(each).stroke"
+    colors = {
+        tone: await page.locator(f"#rows .t-{tone} .arrow").first.evaluate(stroke)
+        for tone in ("proposal", "request", "cancel")
+    }
+    assert len(set(colors.values())) == 3, colors
+    cancel = page.locator("#rows .t-cancel")
+    await expect(cancel).to_contain_text("boss cancels")
+    thread = await cancel.get_attribute("data-thread")
+    assert thread
+    assert await page.locator("#rows .t-proposal").get_attribute("data-thread") == thread
+
+
 async def test_older_rows_come_by_scrolling(desk: Desk) -> None:
     boss = await desk.site.join("boss")
     for number in range(150):

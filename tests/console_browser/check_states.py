@@ -73,18 +73,22 @@ async def test_states_of_the_timeline(desk: Desk, colors: Literal["light", "dark
     page = await desk.open(color_scheme=colors)
     await page.route("**/timeline?before=*", hold)
     await page.goto(f"{desk.url}/timeline")
-    # What comes live draws the rows anew, and with them what asks for older ones.
-    await boss.chat("the last one")
-    await expect(page.locator("#rows")).to_contain_text("the last one")
-    await page.evaluate("window.scrollTo(0, 0)")
-    held.clear()
+    rows = page.locator("#rows")
     while not held:
         await page.locator("#older").scroll_into_view_if_needed()
         await page.evaluate("new Promise(requestAnimationFrame)")
     await expect(page.locator("#older .loading")).to_be_visible()
+    # Neither rows that come live nor a further column take it away.
+    await (await desk.site.join("proposer")).chat("I am new here")
+    while "meanwhile" not in await rows.inner_text():
+        await boss.chat("meanwhile")
+    await expect(page.locator("#older .loading")).to_be_visible()
     await assert_good(page, f"loading-{colors}")
     await held[0].continue_()
-    await expect(page.locator("#rows")).to_contain_text("message 0.")
+    await expect(rows).to_contain_text("message 0.")
+    await expect(rows).to_contain_text("I am new here")
+    await expect(page.locator(".columns")).to_contain_text("proposer")
+    await expect(rows).to_contain_text("message 0.")
     await page.get_by_label("Kind").select_option("stream")
     await expect(page.locator("#nothing")).to_contain_text("Nothing like that has been said")
     await assert_good(page, f"nothing-{colors}")

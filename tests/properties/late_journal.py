@@ -94,6 +94,9 @@ class LateJournal:
     def latest(self, space: str) -> int:
         return self._latest
 
+    def size(self) -> int | None:
+        return None
+
     def resume_from(self, space: str, seen: int) -> int:
         return seen if self.file.floor <= seen <= self._latest else self.file.floor
 

@@ -54,6 +54,7 @@ def make_environment() -> Environment:
         iso=iso,
         pretty=pretty,
         lines=lines,
+        size=size,
         compact=as_text,
     )
     environment.globals.update(asset=asset)
@@ -165,6 +166,15 @@ def iso(at: datetime | float) -> str:
     """A moment for the attribute ``datetime``."""
     moment = datetime.fromtimestamp(at, UTC) if isinstance(at, int | float) else at
     return moment.astimezone(UTC).isoformat(timespec="milliseconds")
+
+
+def size(count: float) -> str:
+    """Bytes, as a person says them."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            break
+        count /= 1024
+    return f"{count:,.0f} {unit}" if unit == "bytes" or count >= 10 else f"{count:.1f} {unit}"
 
 
 def _amount(seconds: float) -> str:

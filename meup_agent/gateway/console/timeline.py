@@ -14,6 +14,7 @@ from meup_agent.gateway.console.threads import ThreadIndex
 from meup_agent.gateway.edge.http.context import Problem, read_journal
 from meup_agent.gateway.edge.http.space_views import proposals_of
 from meup_agent.protocol import kinds
+from meup_agent.protocol.control_payloads import STATUS
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.protocol.exchange.roster import read_participant
 from meup_agent.protocol.space.fanout import FrameFormat
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from meup_agent.protocol.envelope import Envelope
+    from meup_agent.protocol.payloads import JsonObject
     from meup_agent.protocol.space.journal import Entry
     from meup_agent.protocol.space.server import SpaceServer
 
@@ -37,7 +39,23 @@ PAGE_ROWS: Final = 100
 MAX_HEARD: Final = 1_000
 """Envelopes that are read back to know when participants were heard last."""
 
+MAX_COUNT: Final = 10**9
+"""A number that a participant says of itself is below it, or none."""
+
+MAX_STATUS_CHARS: Final = 60
+"""Characters of a status that a participant says of itself."""
+
 OTHERS: Final = "others"
+
+
+class OwnStatus(NamedTuple):
+    """The latest status that a participant said of itself, with ``None`` for what it left out."""
+
+    at: float  # seconds since 1970 (UTC)
+    status: str
+    handlers: int | None
+    queued: int | None
+    messages: int | None  # in its context
 
 
 class TimelineRow(NamedTuple):
@@ -93,6 +111,8 @@ class SpaceFeed:
         self.columns = LaneColumns()
         self.threads = ThreadIndex()
         self.last_heard: dict[str, float] = {}
+        # Of those who have been in the space, as the one before.
+        self.statuses: dict[str, OwnStatus] = {}
         self._heard = 0
         self.form = FrameFormat(DEFAULT_DIALECT)
         self._host = host
@@ -184,7 +204,9 @@ class SpaceFeed:
         for entry in await read_journal(host, after=after, until=until, limit=MAX_HEARD):
             envelope, at = entry.envelope, entry.at / 1_000_000
             self.last_heard[envelope.sender] = at
-            if envelope.kind == kinds.SYSTEM_PRESENCE:
+            if envelope.kind == STATUS:
+                self.statuses[envelope.sender] = _read_status(envelope.payload_object, at)
+            elif envelope.kind == kinds.SYSTEM_PRESENCE:
                 told = read_participant(envelope.payload_object.get("participant"))
                 if told is not None:
                     self.last_heard[told.id] = at
@@ -215,6 +237,21 @@ class SpaceFeed:
     def ready(self, then: Callable[[], None]) -> None:
         """Nothing is kept back here."""
         then()
+
+
+def _read_status(payload: JsonObject, at: float) -> OwnStatus:
+    def number(name: str) -> int | None:
+        said = payload.get(name)
+        return said if type(said) is int and 0 <= said < MAX_COUNT else None
+
+    status = payload.get("status")
+    return OwnStatus(
+        at,
+        status[:MAX_STATUS_CHARS] if isinstance(status, str) else "",
+        number("handlers"),
+        number("queued"),
+        number("messages_in_context"),
+    )
 
 
 def _is_about_members(envelope: Envelope) -> bool:

@@ -104,5 +104,9 @@ def _alternatives(value: object) -> str:
     if isinstance(value, str):
         if value.startswith("!"):
             return f"anything but {value[1:]}"
-        return f"like {value}" if any(each in value for each in "*?/[") else value
+        return (
+            f"like {value}"
+            if value.startswith("/") or any(each in value for each in "*?[")
+            else value
+        )
     return json.dumps(value, ensure_ascii=False)

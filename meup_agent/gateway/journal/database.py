@@ -114,6 +114,11 @@ class Database:
             self.close()
             raise
 
+    def file_size(self) -> int:
+        """Bytes of the file and of the one beside it."""
+        files = (self.path, self.path.with_name(f"{self.path.name}-wal"))
+        return sum(each.stat().st_size for each in files if each.exists())
+
     def close(self) -> None:
         """Close the file; what is in the file beside it goes into it first, if it can."""
         for connection in reversed(self._connections):

@@ -153,6 +153,10 @@ class SqliteJournal:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.latest`."""
         return self._latest.get(space) or self.floor(space)
 
+    def size(self) -> int | None:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.size`; of its files."""
+        return self._database.file_size()
+
     def resume_from(self, space: str, seen: int) -> int:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.resume_from`."""
         floor = self.floor(space)

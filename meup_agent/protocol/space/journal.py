@@ -109,6 +109,10 @@ class Journal(Protocol):
         """The number after which a reader of this one continues; any other says there is a gap."""
         ...
 
+    def size(self) -> int | None:
+        """Bytes that the entries of all spaces take; ``None`` where the store does not say."""
+        ...
+
     def recover(self, space: str, *, since: int, limit: int) -> Recovered:
         """Read a space's facts and its latest entries since a time, at the start; may block."""
         ...
@@ -193,6 +197,10 @@ class MemoryJournal:
         """See :meth:`Journal.floor`."""
         ring = self._rings.get(space)
         return self._start if ring is None else ring.floor
+
+    def size(self) -> int | None:
+        """See :meth:`Journal.size`; the bytes of its frames."""
+        return self._bytes
 
     def latest(self, space: str) -> int:
         """See :meth:`Journal.latest`."""

@@ -136,6 +136,11 @@ class SpaceServer:
         flying = self._state.open
         return tuple(item for each in flying.participants for item in flying.of(each))
 
+    def paused_by(self, participant: str) -> str:
+        """The participant whose pause holds for one; empty: none does."""
+        held = self._state.control.pause_of(participant, self.now())
+        return "" if held is None else held.pause.by
+
     @property
     def present(self) -> list[dict[str, Any]]:
         """The members with what they may send, as a welcome lists them."""

@@ -163,7 +163,7 @@ async def test_card_tells_the_record_and_what_differs_from_before_one_signed_in(
     assert isinstance(await before.outcome(), Rejection)
     await site.propose(proposer, {"path": "a.md", "text": "now"})
     page, _ = await card(await site.browser("you"))
-    assert "Its last 1: 1 rejected." in page
+    assert "Its only one so far was rejected." in page
     assert 'class="was"><code>then</code>' in page
     assert 'class="is"><code>now</code>' in page
     assert "That one was rejected by" in page

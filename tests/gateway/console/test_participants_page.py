@@ -9,6 +9,7 @@ import pytest
 from meup_agent import Agent
 from meup_agent.errors import MeupError
 from meup_agent.gateway.console.pages.health import Gauge, Samples
+from meup_agent.gateway.console.rendering import size
 from meup_agent.gateway.member import GatewayMember
 from tests.gateway.console.conftest import Browser, Site
 
@@ -93,6 +94,26 @@ async def test_participants_say_what_they_do(site: Site) -> None:
         await anyio.lowlevel.checkpoint()
 
 
+async def test_participants_own_status_is_shown(site: Site) -> None:
+    status = {"status": "<b>busy", "handlers": 1, "queued": 5, "messages_in_context": True}
+    await site.post("boss", {"kind": "participant/status", "payload": status})
+    browser = await site.browser("you")
+    said = (await people(browser))["boss"]
+    assert "Says of itself: &lt;b&gt;busy, 1 handler running, 5 in its queue · just now" in said
+    assert "context" not in said
+    # What it says of others, or in a form that cannot be meant, counts for nothing.
+    odd = {"status": 7, "handlers": -1, "queued": "many"}
+    await site.post("boss", {"kind": "participant/status", "payload": odd})
+    assert "Says of itself: nothing · just now" in (await people(browser))["boss"]
+
+
+async def test_pause_is_shown(site: Site) -> None:
+    await site.join("tools")
+    pause = {"kind": "participant/pause", "to": ["tools"], "payload": {"timeout_seconds": 600}}
+    await site.post("boss", pause)
+    assert "paused by boss" in (await people(await site.browser("you")))["tools"]
+
+
 async def test_who_left_was_seen_then(site: Site) -> None:
     async with Agent("looker").join(
         site.gateway.url, space="demo", token=site.token("looker", "demo")
@@ -137,6 +158,25 @@ async def test_limits_near_their_end_are_named(site: Site, monkeypatch: pytest.M
     assert "near its end" in page
 
 
+async def test_journal_tells_its_size(site: Site) -> None:
+    browser = await site.browser("you")
+    await site.post("boss", {"kind": "chat", "payload": {"text": "x" * 100_000}})
+    size = re.search(
+        r"all spaces of the gateway</dt><dd>([^<]+)<", (await browser.get("/health")).text
+    )
+    assert size is not None
+    assert re.fullmatch(r"\d{2,3} KiB", size[1])
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(0, "0 bytes"), (1023, "1,023 bytes"), (1536, "1.5 KiB"), (2**28, "256 MiB"),
+     (2**42, "4,096 GiB")],
+)  # fmt: skip
+def test_bytes_are_said_as_a_person_does(count: int, words: str) -> None:
+    assert size(count) == words
+
+
 def test_plot_is_drawn_from_what_grew() -> None:
     samples, grown = Samples(), [0, 10, 30]
     for at, accepted in enumerate(grown):
@@ -160,8 +200,8 @@ async def test_slow_member_and_refusals_are_named(site: Site) -> None:
     await boss.chat("to a connection that takes nothing")
     browser = await site.browser("you")
     page = ""
-    while "bytes wait<" not in page:
+    while "bytes wait<" not in page and "KiB wait<" not in page:
         page = (await browser.get("/health")).text
-    assert re.search(r'<bdi class="name">looker</bdi>: [\d,]+ bytes wait', page)
+    assert re.search(r'<bdi class="name">looker</bdi>: [\d.,]+ (bytes|KiB) wait', page)
     assert re.search(r"<td>refused</td><td><code>[\w/]+</code></td>", page)
-    assert "bytes wait for it" in (await people(browser))["looker"]
+    assert re.search(r"(bytes|KiB) wait for it", (await people(browser))["looker"])

@@ -136,6 +136,9 @@ class RemoteJournal:
     def latest(self, space: str) -> int:
         return self._latest.get(space, self._store.start)
 
+    def size(self) -> int | None:
+        return None
+
     def resume_from(self, space: str, seen: int) -> int:
         return seen if self.floor(space) <= seen <= self.latest(space) else self.floor(space)
 

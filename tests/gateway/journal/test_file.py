@@ -282,3 +282,10 @@ async def test_only_its_owner_may_read_the_file(path: Path, clock: Clock) -> Non
         await kept(journal, chat(1))
         modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
         assert modes["journal.db"] == modes["journal.db-wal"] == 0o600
+
+
+async def test_size_is_that_of_its_files(path: Path, clock: Clock) -> None:
+    async with opened(path, clock) as journal:
+        await kept(journal, chat(1))
+        files = [each for each in path.parent.iterdir() if not each.name.endswith("-shm")]
+        assert journal.size() == sum(each.stat().st_size for each in files) > 0

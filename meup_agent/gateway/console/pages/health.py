@@ -40,6 +40,7 @@ class Gauge(NamedTuple):
     about: str
     value: int
     most: int
+    is_bytes: bool = False
 
     @property
     def is_near(self) -> bool:
@@ -129,6 +130,7 @@ async def show_health(context: PageContext) -> Response:
             "kept": max(host.fanout.delivered - host.journal.floor(host.name), 0),
             "floor": host.journal.floor(host.name),
             "latest": host.fanout.delivered,
+            "bytes": host.journal.size(),
             "behind": max(0, host.journal.latest(host.name) - host.fanout.delivered),
         },
         topics="",
@@ -159,6 +161,7 @@ def _gauges(site: ConsoleSite, host: SpaceServer) -> list[Gauge]:
             "for slow readers of this gateway",
             runtime.backlogs.bytes,
             limits.max_gateway_queued_bytes,
+            is_bytes=True,
         ),
     ]
 

@@ -20,6 +20,7 @@ from meup_agent.protocol.management_payloads import GRANT, INVITE, KICK, REVOKE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from meup_agent.gateway.console.timeline import OwnStatus
     from meup_agent.protocol.capability import Capabilities
 
 TRIED = {
@@ -49,6 +50,8 @@ class ParticipantView(NamedTuple):
     carries_out: int  # requests that it has not answered
     waits_for: int  # proposals of its own that have not ended
     last_heard: float | None
+    status: OwnStatus | None  # as it said of itself
+    paused_by: str
     may: list[tuple[str, str]]  # in words, and as the pattern
 
 
@@ -106,6 +109,8 @@ async def _page(context: PageContext, tried: dict[str, Any]) -> Response:
                 carries_out=asked[name],
                 waits_for=proposed[name],
                 last_heard=feed.last_heard.get(name),
+                status=feed.statuses.get(name),
+                paused_by=host.paused_by(name),
                 may=[
                     (describe_capability(each), json.dumps(each, ensure_ascii=False))
                     for each in host.grants[name].patterns

@@ -73,7 +73,8 @@ async def show_timeline(context: PageContext) -> Response:
     said = query.get("before", "")
     shown = read_filter(query)
     before = int(said) if is_seq(said) else None
-    rows, older = await find_rows(host, feed, shown, before)
+    kept = query.get("kept", "")
+    rows, older = await find_rows(host, feed, shown, before, int(kept) if is_seq(kept) else None)
     values = {
         "folds": fold_rows(reversed(rows)),
         "columns": feed.columns.names,
@@ -92,15 +93,24 @@ async def show_timeline(context: PageContext) -> Response:
 
 
 async def find_rows(
-    host: SpaceServer, feed: SpaceFeed, shown: RowFilter, before: int | None
+    host: SpaceServer,
+    feed: SpaceFeed,
+    shown: RowFilter,
+    before: int | None,
+    kept: int | None = None,
 ) -> tuple[list[TimelineRow], int | None]:
-    """A page of rows, oldest first, and the number before which there may be more."""
+    """A page of rows, oldest first, and the number before which there may be more.
+
+    A browser that has loaded older ones already is given all from the number ``kept`` on, as far
+    as one page looks through.
+    """
     await proposals_of(host).catch_up(host, host.now())
     threads = feed.threads if before is None else ThreadIndex(feed.threads)
     upper = host.fanout.delivered + 1 if before is None else before
     rows: list[TimelineRow] = []
     scanned = 0
-    while len(rows) < PAGE_ROWS and scanned < MAX_SCANNED:
+    again = upper if kept is None else kept
+    while (len(rows) < PAGE_ROWS or upper > again) and scanned < MAX_SCANNED:
         entries = await newest_before(host, upper)
         if not entries:
             return rows, None
@@ -109,8 +119,9 @@ async def find_rows(
         page = [feed.row(entry, threads) for entry in entries]
         rows = [*filter(shown.passes, page), *rows]
         scanned, upper = scanned + len(entries), entries[0].seq
-    if len(rows) > PAGE_ROWS:
-        rows = rows[-PAGE_ROWS:]
+    most = max(PAGE_ROWS, sum(each.seq >= again for each in rows))
+    if len(rows) > most:
+        rows = rows[-most:]
         upper = rows[0].seq
     return rows, upper if upper > host.journal.floor(host.name) + 1 else None
 

@@ -145,7 +145,10 @@
   // --- the page, part by part ---
   const parse = (html) => { const holder = document.createElement("template"); holder.innerHTML = html; return holder.content; };
   async function refresh(selector, url = location.href) {
-    const target = $(selector);
+    const target = $(selector), older = selector === "#timeline" && $("#older");
+    // What is being loaded is not thrown away, nor what was loaded before.
+    if (older && $(".htmx-request", older)) { soon(selector); return; }
+    if (older && url === location.href) { const from = $("a", older); url = new URL(url); url.searchParams.set("kept", from ? new URL(from.href).searchParams.get("before") : "1"); url = url.href; }
     if (target && window.htmx) await htmx.ajax("GET", url, { source: target, target, select: selector, swap: "outerMorph" });
   }
   let later = 0;
@@ -285,6 +288,7 @@
     if (!answer) return;
     const signedOut = answer.redirected && new URL(answer.url).pathname.endsWith("/sign-in");
     if (signedOut || !answer.ok) event.preventDefault();
+    else if (event.detail.ctx.target?.id === "timeline" && $("#older .htmx-request")) { event.preventDefault(); soon("#timeline"); }
     if (signedOut) handlers.gone();
   });
   document.addEventListener("htmx:after:swap", () => { if ($("#filters")) { fold(); filter(); } });
