@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
@@ -74,10 +75,12 @@ class InboxFeed:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(read)
+            published = -math.inf
             while True:
                 await changed.wait()
-                # One rendering for all that comes in this time.
-                await anyio.sleep(GATHER_SECONDS)
+                # One rendering for all that comes in this time; what comes alone waits for nothing.
+                await anyio.sleep(max(published + GATHER_SECONDS - anyio.current_time(), 0.0))
+                published = anyio.current_time()
                 changed = anyio.Event()
                 taken, waiting[:] = waiting[:], []
                 self._publish(taken)

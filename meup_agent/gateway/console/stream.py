@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from meup_agent.gateway.runtime import GatewayRuntime
 
 GATHER_SECONDS: Final = 0.05
-"""Seconds for which changes are gathered: a person sees no difference, and a lively space costs
-twenty renderings a second at the most."""
+"""Seconds between two pushes, for which changes are gathered: a person sees no difference, and a
+lively space costs twenty renderings a second at the most."""
 
 KEEP_ALIVE_SECONDS: Final = 15.0
 """Seconds of silence after which a comment is sent, and the session looked at again."""

@@ -167,3 +167,21 @@ async def test_card_tells_the_record_and_what_differs_from_before_one_signed_in(
     assert 'class="was"><code>then</code>' in page
     assert 'class="is"><code>now</code>' in page
     assert "That one was rejected by" in page
+
+
+async def test_what_comes_alone_is_told_at_once(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meup_agent.gateway.console.feed.GATHER_SECONDS", 3_600.0)
+    browser = await site.browser("you")
+    proposer = await proposer_of(site)
+
+    async def version() -> str:
+        found = re.search(r'data-version="([^"]+)"', (await browser.get("/inbox")).text)
+        assert found is not None
+        return found[1]
+
+    before = await version()
+    await site.propose(proposer)
+    while await version() == before:
+        pass
