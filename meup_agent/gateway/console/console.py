@@ -20,7 +20,14 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from meup_agent.errors import UsageError
-from meup_agent.gateway.admission import FORBIDDEN, TOO_MANY, UNAUTHORIZED, UNAVAILABLE, NotAdmitted
+from meup_agent.gateway.admission import (
+    FORBIDDEN,
+    NOT_FOUND,
+    TOO_MANY,
+    UNAUTHORIZED,
+    UNAVAILABLE,
+    NotAdmitted,
+)
 from meup_agent.gateway.auth import digest_of_token
 from meup_agent.gateway.console.connector import check_entry
 from meup_agent.gateway.console.context import (
@@ -137,7 +144,7 @@ class ConsoleSite:
             Mount("/static", _cached(StaticFiles(directory=STATIC))),
             *(self._route(page) for page in PAGES),
         ]
-        self.app = _with_headers(Starlette(routes=routes))
+        self.app = _with_headers(Starlette(routes=routes, exception_handlers={404: self._no_page}))
 
     def _route(self, page: PageRoute) -> Route:
         return Route(page.path, partial(self._answer, page), methods=[page.method])
@@ -160,6 +167,12 @@ class ConsoleSite:
         except Exception:
             log.exception("console: %s %s failed", page.method, page.path)
             return context.problem(Denied(500, "The gateway failed here; its log says more."))
+
+    async def _no_page(self, request: Request, error: Exception) -> Response:
+        context = PageContext(self, request)
+        cookie = request.cookies.get(cookie_name(request), "")
+        context.session = self.console.sessions.find(cookie, self.runtime.tokens)
+        return context.problem(Denied(NOT_FOUND, "The console has no such page."))
 
     async def _serve(self, page: PageRoute, context: PageContext) -> Response:
         """Check a request, and let its page answer."""

@@ -176,3 +176,15 @@ async def test_form_for_a_link_belongs_to_one_browser(site: Site) -> None:
     fields = await browser.fields(link, "/link")
     assert (await other.post("/link", fields)).status_code == 403
     assert (await browser.post("/link", fields)).status_code == 303
+
+
+async def test_page_that_is_not_there_is_said(site: Site) -> None:
+    for participant, way in ((None, "To the sign-in"), ("you", "Back to the inbox")):
+        browser = await site.browser(participant)
+        for path in ("/nowhere", "/static/nothing.js", "/inbox/"):
+            answer = await browser.get(path)
+            assert answer.status_code in (404, 307), path
+            assert answer.headers["content-security-policy"]
+            if answer.status_code == 404:
+                assert "The console has no such page." in answer.text
+                assert way in answer.text

@@ -187,6 +187,25 @@ async def test_older_page_knows_the_proposals_of_its_rows(site: Site) -> None:
     assert found == [("withdraw", "withdrawn")]
 
 
+async def test_page_that_is_drawn_anew_has_what_was_loaded(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proposer = await site.join("proposer")
+    for number in range(2 * PAGE_ROWS + 10):
+        await proposer.chat(f"message {number}.")
+    browser = await site.browser("you")
+    first = await page_once(browser, f"message {2 * PAGE_ROWS + 9}.")
+    older = re.search(r"/timeline\?before=(\d+)\"", first)
+    assert older is not None
+    assert len(await rows_of(browser)) == PAGE_ROWS
+    await proposer.chat("one more")
+    await page_once(browser, "one more")
+    assert len(await rows_of(browser, kept=older[1])) == PAGE_ROWS + 1
+    assert len(await rows_of(browser, kept="1")) > 2 * PAGE_ROWS
+    monkeypatch.setattr("meup_agent.gateway.console.pages.timeline.MAX_KEPT_ROWS", PAGE_ROWS + 5)
+    assert len(await rows_of(browser, kept="1")) == PAGE_ROWS + 5
+
+
 async def test_thoughts_and_streams_are_one_row_each(site: Site) -> None:
     for said in (
         {"kind": "reasoning/start", "id": "t", "payload": {"message": "Where to begin"}},

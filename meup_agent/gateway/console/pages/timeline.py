@@ -32,6 +32,10 @@ MAX_SCANNED: Final = 2_000
 """Envelopes that are looked through for one page of filtered rows; then one asks for more."""
 
 
+MAX_KEPT_ROWS: Final = 500
+"""Rows of a page that is drawn anew with the older ones that a browser had loaded."""
+
+
 class RowFilter(NamedTuple):
     """The rows that a timeline shows; empty: whatever there is."""
 
@@ -110,7 +114,9 @@ async def find_rows(
     rows: list[TimelineRow] = []
     scanned = 0
     again = upper if kept is None else kept
-    while (len(rows) < PAGE_ROWS or upper > again) and scanned < MAX_SCANNED:
+    while (
+        len(rows) < PAGE_ROWS or (upper > again and len(rows) < MAX_KEPT_ROWS)
+    ) and scanned < MAX_SCANNED:
         entries = await newest_before(host, upper)
         if not entries:
             return rows, None
@@ -119,7 +125,7 @@ async def find_rows(
         page = [feed.row(entry, threads) for entry in entries]
         rows = [*filter(shown.passes, page), *rows]
         scanned, upper = scanned + len(entries), entries[0].seq
-    most = max(PAGE_ROWS, sum(each.seq >= again for each in rows))
+    most = max(PAGE_ROWS, min(MAX_KEPT_ROWS, sum(each.seq >= again for each in rows)))
     if len(rows) > most:
         rows = rows[-most:]
         upper = rows[0].seq
