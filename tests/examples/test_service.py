@@ -30,7 +30,7 @@ def test_the_unit_is_what_systemd_understands(tmp_path: Path) -> None:
     # It looks for the command, which is not where the unit has it.
     unit = UNIT.read_text().replace(COMMAND, sys.executable)
     misspelt = unit.replace("NoNewPrivileges", "NoNewPrivilege")
-    said = []
+    said: list[str] = []
     for name, text in (("meup", unit), ("misspelt", misspelt)):
         copy = tmp_path / f"{name}.service"
         copy.write_text(text)
