@@ -106,7 +106,7 @@ async def test_nothing_moves_where_no_motion_is_wanted(desk: Desk) -> None:
     await desk.site.propose(await desk.site.join("proposer"))
     row = page.locator("#queue .came")
     await expect(row).to_have_count(1)
-    assert await row.evaluate("each => getComputedStyle(each).animationName") == "none"
+    await expect(row).to_have_css("animation-name", "none")
 
 
 async def test_queue_is_walked_by_keys(desk: Desk) -> None:

@@ -176,11 +176,12 @@
       const queue = $("#queue"), shown = $("#decision").dataset.key;
       data.drop.forEach((key) => document.getElementById(`q-${key}`)?.remove());
       for (const each of data.put) {
-        document.getElementById(`q-${each.id}`)?.remove();
-        const row = parse(each.html).firstElementChild;
+        const row = parse(each.html).firstElementChild, old = document.getElementById(`q-${each.id}`), held = old?.contains(document.activeElement);
+        old?.remove();
         if (each.id === shown) $("a", row).setAttribute("aria-current", "true");
         row.classList.add("came");
         queue.insertBefore(row, each.before ? document.getElementById(`q-${each.before}`) : null);
+        if (held) $("a", row).focus({ preventScroll: true });
       }
       if (Object.hasOwn(data.left, shown)) left(data.left[shown]);
       else if (data.changed.includes(shown)) refresh("#decision");
