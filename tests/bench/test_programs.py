@@ -1,6 +1,6 @@
 """Every program of this folder works; what it measures is no condition."""
 
-import importlib
+import multiprocessing
 from collections.abc import Iterator
 
 import pytest
@@ -16,17 +16,20 @@ LOADED = [
     *("httpx2", "mcp.client.stdio", "mcp.client.streamable_http", "mcp.server.mcpserver"),
     *("meup_agent.gateway.embedded", "meup_agent.mcp.http", "nats", "prometheus_client"),
     *("httpcore2", "jsonschema", "truststore", "uvicorn", "uvicorn.protocols.http.h11_impl"),
+    "tests.bench.__main__",
 ]
 """Imports of the processes as they begin, unless that from which they are forked has done them."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def forked() -> Iterator[None]:
-    """Fork the processes from what has loaded all that they need: nothing is measured here."""
-    for name in LOADED:
-        importlib.import_module(name)
+    """Fork the processes from one that has loaded all that they need: nothing is measured here.
+
+    Not from the tests' own process, whose other threads may hold a lock at that moment.
+    """
+    multiprocessing.set_forkserver_preload(LOADED)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "START", "fork")
+        patch.setattr(processes, "START", "forkserver")
         patch.setattr(processes, "PYTHON", launched())
         patch.setattr(meup_up, "SERVERS", 1)
         for module in (timing, mcp_calls):
@@ -36,8 +39,6 @@ def forked() -> Iterator[None]:
 
 # A dozen processes are started, each with its imports, on a machine that may be busy.
 @pytest.mark.timeout(180)
-# From Python 3.12 on it is told that the process that forks has threads: pytest's.
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_program_measures(program: Program) -> None:
     figures = list(program.measure(SMALLEST))

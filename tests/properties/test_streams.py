@@ -226,9 +226,14 @@ class Streams(RuleBasedStateMachine):
             return
         info = self._new(ME, fields=own.payload)
         self.peer.system(kinds.STREAM_OPEN, build_open(info), correlation=(own.request_id,))
+        assert own.stream is not None
+        origin = own.stream.origin
+        assert origin is not None
+        assert (origin.by, origin.request) == (ME, own.request_id)
+        info = msgspec.structs.replace(info, origin=origin)
+        assert own.stream == info
         self.open[info.id] = info
         self.own[info.id] = own
-        assert own.stream == info
 
     @precondition(lambda self: self.asked)
     @rule()
