@@ -9,7 +9,7 @@ seat over, and the seat is taken again when that agent has left.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, Final
 
@@ -17,13 +17,11 @@ import anyio
 
 from meup_agent.agent.agent import Agent
 from meup_agent.errors import ConnectionFailed
-from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange import Mode
 from meup_agent.session.settings import Settings
 
 if TYPE_CHECKING:
     from meup_agent.client.space import Space
-    from meup_agent.protocol.envelope import Envelope
 
 SEAT_SECONDS: Final = 5.0
 """Wait for the welcome of a seat; then it is tried again."""
@@ -33,36 +31,22 @@ SEATED: Final = Settings(first_welcome=SEAT_SECONDS, mode=Mode.SEATED)
 
 
 async def keep_seat(
-    space: Space, join: Callable[[Agent], AbstractAsyncContextManager[Space]]
+    is_free: Callable[[], bool],
+    changed: Callable[[], Awaitable[object]],
+    join: Callable[[Agent], AbstractAsyncContextManager[Space]],
 ) -> None:
     """Be a member wherever no other connection of the participant is one; never returns.
 
     Args:
-        space: The space as an observer of the same participant sees it.
+        is_free: True while the participant is no member; an error that it raises ends it all.
+        changed: Waits until that may have changed.
         join: Joins with an agent as the participant, with :data:`SEATED`. It should refuse where
             the participant is a member already, or it takes over from an agent that joined at the
             same moment.
     """
     while True:
-        await _until_free(space)
+        while not is_free():
+            await changed()
         with suppress(ConnectionFailed):
             async with join(Agent("inbox")):
                 await anyio.sleep_forever()
-
-
-async def _until_free(space: Space) -> None:
-    """Wait until no member of the space is our participant."""
-    with space.watch() as envelopes:
-        if not _is_member(space):
-            return
-        async for envelope in envelopes:
-            if _may_change_it(envelope) and not _is_member(space):
-                return
-
-
-def _is_member(space: Space) -> bool:
-    return any(each.id == space.me for each in space.participants)
-
-
-def _may_change_it(envelope: Envelope) -> bool:
-    return envelope.kind in (kinds.SYSTEM_PRESENCE, kinds.SYSTEM_WELCOME)

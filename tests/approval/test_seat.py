@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, ExitStack
 
 import anyio
 import pytest
@@ -38,19 +38,20 @@ async def test_seat_that_was_shut_down_is_taken_again(meeting: Meeting) -> None:
     def is_there(space: Space) -> bool:
         return any(each.id == "reviewer" for each in space.participants)
 
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(PATIENCE), ExitStack() as stack:
         async with (
             join(meeting, "tools") as boss,
             join(meeting, Agent("page"), "reviewer", observe=True) as page,
             anyio.create_task_group() as tasks,
         ):
+            heard = stack.enter_context(page.watch())
             joins: list[Agent] = []
 
             def sit(agent: Agent) -> AbstractAsyncContextManager[Space]:
                 joins.append(agent)
                 return join(meeting, agent, "reviewer", settings=SEATED)
 
-            tasks.start_soon(keep_seat, page, sit)
+            tasks.start_soon(keep_seat, lambda: not is_there(page), heard.__anext__, sit)
             for _ in range(3):
                 await until(lambda: is_there(boss))
                 came = len(joins)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
 from meup_agent.agent.agent import Agent
-from meup_agent.approval.seat import SEATED
-from meup_agent.errors import ConnectionFailed, MeupError
+from meup_agent.approval.seat import SEATED, keep_seat
+from meup_agent.errors import MeupError
 from meup_agent.gateway.admission import UNAVAILABLE
 from meup_agent.gateway.console.connector import seat_connector
 from meup_agent.gateway.console.desk import JOIN_SECONDS, NO_TOKEN, Desk, DeskOpener
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from meup_agent.approval import Inbox
+    from meup_agent.client.space import Space
     from meup_agent.gateway.auth import Identity
     from meup_agent.gateway.runtime import GatewayRuntime
 
@@ -297,19 +298,23 @@ class PersonPresences:
         """Be a member wherever no agent of the participant is one."""
         identity = presence.identity
         host = self._runtime.spaces[identity.space]
-        changed = self._desks.members_changed(identity.space)
-        while not host.is_kicked(identity.participant):
-            if identity.participant in host:
-                await changed.wait()
-                continue
-            with suppress(ConnectionFailed):
-                async with Agent("inbox").join(
-                    seat_connector(self._runtime, identity),
-                    space=identity.space,
-                    token=NO_TOKEN,
-                    participant=identity.participant,
-                    settings=SEATED,
-                    grace=0.0,
-                ):
-                    await anyio.sleep_forever()
-        presence.fail(MeupError("it was removed from the space"))
+
+        def is_free() -> bool:
+            if host.is_kicked(identity.participant):
+                raise MeupError("it was removed from the space")
+            return identity.participant not in host
+
+        def join(agent: Agent) -> AbstractAsyncContextManager[Space]:
+            return agent.join(
+                seat_connector(self._runtime, identity),
+                space=identity.space,
+                token=NO_TOKEN,
+                participant=identity.participant,
+                settings=SEATED,
+                grace=0.0,
+            )
+
+        try:
+            await keep_seat(is_free, self._desks.members_changed(identity.space).wait, join)
+        except MeupError as error:
+            presence.fail(error)
