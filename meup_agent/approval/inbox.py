@@ -162,6 +162,14 @@ class Inbox(AsyncContextManagerMixin):
         """The number of proposals that wait for us."""
         return len(self._queue)
 
+    @property
+    def unlisted(self) -> int:
+        """The number of open proposals that are still to be listed, if they wait for us.
+
+        Of thousands that were open when the inbox opened, the most urgent are listed at once.
+        """
+        return len(self._backlog)
+
     def find(self, proposer: str, id: str) -> InboxItem | None:
         """A proposal that waits for us; of thousands also one that is not listed yet."""
         entry = self._feed.get(ProposalKey(proposer, id))

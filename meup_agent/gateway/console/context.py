@@ -108,7 +108,7 @@ class PageContext:
 
     def _waiting(self) -> int:
         """Number of proposals that wait for this participant."""
-        return 0 if self.presence is None else len(self.presence.inbox)
+        return 0 if self.presence is None else self.presence.feed.waiting
 
 
 PageFunction = Callable[[PageContext], Awaitable[Response]]

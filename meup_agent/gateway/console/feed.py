@@ -50,13 +50,18 @@ class InboxFeed:
         self.version: str = before.version if before and same else f"{self._epoch}:0"
         """The state of the queue that the last event led to."""
 
+    @property
+    def waiting(self) -> int:
+        """The number of proposals that wait; those that are still to be listed count."""
+        return len(self.inbox) + self.inbox.unlisted
+
     def _step(self) -> None:
         self._number += 1
         self.version = f"{self._epoch}:{self._number}"
 
     def hello(self) -> bytes:
         """The first event of a stream: the version that it begins with."""
-        return pack("hello", {"version": self.version, "waiting": len(self.inbox)})
+        return pack("hello", {"version": self.version, "waiting": self.waiting})
 
     async def follow(self, inbox: Inbox) -> None:
         """Publish the changes of an inbox, and first its differences from the one before."""
@@ -110,7 +115,7 @@ class InboxFeed:
         event: dict[str, Any] = {
             "was": was,
             "version": self.version,
-            "waiting": len(self.inbox),
+            "waiting": self.waiting,
             # From the last to the first, so that the row before which one goes is there.
             "put": puts[::-1],
             "drop": sorted(before - set(keys)),
