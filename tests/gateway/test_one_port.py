@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from meup_agent.gateway.config import TlsConfig
+from meup_agent.gateway.edge import listener
 from meup_agent.gateway.edge.first_request import (
     MAX_HEAD_BYTES,
     STRANGER_READ_BYTES,
@@ -160,12 +161,18 @@ async def test_what_stands_behind_an_upgrade_is_not_lost(filler: int) -> None:
 
 
 async def test_an_upgrade_with_much_behind_it_is_refused() -> None:
-    """All of it would be looked at before others are, and no client may send before the answer."""
+    """All of it would be looked at before others are, and no client may send before the answer.
+
+    An older aiofastnet has no transport to move to: there the head is read a little at a time.
+    """
     async with running() as gateway, raw(gateway) as (reader, writer):
         empty = masked(0x80, b"")
         writer.write(head(gateway, "mallory") + empty * (STRANGER_READ_BYTES // len(empty) + 1))
-        status, said = await answer(reader)
-        assert (status, b"waits for the answer" in said) == (400, True)
+        if listener.SelectorSocketTransport is None:
+            assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+        else:
+            status, said = await answer(reader)
+            assert (status, b"waits for the answer" in said) == (400, True)
         async with dial(gateway, "bob") as bob:
             await undisturbed(bob)
 
