@@ -27,7 +27,7 @@ from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from anyio.abc import TaskGroup
 
@@ -50,7 +50,7 @@ class SharedSpace(Space):
         """None of those who share it."""
         return ANYBODY
 
-    def may(self, kind: str, payload: Any, *, to: tuple[str, ...] | list[str] = ()) -> bool:  # type: ignore[override]
+    def may(self, kind: str, payload: Any, *, to: Sequence[str] = ()) -> bool:
         """True if the capabilities that all of them have allow an envelope."""
         return self._session.table.roster.is_allowed(self._session.me, kind, payload, to)
 

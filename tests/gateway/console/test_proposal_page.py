@@ -43,7 +43,7 @@ async def test_export_has_the_edited_chain(site: Site) -> None:
     text = seen[1].replace("&#34;", '"')
     fields = {"arguments": text, "seen": text}
     done = await browser.submit(f"/inbox/{key}", f"/inbox/{key}/edit", **fields)
-    assert done.status_code == 303
+    assert done.status_code == 303, done.text
     await proposal.outcome()
     said = await exported(browser, key)
     assert (said["id"], said["proposer"], said["target"]) == (proposal.id, "proposer", "tools")
