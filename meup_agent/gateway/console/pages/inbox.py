@@ -82,7 +82,7 @@ def inbox_page(
         "key": key if item is None else item_key(item),
         "missing": missing,
         "queue": [(item_key(each), each) for each in items[:QUEUE_ROWS]],
-        "more": max(len(items) - QUEUE_ROWS, 0),
+        "more": max(context.here.feed.waiting - QUEUE_ROWS, 0),
         "left_out": inbox.left_out,
         "version": context.here.feed.version,
         "problem": problem,
