@@ -17,6 +17,7 @@ from anyio import AsyncContextManagerMixin
 from meup_agent.approval.inbox_backlog import MAX_DECIDED, InboxBacklog
 from meup_agent.approval.inbox_changes import InboxChanges, InboxReaders
 from meup_agent.approval.inbox_decisions import ApprovalOutcome, InboxDecisions, key_of
+from meup_agent.approval.inbox_earlier import EarlierEntries
 from meup_agent.approval.inbox_item import (
     Departure,
     InboxItem,
@@ -36,7 +37,7 @@ from meup_agent.approval.tool_directory import ToolDirectory
 from meup_agent.client.proposal import ProposalRecord
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.protocol import kinds
-from meup_agent.protocol.exchange import ProposalKey
+from meup_agent.protocol.exchange import ProposalEntry, ProposalKey
 from meup_agent.protocol.exchange.roster import read_participant
 from meup_agent.transport.loops import Condition, background_tasks
 
@@ -45,12 +46,12 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Self
 
+    from meup_agent.approval.inbox_earlier import EarlierProposals, OpenProposal
     from meup_agent.approval.proposal_history import ProposerRecord, SimilarCall
     from meup_agent.approval.tool_directory import ToolFacts
     from meup_agent.client.messages import OnProgress
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
-    from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.outcomes import Fulfillment
 
 LOOK_SECONDS: Final = 1.0
@@ -72,6 +73,7 @@ class Inbox(AsyncContextManagerMixin):
         past: Proposals that were decided before, in the order of their decisions:
             :mod:`~meup_agent.approval.past_proposals` reads them.
         before: Proposals of before we came, of which the gateway did not tell when we joined.
+        earlier: More of these, as the space itself knows them; entered when they are listed.
         has_no_tools: True for participants that are known to have no tools, and are not asked.
         rejected: The proposer and id of those that we have rejected before we came.
 
@@ -85,6 +87,7 @@ class Inbox(AsyncContextManagerMixin):
         *,
         past: Iterable[PastProposal] = (),
         before: Iterable[Envelope] = (),
+        earlier: EarlierProposals | None = None,
         has_no_tools: Callable[[str], bool] | None = None,
         rejected: Iterable[tuple[str, str]] = (),
     ) -> None:
@@ -109,7 +112,8 @@ class Inbox(AsyncContextManagerMixin):
             self._settled.notify_all,
             has_no_tools,
         )
-        self._backlog = InboxBacklog(self._look_quietly, self._many_came)
+        self._backlog = InboxBacklog(self._look_at_old, self._many_came)
+        self._earlier = EarlierEntries(self._feed, earlier, self._backlog.remove)
         self._decisions = InboxDecisions(
             space, self._queue, self._offers, self._rules, self._place, self._look
         )
@@ -119,7 +123,8 @@ class Inbox(AsyncContextManagerMixin):
     async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
         async with background_tasks() as tasks:
             with self._feed.deciding(self):
-                kept = self._keep_before()
+                for envelope in self._before:
+                    self._earlier.add(envelope)
                 pending, decided = self._feed.read_all()
                 # Thousands wait until they are listed, and none of them is forgotten meanwhile.
                 self._feed.hold_all(pending)
@@ -131,20 +136,9 @@ class Inbox(AsyncContextManagerMixin):
                 try:
                     yield self
                 finally:
-                    for entry in (*kept, *pending, *(held.entry for held in self._queue)):
+                    for entry in (*pending, *(held.entry for held in self._queue)):
                         self._feed.release(entry)
-
-    def _keep_before(self) -> list[ProposalEntry]:
-        """Enter what was open before we came, and keep it from being forgotten."""
-        kept: list[ProposalEntry] = []
-        for envelope in self._before:
-            self._feed.add(envelope)
-            # At once, before the next ones take its room.
-            entry = self._feed.get(ProposalKey(envelope.sender, envelope.id))
-            if entry is not None:
-                self._feed.hold(entry)
-                kept.append(entry)
-        return kept
+                    self._earlier.release()
 
     # --- what waits ---
 
@@ -172,14 +166,29 @@ class Inbox(AsyncContextManagerMixin):
 
     def find(self, proposer: str, id: str) -> InboxItem | None:
         """A proposal that waits for us; of thousands also one that is not listed yet."""
-        entry = self._feed.get(ProposalKey(proposer, id))
-        if entry is None:
-            return None
-        held = self._queue.get(entry.key)
-        if held is None:
-            self._look_quietly(entry)
-            held = self._queue.get(entry.key)
+        key = ProposalKey(proposer, id)
+        if self._queue.get(key) is None:
+            entry = self._earlier.find(key)
+            if entry is not None:
+                self._look(entry, is_new=False)
+        held = self._queue.get(key)
         return held.item if held is not None and held.place is not None else None
+
+    def add_before(self, before: Iterable[Envelope]) -> None:
+        """List open proposals of before we came that were read late; no reader is told yet."""
+        for envelope in before:
+            entry = self._earlier.add(envelope)
+            if entry is not None:
+                self._look(entry, is_new=False)
+
+    def add_past(self, past: Iterable[PastProposal]) -> None:
+        """Take in decided proposals that were read late; readers then look at all items anew.
+
+        Args:
+            past: The proposals, in the order of their decisions.
+        """
+        self._history.note_before(past)
+        self._many_came()
 
     def changes(self) -> InboxChanges:
         """Every change from here on.
@@ -294,6 +303,8 @@ class Inbox(AsyncContextManagerMixin):
             if participant is not None:
                 self._look_at_participant(participant.id)
         else:
+            for entry in self._earlier.enter_named(envelope):
+                self._look(entry, is_new=False)
             for entry in self._feed.concerned(envelope):
                 self._look(entry)
             self._rules.hear(envelope)
@@ -303,13 +314,22 @@ class Inbox(AsyncContextManagerMixin):
         self._offers.refresh()
         for held in self._queue:
             held.offers = None
-        for entry in (*decided[-MAX_DECIDED:], *self._backlog.begin(pending)):
+        for entry in decided[-MAX_DECIDED:]:
             self._look(entry)
+        for proposal in self._backlog.begin((*self._earlier.waiting(), *pending)):
+            self._look_at_open(proposal)
         self._rules.look_again()
 
-    def _look_quietly(self, entry: ProposalEntry) -> None:
+    def _look_at_open(self, proposal: OpenProposal, *, is_new: bool = True) -> None:
+        """Bring the inbox up to date with one that is open; one of before is entered now."""
+        if isinstance(proposal, ProposalEntry):
+            self._look(proposal, is_new=is_new)
+        elif (entry := self._earlier.enter(proposal.envelope)) is not None:
+            self._look(entry, is_new=is_new)
+
+    def _look_at_old(self, proposal: OpenProposal) -> None:
         """List an old one, of which no reader is told by itself."""
-        self._look(entry, is_new=False)
+        self._look_at_open(proposal, is_new=False)
 
     def _many_came(self) -> None:
         self._readers.tell(InboxRenewed())

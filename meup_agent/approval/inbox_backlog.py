@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
+from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
-    from meup_agent.protocol.exchange import ProposalEntry
+    from meup_agent.approval.inbox_earlier import OpenProposal
 
 MAX_AT_FIRST: Final = 64
 """Proposals that are listed when an inbox opens, before it is drawn: more than a screen shows."""
@@ -40,29 +42,35 @@ class InboxBacklog:
         told: Called after every thousand of them, and at the end.
     """
 
-    def __init__(self, look: Callable[[ProposalEntry], None], told: Callable[[], None]) -> None:
+    def __init__(self, look: Callable[[OpenProposal], None], told: Callable[[], None]) -> None:
         self._look = look
         self._told = told
-        self._waiting: list[ProposalEntry] = []  # the most urgent at the end
+        self._waiting: list[OpenProposal] = []  # the most urgent at the end
+        self._removed: set[ProposalKey] = set()  # of these
         self._came = Condition()
 
     def __len__(self) -> int:
         """The number of proposals that are not listed yet."""
-        return len(self._waiting)
+        return len(self._waiting) - len(self._removed)
 
-    def begin(self, pending: Iterable[ProposalEntry]) -> list[ProposalEntry]:
+    def begin(self, pending: Sequence[OpenProposal]) -> list[OpenProposal]:
         """Keep all but the most urgent proposals for later.
 
         Args:
-            pending: All that are open.
+            pending: All that are open; of one deadline, those that came first.
 
         Returns:
             Those to look at now, the most urgent first.
         """
         ordered = sorted(pending, key=_urgency)
         self._waiting = ordered[: MAX_AT_FIRST - 1 : -1]
+        self._removed.clear()
         self._came.notify_all()
         return ordered[:MAX_AT_FIRST]
+
+    def remove(self, key: ProposalKey) -> None:
+        """List one of them no more: it was not waited for, or is decided."""
+        self._removed.add(key)
 
     async def run(self) -> None:
         """List them in turns, until cancelled."""
@@ -73,11 +81,16 @@ class InboxBacklog:
                 await anyio.sleep(SCREEN_SECONDS)
             await anyio.sleep(TURN_SECONDS)
             for _ in range(min(MAX_AT_A_TURN, len(self._waiting))):
-                self._look(self._waiting.pop())
+                proposal = self._waiting.pop()
+                key = ProposalKey(proposal.envelope.sender, proposal.envelope.id)
+                if key in self._removed:
+                    self._removed.remove(key)
+                else:
+                    self._look(proposal)
             if len(self._waiting) % TELL_EVERY < MAX_AT_A_TURN:
                 self._told()
 
 
-def _urgency(entry: ProposalEntry) -> float:
+def _urgency(proposal: OpenProposal) -> float:
     """The deadline of a proposal, without which it comes last."""
-    return float("inf") if entry.expires_at is None else entry.expires_at
+    return inf if proposal.expires_at is None else proposal.expires_at

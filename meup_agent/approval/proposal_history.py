@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -105,6 +106,28 @@ class ProposalHistory:
             self._calls.move_to_end(tool)
             if len(self._calls) > MAX_CALLS:
                 self._calls.popitem(last=False)
+
+    def note_before(self, past: Iterable[PastProposal]) -> None:
+        """Remember proposals that were decided before all that are remembered, and read later."""
+        older = ProposalHistory()
+        for each in past:
+            if (each.proposer, each.id) not in self._seen:
+                older.note(each)
+        for proposer, endings in self._endings.items():
+            older._endings.setdefault(proposer, deque(maxlen=LAST)).extend(endings)
+            older._endings.move_to_end(proposer)
+        for tool, call in self._calls.items():
+            older._calls[tool] = call
+            older._calls.move_to_end(tool)
+        older._seen.update(self._seen)
+        self._endings, self._calls, self._seen = older._endings, older._calls, older._seen
+        for kept, most in (
+            (self._endings, MAX_PROPOSERS),
+            (self._calls, MAX_CALLS),
+            (self._seen, MAX_PROPOSERS * LAST),
+        ):
+            for _ in range(len(kept) - most):
+                kept.popitem(last=False)
 
     def record(self, proposer: str) -> ProposerRecord:
         """The endings of the last proposals of a proposer."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.protocol.payloads import read_call, rpc_name
+from meup_agent.protocol.resume import NOT_REPLAYED
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.payloads import Call
+    from meup_agent.protocol.resume import ReplayMark
     from meup_agent.session.settings import EnvelopeListener
 
 _CANCELLED: Final = kinds.CANCELLED.encode()
@@ -70,13 +72,17 @@ class ProposalFeed:
         request = payloads.request(call.method, call.params, "")
         return self._session.table.roster.is_allowed(participant, kinds.MCP_REQUEST, request)
 
-    def add(self, envelope: Envelope) -> None:
+    def add(self, envelope: Envelope, mark: ReplayMark = NOT_REPLAYED) -> None:
         """Enter an open proposal of before we came, unless we know that one or another of its id.
 
         One that was withdrawn since we came is entered as such.
         """
         if self.get(ProposalKey(envelope.sender, envelope.id)) is None:
-            self._session.apply(self._session.table.enter(envelope, self.now))
+            self.add_word(envelope, mark)
+
+    def add_word(self, envelope: Envelope, mark: ReplayMark = NOT_REPLAYED) -> None:
+        """Enter what was said about an open proposal before that was entered."""
+        self._session.apply(self._session.table.enter(envelope, self.now, mark))
 
     def hold(self, record: ProposalEntry) -> None:
         """Keep a proposal for as long as it is shown."""

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 
 from meup_agent.agent.agent import Agent
 from meup_agent.approval import Inbox
+from meup_agent.approval.inbox_backlog import SCREEN_SECONDS
 from meup_agent.approval.past_proposals import past_of_audit
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.gateway.console.connector import local_connector
 from meup_agent.gateway.console.frame_filter import filter_of
+from meup_agent.gateway.console.open_proposals import OpenProposals
+from meup_agent.gateway.edge.http.context import Problem
 from meup_agent.gateway.edge.http.space_views import proposals_of
+from meup_agent.gateway.logs import log, quote
 from meup_agent.protocol.exchange import Mode, ProposalKey
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.session.settings import Settings
+from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from meup_agent.approval.proposal_history import PastProposal
     from meup_agent.client.space import Space
@@ -40,6 +47,12 @@ REPLAY_SECONDS: Final = 2.0
 
 MAX_AWAITED: Final = 100
 """Open proposals up to which an inbox waits for all of them; of more the rest comes soon after."""
+
+MAX_UNFOLDED: Final = 500
+"""Envelopes of a journal that are folded before an inbox opens, some 50 ms; more are afterwards."""
+
+MAX_READ_AT_A_TURN: Final = 40
+"""Proposals of the journal that are looked at then in one turn of the loop."""
 
 MAX_REPLAYED: Final = 2_000
 """Envelopes of before that a participant hears again, so that it knows what became of the proposals
@@ -78,30 +91,83 @@ class DeskOpener:
             # An agent that runs with the same token is asked by others.
             return name == identity.participant or is_seated(name)
 
+        host = self.runtime.spaces[identity.space]
+        make = partial(make_inbox, has_no_tools=has_no_tools)
+        # Of many, or behind a long journal, the first screen waits for no more than it shows.
+        is_large = _has_many(host) or _is_behind(host)
+        opening = self._open_first if is_large else self._open_whole
+        async with AsyncExitStack() as stack:
+            # One proposal may name hundreds of people: the others are served in between.
+            async with self._opening:
+                desk = await opening(stack, identity, make)
+            yield desk
+
+    async def _open_whole(
+        self, stack: AsyncExitStack, identity: Identity, make_inbox: Callable[..., Inbox]
+    ) -> Desk:
+        """A desk that knows all that there is when it is opened."""
         found = await self._open_proposals(identity)
-        # Of thousands the first screen need not wait for the last.
-        newest = found[-1] if 0 < len(found) <= MAX_AWAITED else None
-        join = Agent("console").join(
-            local_connector(self.runtime, identity, lambda: self._begin(identity)),
+        join = self._join(identity, lambda: self._begin(identity))
+        space = await stack.enter_async_context(join)
+        await _until_known(space, found[-1] if found else None)
+        before, past = await self._older(identity), self._past(identity)
+        inbox = make_inbox(space, before=before, past=past)
+        return Desk(space, await stack.enter_async_context(inbox))
+
+    async def _open_first(
+        self, stack: AsyncExitStack, identity: Identity, make_inbox: Callable[..., Inbox]
+    ) -> Desk:
+        """A desk with its most urgent proposals, to which the rest comes in turns."""
+        host = self.runtime.spaces[identity.space]
+        space = await stack.enter_async_context(self._join(identity, _from_now))
+        # After the join: nothing that came in between is in neither.
+        earlier = OpenProposals(host)
+        await earlier.read_rejections(self._replayed_after(host))
+        past: list[PastProposal] = []
+        if not _is_behind(host):
+            await proposals_of(host).catch_up(host, host.now())
+            past = self._past(identity)
+        inbox = make_inbox(space, earlier=earlier, past=past)
+        desk = Desk(space, await stack.enter_async_context(inbox))
+        tasks = await stack.enter_async_context(background_tasks())
+        tasks.start_soon(self._read_rest, identity, desk, earlier)
+        return desk
+
+    async def _read_rest(self, identity: Identity, desk: Desk, earlier: OpenProposals) -> None:
+        """Read in the journal what the space itself does not keep, and hand it to an inbox."""
+        host = self.runtime.spaces[identity.space]
+        proposals, feed = proposals_of(host), ProposalFeed(desk.space)
+        await anyio.sleep(SCREEN_SECONDS)
+        try:
+            await proposals.catch_up(host, host.now())
+            found = proposals.audit.proposals
+            for begin in range(0, len(found), MAX_READ_AT_A_TURN):
+                # Up to date: what was decided meanwhile must not come back.
+                await proposals.catch_up(host, host.now())
+                desk.inbox.add_before(
+                    each.record.envelope
+                    for each in found[begin : begin + MAX_READ_AT_A_TURN]
+                    if each.state.is_pending
+                    and earlier.named(each.id) is None
+                    and feed.get(each.record.key) is None
+                )
+        except Problem as problem:
+            said = "console: the journal of %s could not be read: %s"
+            log.warning(said, quote(host.name), problem)
+        else:
+            desk.inbox.add_past(self._past(identity))
+
+    def _join(
+        self, identity: Identity, begin: Callable[[], Awaitable[int | None]]
+    ) -> AbstractAsyncContextManager[Space]:
+        return Agent("console").join(
+            local_connector(self.runtime, identity, begin),
             space=identity.space,
             token=NO_TOKEN,
             participant=identity.participant,
             settings=Settings(mode=Mode.OUTGOING_ONLY, first_welcome=JOIN_SECONDS),
             grace=0.0,
         )
-        async with AsyncExitStack() as stack:
-            # One proposal may name hundreds of people: the others are served in between.
-            async with self._opening:
-                space = await stack.enter_async_context(join)
-                await _until_known(space, newest)
-                inbox = make_inbox(
-                    space,
-                    before=await self._older(identity),
-                    past=self._past(identity),
-                    has_no_tools=has_no_tools,
-                )
-                await stack.enter_async_context(inbox)
-            yield Desk(space, inbox)
 
     async def _begin(self, identity: Identity) -> int | None:
         """The number before the oldest open proposal: an observer is told of none by its welcome.
@@ -144,6 +210,22 @@ class DeskOpener:
     def _replayed_after(self, host: SpaceServer) -> int:
         """The number after which envelopes are heard again: they are counted one by one."""
         return max(host.fanout.delivered - MAX_REPLAYED, host.journal.floor(host.name))
+
+
+def _has_many(host: SpaceServer) -> bool:
+    """True if more proposals are open than an inbox waits for."""
+    waiting = (each for each in host.in_flight if each.is_proposal)
+    return next(islice(waiting, MAX_AWAITED, None), None) is not None
+
+
+def _is_behind(host: SpaceServer) -> bool:
+    """True if so much is still to be folded of a journal that no page waits for it."""
+    folded = max(proposals_of(host).audit.latest, host.journal.floor(host.name))
+    return host.fanout.delivered - folded > MAX_UNFOLDED
+
+
+async def _from_now() -> None:
+    """No number: what was said before is known from the space."""
 
 
 async def _until_known(space: Space, newest: ProposalAudit | None) -> None:

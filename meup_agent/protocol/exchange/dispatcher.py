@@ -28,7 +28,7 @@ from meup_agent.protocol.management_payloads import (
     read_grant,
     read_revocation,
 )
-from meup_agent.protocol.resume import read_replayed
+from meup_agent.protocol.resume import ReplayMark, read_replayed
 from meup_agent.reasons import Cause, Reason, cause_of_cancel, read_reason
 
 ACKNOWLEDGING: Final = "mew/v0.4"
@@ -110,6 +110,20 @@ class InboundDispatcher(TablePart):
             self.proposals.receive(envelope, now, replayed)
         elif envelope.kind == kinds.MCP_REQUEST:
             self._requests.enter(envelope, now)
+
+    def enter(self, envelope: Envelope, now: float, mark: ReplayMark) -> None:
+        """Enter an open proposal of before we came, or what was said about one, as a record."""
+        context = self._context
+        if not _is_readable(envelope):
+            context.drop("name_too_long", envelope)
+        elif envelope.kind == kinds.MCP_REQUEST:
+            self._requests.enter(envelope, now)
+        elif envelope.kind == kinds.MCP_REJECT:
+            self.proposals.receive_reject(envelope, now)
+        elif envelope.kind == kinds.MCP_PROPOSAL:
+            if envelope.sender == context.me and context.roster.guarantees.identity_checked:
+                self._siblings.enter(envelope, now, expires_at=mark.expires_at)
+            self.proposals.receive(envelope, now, mark._replace(in_progress=True))
 
     # --- by sender ---
 
@@ -297,12 +311,14 @@ class SiblingConnections(TablePart):
     process before this one did. All other participants take it for us, and so do we.
     """
 
-    def enter(self, envelope: Envelope, now: float) -> None:
+    def enter(self, envelope: Envelope, now: float, *, expires_at: int | None = None) -> None:
         """Remember what a sibling sent: no caller here waits for the answers."""
         self._context.envelope_sender.note_sibling(envelope.id, now)
         store, key = self._context.proposal_store, ProposalKey(envelope.sender, envelope.id)
         if envelope.kind == kinds.MCP_PROPOSAL and store.get(key, now) is None:
-            store.add(envelope, now)
+            record = store.add(envelope, now)
+            if expires_at is not None:
+                store.set_deadline(record, expires_at)
 
     def end_decided(self, envelope: Envelope, now: float) -> None:
         """End what a sibling withdrew, rejected, answered or cancelled."""

@@ -266,7 +266,7 @@ class InboundProposals(TablePart):
                 cause = cause_of_end(*key, Reason.NO_LONGER_NEEDED, USED_AGAIN, now)
                 self._end(key, known, cause, now)
         record = store.add(envelope, now, accepted=context.moment(now))
-        if replayed.expires_at is not None:
+        if replayed.expires_at is not None and replayed.expires_at != record.expires_at:
             store.set_deadline(record, replayed.expires_at)
         moment = context.moment(now)
         if replayed.proposer_left is not None and moment is not None:

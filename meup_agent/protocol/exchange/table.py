@@ -36,7 +36,7 @@ from meup_agent.protocol.exchange.table_context import (
 )
 from meup_agent.protocol.lifecycle import OutboundState, ProposalState
 from meup_agent.protocol.outcomes import Ending
-from meup_agent.protocol.resume import ReplayMark
+from meup_agent.protocol.resume import NOT_REPLAYED, ReplayMark
 from meup_agent.protocol.streams import CANCELLED
 from meup_agent.reasons import Cause
 
@@ -115,10 +115,14 @@ class ExchangeTable:
         """True if we have read what we missed, so that what comes is new."""
         return self._context.cursor.until is None
 
-    def enter(self, envelope: Envelope, now: float) -> list[Effect]:
-        """Enter an open proposal of before we came, that we were told of elsewhere; as a record."""
-        if envelope.kind == kinds.MCP_PROPOSAL:
-            self._dispatcher.proposals.receive(envelope, now, ReplayMark(in_progress=True))
+    def enter(
+        self, envelope: Envelope, now: float, mark: ReplayMark = NOT_REPLAYED
+    ) -> list[Effect]:
+        """Enter an open proposal of before we came, that we were told of elsewhere; as a record.
+
+        Likewise a request that is out to fulfill it, and a rejection of it, behind it.
+        """
+        self._dispatcher.enter(envelope, now, mark)
         return self._flush()
 
     def add_inbox(self, count: int) -> None:
