@@ -103,17 +103,18 @@ class Inbox(AsyncContextManagerMixin):
         self._settled = Condition()
         self._directory = ToolDirectory(space, self._tools_came)
         self._offers = InboxOffers(space, self._directory)
+        self._backlog = InboxBacklog(self._look_at_old, self._many_came)
+        self._earlier = EarlierEntries(self._feed, earlier, self._backlog.remove)
         self._rules = InboxRules(
             space,
             self._feed,
             self._queue,
             self._directory,
             self._look,
+            self._backlog.hasten,
             self._settled.notify_all,
             has_no_tools,
         )
-        self._backlog = InboxBacklog(self._look_at_old, self._many_came)
-        self._earlier = EarlierEntries(self._feed, earlier, self._backlog.remove)
         self._decisions = InboxDecisions(
             space, self._queue, self._offers, self._rules, self._place, self._look
         )
@@ -316,7 +317,7 @@ class Inbox(AsyncContextManagerMixin):
             held.offers = None
         for entry in decided[-MAX_DECIDED:]:
             self._look(entry)
-        for proposal in self._backlog.begin((*self._earlier.waiting(), *pending)):
+        for proposal in self._backlog.begin((*self._earlier.waiting(), *pending), self.me):
             self._look_at_open(proposal)
         self._rules.look_again()
 

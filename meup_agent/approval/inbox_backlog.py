@@ -11,7 +11,7 @@ from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Iterable
 
     from meup_agent.approval.inbox_earlier import OpenProposal
 
@@ -53,16 +53,22 @@ class InboxBacklog:
         """The number of proposals that are not listed yet."""
         return len(self._waiting) - len(self._removed)
 
-    def begin(self, pending: Sequence[OpenProposal]) -> list[OpenProposal]:
-        """Keep all but the most urgent proposals for later.
+    def begin(self, pending: Iterable[OpenProposal], me: str) -> list[OpenProposal]:
+        """Keep all but the most urgent proposals for later, and first of all those for others.
 
         Args:
-            pending: All that are open; of one deadline, those that came first.
+            pending: All that are open; of one deadline, those that came first stand first.
+            me: The participant whose inbox it is.
 
         Returns:
             Those to look at now, the most urgent first.
         """
-        ordered = sorted(pending, key=_urgency)
+        ours: list[OpenProposal] = []
+        others: list[OpenProposal] = []
+        for each in pending:
+            to = each.envelope.to
+            (others if to and me not in to else ours).append(each)
+        ordered = [*sorted(ours, key=_urgency), *sorted(others, key=_urgency)]
         self._waiting = ordered[: MAX_AT_FIRST - 1 : -1]
         self._removed.clear()
         self._came.notify_all()
@@ -71,6 +77,13 @@ class InboxBacklog:
     def remove(self, key: ProposalKey) -> None:
         """List one of them no more: it was not waited for, or is decided."""
         self._removed.add(key)
+
+    def hasten(self, ids: Collection[str]) -> None:
+        """List proposals of some ids before the others."""
+        if not self._waiting or not ids:
+            return
+        later = [each for each in self._waiting if each.envelope.id not in ids]
+        self._waiting = [*later, *(each for each in self._waiting if each.envelope.id in ids)]
 
     async def run(self) -> None:
         """List them in turns, until cancelled."""

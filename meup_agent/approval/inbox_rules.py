@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from meup_agent.approval.reviewer_rules import ReviewerRules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from meup_agent.approval.inbox_queue import InboxQueue
     from meup_agent.approval.reviewer_rules import InboxRule
@@ -31,6 +31,7 @@ class InboxRules:
         queue: Those that wait for us.
         directory: The tools of its participants.
         look: Called for each proposal whose rule has changed.
+        hasten: Called with the ids of proposals with a rule that are not known yet.
         told: Called when a reviewer has told its rules, and when all have been asked.
         has_no_tools: True for a participant that is known to be no reviewer.
     """
@@ -42,6 +43,7 @@ class InboxRules:
         queue: InboxQueue,
         directory: ToolDirectory,
         look: Callable[[ProposalEntry], None],
+        hasten: Callable[[Collection[str]], None],
         told: Callable[[], None],
         has_no_tools: Callable[[str], bool] | None = None,
     ) -> None:
@@ -50,6 +52,7 @@ class InboxRules:
         self._queue = queue
         self._directory = directory
         self._look = look
+        self._hasten = hasten
         self._told = told
         self._has_no_tools = has_no_tools or _has_some
         # By reviewer; a proposal of which it says nothing more has no rule of its any more.
@@ -104,11 +107,15 @@ class InboxRules:
     def _came(self, reviewer: str, rules: dict[ProposalKey, InboxRule]) -> None:
         before = self._rules.get(reviewer, {})
         self._rules[reviewer] = rules
+        unknown: set[str] = set()
         for key in before.keys() | rules.keys():
             if before.get(key) != rules.get(key):
                 entry = self._feed.get(key)
                 if entry is not None:
                     self._look(entry)
+                else:
+                    unknown.add(key.id)
+        self._hasten(unknown)
         self._told()
 
     def _look_for_them(self) -> None:

@@ -48,7 +48,7 @@ NO_LIMITS = {
     # The looks of plots, and from where on a bar is red.
     *("health.NEAR", "health.PLOT_WIDTH", "health.PLOT_HEIGHT"),
     # What is read of the journal at a time, and what is only advice for when to come back.
-    *("events.CATCH_UP_PAGE", "space_views.FOLD_PAGE"),
+    *("events.CATCH_UP_PAGE", "space_views.FOLD_PAGE", "space_views.FOLD_TURN"),
     *("events.RETRY_MILLISECONDS", "context.RETRY_SECONDS"),
     # A default, documented where it is set; and the length of what we make ourselves.
     *("config.DEFAULT_PORT", "config.DEFAULT_HTTP_PORT", "auth.TOKEN_BYTES"),

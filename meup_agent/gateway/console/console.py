@@ -47,7 +47,7 @@ from meup_agent.gateway.console.guard import (
 )
 from meup_agent.gateway.console.pages import PAGES, PageRoute
 from meup_agent.gateway.console.presence import PersonPresences
-from meup_agent.gateway.console.rendering import STATIC, make_environment
+from meup_agent.gateway.console.rendering import STATIC, compile_templates, make_environment
 from meup_agent.gateway.console.sign_in import BrowserSessions, FormSeals, SignInLinks
 from meup_agent.gateway.console.stream import SpaceFeeds
 from meup_agent.gateway.edge.http.context import Problem
@@ -117,6 +117,7 @@ async def _host_tasks(ready: asyncio.Future[TaskGroup], closing: anyio.Event) ->
     """Hold the tasks of a console until it closes."""
     async with anyio.create_task_group() as tasks:
         ready.set_result(tasks)
+        tasks.start_soon(compile_templates)
         await closing.wait()
         tasks.cancel_scope.cancel()
 

@@ -7,9 +7,10 @@ many is opened over these, and what the journal says besides comes afterwards.
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from meup_agent.gateway.edge.http.context import read_journal
+from meup_agent.gateway.edge.http.space_views import FOLD_PAGE
 from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.protocol.resume import ReplayMark
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.space.indexes import OpenItem
     from meup_agent.protocol.space.server import SpaceServer
-
-PAGE: Final = 200
-"""Entries that are read at a time, so that members are heard in between."""
 
 
 class OpenProposals:
@@ -53,7 +51,7 @@ class OpenProposals:
         until = host.fanout.delivered
         while after < until:
             after = max(after, host.journal.floor(host.name))
-            entries = await read_journal(host, after=after, until=until, limit=PAGE)
+            entries = await read_journal(host, after=after, until=until, limit=FOLD_PAGE)
             for entry in entries:
                 if entry.envelope.kind == kinds.MCP_REJECT:
                     for name in entry.envelope.correlation:

@@ -9,6 +9,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
+import anyio
+import anyio.lowlevel
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -28,6 +30,11 @@ KEY_CHARS: Final = 24
 
 MAX_KEYS: Final = 20_000
 """Addresses of proposals that are kept: as many as an inbox holds."""
+
+COMPILE_SECONDS: Final = 0.5
+"""Pause after which a console compiles the templates of its first screen: its gateway starts."""
+
+_FIRST: Final = ("base.html", "block.html", "inbox_row.html", "inbox_card.html", "inbox.html")
 
 _MINUTE: Final = 60
 _HOUR: Final = 3_600
@@ -59,6 +66,15 @@ def make_environment() -> Environment:
     )
     environment.globals.update(asset=asset)
     return environment
+
+
+async def compile_templates() -> None:
+    """Compile the templates of the inbox, one in a turn, before the first person waits for them."""
+    environment = make_environment()
+    await anyio.sleep(COMPILE_SECONDS)
+    for file in _FIRST:
+        environment.get_template(file)
+        await anyio.lowlevel.checkpoint()
 
 
 @cache
