@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from tests.forkserver import Forked, is_forkable, start
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parent.parent
 
@@ -20,9 +21,6 @@ ROOT = Path(__file__).parent.parent
 _STATE = tempfile.TemporaryDirectory(prefix="meup-state-")
 STATE = {"MEUP_STATE_DIR": _STATE.name}
 """Where `meup gateway --dev` keeps its tokens in tests: not among the developer's own."""
-
-PATIENCE = 30.0
-"""Seconds to wait for a process: far more than it takes, so that a hang fails and nothing else."""
 
 
 class Program:

@@ -15,7 +15,8 @@ from meup_agent import Agent, Proposal
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.gateway.presets import ROLES
 from tests.adapters.frameworks import scripted_openai_model
-from tests.interaction.people import PATIENCE, OverSockets, join
+from tests.interaction.people import OverSockets, join
+from tests.patience import PATIENCE
 from tests.programs import ROOT
 
 EXAMPLES = ROOT / "examples" / "frameworks"

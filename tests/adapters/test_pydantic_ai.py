@@ -30,7 +30,8 @@ from tests.adapters.test_contract import (
     notes,
     reviewer,
 )
-from tests.interaction.people import LIMITS, PATIENCE, Notes, join, taped, until
+from tests.interaction.people import LIMITS, Notes, join, taped, until
+from tests.patience import PATIENCE
 
 __all__ = ["anyio_backend", "notes"]
 

@@ -7,10 +7,10 @@ import anyio
 import pytest
 
 from meup_agent.agent.tasks import handler_tasks
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 20.0
 colour: ContextVar[str] = ContextVar("colour", default="none")
 
 

@@ -22,7 +22,8 @@ from meup_agent.approval import (
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError, NotOffered
 from meup_agent.protocol.exchange import ProposalKey
 from tests.interaction.cast import calculator
-from tests.interaction.people import PATIENCE, Meeting, gathered, join, session_of, until
+from tests.interaction.people import Meeting, gathered, join, session_of, until
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,8 @@ from meup_agent import Agent, Proposal, Rejection, Space
 from meup_agent.approval import Inbox, InboxItem, ItemArrived, Verb
 from meup_agent.approval.reviewer import Reviewer
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, NotOffered, RequestError
-from tests.interaction.people import PATIENCE, InMemory, Meeting, join
+from tests.interaction.people import InMemory, Meeting, join
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,8 @@ from meup_agent.errors import NotSent, RequestError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.guarantees import Guarantees
 from meup_agent.protocol.lifecycle import ProposalState
-from tests.interaction.people import PATIENCE, Meeting, Notes, has_state, join, raw, taped, until
+from tests.interaction.people import Meeting, Notes, has_state, join, raw, taped, until
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -25,6 +25,7 @@ from tests.bypass.place import (
     requested,
 )
 from tests.interaction.people import OverSockets, raw, until
+from tests.patience import PATIENCE
 
 
 @incident(
@@ -253,7 +254,9 @@ async def _post(place: Place, participant: str, *, token: str) -> None:
     address = f"{place.meeting.gateway.http_url}/participants/{participant}/messages"
     payload = requested("r1", "delete", path="prod.db")
     body = {"kind": "mcp/request", "to": ["tools"], "payload": payload}
-    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as client:
+    async with httpx.AsyncClient(
+        headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE
+    ) as client:
         answer = await client.post(address, params={"space": "demo"}, json=body)
     if answer.is_success:
         await until(lambda: bool(place.ran))

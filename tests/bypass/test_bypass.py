@@ -13,7 +13,7 @@ from tests.bypass.catalog import INCIDENTS
 from tests.bypass.incident import Incident
 from tests.bypass.page import PATH, page
 from tests.bypass.place import Place
-from tests.interaction.people import PATIENCE
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

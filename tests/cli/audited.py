@@ -15,9 +15,7 @@ from meup_agent.gateway.config import Config, HttpConfig, JournalConfig
 from meup_agent.gateway.presets import first_token, one_space_config
 from meup_agent.gateway.server import serve
 from tests.cli.stage import HOSTILE
-
-PATIENCE = 30.0
-"""Seconds that anything may take; only a hang takes so long."""
+from tests.patience import PATIENCE
 
 PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
     "alice": [{"kind": "mcp.proposal"}, {"kind": "chat"}],
@@ -124,7 +122,7 @@ def _copy_an_id(journal: Path) -> None:
 
 def _joined(url: str, config: Config, name: str) -> ClientConnection:
     header = {"Authorization": f"Bearer {first_token(config, name)}"}
-    return connect(f"{url}/ws?space=demo", additional_headers=header)
+    return connect(f"{url}/ws?space=demo", additional_headers=header, open_timeout=PATIENCE)
 
 
 def _story(alice: Member, bob: Member, files: Member, carol: Member) -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.forkserver import Forked, is_forkable, start
+from tests.patience import PATIENCE
 from tests.programs import ROOT, STATE
 
 PYTHON = (sys.executable, "-W", "error")
@@ -19,9 +20,6 @@ COMMAND = (*PYTHON, "-m", "meup_agent.cli")
 
 FITS_A_PIPE = 8_000
 """Characters that a pipe takes whole, before anything reads it."""
-
-PATIENCE = 30.0
-"""Seconds that a process may take for anything; only a hang takes so long."""
 
 
 def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:

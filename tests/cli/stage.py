@@ -18,14 +18,13 @@ from websockets.sync.client import connect
 from meup_agent import Agent, Context, Proposal, Space, Withdrawal
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.protocol import kinds, payloads
+from tests.patience import PATIENCE
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202egnp.exe\r\x9b31m[red]\u200b"
 ESCAPED = "\\e[2J\\e]0;owned\\x07\\u202egnp.exe\\r\\x9b31m[red]\\u200b"
 ON_ONE_LINE = ESCAPED.replace("\\r", " ")
 """Where white space is of no importance."""
 
-PATIENCE = 30.0
-"""Seconds that anything on the stage may take; only a hang takes so long."""
 
 CALL = {"kind": "mcp.request", "payload": {"method": "tools/call", "params": {"name": "read_*"}}}
 LIST = {"kind": "mcp.request", "payload": {"method": "tools/list"}}
@@ -123,7 +122,9 @@ async def _joined(gateway: ThreadedGateway, agents: dict[str, Agent]) -> AsyncGe
 def _mute(gateway: ThreadedGateway) -> Generator[None]:
     """A participant that refuses every request, tool lists too."""
     header = {"Authorization": f"Bearer {gateway.token('mute')}"}
-    with connect(f"{gateway.url}/ws?space=demo", additional_headers=header) as socket:
+    with connect(
+        f"{gateway.url}/ws?space=demo", additional_headers=header, open_timeout=PATIENCE
+    ) as socket:
 
         def refuse() -> None:
             for frame in socket:

@@ -27,6 +27,7 @@ from tests.cli.processes import COMMAND, Running, environment, meup, running
 from tests.cli.stage import ESCAPED, HOSTILE, PARTICIPANTS, Stage, on_stage
 from tests.forkserver import start
 from tests.no_tls import NO_TLS
+from tests.patience import PATIENCE
 from tests.programs import ROOT
 
 CERTIFICATE = ROOT / "tests" / "transport" / "localhost.pem"
@@ -211,6 +212,7 @@ def say(stage: Stage, sender: str, kind: str, id: str, payload: object, about: s
         headers={"Authorization": f"Bearer {given['MEUP_TOKEN']}", "MEUP-Dialect": "mew/v0.4"},
         json=envelope,
         verify=NO_TLS,
+        timeout=PATIENCE,
     )
     assert answer.status_code == 200, answer.text
 

@@ -9,7 +9,8 @@ import pytest
 from meup_agent.cli.options import complete_kind, complete_reason
 from meup_agent.cli.program import run
 from meup_agent.reasons import Reason
-from tests.cli.processes import COMMAND, PATIENCE, environment
+from tests.cli.processes import COMMAND, environment
+from tests.patience import PATIENCE
 
 NAMED = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
 """The shell is named, and not found out: a test has processes of its own between itself and one."""

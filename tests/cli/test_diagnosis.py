@@ -30,10 +30,10 @@ from tests.cli.servers import (
     welcoming,
 )
 from tests.existing.gateways import MEUP_V02, MEW_V04, ExistingGateway, Version
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 20.0
 SOON = 0.3
 """Seconds for what does not come."""
 

@@ -7,10 +7,11 @@ import pytest
 
 from meup_agent.cli import command_session, exit_codes
 from meup_agent.cli.program import run
-from tests.cli.processes import INTERRUPT, PATIENCE, running
+from tests.cli.processes import INTERRUPT, running
 from tests.existing.gateways import ExistingGateway
 from tests.existing.reference_peers import ToolOwner
 from tests.existing.versions import MEUP_V02, MEW_V04
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("owner")
 

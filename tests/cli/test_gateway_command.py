@@ -19,8 +19,9 @@ from meup_agent.gateway.embedded import ThreadedGateway
 from meup_agent.gateway.presets import one_space_config
 from meup_agent.gateway.server import serve
 from meup_agent.transport.base import CloseInfo
-from tests.cli.processes import INTERRUPT, PATIENCE, TERMINATE, Running, meup, running
+from tests.cli.processes import INTERRUPT, TERMINATE, Running, meup, running
 from tests.existing.space_files import MEW_V04
+from tests.patience import PATIENCE
 
 SPACE_YAML = """
 space: {id: harbour}
@@ -164,7 +165,7 @@ def test_members_come_back_by_themselves_after_a_restart(tmp_path: Path) -> None
             ben.join(url, space="harbour", token="ben-token"),
             Agent("ann").join(url, space="harbour", token="ann-token") as space,
         ):
-            with anyio.fail_after(20):
+            with anyio.fail_after(PATIENCE):
                 await space.chat("before")
                 await heard.wait()
                 assert await anyio.to_thread.run_sync(first.end, TERMINATE) == exit_codes.OK

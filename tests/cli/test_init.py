@@ -11,7 +11,8 @@ import yaml
 
 from meup_agent.cli import exit_codes
 from meup_agent.gateway.config_file import load_config
-from tests.cli.processes import COMMAND, INTERRUPT, PATIENCE, environment, meup, running
+from tests.cli.processes import COMMAND, INTERRUPT, environment, meup, running
+from tests.patience import PATIENCE
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ import threading
 import pytest
 
 from meup_agent.cli.loading_notice import LoadingNotice
-
-WAIT = 20.0
+from tests.patience import PATIENCE
 
 
 class Terminal(io.StringIO):
@@ -34,11 +33,11 @@ def test_slow_loading_is_told_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> 
     notice.begin()
     notice.begin()  # of the same loading
     for _ in range(2):
-        assert terminal.lines.acquire(timeout=WAIT)
+        assert terminal.lines.acquire(timeout=PATIENCE)
     notice.end()
     for each in threading.enumerate():
         if each.name.endswith("(_say)"):
-            each.join(WAIT)
+            each.join(PATIENCE)
             assert not each.is_alive()
     first, second, *_ = terminal.getvalue().splitlines()
     assert first == "meup: loading; the first start after an installation takes longest"
@@ -56,5 +55,5 @@ def test_nothing_is_said_of(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> 
     notice.end()
     for each in threading.enumerate():
         if each.name.endswith("(_say)"):
-            each.join(WAIT)
+            each.join(PATIENCE)
     assert shown.getvalue() == ""

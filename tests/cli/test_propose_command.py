@@ -11,7 +11,8 @@ from meup_agent.cli import exit_codes
 from meup_agent.gateway.embedded import ThreadedGateway
 from tests.cli.conftest import Here
 from tests.cli.processes import INTERRUPT, meup, running
-from tests.cli.stage import ON_ONE_LINE, PATIENCE, Stage
+from tests.cli.stage import ON_ONE_LINE, Stage
+from tests.patience import PATIENCE
 
 WRITE = ("propose", "files", "write_file", "text=t")
 

@@ -12,8 +12,9 @@ from meup_agent.cli import exit_codes
 from meup_agent.cli.commands.run import load_agent
 from meup_agent.cli.failures import Failure
 from meup_agent.gateway.embedded import ThreadedGateway
-from tests.cli.processes import INTERRUPT, PATIENCE, TERMINATE, meup, running
+from tests.cli.processes import INTERRUPT, TERMINATE, meup, running
 from tests.existing.gateways import MEW_V04, ExistingGateway
+from tests.patience import PATIENCE
 
 ECHO = """
 from meup_agent import Agent

@@ -10,7 +10,8 @@ from meup_agent import Space
 from meup_agent.errors import OutcomeUnknown, Refused
 from meup_agent.protocol import kinds
 from meup_agent.types import Grant, Invitation
-from tests.session.gate import PATIENCE, End, Gate, present
+from tests.patience import PATIENCE
+from tests.session.gate import End, Gate, present
 
 pytestmark = pytest.mark.anyio
 

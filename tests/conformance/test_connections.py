@@ -12,6 +12,7 @@ from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from tests.conformance.wire import Site
+from tests.patience import PATIENCE
 
 
 @pytest.mark.rule("E.E5")
@@ -65,7 +66,7 @@ def test_who_does_not_answer_a_ping_is_gone(dialect: str) -> None:
     """A participant that has stopped reading: its socket is open, and nothing reads it."""
     config = limited(dialect, ping_interval=0.1, ping_deadline=0.1)
     with Gateway(config=config).in_thread() as gateway:
-        with sockets.create_connection(("127.0.0.1", gateway.port), 10) as silent:
+        with sockets.create_connection(("127.0.0.1", gateway.port), PATIENCE) as silent:
             silent.sendall(
                 b"GET /ws?space=demo HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n"
                 b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"

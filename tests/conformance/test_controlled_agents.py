@@ -10,10 +10,10 @@ from anyio import to_thread
 from meup_agent import Agent, Chat, Context, Settings
 from meup_agent.gateway.embedded import ThreadedGateway
 from tests.conformance.wire import V01, V04, Json, Site, Wire, serving
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 20.0
 MAY: dict[str, list[Json]] = {
     "tester": [{"kind": kind} for kind in ("participant/*", "mcp/*", "chat", "chat/*")],
     "slow": [{"kind": kind} for kind in ("mcp/*", "chat", "chat/*", "reasoning/*")],

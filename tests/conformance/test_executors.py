@@ -18,6 +18,7 @@ from tests.conformance.wire import V01, V02, V04, Json, Site, Wire, serving
 from tests.existing.reference_peers import Fulfiller, ToolOwner
 from tests.existing.reference_peers import Proposer as TheirProposer
 from tests.existing.versions import MEUP_V02, MEW_V04
+from tests.patience import PATIENCE
 
 CALLS = [{"kind": "mcp/*"}, {"kind": "chat"}]
 MAY: dict[str, list[Json]] = {
@@ -28,7 +29,6 @@ MAY: dict[str, list[Json]] = {
 }
 VERSION = {V02: MEUP_V02, V04: MEW_V04}
 CALL: Json = {"method": "tools/call", "params": {"name": "add", "arguments": {"a": 2}}}
-PATIENCE = 20.0
 
 
 @pytest.fixture

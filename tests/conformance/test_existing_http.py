@@ -9,6 +9,7 @@ import pytest
 from meup_agent.gateway.embedded import ThreadedGateway
 from tests.conformance.wire import V01, Json, Site, serving
 from tests.no_tls import NO_TLS
+from tests.patience import PATIENCE
 
 PEOPLE: dict[str, list[Json]] = {
     "alice": [{"kind": "chat"}],
@@ -36,7 +37,7 @@ class Script:
         self.url = gateway.http_url
 
     def get(self, path: str, **headers: str) -> httpx.Response:
-        return httpx.get(self.url + path, headers=headers, verify=NO_TLS)
+        return httpx.get(self.url + path, headers=headers, verify=NO_TLS, timeout=PATIENCE)
 
     def post(self, name: str, said: Json, token: str | None = None) -> httpx.Response:
         return httpx.post(
@@ -44,6 +45,7 @@ class Script:
             json=said,
             headers={} if token == "" else {"Authorization": f"Bearer {token or name + '-token'}"},
             verify=NO_TLS,
+            timeout=PATIENCE,
         )
 
     def invite(self, name: Any, *capabilities: Json, by: str = "root") -> httpx.Response:

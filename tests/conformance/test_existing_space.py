@@ -13,6 +13,7 @@ from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from tests.conformance.wire import V01, V02, V04, Json, Site, Wire
 from tests.existing.reference_peers import Fulfiller, ToolOwner
 from tests.existing.versions import MEUP_V02, MEW_V04
+from tests.patience import PATIENCE
 from tests.programs import ROOT
 
 FILE = ROOT / "examples" / "existing_space.yaml"
@@ -69,7 +70,7 @@ async def test_an_agent_proposes_what_existing_participants_approve_and_run(
     def requests() -> list[Json]:
         return tools.wait_heard(lambda said: said.get("kind") == "mcp/request")
 
-    with tools, approver, anyio.fail_after(20):
+    with tools, approver, anyio.fail_after(PATIENCE):
         async with agent.join(gateway.url, space="demo", token="change-me-proposer") as space:
             assert space.dialect == V01
             async with space.propose("tools", "add", {"a": 2}):

@@ -19,6 +19,7 @@ from meup_agent.transport.websocket import websocket_connector
 from tests.conformance.wire import MCPX, V01, V02, V04, Json, Site, Wire, serving
 from tests.existing.reference_peers import Bridge, Fulfiller, Proposer, ReferencePeer, ToolOwner
 from tests.existing.versions import MEUP_V02, MEW_V04
+from tests.patience import PATIENCE
 
 MAY: dict[str, list[dict[str, Any]]] = {
     "proposer": [{"kind": "mcp/proposal"}, {"kind": "chat"}],
@@ -322,7 +323,7 @@ async def test_agents_of_four_dialects_settle_a_proposal(
     place: MemorySpace | ThreadedGateway,
 ) -> None:
     people = People(place)
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE):
         async with AsyncExitStack() as stack:
             space = await people.join(stack)
             assert await space.call("files", "write", {"path": "a.txt"}) == "wrote a.txt"
@@ -337,7 +338,7 @@ async def test_a_withdrawal_in_one_dialect_stops_what_runs_in_another(
     place: MemorySpace | ThreadedGateway,
 ) -> None:
     people = People(place)
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE):
         async with AsyncExitStack() as stack:
             space = await people.join(stack)
             async with space.propose("files", "wait") as proposal:
@@ -363,7 +364,7 @@ async def test_a_revocation_in_one_dialect_stops_what_others_asked_for(
         except Refused as error:
             refused.append(error)
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE):
         async with AsyncExitStack() as stack:
             spaces = {name: await people.join_as(name, stack) for name in people.agents}
             for asks, manages in (("proposer", "approver"), ("reviewer", "approver")):
@@ -452,7 +453,7 @@ async def test_an_existing_fulfiller_and_tool_serve_our_proposer(
     """The fulfiller says nowhere what its request is for; the proposer learns what it can."""
     options = {"version": version, "space": "demo"}
     with ToolOwner(home.url, "files", {"add": {"result": 5}}, **options):
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             async with Agent("proposer").join(
                 home.url, space="demo", token="proposer-token"
             ) as space:
@@ -469,7 +470,7 @@ async def test_an_existing_fulfiller_and_tool_serve_our_proposer(
                 seen.append(proposal)
                 await proposal.reject(Reason.UNSAFE)
 
-            with anyio.fail_after(20):
+            with anyio.fail_after(PATIENCE):
                 async with agent.join(home.url, space="demo", token="reviewer-token"):
                     second = proposer.propose("tools/call", CALL, to=["reviewer"])
                     heard = await to_thread.run_sync(

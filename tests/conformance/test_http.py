@@ -9,8 +9,9 @@ from anyio.from_thread import start_blocking_portal
 
 from meup_agent.gateway.config import Config, HttpConfig, SpaceConfig, participant
 from meup_agent.gateway.server import RunningGateway, serve
-from tests.conformance.wire import PATIENCE, V02, V04, Json, Site
+from tests.conformance.wire import V02, V04, Json, Site
 from tests.no_tls import NO_TLS
+from tests.patience import PATIENCE
 
 PEOPLE: dict[str, list[Json]] = {
     "alice": [{"kind": "chat"}, {"kind": "mcp/proposal"}],
@@ -175,6 +176,9 @@ def test_the_token_says_who_one_is_by_http_too(place: Place) -> None:
         with pytest.raises(httpx.HTTPStatusError, match=str(status)):
             caller.read()
     unnamed = httpx.post(
-        Caller(place, "alice").path, json={"kind": "chat", "payload": {}}, verify=NO_TLS
+        Caller(place, "alice").path,
+        json={"kind": "chat", "payload": {}},
+        verify=NO_TLS,
+        timeout=PATIENCE,
     )
     assert unnamed.status_code == 401

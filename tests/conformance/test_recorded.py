@@ -10,7 +10,8 @@ from websockets.sync.client import ClientConnection, connect
 
 from meup_agent.gateway.config import Config, SpaceConfig, participant
 from meup_agent.gateway.embedded import Gateway
-from tests.conformance.wire import PATIENCE, V02, V04, Json, Site
+from tests.conformance.wire import V02, V04, Json, Site
+from tests.patience import PATIENCE
 
 CAPTURES = Path(__file__).parent.parent / "vectors" / "captures"
 RECORDED = {V02: "ts-participants-meup02.jsonl", V04: "ts-participants-mew04.jsonl"}

@@ -8,8 +8,9 @@ import httpx
 import pytest
 
 from tests.conformance.conftest import Served, only_v04
-from tests.conformance.wire import MCPX, PATIENCE, V01, V02, V04, Json, Site, Wire, config_of
+from tests.conformance.wire import MCPX, V01, V02, V04, Json, Site, Wire, config_of
 from tests.no_tls import NO_TLS
+from tests.patience import PATIENCE
 
 pytestmark = only_v04
 
@@ -260,8 +261,8 @@ def test_streams_over_http(streaming: Site) -> None:
         where = f"{url}/participants/{name}/messages"
         if isinstance(said, str):
             headers["Content-Type"] = "text/plain"
-            return httpx.post(where, content=said, headers=headers, verify=NO_TLS)
-        return httpx.post(where, json=said, headers=headers, verify=NO_TLS)
+            return httpx.post(where, content=said, headers=headers, verify=NO_TLS, timeout=PATIENCE)
+        return httpx.post(where, json=said, headers=headers, verify=NO_TLS, timeout=PATIENCE)
 
     def ask(name: str, kind: str, **payload: Any) -> tuple[int, Json]:
         answer = post(name, {"kind": f"stream/{kind}", "payload": payload})

@@ -10,11 +10,11 @@ from websockets.sync.client import ClientConnection, connect
 
 from meup_agent.gateway.config import Config, SpaceConfig, participant
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from tests.patience import PATIENCE
 
 Json = dict[str, Any]
 Capabilities = Iterable[Mapping[str, Any]]
 
-PATIENCE = 10.0
 V01, V02, V04, MCPX = "meup/v0.1", "meup/v0.2", "mew/v0.4", "mcpx/v0.1"
 
 

@@ -124,7 +124,7 @@ async def test_without_a_script(desk: Desk) -> None:
     page = await desk.open(java_script_enabled=False)
     await page.click("#approve")
     assert isinstance(await proposal.outcome(), Fulfillment)
-    assert "Nothing waits for you" in await page.content()
+    await expect(page.locator("main")).to_contain_text("Nothing waits for you")
 
 
 async def test_card_comes_and_goes_by_itself(desk: Desk) -> None:
@@ -173,17 +173,17 @@ async def test_edit_survives_reload_neighbour_and_a_killed_gateway(desk: Desk) -
     await page.fill("#arguments", typed)
     await desk.site.propose(proposer, {"path": "neighbour.md"})
     await expect(page.locator("#queue li")).to_have_count(2)
-    assert await page.input_value("#arguments") == typed
+    await expect(page.locator("#arguments")).to_have_value(typed)
     await page.reload()
     await expect(page.locator("#arguments")).to_be_visible()
-    assert await page.input_value("#arguments") == typed
+    await expect(page.locator("#arguments")).to_have_value(typed)
     desk.site.gateway.kill()
     await expect(page.locator("#offline")).to_contain_text("nothing that you typed is lost")
-    assert await page.input_value("#arguments") == typed
+    await expect(page.locator("#arguments")).to_have_value(typed)
     assert await violations(page) == []
     desk.site.gateway.restart()
-    await expect(page.locator("#offline")).to_be_hidden(timeout=20_000)
-    assert await page.input_value("#arguments") == typed
+    await expect(page.locator("#offline")).to_be_hidden()
+    await expect(page.locator("#arguments")).to_have_value(typed)
 
 
 async def test_session_that_expires_is_said(desk: Desk) -> None:

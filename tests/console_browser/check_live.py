@@ -23,7 +23,7 @@ async def test_eight_tabs_share_one_stream(desk: Desk) -> None:
     await first.close()
     await proposal.withdraw()
     for page in tabs[1:]:
-        await expect(page.locator("#count")).to_have_text("0", timeout=20_000)
+        await expect(page.locator("#count")).to_have_text("0")
 
 
 async def test_timeline_is_live_filtered_and_paused(desk: Desk) -> None:

@@ -53,7 +53,7 @@ async def test_states_of_the_inbox(desk: Desk, colors: Literal["light", "dark"])
     await expect(page.locator("#offline")).to_contain_text("Reconnecting")
     await assert_good(page, f"offline-{colors}")
     site.gateway.restart()
-    await expect(page.locator("#offline")).to_be_hidden(timeout=20_000)
+    await expect(page.locator("#offline")).to_be_hidden()
     site.clock.now += SESSION_IDLE + 1
     await site.propose(await site.join("boss"))
     await expect(page.locator("#offline")).to_contain_text("You are signed out")

@@ -27,6 +27,8 @@ async def test_decisions(desk: Desk) -> None:
     outcome = await refused.outcome()
     assert isinstance(outcome, Rejection)
     assert (outcome.by, outcome.reason) == ("you", "disagree")
+    # The outcome may be known here before the page of the next proposal has come.
+    await expect(page.locator("#call")).to_contain_text("copies")
     await page.click("#edit-summary")
     await page.get_by_label("copies").fill("many")
     await page.click("#fields-form button")
@@ -37,6 +39,7 @@ async def test_decisions(desk: Desk) -> None:
     await expect(page.locator("#seen-form")).to_contain_text("arguments.copies")
     await page.click("#send-edit")
     assert isinstance(await edited.outcome(), Fulfillment)
+    await expect(page.locator("#call")).to_contain_text("yes.md")
     await page.click("#approve")
     assert isinstance(await approved.outcome(), Fulfillment)
     await expect(page.locator("h1")).to_have_text("Nothing waits for you")

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Dialog, Page, Playwright, async_playwright
+from playwright.async_api import Browser, Dialog, Page, Playwright, async_playwright, expect
 
 from meup_agent.gateway.config import Config
 from tests.console_browser.axe import SCRIPT
 from tests.gateway.console.conftest import Site, open_site
+from tests.patience import PATIENCE
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
@@ -21,8 +22,10 @@ HOW = (
     " or set MEUP_CHROMIUM to one"
 )
 
-SECONDS = 10_000
-"""Milliseconds for a page to become what a test waits for."""
+MILLISECONDS = PATIENCE * 1_000
+"""For a page to become what a test waits for, here and in each test."""
+
+expect.set_options(timeout=MILLISECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +52,9 @@ async def chromium() -> AsyncGenerator[Browser]:
     async with async_playwright() as playwright:
         path = find_chromium(playwright)
         options = ["--no-sandbox"] if hasattr(os, "getuid") and os.getuid() == 0 else []
-        browser = await playwright.chromium.launch(executable_path=path, args=options)
+        browser = await playwright.chromium.launch(
+            executable_path=path, args=options, timeout=MILLISECONDS
+        )
         yield browser
         await browser.close()
 
@@ -82,7 +87,7 @@ class Desk:
     async def tab(self, context: Any) -> Page:
         """A further tab of a browser."""
         page: Page = await context.new_page()
-        page.set_default_timeout(SECONDS)
+        page.set_default_timeout(MILLISECONDS)
         page.on("console", lambda message: self.problems.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
         page.on("dialog", self._dismiss)

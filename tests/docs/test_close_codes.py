@@ -19,6 +19,7 @@ from meup_agent.protocol.space.server import TAKEN_OVER
 from meup_agent.session import Backoff, Session, Settings
 from meup_agent.session.reconnector import _ENDS, RESTORE_TOKEN_ONCE
 from meup_agent.transport import base
+from tests.patience import PATIENCE
 from tests.programs import ROOT
 from tests.session.gate import Gate, Recorder
 
@@ -70,7 +71,7 @@ async def test_agent_does_what_the_page_says(code: int, asked: bool) -> None:
         settings=Settings(backoff=Backoff(first=0, longest=0), first_welcome=None),
         where="ws://gate",
     )
-    with anyio.fail_after(20), pytest.raises(SessionEnded) as ended:
+    with anyio.fail_after(PATIENCE), pytest.raises(SessionEnded) as ended:
         async with session:
             pytest.fail("nobody has welcomed us")
     assert type(ended.value) is expected

@@ -18,7 +18,8 @@ from meup_agent import Agent, Proposal
 from meup_agent.cli import program
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.protocol import kinds, payloads
-from tests.interaction.people import PATIENCE, InMemory, Notes, gathered, join, raw
+from tests.interaction.people import InMemory, Notes, gathered, join, raw
+from tests.patience import PATIENCE
 from tests.programs import ROOT
 
 PACKAGE = Path(meup_agent.__file__).parent
@@ -66,7 +67,9 @@ async def frame_at_a_gateway(trace: Trace) -> None:
     async with Gateway(participants=EVERYBODY) as gateway:
         header = {"Authorization": f"Bearer {gateway.token('alice')}"}
         address = f"{gateway.url.removesuffix('/ws')}/ws?space=demo"
-        async with connect(address, additional_headers=header, proxy=None) as alice:
+        async with connect(
+            address, additional_headers=header, proxy=None, open_timeout=PATIENCE
+        ) as alice:
             await alice.recv()  # the welcome
             await alice.recv()  # its own presence
             said = {"protocol": "meup/v0.1", "id": "e1", "from": "alice", "kind": "chat"}

@@ -14,7 +14,8 @@ import pytest
 from meup_agent import Agent, Fulfillment, ProposalHandle, Rejection, Space
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.gateway.presets import ROLES
-from tests.cli.processes import PATIENCE, environment
+from tests.cli.processes import environment
+from tests.patience import PATIENCE
 from tests.programs import ROOT
 
 EXAMPLE = str(ROOT / "examples" / "ask_a_person.py")

@@ -9,7 +9,7 @@ import pytest
 from meup_agent import Agent
 from meup_agent.errors import ShutDown
 from meup_agent.gateway.embedded import Gateway
-from tests.programs import PATIENCE
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

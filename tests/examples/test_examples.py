@@ -15,7 +15,8 @@ from meup_agent.errors import InvalidArguments, RequestError, ToolError
 from meup_agent.gateway.config_file import load_config
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.gateway.presets import ROLES, dev_config
-from tests.programs import PATIENCE, ROOT, Program, program
+from tests.patience import PATIENCE
+from tests.programs import ROOT, Program, program
 
 EXAMPLES = ROOT / "examples"
 

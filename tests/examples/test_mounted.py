@@ -8,6 +8,7 @@ import pytest
 from starlette.applications import Starlette
 
 from tests.no_tls import NO_TLS
+from tests.patience import PATIENCE
 from tests.programs import ROOT
 
 
@@ -20,7 +21,7 @@ def test_the_gateway_is_below_its_path(file: str) -> None:
         async with app.router.lifespan_context(app):
             transport = httpx.ASGITransport(app=app)
             async with httpx.AsyncClient(
-                transport=transport, base_url="http://test", verify=NO_TLS
+                transport=transport, base_url="http://test", verify=NO_TLS, timeout=PATIENCE
             ) as client:
                 ready = await client.get("/gateway/readyz")
                 document = await client.get("/gateway/openapi.json")

@@ -8,6 +8,7 @@ from mcp.client.client import Client
 
 from meup_agent import Agent
 from tests.mcp.conftest import ANYTHING, anyio_backend, serving, staged
+from tests.patience import PATIENCE
 from tests.programs import ROOT
 
 __all__ = ["anyio_backend"]
@@ -29,7 +30,7 @@ async def test_a_mounted_space_answers(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MEUP_TOKEN", stage.token("alice"))
         app = runpy.run_path(str(ROOT / "examples" / "mounted_space.py"))["app"]
         async with serving(app) as port:
-            with anyio.fail_after(30):
+            with anyio.fail_after(PATIENCE):
                 async with Client(f"http://127.0.0.1:{port}/space/mcp") as client:
                     result = await client.call_tool("tools_add", {"a": 1, "b": 2})
     assert result.structured_content == {"result": 3}

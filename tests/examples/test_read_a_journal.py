@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.cli.audited import past
 from tests.cli.processes import environment
+from tests.patience import PATIENCE
 from tests.programs import ROOT
 
 
@@ -15,7 +16,7 @@ def test_read_a_journal(tmp_path: Path) -> None:
             [sys.executable, str(ROOT / "examples" / "read_a_journal.py"), found.journal, "demo"],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=PATIENCE,
             check=False,
             env=environment(),
         )

@@ -21,10 +21,10 @@ from websockets.exceptions import ConnectionClosed
 from tests.existing.matcher import Json
 from tests.existing.spaces import Spaces, now
 from tests.existing.versions import MEUP_V02, MEW_V04, Version
+from tests.patience import PATIENCE
 
 __all__ = ["MEUP_V02", "MEW_V04", "ExistingGateway", "Heard", "Version"]
 
-PATIENCE = 20.0
 # What their WebSocket library takes by default.
 LARGEST_FRAME = 100 * 2**20
 

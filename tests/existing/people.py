@@ -13,7 +13,6 @@ from tests.existing.versions import Version
 
 T = TypeVar("T")
 
-PATIENCE = 20.0
 SPACE = "demo"
 MAY_CALL: list[dict[str, Any]] = [{"kind": "mcp/*"}, {"kind": "chat"}]
 MAY_PROPOSE: list[dict[str, Any]] = [

@@ -18,8 +18,8 @@ from websockets.sync.client import ClientConnection, connect
 from tests.existing.matcher import Json
 from tests.existing.spaces import given, now
 from tests.existing.versions import MEW_V04, Version
+from tests.patience import PATIENCE
 
-PATIENCE = 20.0
 # Short, since a stalled gateway never answers; one that does answers faster.
 CLOSE_TIMEOUT = 0.2
 
@@ -138,6 +138,7 @@ class ReferencePeer:
                 additional_headers=headers,
                 compression=None,
                 close_timeout=CLOSE_TIMEOUT,
+                open_timeout=PATIENCE,
             )
         )
         self._socket = socket

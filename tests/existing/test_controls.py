@@ -10,8 +10,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from tests.existing.gateways import MEUP_V02, MEW_V04, ExistingGateway, Heard, Version
+from tests.patience import PATIENCE
 
-PATIENCE = 20.0
 TOKENS = {"a-token": "a", "b-token": "b", "c-token": "c"}
 CAPABILITIES = {"a": [{"kind": "chat"}, {"kind": "mcp/*"}], "b": [{"kind": "chat"}]}
 
@@ -33,7 +33,9 @@ def joined(
     sockets: ExitStack, gateway: ExistingGateway, name: str, token: str | None = None
 ) -> ClientConnection:
     # Short, since a stalled gateway never answers a close.
-    socket = sockets.enter_context(connect(gateway.url, compression=None, close_timeout=0.2))
+    socket = sockets.enter_context(
+        connect(gateway.url, compression=None, close_timeout=0.2, open_timeout=PATIENCE)
+    )
     join = {"type": "join", "participantId": name, "token": token or f"{name}-token"}
     socket.send(json.dumps(join))
     assert read(socket)["kind"] == "system/welcome"
@@ -71,7 +73,7 @@ def test_nothing_is_sent_before_the_first_frame(
 ) -> None:
     headers = {"Authorization": "Bearer a-token"}
     socket = sockets.enter_context(
-        connect(f"{gateway.url}/ws?space=demo", additional_headers=headers)
+        connect(f"{gateway.url}/ws?space=demo", additional_headers=headers, open_timeout=PATIENCE)
     )
     assert reads_nothing(socket)
     assert gateway.frames == []

@@ -12,7 +12,8 @@ from meup_agent.testing.faults import FaultPlan, Faults, FaultyConnector
 from meup_agent.transport.base import Connector, Transport
 from meup_agent.transport.websocket import websocket_connector
 from tests.existing.gateways import ExistingGateway, Heard
-from tests.existing.people import PATIENCE, SPACE, joined, patiently
+from tests.existing.people import SPACE, joined, patiently
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

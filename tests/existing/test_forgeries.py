@@ -8,7 +8,8 @@ import pytest
 
 from meup_agent import Agent, Context, ProposalState, Space
 from tests.existing.gateways import ExistingGateway
-from tests.existing.people import PATIENCE, joined
+from tests.existing.people import joined
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

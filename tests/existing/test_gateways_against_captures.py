@@ -19,9 +19,9 @@ from websockets.sync.client import ClientConnection, connect
 
 from tests.existing.gateways import MEUP_V02, MEW_V04, ExistingGateway, Version
 from tests.existing.matcher import ProcessingError, may
+from tests.patience import PATIENCE
 
 CAPTURES = Path(__file__).parent.parent / "vectors" / "captures"
-PATIENCE = 20.0
 
 CAPTURE = {MEUP_V02: "probe-meup02.jsonl", MEW_V04: "probe-mew04.jsonl"}
 REPLAYED = [
@@ -191,7 +191,9 @@ class Replay:
             client = None
         if client is None or (joins and probe == ONE_MORE_SOCKET):
             closing = ExitStack()
-            socket = closing.enter_context(connect(self.gateway.url, compression=None))
+            socket = closing.enter_context(
+                connect(self.gateway.url, compression=None, open_timeout=PATIENCE)
+            )
             client = Client(name, socket, closing)
             self.clients.append(client)
         if joins:

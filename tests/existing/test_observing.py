@@ -8,8 +8,9 @@ import pytest
 from meup_agent import Agent
 from meup_agent.cli import exit_codes
 from meup_agent.errors import CannotObserve, ObservingOnly
-from tests.cli.processes import INTERRUPT, PATIENCE, meup, running
+from tests.cli.processes import INTERRUPT, meup, running
 from tests.existing.gateways import MEUP_V02, MEW_V04, ExistingGateway
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.rule("3.observe.no_echo")
 

@@ -8,8 +8,9 @@ import pytest
 from meup_agent import Agent, Fulfillment, Proposal, Reason, Withdrawal
 from meup_agent.errors import ProposalEdited, RequestError
 from tests.existing.gateways import ExistingGateway
-from tests.existing.people import PATIENCE, SPACE, joined, only_on_v04, patiently
+from tests.existing.people import SPACE, joined, only_on_v04, patiently
 from tests.existing.reference_peers import Bridge, Fulfiller, Proposer, ReferencePeer, ToolOwner
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

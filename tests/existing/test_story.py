@@ -18,7 +18,8 @@ from meup_agent import (
 )
 from meup_agent.errors import ProposalEdited, ProposalRejected
 from tests.existing.gateways import ExistingGateway
-from tests.existing.people import PATIENCE, joined, only_on_v04
+from tests.existing.people import joined, only_on_v04
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -10,6 +10,7 @@ from anyio import to_thread
 
 from meup_agent import Agent, Backoff, Settings, Space
 from tests.faults.gateways import free_port, gateway, space_yaml
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -19,8 +20,6 @@ CALLS = 50
 
 KILLED_AT = (100, 250)
 """So many calls have been answered when the gateway is killed."""
-
-PATIENCE = 50.0
 
 
 @pytest.mark.rule("6.journal.kept", "6.resume.once", "6.resume.sent_again")

@@ -11,8 +11,8 @@ from meup_agent.errors import TransportClosed
 from meup_agent.testing.faults import FaultPlan, Faults, FaultyConnector, Lane, faulty
 from meup_agent.transport.base import CloseInfo, Transport
 from meup_agent.transport.memory import MemoryTransport, memory_connector, memory_pair
+from tests.patience import PATIENCE
 
-PATIENCE = 10.0
 FRAMES = [b"%d" % n for n in range(1, 41)]
 
 shares = st.floats(0, 1)

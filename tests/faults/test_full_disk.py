@@ -15,8 +15,8 @@ from websockets.exceptions import ConnectionClosed
 
 from meup_agent.cli import exit_codes
 from meup_agent.transport.base import RESUME_HEADER
-from tests.cli.processes import PATIENCE
 from tests.faults.gateways import free_port, gateway, space_yaml
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -48,6 +48,7 @@ async def test_what_could_not_be_kept_is_not_accepted(tmp_path: Path) -> None:
             additional_headers={"Authorization": "Bearer alice", RESUME_HEADER: "1"},
             compression=None,
             max_queue=None,
+            open_timeout=PATIENCE,
         ) as alice:
 
             async def hear() -> None:

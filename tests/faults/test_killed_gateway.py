@@ -17,8 +17,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from meup_agent.transport.base import LAST_SEEN_HEADER, RESUME_HEADER
-from tests.cli.processes import PATIENCE, Running
+from tests.cli.processes import Running
 from tests.faults.gateways import free_port, gateway, space_yaml
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -53,7 +54,11 @@ class Member:
         if self.seen is not None:
             headers[LAST_SEEN_HEADER] = str(self.seen)
         async with connect(
-            self._url, additional_headers=headers, compression=None, max_queue=None
+            self._url,
+            additional_headers=headers,
+            compression=None,
+            max_queue=None,
+            open_timeout=PATIENCE,
         ) as client:
             welcome = json.loads(await client.recv())
             assert welcome["kind"] == "system.welcome"

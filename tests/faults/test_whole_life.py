@@ -21,9 +21,10 @@ from meup_agent.cli.program import run
 from meup_agent.errors import Kicked, TokenRefused
 from meup_agent.gateway.auth import hash_token, new_token
 from meup_agent.types import Invitation
-from tests.cli.processes import PATIENCE, Running, running
+from tests.cli.processes import Running, running
 from tests.faults.gateways import free_port
 from tests.no_tls import NO_TLS
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -113,7 +114,7 @@ async def strangers(life: Life) -> None:
         async with life.join("alice", wrong):
             pass
     life.said.append(repr(refused.value))
-    async with connect(f"{life.url}/?token={wrong}") as stranger:
+    async with connect(f"{life.url}/?token={wrong}", open_timeout=PATIENCE) as stranger:
         await stranger.send(json.dumps({"type": "join", "space": wrong, "token": wrong}))
         with pytest.raises(ConnectionClosed) as closed:
             await stranger.recv()
@@ -123,7 +124,9 @@ async def strangers(life: Life) -> None:
 
 async def read(life: Life, token: str, *paths: str) -> None:
     """Ask for everything over HTTP."""
-    async with httpx.AsyncClient(base_url=life.http, trust_env=False, verify=NO_TLS) as client:
+    async with httpx.AsyncClient(
+        base_url=life.http, trust_env=False, verify=NO_TLS, timeout=PATIENCE
+    ) as client:
         for path in paths:
             answer = await client.get(path, headers={"Authorization": f"Bearer {token}"})
             life.said.append(f"{answer.status_code} {answer.headers} {answer.text}")

@@ -16,6 +16,7 @@ from meup_agent.testing.memory import MemorySpace
 from meup_agent.transport.base import Connector, Transport
 from meup_agent.transport.websocket import websocket_connector
 from tests.gateway.mounted import MountedPlace, mounted
+from tests.patience import PATIENCE
 
 DIALECT = "meup/v0.1"
 
@@ -101,7 +102,7 @@ def envelope(sender: str, kind: str = "chat", payload: object = None, **header: 
 
 async def hear(transport: Transport, kind: str) -> dict[str, Any]:
     """The next frame, which must be of that kind."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         frame = await anext(transport, None)
     assert frame is not None, f"closed with {transport.closed}"
     said: dict[str, Any] = json.loads(frame)
@@ -111,7 +112,7 @@ async def hear(transport: Transport, kind: str) -> dict[str, Any]:
 
 async def hear_end(transport: Transport) -> int:
     """The close code; nothing else may come before."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         async for frame in transport:
             raise AssertionError(frame)
     assert transport.closed is not None

@@ -15,6 +15,7 @@ from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.limits import GatewayLimits
 from tests.gateway.conftest import PARTICIPANTS, envelope
 from tests.gateway.own_loop import anyio_backend as anyio_backend
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -34,7 +35,9 @@ async def dial(
     # A client that does not read all it gets must still see the answer to its close frame.
     options.setdefault("max_queue", None)
     headers |= options.pop("headers", {})
-    async with connect(gateway.url + path, additional_headers=headers, **options) as client:
+    async with connect(
+        gateway.url + path, additional_headers=headers, **options, open_timeout=PATIENCE
+    ) as client:
         yield client
 
 
@@ -48,12 +51,12 @@ async def pair(gateway: Gateway) -> AsyncGenerator[tuple[ClientConnection, Clien
 
 
 async def read(client: ClientConnection, number: int = 1) -> list[dict[str, Any]]:
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         return [json.loads(await client.recv()) for _ in range(number)]
 
 
 async def close_code(client: ClientConnection) -> int | None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         with contextlib.suppress(ConnectionClosed):
             while True:
                 await client.recv()
@@ -64,7 +67,7 @@ async def close_code(client: ClientConnection) -> int | None:
 async def undisturbed(member: ClientConnection, name: str = "bob") -> None:
     """Another member still speaks and hears."""
     await member.send(envelope(name, id="still-here"))
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         while json.loads(await member.recv())["id"] != "still-here":
             pass
 

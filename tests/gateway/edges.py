@@ -18,8 +18,7 @@ from meup_agent.gateway.presets import one_space_config
 from tests.gateway.conftest import PARTICIPANTS
 from tests.gateway.mounted import MountedPlace, mounted
 from tests.no_tls import NO_TLS
-
-SECONDS = 60
+from tests.patience import PATIENCE
 
 
 class Speaker(Thread):
@@ -51,9 +50,11 @@ class Edge(NamedTuple):
         header = {"Authorization": f"Bearer {self.place.token(who)}"}
         address = f"{self.place.url.removesuffix('/ws')}/ws?space=demo"
         options = {"proxy": None, "compression": None, "max_size": None, **options}
-        with connect(address, additional_headers=header, **options) as socket:
-            assert json.loads(socket.recv(SECONDS))["kind"] == "system.welcome"
-            assert json.loads(socket.recv(SECONDS))["kind"] == "system.presence"
+        with connect(
+            address, additional_headers=header, **options, open_timeout=PATIENCE
+        ) as socket:
+            assert json.loads(socket.recv(PATIENCE))["kind"] == "system.welcome"
+            assert json.loads(socket.recv(PATIENCE))["kind"] == "system.presence"
             yield socket
 
     def post(self, who: str, body: bytes) -> httpx.Response:
@@ -65,7 +66,7 @@ class Edge(NamedTuple):
                 "Content-Type": "application/json",
             },
             trust_env=False,
-            timeout=SECONDS,
+            timeout=PATIENCE,
             verify=NO_TLS,
         )
 
@@ -75,7 +76,7 @@ class Edge(NamedTuple):
             f"{self.http}/spaces/demo/events?follow=false",
             headers={"Authorization": f"Bearer {self.place.token(who)}"},
             trust_env=False,
-            timeout=SECONDS,
+            timeout=PATIENCE,
             verify=NO_TLS,
         ).status_code
 
@@ -86,7 +87,7 @@ class Edge(NamedTuple):
             speaker = Speaker(found)
             yield speaker
             found.shutdown(socket.SHUT_RDWR)
-            speaker.join(SECONDS)
+            speaker.join(PATIENCE)
 
     @contextmanager
     def stall(self, who: str, *, buffer: int = 4096) -> Generator[socket.socket]:
@@ -101,7 +102,7 @@ class Edge(NamedTuple):
     def upload(self, who: str, size: int) -> Generator[None]:
         """A message of which so many bytes come, and not the rest."""
         parts = urlsplit(self.http)
-        with socket.create_connection((parts.hostname or "", parts.port or 0), SECONDS) as found:
+        with socket.create_connection((parts.hostname or "", parts.port or 0), PATIENCE) as found:
             head = f"POST {parts.path}/participants/{who}/messages HTTP/1.1\r\nHost: x\r\n"
             head += f"Authorization: Bearer {self.place.token(who)}\r\n"
             head += f"Content-Type: application/json\r\nContent-Length: {size + 1}\r\n\r\n"
@@ -123,7 +124,7 @@ class Edge(NamedTuple):
         path = parts.path.removesuffix("/ws")
         with socket.socket() as found:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-            found.settimeout(SECONDS)
+            found.settimeout(PATIENCE)
             found.connect((parts.hostname, parts.port))
             token = f"Authorization: Bearer {self.place.token(who)}\r\n\r\n"
             found.sendall((asks.format(path=path) + token).encode())
@@ -136,7 +137,7 @@ class Edge(NamedTuple):
     def metric(self, name: str) -> float:
         """A number from the metrics, over all labels."""
         said = httpx.get(
-            f"{self.http}/metrics", trust_env=False, timeout=SECONDS, verify=NO_TLS
+            f"{self.http}/metrics", trust_env=False, timeout=PATIENCE, verify=NO_TLS
         ).text
         lines = [line for line in said.splitlines() if line.startswith("meup_" + name)]
         return sum(float(line.rpartition(" ")[2]) for line in lines)

@@ -11,6 +11,7 @@ import anyio
 from websockets.frames import Opcode
 
 from meup_agent.gateway.embedded import Gateway
+from tests.patience import PATIENCE
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -43,7 +44,7 @@ async def shaken(
             b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
             b"Authorization: Bearer " + gateway.token(who).encode() + b"\r\n\r\n"
         )
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             head = await reader.readuntil(b"\r\n\r\n")
         assert b" 101 " in head
         yield reader, writer
@@ -62,7 +63,7 @@ async def frames(reader: asyncio.StreamReader) -> AsyncGenerator[tuple[int, byte
 
 async def said_close(reader: asyncio.StreamReader) -> int:
     """The code of the close frame, after whatever else comes."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         async for opcode, payload in frames(reader):
             if opcode == Opcode.CLOSE:
                 return int.from_bytes(payload[:2])

@@ -20,6 +20,7 @@ from tests.gateway.dialing import close_code, dial, join_frame, pair, read, undi
 from tests.gateway.dialing import gateway as gateway
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.raw_client import masked, said_close, shaken
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +40,7 @@ async def test_fragments_and_binary_messages_are_joined(gateway: Gateway) -> Non
         await alice.send([sent.encode()[:155], sent.encode()[155:]])
         for member in (alice, bob):
             for _ in range(3):
-                with anyio.fail_after(10):
+                with anyio.fail_after(PATIENCE):
                     assert await member.recv() == sent
 
 
@@ -47,7 +48,7 @@ async def test_fragments_together_too_large(gateway: Gateway) -> None:
     async with pair(gateway) as (alice, bob):
         with contextlib.suppress(ConnectionClosed):
             await alice.send(["x" * 20_000] * 4)
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             error = json.loads(await alice.recv())
         assert error["payload"]["error"] == "too_large"
         assert await close_code(alice) == 1009
@@ -204,7 +205,7 @@ async def test_slow_reader_that_never_reads_is_dropped() -> None:
                 await alice.send(envelope("alice", payload={"message": "x" * 20_000}))
                 await alice.recv()
                 await bob.recv()
-            with anyio.fail_after(10):
+            with anyio.fail_after(PATIENCE):
                 while gateway.counters.left == 0:
                     await read(bob)
             await undisturbed(bob)
@@ -255,7 +256,7 @@ async def test_cancelled_program_stops_its_gateway_in_order() -> None:
             scope.cancel()
             assert await close_code(alice) == 1012
     with pytest.raises(OSError, match=r"refused|Connect call failed"):
-        await connect(url)
+        await connect(url, open_timeout=PATIENCE)
 
 
 async def test_kill_drops_sockets_and_restart_takes_the_port_at_once(gateway: Gateway) -> None:
@@ -274,7 +275,7 @@ async def test_kill_drops_sockets_and_restart_takes_the_port_at_once(gateway: Ga
 async def test_killed_gateway_refuses_connections(gateway: Gateway) -> None:
     gateway.kill()
     with pytest.raises(OSError, match=r"refused|Connect call failed"):
-        await connect(gateway.url)
+        await connect(gateway.url, open_timeout=PATIENCE)
 
 
 async def test_port_in_use_is_told_in_a_sentence(gateway: Gateway) -> None:
@@ -335,7 +336,7 @@ async def test_what_goes_wrong_inside_is_told_to_nobody_who_dials(
 
     monkeypatch.setattr("meup_agent.gateway.edge.handshake.read_handshake", broken)
     with pytest.raises(InvalidStatus) as refused:
-        async with connect(gateway.url):
+        async with connect(gateway.url, open_timeout=PATIENCE):
             pass
     assert (refused.value.response.status_code, refused.value.response.body) == (
         500,

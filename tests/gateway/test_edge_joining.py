@@ -17,6 +17,7 @@ from tests.gateway.dialing import close_code, dial, join_frame, pair, read, undi
 from tests.gateway.dialing import gateway as gateway
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.raw_client import raw
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -197,7 +198,7 @@ NO_HANDSHAKES = [
 async def test_no_handshake_is_http(gateway: Gateway, head: str, status: bytes) -> None:
     async with raw(gateway) as (reader, writer):
         writer.write(head.encode() + b"\r\nConnection: close\r\n\r\n")
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             assert (await reader.readline()).split()[1] == status
             await reader.read()
 
@@ -207,7 +208,7 @@ async def test_no_handshake_gets_400_where_no_http_is_served(head: str, status: 
     config = replace(one_space_config("demo", {}), http=HttpConfig(enabled=False))
     async with Gateway(config=config) as gateway, raw(gateway) as (reader, writer):
         writer.write(head.encode() + b"\r\n\r\n")
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             assert (await reader.readline()).split()[1] == b"400"
             await reader.read()
         with pytest.raises(UsageError, match="serves no HTTP"):

@@ -23,6 +23,7 @@ from tests.gateway.conftest import envelope
 from tests.gateway.own_loop import HOSTILE, running
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.raw_client import Streams, frames, masked, raw, said_close, shaken
+from tests.patience import PATIENCE
 from tests.transport.peers import CERTIFICATE
 
 pytestmark = pytest.mark.anyio
@@ -48,7 +49,7 @@ async def stranger(gateway: Gateway) -> AsyncGenerator[Streams]:
             b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
             b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
         )
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
         yield reader, writer
 
@@ -57,14 +58,18 @@ async def stranger(gateway: Gateway) -> AsyncGenerator[Streams]:
 async def member(gateway: Gateway, who: str = "bob") -> AsyncGenerator[ClientConnection]:
     headers = {"Authorization": f"Bearer {gateway.token(who)}"}
     async with connect(
-        f"{gateway.url}/ws?space=demo", additional_headers=headers, compression=None, max_queue=None
+        f"{gateway.url}/ws?space=demo",
+        additional_headers=headers,
+        compression=None,
+        max_queue=None,
+        open_timeout=PATIENCE,
     ) as client:
         yield client
 
 
 async def round_trip(bob: ClientConnection, name: str) -> None:
     await bob.send(envelope("bob", id=name))
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE):
         while json.loads(await bob.recv())["id"] != name:
             pass
 
@@ -111,7 +116,7 @@ async def test_join_frame_in_the_last_frame_of_the_budget() -> None:
         join = json.dumps({**token_of, "token": gateway.token("mallory")}).encode()
         writer.write(masked(0x8A) + masked(0x01, join[:9]) + masked(0x00, join[9:20]))
         writer.write(masked(0x89) + masked(0x80, join[20:]))
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             heard = [await anext(frames(reader)) for _ in range(2)]
         assert [opcode for opcode, _ in heard] == [0xA, 0x1]
         assert json.loads(heard[1][1])["kind"] == "system.welcome"
@@ -178,7 +183,7 @@ async def test_message_in_very_many_fragments_arrives() -> None:
             writer.write(masked(0x01, pieces[0]))
             writer.write(b"".join(masked(0x00, piece) for piece in pieces[1:-1]))
             writer.write(masked(0x80, pieces[-1]))
-            with anyio.fail_after(20):
+            with anyio.fail_after(PATIENCE):
                 while json.loads(await bob.recv())["id"] != "in-pieces":
                     pass
 
@@ -191,7 +196,7 @@ async def test_nothing_that_waited_is_lost_or_out_of_order() -> None:
                 said = envelope("mallory", id=f"m{number}")
                 writer.write(masked(0x89, b"between") + masked(0x81, said))
             heard: list[str] = []
-            with anyio.fail_after(20):
+            with anyio.fail_after(PATIENCE):
                 while len(heard) < 300:
                     each = json.loads(await bob.recv())
                     if each["from"] == "mallory":
@@ -220,7 +225,7 @@ async def test_others_are_read_between_the_messages_of_who_sent_many_at_once() -
             mallory.write(b"".join(masked(0x81, each) for each in said))
             bob.write(masked(0x81, envelope("bob", id="b")))
             heard: list[str] = []
-            with anyio.fail_after(20):
+            with anyio.fail_after(PATIENCE):
                 while "b" not in heard:
                     heard.append(json.loads(await carol.recv())["id"])
             # What one turn takes, and the few turns until a socket is seen to be readable.
@@ -243,6 +248,7 @@ async def test_encrypted_messages_that_were_read_with_others_are_not_forgotten()
             compression=None,
             max_queue=None,
             **options,
+            open_timeout=PATIENCE,
         ) as bob:
             text = "x" * (MEMBER_READ_BYTES // 20)
             async with anyio.create_task_group() as tasks:
@@ -252,6 +258,6 @@ async def test_encrypted_messages_that_were_read_with_others_are_not_forgotten()
                         await bob.send(envelope("bob", id=f"e{number}", payload={"text": text}))
 
                 tasks.start_soon(speak)
-                with anyio.fail_after(20):
+                with anyio.fail_after(PATIENCE):
                     while json.loads(await bob.recv())["id"] != "e299":
                         pass

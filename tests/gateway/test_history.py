@@ -20,6 +20,7 @@ from meup_agent.gateway.history import DECISIONS, ENVELOPES, open_history
 from meup_agent.protocol.envelope import Envelope
 from tests.conformance.wire import V02, V04, Json, Site, config_of
 from tests.no_tls import NO_TLS
+from tests.patience import PATIENCE
 
 MAY: dict[str, list[Json]] = {
     "alice": [{"kind": "chat"}, {"kind": "mcp/*", "to": ["bob"]}],
@@ -87,14 +88,16 @@ def test_what_stands_there_is_for_its_user_alone_and_no_token(tmp_path: Path) ->
         site = Site(gateway, V04)
         with site.dial(path="/") as socket:
             socket.send('{"type": "join", "token": "alice-token", "participantId": "alice"}')
-            socket.recv(10)
+            socket.recv(PATIENCE)
         with site.join("root") as (root,):
             root.send("space/invite", {"participant_id": "dave"})
             token = root.until("space/invite-ack")["payload"]["token"]
             path = f"{gateway.http_url}/participants/root/messages"
             headers = {"Authorization": "Bearer root-token"}
             said: Any = {"kind": "space/invite", "payload": {"participant_id": "eve"}}
-            other = httpx.post(path, json=said, headers=headers, verify=NO_TLS).json()["token"]
+            other = httpx.post(
+                path, json=said, headers=headers, verify=NO_TLS, timeout=PATIENCE
+            ).json()["token"]
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     for name in (ENVELOPES, DECISIONS):
         file = folder / name

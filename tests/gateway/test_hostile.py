@@ -18,6 +18,7 @@ from tests.gateway.conftest import envelope
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.own_loop import running
 from tests.gateway.raw_client import frames, masked, raw, said_close, shaken
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -28,13 +29,17 @@ async def dial(
 ) -> AsyncGenerator[ClientConnection]:
     headers = {"Authorization": f"Bearer {gateway.token(who)}"} if who else {}
     async with connect(
-        gateway.url + path, additional_headers=headers, compression=None, max_queue=None
+        gateway.url + path,
+        additional_headers=headers,
+        compression=None,
+        max_queue=None,
+        open_timeout=PATIENCE,
     ) as client:
         yield client
 
 
 async def hear(client: ClientConnection) -> dict[str, Any]:
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE):
         said: dict[str, Any] = json.loads(await client.recv())
         return said
 
@@ -76,7 +81,7 @@ def head(gateway: Gateway, who: str = "mallory", *more: str) -> bytes:
 
 async def ended(reader: asyncio.StreamReader) -> bytes:
     """The frames that came until the connection ended."""
-    with anyio.fail_after(20), contextlib.suppress(ConnectionError):
+    with anyio.fail_after(PATIENCE), contextlib.suppress(ConnectionError):
         return await reader.read()
     return b""
 
@@ -90,7 +95,7 @@ async def test_slow_handshake_byte_by_byte_is_still_one() -> None:
             writer.write(bytes((byte,)))
             await writer.drain()
             await anyio.lowlevel.checkpoint()
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             assert b" 101 " in await reader.readline()
 
 
@@ -132,7 +137,7 @@ async def test_asking_for_compression_gives_none() -> None:
     async with running() as gateway, raw(gateway) as (reader, writer):
         asks = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits"
         writer.write(head(gateway, "mallory", asks))
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             answer = await reader.readuntil(b"\r\n\r\n")
         assert b" 101 " in answer
         assert b"extensions" not in answer.lower()
@@ -154,7 +159,7 @@ async def test_no_space_is_joined_by_another_name(space: str) -> None:
     async with running() as gateway, dial(gateway, "", "/") as stranger:
         said = {"type": "join", "space": space, "token": gateway.token("bob")}
         await stranger.send(json.dumps(said))
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             await stranger.wait_closed()
         assert stranger.close_code == 4404
         assert (stranger.close_reason or "").isprintable()
@@ -171,7 +176,7 @@ async def test_pings_of_who_reads_nothing_do_not_fill_the_gateway() -> None:
             pings = masked(0x89, payload) * 1_000
             for _ in range(number // 1_000):
                 writer.write(pings)
-                with anyio.fail_after(20):
+                with anyio.fail_after(PATIENCE):
                     await writer.drain()
             await undisturbed(bob)
             writer.write(masked(0x88, struct.pack("!H", 1000)))
@@ -184,7 +189,7 @@ async def test_pings_are_answered_with_what_they_hold() -> None:
     async with running() as gateway, shaken(gateway, "mallory") as (reader, writer):
         writer.write(masked(0x89, b"one") + masked(0x89, b"") + masked(0x89, b"three"))
         heard: list[bytes] = []
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             async for opcode, payload in frames(reader):
                 if opcode == 0xA:
                     heard.append(payload)
@@ -225,7 +230,7 @@ async def test_stranger_gets_no_room_for_fragments_either() -> None:
     async with running(close_timeout=0.2) as gateway, dial(gateway, "", "/") as stranger:
         with contextlib.suppress(ConnectionClosed):
             await stranger.send(["x" * 1_000] * 100)
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             await stranger.wait_closed()
         assert stranger.close_code == 1009
 

@@ -18,6 +18,7 @@ from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange.explanations import EXPLANATION_CHARS
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.test_hostile import dial, hear_until, undisturbed
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -77,7 +78,7 @@ async def test_renewals_of_many_are_bounded_for_each(monkeypatch: pytest.MonkeyP
             ended: set[str] = set()
             async with dial(gateway, "bob") as again:
                 await undisturbed(again)
-            with anyio.fail_after(20):
+            with anyio.fail_after(PATIENCE):
                 for client, sender in zip(flood, HOSTILE, strict=True):
                     while sender not in ended:
                         heard = await hear_until(client, **{"from": sender})
@@ -119,7 +120,7 @@ async def test_explanations_of_many_count_once_and_are_cut() -> None:
                 await client.send(said(sender, f"{sender}-end", kinds.CHAT, {"text": "done"}))
 
             ended: set[str] = set()
-            with anyio.fail_after(30), bob.watch() as envelopes:
+            with anyio.fail_after(PATIENCE), bob.watch() as envelopes:
                 async with anyio.create_task_group() as tasks:
                     for client, sender in zip(flood, HOSTILE, strict=True):
                         tasks.start_soon(explain, client, sender)

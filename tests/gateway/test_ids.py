@@ -17,8 +17,8 @@ from meup_agent.gateway.config import JournalConfig
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.presets import one_space_config
 from tests.gateway.http.conftest import Api
+from tests.patience import PATIENCE
 
-PATIENCE = 20
 CALL = {"method": "tools/call", "params": {"name": "write"}}
 PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
     "alice": [{"kind": "mcp/proposal"}],

@@ -24,6 +24,7 @@ from tests.gateway.conftest import PARTICIPANTS, Clock
 from tests.gateway.dialing import close_code, dial, join_frame, read
 from tests.gateway.raw_client import frames, raw
 from tests.no_tls import NO_TLS
+from tests.patience import PATIENCE
 
 SECOND = 1_000_000
 ANN = Identity("demo", "ann")
@@ -164,7 +165,7 @@ async def test_address_whose_connections_do_not_join_is_refused_for_a_while() ->
             async with dial(gateway, path="/"):
                 pass
         with pytest.raises(InvalidStatus) as refused:
-            async with connect(gateway.url):
+            async with connect(gateway.url, open_timeout=PATIENCE):
                 pass
         assert refused.value.response.status_code == 429
         assert "Retry-After" in refused.value.response.headers
@@ -195,7 +196,7 @@ async def test_crowd_that_joins_at_once_is_many_events_and_few_writes(
         heard: list[list[str]] = []
         for reader, _ in sockets:
             heard.append([])
-            with anyio.fail_after(20):
+            with anyio.fail_after(PATIENCE):
                 await reader.readuntil(b"\r\n\r\n")
                 welcomed = 0
                 async for _, payload in frames(reader):
@@ -253,7 +254,9 @@ async def test_wrong_tokens_over_http_fill_no_log(
     monkeypatch.setattr(logs, "LINES_PER_SECOND", 1e-6)
     config = one_space_config("demo", PARTICIPANTS, None)
     async with Gateway(config=config) as gateway:
-        async with httpx.AsyncClient(base_url=gateway.http_url, verify=NO_TLS) as client:
+        async with httpx.AsyncClient(
+            base_url=gateway.http_url, verify=NO_TLS, timeout=PATIENCE
+        ) as client:
             for number in range(LINES_BURST * 3):
                 answer = await client.get("/me", headers={"Authorization": f"Bearer w{number}"})
                 assert answer.status_code in (401, 429)
@@ -272,12 +275,12 @@ async def test_strangers_on_the_message_port_fill_no_log(
     monkeypatch.setattr(logs, "LINES_PER_SECOND", 1e-6)
     async with limited() as gateway:
         for _ in range(LINES_BURST):
-            async with connect(gateway.url, compression=None) as stranger:
+            async with connect(gateway.url, compression=None, open_timeout=PATIENCE) as stranger:
                 await stranger.send("no join frame")
                 assert await close_code(stranger) == 4400
         async with dial(gateway, "alice") as alice:
             await read(alice)
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             while gateway.counters.left != 1:
                 await anyio.lowlevel.checkpoint()
     said = [line for line in caplog.messages if "connection from" in line]

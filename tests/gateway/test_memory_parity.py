@@ -5,6 +5,7 @@ import pytest
 
 from meup_agent.errors import CannotConnect, HandshakeRefused, TransportClosed
 from tests.gateway.conftest import DIALECT, LIMITS, PARTICIPANTS, Site, envelope, hear, hear_end
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -45,7 +46,7 @@ async def test_everything_goes_to_everybody_unchanged(site: Site) -> None:
         sent = envelope("alice", to=["bob"], payload={"message": "hi"}, odd=[1, {"x": None}])
         await members[0].send(sent)
         for member in members:
-            with anyio.fail_after(10):
+            with anyio.fail_after(PATIENCE):
                 assert await anext(member) == sent
 
 

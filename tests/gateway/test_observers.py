@@ -14,6 +14,7 @@ from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.transport.base import OBSERVE_HEADER
 from tests.gateway.conftest import LIMITS, Site, envelope, hear
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -50,7 +51,7 @@ async def test_any_other_value_is_refused(site: Site, value: str) -> None:
 
 @pytest.mark.rule("3.observe.limit")
 async def test_one_too_many_is_refused(site: Site) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
 
             async def look_on(*, task_status: anyio.abc.TaskStatus[None]) -> None:
@@ -76,7 +77,7 @@ async def test_one_that_reads_nothing_is_closed_and_the_others_go_on(site: Site)
     big = {"message": "x" * 90_000}
     async with site.join("alice") as (alice,):
         async with site.dial("alice", headers=LOOKING_ON):
-            with anyio.fail_after(30):
+            with anyio.fail_after(PATIENCE):
                 number = 0
                 while not site.place.counters.closed[1013]:
                     number += 1

@@ -31,6 +31,7 @@ from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.raw_client import Streams, frames, masked, raw
 from tests.gateway.test_hostile import dial, ended, head, undisturbed
 from tests.no_tls import NO_TLS
+from tests.patience import PATIENCE
 from tests.transport.peers import CERTIFICATE
 
 pytestmark = pytest.mark.anyio
@@ -41,7 +42,7 @@ BODY = b'{"kind": "chat", "payload": {"message": "hello"}}'
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     """Status and body of the next HTTP answer."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE):
         said = (await reader.readuntil(b"\r\n\r\n")).lower()
         size = int(said.partition(b"content-length:")[2].split()[0])
         return int(said.split()[1]), await reader.readexactly(size)
@@ -49,7 +50,7 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
 
 async def greeted(reader: asyncio.StreamReader) -> None:
     """Read the answer to an upgrade, and the welcome."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE):
         assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
         async for _, payload in frames(reader):
             assert json.loads(payload)["kind"] == "system.welcome"
@@ -150,7 +151,7 @@ async def test_what_stands_behind_an_upgrade_is_not_lost(filler: int) -> None:
     async with running() as gateway, raw(gateway) as (reader, writer):
         pings = b"".join(masked(0x89, b"%d" % number) for number in range(100))
         writer.write(head(gateway, "mallory", f"X-Filler: {'x' * filler}") + pings)
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
             heard: list[bytes] = []
             async for opcode, payload in frames(reader):
@@ -186,7 +187,7 @@ async def test_requests_behind_the_first_one_are_answered() -> None:
 async def test_large_body_goes_on_behind_the_first_read() -> None:
     async with running() as gateway:
         text = {"kind": "chat", "payload": {"message": "x" * 500_000}}
-        async with httpx.AsyncClient(verify=NO_TLS, trust_env=False, timeout=20) as client:
+        async with httpx.AsyncClient(verify=NO_TLS, trust_env=False, timeout=PATIENCE) as client:
             done = await client.post(
                 f"{gateway.http_url}/participants/bob/messages",
                 json=text,
@@ -217,7 +218,7 @@ async def test_upgrade_as_a_second_request_gets_426(together: bool) -> None:
 async def test_only_an_upgrade_to_websocket_is_one(more: str, status: int) -> None:
     async with running() as gateway, raw(gateway) as (reader, writer):
         writer.write(f"GET /ws HTTP/1.1\r\nHost: x\r\n{more}\r\nConnection: close\r\n\r\n".encode())
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             assert int((await reader.readline()).split()[1]) == status
 
 
@@ -317,7 +318,7 @@ def half_open(port: int, stack: contextlib.ExitStack) -> list[socket.socket]:
     """Connections whose first requests were begun, each broken off at another byte."""
     begun = []
     for number in range(HALF_OPEN):
-        begun.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), 20)))
+        begun.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE)))
         begun[-1].sendall(HEALTH[: number % len(HEALTH)])
     return begun
 

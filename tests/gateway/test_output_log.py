@@ -12,6 +12,7 @@ from meup_agent.gateway.config_file import load_config
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from tests.conformance.wire import V04, Json, Site
 from tests.no_tls import NO_TLS
+from tests.patience import PATIENCE
 
 FILE = """
 space: {id: demo}
@@ -34,6 +35,7 @@ def post(gateway: ThreadedGateway, name: str, said: Json) -> httpx.Response:
         json=said,
         headers={"Authorization": f"Bearer {name}-token"},
         verify=NO_TLS,
+        timeout=PATIENCE,
     )
 
 

@@ -12,7 +12,8 @@ from meup_agent.protocol.dialects import encode
 from meup_agent.protocol.envelope import draft
 from meup_agent.transport.http import http_connector
 from tests.gateway.conftest import envelope
-from tests.gateway.edges import SECONDS, edge
+from tests.gateway.edges import edge
+from tests.patience import PATIENCE
 
 CALL = {"method": "tools/call", "params": {"name": "write"}}
 
@@ -27,7 +28,7 @@ def heard(socket: ClientConnection, number: int, said: str) -> list[str]:
     """The ids of so many envelopes of a kind; nothing else counts."""
     found: list[str] = []
     while len(found) < number:
-        each = json.loads(socket.recv(SECONDS))
+        each = json.loads(socket.recv(PATIENCE))
         if each["kind"] == said:
             found.append(each["id"])
     return found
@@ -89,7 +90,7 @@ async def test_our_http_client_says_again_what_ends_something(kind: str, said: s
     limits = {"messages_per_second": 2, "messages_burst": 1, "withdrawals_burst": 1}
     with edge(kind, withdrawals_per_second=2, **limits) as it:
         headers = {"Authorization": f"Bearer {it.place.token('bob')}"}
-        with anyio.fail_after(SECONDS):
+        with anyio.fail_after(PATIENCE):
             async with http_connector(it.http)(headers) as transport:
                 for number in range(2):
                     name, payload = ends[said]
@@ -104,7 +105,7 @@ async def test_our_http_client_says_again_what_ends_something(kind: str, said: s
 async def test_our_http_client_posts_frames_as_fast_as_they_are_taken() -> None:
     with edge("port", messages_per_second=8, messages_burst=1) as it:
         headers = {"Authorization": f"Bearer {it.place.token('bob')}", "MEUP-Observe": "1"}
-        with anyio.fail_after(SECONDS):
+        with anyio.fail_after(PATIENCE):
             async with http_connector(it.http)(headers) as transport:
                 for _ in range(3):
                     await transport.send(b"#unknown#data")

@@ -20,6 +20,7 @@ from meup_agent.gateway.config import Config, JournalConfig, SpaceConfig, partic
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.server import RunningGateway, serve
 from tests.gateway.conftest import envelope
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -72,7 +73,11 @@ async def dial(
 ) -> AsyncGenerator[ClientConnection]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     async with connect(
-        gateway.url + path, additional_headers=headers, compression=None, max_queue=None
+        gateway.url + path,
+        additional_headers=headers,
+        compression=None,
+        max_queue=None,
+        open_timeout=PATIENCE,
     ) as client:
         yield client
 
@@ -82,7 +87,7 @@ async def joined(gateway: RunningGateway, **fields: object) -> tuple[int | None,
     async with dial(gateway, path="/") as client:
         await client.send(json.dumps({"type": "join", "space": "demo", **fields}))
         heard: list[str] = []
-        with anyio.fail_after(10), contextlib.suppress(ConnectionClosed):
+        with anyio.fail_after(PATIENCE), contextlib.suppress(ConnectionClosed):
             async for message in client:
                 heard.append(str(message))
                 await client.close()
@@ -103,7 +108,7 @@ async def over_http(gateway: RunningGateway, method: str, path: str, token: str)
     where = urlsplit(gateway.http_url).netloc
 
     def ask() -> tuple[int, str]:
-        client = http.client.HTTPConnection(where, timeout=10)
+        client = http.client.HTTPConnection(where, timeout=PATIENCE)
         client.request(method, path, headers={"Authorization": f"Bearer {token}"})
         answer = client.getresponse()
         try:
@@ -116,7 +121,7 @@ async def over_http(gateway: RunningGateway, method: str, path: str, token: str)
 
 async def hear_until(client: ClientConnection, kind: str) -> dict[str, Any]:
     """The next envelope of a kind."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         while True:
             heard: dict[str, Any] = json.loads(await client.recv())
             if heard["kind"] == kind:
@@ -210,7 +215,7 @@ async def test_no_token_is_logged_answered_or_kept(
                 await guest.send(envelope("guest", id="from-the-guest"))
                 heard_by_bob: list[dict[str, Any]] = []
                 while not heard_by_bob or heard_by_bob[-1]["id"] != "from-the-guest":
-                    with anyio.fail_after(10):
+                    with anyio.fail_after(PATIENCE):
                         heard_by_bob.append(json.loads(await bob.recv()))
             assert not [each for each in heard_by_bob if each["kind"] == "space.invite-ack"]
             answers.append(json.dumps(heard_by_bob))

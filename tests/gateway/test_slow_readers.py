@@ -10,7 +10,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
 from tests.gateway.conftest import envelope
-from tests.gateway.edges import SECONDS, Edge, edge
+from tests.gateway.edges import Edge, edge
+from tests.patience import PATIENCE
 
 MIB = 1 << 20
 LOUD: dict[str, Any] = {"bytes_per_second": 1 << 40, "bytes_burst": 1 << 40}
@@ -41,14 +42,14 @@ class Reader(Thread):
     def run(self) -> None:
         try:
             while len(self.ids) < self._number:
-                each = json.loads(self._socket.recv(SECONDS))
+                each = json.loads(self._socket.recv(PATIENCE))
                 if each["kind"] == "chat":
                     self.ids.append(each["id"])
         except (ConnectionClosed, TimeoutError) as problem:
             self.problem = repr(problem)
 
     def heard(self) -> list[str]:
-        self.join(SECONDS)
+        self.join(PATIENCE)
         assert not self.problem
         return self.ids
 
@@ -145,7 +146,7 @@ def test_of_all_that_wait_the_participant_with_most_is_dropped_first(kind: str) 
 
 @pytest.mark.rule("3.queues")
 def test_messages_that_do_not_come_to_their_end_are_bounded(kind: str) -> None:
-    with edge(kind, max_participant_queued_bytes=4 * MIB, join_timeout=SECONDS) as it:
+    with edge(kind, max_participant_queued_bytes=4 * MIB, join_timeout=PATIENCE) as it:
         with ExitStack() as stack:
             for _ in range(4):
                 stack.enter_context(it.upload("alice", MIB))

@@ -25,6 +25,7 @@ from tests.gateway.dialing import (
 )
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.raw_client import raw
+from tests.patience import PATIENCE
 from tests.transport.peers import CERTIFICATE
 
 pytestmark = pytest.mark.anyio
@@ -277,7 +278,7 @@ async def test_wrong_tokens_in_join_frames_count_with_those_in_headers() -> None
 async def test_wrong_tokens_are_forgiven_with_time() -> None:
     async with limited(failed_tokens=1, failed_token_seconds=0.05) as gateway:
         assert (await refusal(gateway, "guess"))[0] == 401
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             while await status(gateway, gateway.token("alice")) == 429:
                 pass
         async with dial(gateway, "alice") as alice:
@@ -313,7 +314,7 @@ async def test_tls() -> None:
 async def test_plain_words_at_a_tls_port_are_not_understood() -> None:
     async with Gateway(config=with_tls()) as gateway, raw(gateway) as (reader, writer):
         writer.write(b"GET /ws?space=demo HTTP/1.1\r\nHost: x\r\n\r\n")
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             assert b"HTTP" not in await reader.read()
 
 
@@ -324,7 +325,7 @@ async def test_who_leaves_in_the_middle_of_a_tls_handshake_is_one_line_of_the_lo
     async with Gateway(config=with_tls()) as gateway:
         async with raw(gateway):
             pass
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             while not any("TLS" in record.getMessage() for record in caplog.records):
                 await anyio.lowlevel.checkpoint()
     (line,) = [record for record in caplog.records if "handshake" in record.getMessage()]
@@ -336,7 +337,7 @@ async def test_tls_handshake_that_never_comes_is_not_waited_for() -> None:
         Gateway(config=with_tls(handshake_timeout=0.05)) as gateway,
         raw(gateway) as (reader, _),
     ):
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             assert await reader.read() == b""
 
 

@@ -6,7 +6,8 @@ import anyio
 import pytest
 
 from tests.gateway.conftest import Site, envelope, hear
-from tests.gateway.edges import SECONDS, edge
+from tests.gateway.edges import edge
+from tests.patience import PATIENCE
 
 KIB = 1 << 10
 LOUD = {"bytes_per_second": 1 << 40, "bytes_burst": 1 << 40, "messages_burst": 100_000}
@@ -28,7 +29,7 @@ def test_stalled_reader_costs_bounded_memory_and_keeps_its_connection(kind: str)
         frame = f"#{stream}#".encode() + b"x" * size
         for each in range(number):
             alice.send(frame)
-            assert alice.recv(SECONDS) == frame
+            assert alice.recv(PATIENCE) == frame
             if each % 40 == 0:
                 assert it.metric("queued_bytes") <= 512 * KIB
         counters = it.place.counters
@@ -38,7 +39,7 @@ def test_stalled_reader_costs_bounded_memory_and_keeps_its_connection(kind: str)
         heard = lost = 0
         until(bob, "stream.open")
         while heard + lost < number:
-            if isinstance(data := bob.recv(SECONDS), bytes):
+            if isinstance(data := bob.recv(PATIENCE), bytes):
                 assert data == frame
                 heard += 1
             else:
@@ -47,12 +48,12 @@ def test_stalled_reader_costs_bounded_memory_and_keeps_its_connection(kind: str)
                 lost += said["payload"]["frames"]
         assert lost == counters.stream_frames_lost
         alice.send(frame)
-        assert bob.recv(SECONDS) == frame
+        assert bob.recv(PATIENCE) == frame
 
 
 def until(socket: object, kind: str) -> dict[str, str]:
     while True:
-        said = json.loads(socket.recv(SECONDS))  # type: ignore[attr-defined]
+        said = json.loads(socket.recv(PATIENCE))  # type: ignore[attr-defined]
         if said["kind"] == kind:
             payload: dict[str, str] = said["payload"]
             return payload
@@ -71,7 +72,7 @@ async def test_stream_is_the_same_on_every_transport(site: Site) -> None:
         await alice.send(frame)
         await alice.send(envelope("alice", id="after"))
         for member, gets in ((alice, False), (bob, True), (carol, False)):
-            with anyio.fail_after(10):
+            with anyio.fail_after(PATIENCE):
                 if gets:
                     assert await anext(member) == frame
                 assert (await hear(member, "chat"))["id"] == "after"

@@ -19,9 +19,7 @@ from meup_agent.session import Session
 from meup_agent.testing.memory import MemorySpace
 from meup_agent.transport.base import Connector, Transport
 from meup_agent.transport.websocket import websocket_connector
-
-PATIENCE = 20.0
-"""Seconds after which a test is stuck."""
+from tests.patience import PATIENCE
 
 LONG_ENOUGH = 0.5
 """For a call to arrive and its handler to begin."""

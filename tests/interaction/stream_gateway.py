@@ -11,7 +11,8 @@ from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.streams import StreamInfo, build_close, build_open, write_frame
-from tests.session.gate import AT_ONCE, ME, PATIENCE, End, Gate
+from tests.patience import PATIENCE
+from tests.session.gate import AT_ONCE, ME, End, Gate
 
 GATEWAY = kinds.GATEWAY
 

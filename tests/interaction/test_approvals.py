@@ -15,7 +15,6 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.lifecycle import ProposalState
 from tests.interaction.cast import calculator, willing
 from tests.interaction.people import (
-    PATIENCE,
     Meeting,
     Notes,
     call_of,
@@ -26,6 +25,7 @@ from tests.interaction.people import (
     state_of,
     until,
 )
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,6 @@ from meup_agent.errors import (
 from meup_agent.protocol import kinds, payloads
 from tests.interaction.cast import calculator, willing
 from tests.interaction.people import (
-    PATIENCE,
     Meeting,
     Notes,
     call_of,
@@ -30,6 +29,7 @@ from tests.interaction.people import (
     taped,
     until,
 )
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,6 @@ from meup_agent.errors import (
 from meup_agent.protocol import kinds
 from tests.interaction.people import (
     LONG_ENOUGH,
-    PATIENCE,
     Meeting,
     Notes,
     call_and_give_up,
@@ -30,6 +29,7 @@ from tests.interaction.people import (
     taped,
     until,
 )
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

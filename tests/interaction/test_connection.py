@@ -19,7 +19,6 @@ from meup_agent import (
 from meup_agent.errors import NoSuchSpace, TakenOver, TokenRefused
 from meup_agent.protocol import kinds
 from tests.interaction.people import (
-    PATIENCE,
     QUICK,
     InMemory,
     Latch,
@@ -36,6 +35,7 @@ from tests.interaction.people import (
     taped,
     until,
 )
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

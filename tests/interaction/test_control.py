@@ -19,16 +19,8 @@ from meup_agent.types import (
     Shutdown,
     StatusRequest,
 )
-from tests.interaction.people import (
-    PATIENCE,
-    InMemory,
-    Meeting,
-    Notes,
-    OverSockets,
-    gathered,
-    join,
-    until,
-)
+from tests.interaction.people import InMemory, Meeting, Notes, OverSockets, gathered, join, until
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,6 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.types import Conflict
 from tests.interaction.people import (
     LONG_ENOUGH,
-    PATIENCE,
     Meeting,
     Notes,
     call_of,
@@ -29,6 +28,7 @@ from tests.interaction.people import (
     taped,
     until,
 )
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -26,7 +26,6 @@ from meup_agent.events import (
 from meup_agent.session.event_emitter import EventEmitter
 from tests.interaction.cast import sleeper
 from tests.interaction.people import (
-    PATIENCE,
     Meeting,
     Notes,
     Seen,
@@ -37,6 +36,7 @@ from tests.interaction.people import (
     session_of,
     until,
 )
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -37,7 +37,6 @@ from meup_agent.events import (
 from meup_agent.protocol import kinds
 from tests.interaction.cast import sleeper
 from tests.interaction.people import (
-    PATIENCE,
     QUICK,
     Meeting,
     Notes,
@@ -48,6 +47,7 @@ from tests.interaction.people import (
     raw,
     until,
 )
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,6 @@ from meup_agent.protocol.exchange.explanations import EXPLANATION_CHARS
 from meup_agent.testing.memory import MemorySpace
 from tests.interaction.people import (
     PARTICIPANTS,
-    PATIENCE,
     QUICK,
     InMemory,
     Latch,
@@ -30,6 +29,7 @@ from tests.interaction.people import (
     taped,
     until,
 )
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,6 @@ from meup_agent import (
 from meup_agent.errors import RequestError, ToolError
 from meup_agent.protocol import kinds
 from tests.interaction.people import (
-    PATIENCE,
     Meeting,
     Notes,
     gathered,
@@ -30,6 +29,7 @@ from tests.interaction.people import (
     session_of,
     until,
 )
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -12,15 +12,8 @@ from meup_agent.errors import OwnerChanged, OwnerUnknown, ToolError, UsageError
 from meup_agent.protocol import kinds
 from meup_agent.types import OutboundMessage
 from tests.interaction.offer_lists import READ, WRITE, lister, writer
-from tests.interaction.people import (
-    PATIENCE,
-    Meeting,
-    Notes,
-    gathered,
-    join,
-    taped,
-    until,
-)
+from tests.interaction.people import Meeting, Notes, gathered, join, taped, until
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -26,7 +26,6 @@ from meup_agent import (
 )
 from meup_agent.errors import HandlerDefinitionError, ToolError, UsageError
 from tests.interaction.people import (
-    PATIENCE,
     Meeting,
     Notes,
     gathered,
@@ -37,6 +36,7 @@ from tests.interaction.people import (
     state_of,
     until,
 )
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -12,16 +12,8 @@ from meup_agent.transport.base import (
     OBSERVE_HEADER,
 )
 from tests.interaction.observed import by, is_, observed, tool_owner
-from tests.interaction.people import (
-    PATIENCE,
-    Meeting,
-    Notes,
-    OverSockets,
-    Raw,
-    join,
-    state_of,
-    taped,
-)
+from tests.interaction.people import Meeting, Notes, OverSockets, Raw, join, state_of, taped
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

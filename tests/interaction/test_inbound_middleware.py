@@ -15,16 +15,8 @@ from meup_agent.errors import (
 )
 from meup_agent.types import CallNext, InboundMessage
 from tests.interaction.cast import adder
-from tests.interaction.people import (
-    PATIENCE,
-    Meeting,
-    Notes,
-    call_of,
-    is_idle,
-    join,
-    lines,
-    until,
-)
+from tests.interaction.people import Meeting, Notes, call_of, is_idle, join, lines, until
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

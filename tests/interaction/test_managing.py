@@ -12,16 +12,8 @@ from meup_agent.errors import Kicked, Refused, TokenRefused, UsageError
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.testing.memory import MemorySpace
 from meup_agent.types import Grant, Invitation, Revocation
-from tests.interaction.people import (
-    PATIENCE,
-    InMemory,
-    Meeting,
-    Notes,
-    OverSockets,
-    join,
-    taped,
-    until,
-)
+from tests.interaction.people import InMemory, Meeting, Notes, OverSockets, join, taped, until
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -23,7 +23,6 @@ from meup_agent.errors import ProposalWithdrawn, UsageError
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import DIALECTS, PUBLISHED
 from tests.interaction.people import (
-    PATIENCE,
     QUICK,
     Latch,
     Meeting,
@@ -34,6 +33,7 @@ from tests.interaction.people import (
     taped,
     until,
 )
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -28,7 +28,6 @@ from meup_agent.transport.base import (
 )
 from tests.interaction.observed import MAX_OBSERVERS, by, is_, observed, reviewer, tool_owner
 from tests.interaction.people import (
-    PATIENCE,
     QUICK,
     Latch,
     Meeting,
@@ -43,6 +42,7 @@ from tests.interaction.people import (
     taped,
     until,
 )
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

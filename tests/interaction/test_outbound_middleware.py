@@ -27,7 +27,6 @@ from meup_agent.types import CallNext, InboundMessage, OutboundMessage
 from tests.interaction.cast import adder
 from tests.interaction.people import (
     EVERYTHING,
-    PATIENCE,
     Meeting,
     Notes,
     has_state,
@@ -36,6 +35,7 @@ from tests.interaction.people import (
     taped,
     until,
 )
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -22,7 +22,6 @@ from meup_agent.transport.http import http_connector
 from tests.interaction.people import (
     LIMITS,
     PARTICIPANTS,
-    PATIENCE,
     QUICK,
     Notes,
     OverSockets,
@@ -31,6 +30,7 @@ from tests.interaction.people import (
     taped,
     until,
 )
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,8 @@ import pytest
 
 from meup_agent import Agent, Participant, Space
 from meup_agent.errors import ParticipantGone
-from tests.interaction.people import PATIENCE, Latch, Meeting, Notes, gathered, join, until
+from tests.interaction.people import Latch, Meeting, Notes, gathered, join, until
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -28,7 +28,6 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.types import Change
 from tests.interaction.cast import calculator, willing
 from tests.interaction.people import (
-    PATIENCE,
     Meeting,
     Notes,
     call_of,
@@ -38,6 +37,7 @@ from tests.interaction.people import (
     taped,
     until,
 )
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

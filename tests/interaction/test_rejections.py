@@ -11,17 +11,8 @@ from meup_agent import Agent, Envelope, Proposal, Reason, Rejection
 from meup_agent.errors import ProposalRejected, Refused
 from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange.explanations import EXPLANATION_CHARS
-from tests.interaction.people import (
-    PATIENCE,
-    Meeting,
-    Notes,
-    gathered,
-    join,
-    lines,
-    raw,
-    session_of,
-    taped,
-)
+from tests.interaction.people import Meeting, Notes, gathered, join, lines, raw, session_of, taped
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

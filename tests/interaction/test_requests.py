@@ -9,15 +9,8 @@ import pytest
 from meup_agent import Agent, CallScope, Context, Envelope, Reason, Request
 from meup_agent.errors import RequestError
 from meup_agent.protocol import kinds, payloads
-from tests.interaction.people import (
-    PATIENCE,
-    Meeting,
-    Notes,
-    gathered,
-    join,
-    taped,
-    until,
-)
+from tests.interaction.people import Meeting, Notes, gathered, join, taped, until
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,6 @@ from meup_agent.testing.memory import MemorySpace
 from meup_agent.transport.base import LAST_SEEN_HEADER, RESUME_HEADER, Connector, Transport
 from meup_agent.types import Guarantees
 from tests.interaction.people import (
-    PATIENCE,
     QUICK,
     InMemory,
     Latch,
@@ -31,6 +30,7 @@ from tests.interaction.people import (
     taped,
     until,
 )
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

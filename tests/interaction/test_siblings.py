@@ -34,6 +34,7 @@ from tests.interaction.people import (
     until,
 )
 from tests.no_tls import NO_TLS
+from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("5.who.me.beside")]
 
@@ -79,7 +80,7 @@ async def beside(meeting: Meeting) -> AsyncGenerator[Person]:
     assert isinstance(meeting, OverSockets)
     gateway = meeting.gateway
     async with httpx.AsyncClient(
-        base_url=gateway.http_url, trust_env=False, timeout=20, verify=NO_TLS
+        base_url=gateway.http_url, trust_env=False, timeout=PATIENCE, verify=NO_TLS
     ) as client:
 
         async def over_http(who: str, frame: bytes) -> None:

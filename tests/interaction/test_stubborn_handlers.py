@@ -17,7 +17,6 @@ from meup_agent.errors import (
 )
 from meup_agent.protocol import kinds
 from tests.interaction.people import (
-    PATIENCE,
     Meeting,
     Notes,
     call_and_give_up,
@@ -29,6 +28,7 @@ from tests.interaction.people import (
     taped,
     until,
 )
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

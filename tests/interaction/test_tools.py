@@ -10,7 +10,6 @@ from meup_agent.errors import InvalidArguments, RequestError, RequestTimeout, Us
 from meup_agent.protocol import kinds, payloads
 from tests.interaction.offer_lists import LIST, READ, WRITE, ask, lister, names, writer
 from tests.interaction.people import (
-    PATIENCE,
     QUICK,
     Latch,
     Meeting,
@@ -23,6 +22,7 @@ from tests.interaction.people import (
     taped,
     until,
 )
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -24,6 +24,7 @@ from meup_agent.gateway import Gateway
 from meup_agent.mcp.calls import CallSettings
 from meup_agent.mcp.http import McpApp
 from meup_agent.mcp.principal_pool import PrincipalPool
+from tests.patience import PATIENCE
 
 ANYTHING: Sequence[Mapping[str, Any]] = [{"kind": "*"}]
 
@@ -130,7 +131,7 @@ class Served:
     def http(self, token: str | None = None) -> httpx2.AsyncClient:
         """A client of HTTP, which sends a token."""
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return httpx2.AsyncClient(headers=headers, timeout=30)
+        return httpx2.AsyncClient(headers=headers, timeout=PATIENCE)
 
 
 @asynccontextmanager
@@ -152,7 +153,7 @@ async def serving(app: Any) -> AsyncGenerator[int]:
         server = _Server(config)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.serve, [listening])
-            with anyio.fail_after(10):
+            with anyio.fail_after(PATIENCE):
                 while not server.started:
                     await anyio.lowlevel.checkpoint()
             try:

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from meup_agent.mcp.task_client import CreatedTask, TasksClientExtension
 from meup_agent.mcp.tasks import TasksExtension, TaskSupport
 from meup_agent.mcp.tool_task import MAX_INPUT_REQUESTS
+from tests.patience import PATIENCE
 
 SCHEMA: mcp_types.ElicitRequestedSchema = {
     "type": "object",
@@ -122,7 +123,7 @@ async def accept(
 async def connected(server: MCPServer | Server[Any], **settings: Any) -> AsyncIterator[Client]:
     """A client that declares tasks, and answers every question with yes."""
     extensions = [TasksClientExtension()]
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         async with Client(
             server, **{"extensions": extensions, "elicitation_callback": accept, **settings}
         ) as client:

@@ -17,6 +17,7 @@ from meup_agent import Agent, Proposal
 from tests.cli.processes import environment
 from tests.forkserver import launched
 from tests.mcp.conftest import ANYTHING, PROPOSES, Stage, staged
+from tests.patience import PATIENCE
 from tests.programs import ROOT, Program, program
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +53,7 @@ async def chain(
     }
     path = folder / "mcp.json"
     path.write_text(json.dumps({"mcpServers": servers}), "utf-8")
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE):
         async with staged(
             slow=BRIDGED, offers=BRIDGED, alice=ANYTHING, bob=PROPOSES, reviewer=ANYTHING
         ) as stage:

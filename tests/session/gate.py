@@ -21,7 +21,6 @@ from meup_agent.session import Backoff, Session, Settings
 from meup_agent.transport.base import Connector
 from meup_agent.transport.memory import MemoryTransport, memory_connector
 
-PATIENCE = 20.0
 ME = "alice"
 EVERYTHING = [{"kind": "*"}]
 

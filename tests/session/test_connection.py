@@ -14,7 +14,8 @@ from meup_agent.session.outbox import Outbox
 from meup_agent.session.session import new_id
 from meup_agent.transport.base import CloseInfo
 from meup_agent.transport.memory import memory_pair
-from tests.session.gate import ME, PATIENCE
+from tests.patience import PATIENCE
+from tests.session.gate import ME
 
 pytestmark = pytest.mark.anyio
 

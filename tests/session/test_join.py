@@ -21,7 +21,8 @@ from meup_agent.session.join import (
     Welcomed,
     join_frame,
 )
-from tests.session.gate import ME, PATIENCE, End, Gate, Recorder, present
+from tests.patience import PATIENCE
+from tests.session.gate import ME, End, Gate, Recorder, present
 
 pytestmark = pytest.mark.anyio
 

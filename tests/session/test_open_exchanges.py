@@ -13,7 +13,8 @@ from meup_agent.errors import (
 )
 from meup_agent.protocol import kinds
 from meup_agent.protocol.outcomes import Withdrawal
-from tests.session.gate import AT_ONCE, PATIENCE, Caller, Gate, Recorder, present
+from tests.patience import PATIENCE
+from tests.session.gate import AT_ONCE, Caller, Gate, Recorder, present
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,7 @@ from meup_agent.session.outbox import (
     QueuedEnvelope,
     QueuedFrame,
 )
-from tests.session.gate import PATIENCE
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,8 @@ from meup_agent.protocol.exchange import Role
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from meup_agent.session import Session
 from meup_agent.session.deadlines import checked_timeout
-from tests.session.gate import ME, PATIENCE, End, Gate, Recorder, present
+from tests.patience import PATIENCE
+from tests.session.gate import ME, End, Gate, Recorder, present
 
 pytestmark = pytest.mark.anyio
 

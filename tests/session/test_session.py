@@ -23,7 +23,8 @@ from meup_agent.session import Session, Settings
 from meup_agent.session.listeners import WATCHED
 from meup_agent.session.outbox import MAX_ENVELOPES
 from meup_agent.transport.memory import memory_connector
-from tests.session.gate import AT_ONCE, ME, PATIENCE, Caller, Gate, Recorder, method_of, present
+from tests.patience import PATIENCE
+from tests.session.gate import AT_ONCE, ME, Caller, Gate, Recorder, method_of, present
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,8 @@ from meup_agent.errors import (
 from meup_agent.protocol import kinds
 from meup_agent.session import Session
 from meup_agent.transport.memory import memory_connector
-from tests.session.gate import AT_ONCE, ME, PATIENCE, Caller, Gate, Recorder, method_of, present
+from tests.patience import PATIENCE
+from tests.session.gate import AT_ONCE, ME, Caller, Gate, Recorder, method_of, present
 
 pytestmark = pytest.mark.anyio
 

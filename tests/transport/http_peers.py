@@ -13,7 +13,8 @@ import anyio
 
 from meup_agent.transport.base import Connector
 from meup_agent.transport.http import http_connector
-from tests.transport.peers import ANSWER, PATIENCE, ThreadedLoop, in_thread
+from tests.patience import PATIENCE
+from tests.transport.peers import ANSWER, ThreadedLoop, in_thread
 
 STREAM = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nMEUP-Observe: 1\r\n"
 TAKEN = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"

@@ -19,9 +19,9 @@ from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from meup_agent.transport.base import Connector, Transport
 from meup_agent.transport.memory import MemoryTransport, memory_connector
 from meup_agent.transport.websocket import websocket_connector
+from tests.patience import PATIENCE
 
 CERTIFICATE = Path(__file__).parent / "localhost.pem"
-PATIENCE = 20.0
 # Short, since some peers here never answer; a peer that does answers faster.
 CLOSE_TIMEOUT = 0.2
 ANSWER = {"MEUP-Protocol": "meup/v0.1"}

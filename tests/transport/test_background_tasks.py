@@ -4,6 +4,7 @@ import anyio
 import pytest
 
 from meup_agent.transport.loops import background_tasks
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -17,7 +18,7 @@ async def test_tasks_end_with_the_block() -> None:
         finally:
             ended.set()
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE):
         async with background_tasks() as tasks:
             tasks.start_soon(helper)
             await anyio.wait_all_tasks_blocked()
@@ -46,7 +47,7 @@ async def test_defect_of_a_task_ends_the_block() -> None:
     async def helper() -> None:
         raise LookupError
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE):
         with pytest.raises(LookupError):  # noqa: PT012 - the same
             async with background_tasks() as tasks:
                 tasks.start_soon(helper)
@@ -67,6 +68,6 @@ async def test_a_tasks_defect_is_logged_where_the_block_raises_too(
             finally:
                 raise ValueError("the block's")
 
-    with anyio.fail_after(5), pytest.raises(ValueError, match="the block's"):
+    with anyio.fail_after(PATIENCE), pytest.raises(ValueError, match="the block's"):
         await block()
     assert "LookupError: the task's" in caplog.text

@@ -9,8 +9,9 @@ from anyio.lowlevel import checkpoint
 from meup_agent.errors import TransportClosed
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from meup_agent.transport.base import CloseInfo, Transport
+from tests.patience import PATIENCE
 from tests.transport.http_peers import HttpLink
-from tests.transport.peers import PATIENCE, Link, MemoryLink, Peer, SocketLink, linked
+from tests.transport.peers import Link, MemoryLink, Peer, SocketLink, linked
 
 pytestmark = pytest.mark.anyio
 

@@ -17,6 +17,7 @@ from meup_agent.transport import http
 from meup_agent.transport.base import ABNORMAL, TOO_BIG, CloseInfo, Transport
 from meup_agent.transport.http import check_http_url, ends_something, http_connector, open_client
 from meup_agent.transport.server_events import EventParser, EventTooLarge, ServerEvent
+from tests.patience import PATIENCE
 
 STREAM = (
     b"retry: 1000\n\n: nothing new\n\n"
@@ -128,7 +129,7 @@ async def connected(stream: bytes, post: bytes = b"", *, ends: bool) -> AsyncGen
     )
     async with listeners, anyio.create_task_group() as tasks:
         tasks.start_soon(listeners.serve, serve)
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             async with connector({"Authorization": "Bearer t"}) as transport:
                 yield transport
         tasks.cancel_scope.cancel()

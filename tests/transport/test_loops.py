@@ -4,10 +4,9 @@ import anyio
 import pytest
 
 from meup_agent.transport.loops import Condition, asyncio_loop, runs_on_asyncio
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
-
-PATIENCE = 20.0
 
 
 async def test_everybody_who_waits_is_woken() -> None:

@@ -18,7 +18,8 @@ from meup_agent.errors import CannotConnect, ConfigurationError, HandshakeRefuse
 from meup_agent.transport import websocket
 from meup_agent.transport.base import CloseInfo
 from meup_agent.transport.websocket import websocket_connector
-from tests.transport.peers import PATIENCE, Server, SocketPeer
+from tests.patience import PATIENCE
+from tests.transport.peers import Server, SocketPeer
 
 pytestmark = pytest.mark.anyio
 

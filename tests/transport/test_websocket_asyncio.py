@@ -5,10 +5,9 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 from meup_agent.transport.websocket_asyncio import open_websocket
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
-
-PATIENCE = 20.0
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])

@@ -15,7 +15,8 @@ from meup_agent.approval import Inbox, InboxItem, PastProposal, Reviewer
 from meup_agent.cli.inbox.questions import ScreenQuestion
 from meup_agent.cli.inbox.screen import InboxApp
 from meup_agent.cli.inbox.views import RowsView
-from tests.interaction.people import PATIENCE, InMemory, join
+from tests.interaction.people import InMemory, join
+from tests.patience import PATIENCE
 
 
 def tools() -> Agent:

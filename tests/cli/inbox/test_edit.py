@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from meup_agent.cli.inbox.edit import EditRefused, edited_arguments, run_editor
-from tests.interaction.people import PATIENCE
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

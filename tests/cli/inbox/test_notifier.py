@@ -15,7 +15,7 @@ from meup_agent.approval import InboxItem
 from meup_agent.cli.inbox.notifier import MAX_COMMANDS, Notifier
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.payloads import Call
-from tests.interaction.people import PATIENCE
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -17,6 +17,7 @@ from meup_agent.gateway.config import Config
 from meup_agent.gateway.console import Console
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.gateway.presets import one_space_config
+from tests.patience import PATIENCE
 
 PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
     "you": [{"kind": "mcp/request"}, {"kind": "mcp/reject"}, {"kind": "chat"}],
@@ -37,8 +38,6 @@ PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
     ],
     "tools": [{"kind": "mcp/response"}, {"kind": "chat"}],
 }
-
-WAIT = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +144,10 @@ class Site:
     async def browser(self, participant: str | None = None, space: str | None = None) -> Browser:
         """A browser, signed in as a participant."""
         client = httpx.AsyncClient(
-            base_url=self.gateway.http_url, trust_env=False, timeout=WAIT, follow_redirects=False
+            base_url=self.gateway.http_url,
+            trust_env=False,
+            timeout=PATIENCE,
+            follow_redirects=False,
         )
         browser = Browser(await self.stack.enter_async_context(client), self.gateway.http_url)
         if participant is not None:
@@ -165,7 +167,9 @@ class Site:
     async def post(self, participant: str, envelope: dict[str, Any]) -> None:
         """Send an envelope as it is, over HTTP."""
         headers = {"Authorization": f"Bearer {self.token(participant, 'demo')}"}
-        async with httpx.AsyncClient(base_url=self.gateway.http_url, trust_env=False) as client:
+        async with httpx.AsyncClient(
+            base_url=self.gateway.http_url, trust_env=False, timeout=PATIENCE
+        ) as client:
             answer = await client.post(
                 f"/participants/{participant}/messages", json=envelope, headers=headers
             )
@@ -218,7 +222,7 @@ async def open_site(config: Config | None = None) -> AsyncGenerator[Site]:
     console = Console(clock)
     gateway = Gateway(config=config or two_spaces(), page=console)
     # In a thread of its own, so that it can be killed and begun again in the middle of a test.
-    with gateway.in_thread() as running, anyio.fail_after(60):
+    with gateway.in_thread() as running, anyio.fail_after(PATIENCE):
         async with AsyncExitStack() as stack:
             yield Site(running, console, clock, stack)
 

@@ -10,8 +10,9 @@ from meup_agent.gateway.console.frame_filter import MAX_PLAIN_CALLS, FrameFilter
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, encode
 from meup_agent.protocol.envelope import draft
-from tests.gateway.console.conftest import WAIT, Site
+from tests.gateway.console.conftest import Site
 from tests.interaction.people import until
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -123,7 +124,7 @@ async def test_inbox_follows_a_fulfillment_between_others(site: Site) -> None:
     proposer = await site.join("proposer")
     other = await site.join("other", Agent("other"))
     browser = await site.browser("you")
-    with anyio.fail_after(WAIT):
+    with anyio.fail_after(PATIENCE):
         assert "Nothing" in (await browser.get("/inbox")).text
         handle = await site.propose(proposer)
         await until(lambda: any(each.id == handle.id for each in other.proposals))

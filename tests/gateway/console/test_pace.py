@@ -13,7 +13,8 @@ from meup_agent.gateway.console.guard import (
     RequestPace,
 )
 from meup_agent.gateway.console.sign_in import MAX_PARTICIPANT_SESSIONS
-from tests.gateway.console.conftest import WAIT, Site
+from tests.gateway.console.conftest import Site
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -59,7 +60,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> int:
 
 async def test_timeline_that_is_scrolled_for_ever_is_refused(site: Site, few: int) -> None:
     mallory, bob = await site.browser("you"), await site.browser("other")
-    with anyio.fail_after(WAIT):
+    with anyio.fail_after(PATIENCE):
         scrolled = [
             (await mallory.get("/timeline?before=1000000&part=rows")).status_code
             for _ in range(3 * few)
@@ -78,7 +79,7 @@ async def test_flood_of_sign_ins_is_refused_and_opens_few_sessions(site: Site, f
         browser = await site.browser()
         answers.append(await browser.sign_in(site.token("you")))
 
-    with anyio.fail_after(WAIT):
+    with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
             for _ in range(3 * few):
                 tasks.start_soon(sign_in)

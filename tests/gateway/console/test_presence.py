@@ -7,6 +7,7 @@ import pytest
 from meup_agent import Agent
 from meup_agent.client.space import Space
 from tests.gateway.console.conftest import Site
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -17,7 +18,7 @@ def here(space: Space) -> set[str]:
 
 async def until(space: Space, *names: str) -> None:
     for each in names:
-        await space.present(each, timeout=10)
+        await space.present(each, timeout=PATIENCE)
 
 
 async def test_person_is_present(site: Site) -> None:

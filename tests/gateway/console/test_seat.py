@@ -6,8 +6,9 @@ import pytest
 
 from meup_agent import Agent
 from meup_agent.client.space import Space
-from tests.gateway.console.conftest import WAIT, Site
+from tests.gateway.console.conftest import Site
 from tests.interaction.people import until
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -21,7 +22,7 @@ async def test_whoever_opens_the_inbox_is_present(site: Site) -> None:
     assert not sees(proposer, "you")
     browser = await site.browser("you")
     await browser.get("/inbox")
-    with anyio.fail_after(WAIT):
+    with anyio.fail_after(PATIENCE):
         await until(lambda: sees(proposer, "you"))
         # As every member does, and at once: who lists all tools does not wait for a person.
         assert await proposer.tools("you") == []
@@ -32,7 +33,7 @@ async def test_proposal_for_the_person_alone_is_left_to_the_inbox(site: Site) ->
     proposer = await site.join("proposer")
     browser = await site.browser("you")
     await browser.get("/inbox")
-    with anyio.fail_after(WAIT):
+    with anyio.fail_after(PATIENCE):
         await until(lambda: sees(proposer, "you"))
         await site.propose(proposer, to="you")
         await until(lambda: bool(proposer.proposals))
@@ -56,7 +57,7 @@ async def test_an_agent_that_joins_takes_the_seat_and_gives_it_back(site: Site) 
     async def note(text: str) -> None:
         heard.append(text)
 
-    with anyio.fail_after(WAIT):
+    with anyio.fail_after(PATIENCE):
         await until(lambda: sees(proposer, "you"))
         joining = agent.join(site.gateway.url, space="demo", token=site.token("you"))
         async with joining as own:

@@ -14,7 +14,8 @@ from meup_agent.gateway.console.shared_desk import NamedPeople
 from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.protocol.lifecycle import ProposalState
-from tests.gateway.console.conftest import WAIT, Browser, Site, open_site
+from tests.gateway.console.conftest import Browser, Site, open_site
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +26,7 @@ async def shown(browser: Browser) -> str:
 
 async def until_shown(browser: Browser, text: str, *, there: bool = True) -> str:
     """The inbox, as soon as a text is in it, or not any more."""
-    with anyio.fail_after(WAIT):
+    with anyio.fail_after(PATIENCE):
         while (text in (page := await shown(browser))) != there:
             await anyio.lowlevel.checkpoint()
     return page
@@ -209,7 +210,7 @@ async def test_sharing_people_take_one_session_between_them(site: Site) -> None:
         for each in ("boss", "reviewer"):
             await shown(await site.browser(each))
         await watcher.chat("enough")
-        with anyio.fail_after(WAIT):
+        with anyio.fail_after(PATIENCE):
             async for envelope in envelopes:
                 if envelope.kind == "chat":
                     break

@@ -21,7 +21,8 @@ from meup_agent.gateway.console.stream import (
 )
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.runtime import GatewayRuntime
-from tests.gateway.console.conftest import WAIT, Browser, Site, two_spaces
+from tests.gateway.console.conftest import Browser, Site, two_spaces
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -107,7 +108,7 @@ async def test_one_person_holds_so_many_streams_and_no_more(
             heard.append(first)
             await closing.wait()
 
-    with anyio.fail_after(WAIT):
+    with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
             # All at once, as a script would open them.
             for _ in range(5 * most):
@@ -133,7 +134,7 @@ async def test_unread_stream_ends_with_its_session(
 
     monkeypatch.setattr("meup_agent.gateway.console.console.SpaceFeeds", Feeds)
     async with Gateway(config=two_spaces(), page=Console()) as gateway, AsyncExitStack() as stack:
-        client = httpx.AsyncClient(base_url=gateway.http_url, trust_env=False, timeout=WAIT)
+        client = httpx.AsyncClient(base_url=gateway.http_url, trust_env=False, timeout=PATIENCE)
         browser = Browser(await stack.enter_async_context(client), gateway.http_url)
         await browser.sign_in(gateway.token("you"))
         await stack.enter_async_context(stream(gateway.http_url, browser))
@@ -142,7 +143,7 @@ async def test_unread_stream_ends_with_its_session(
         # More than its socket and its queue take, so that the gateway waits for the browser.
         for _ in range(4 * MAX_QUEUED_BYTES // PIECE_BYTES):
             queue.put(b"x" * PIECE_BYTES)
-        with anyio.fail_after(WAIT):
+        with anyio.fail_after(PATIENCE):
             await browser.submit("/inbox", "/sign-out")
             while len(queues):
                 queue.beat()

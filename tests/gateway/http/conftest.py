@@ -15,6 +15,7 @@ from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.presets import one_space_config
 from tests.no_tls import NO_TLS
+from tests.patience import PATIENCE
 
 PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
     "alice": [{"kind": "chat"}, {"kind": "mcp/proposal"}],
@@ -36,7 +37,7 @@ class Api:
     def __init__(self, gateway: ThreadedGateway, url: str | None = None) -> None:
         self.gateway = gateway
         self.client = httpx.Client(
-            base_url=url or gateway.http_url, trust_env=False, timeout=20, verify=NO_TLS
+            base_url=url or gateway.http_url, trust_env=False, timeout=PATIENCE, verify=NO_TLS
         )
 
     def header(self, participant: str) -> dict[str, str]:
@@ -66,9 +67,11 @@ class Api:
     def join(self, participant: str) -> Generator[ClientConnection]:
         """A connection that has read its welcome and that it joined."""
         url = f"{self.gateway.url}/ws?space=demo"
-        with connect(url, additional_headers=self.header(participant), proxy=None) as socket:
-            assert json.loads(socket.recv(20))["kind"] == "system.welcome"
-            assert json.loads(socket.recv(20))["kind"] == "system.presence"
+        with connect(
+            url, additional_headers=self.header(participant), proxy=None, open_timeout=PATIENCE
+        ) as socket:
+            assert json.loads(socket.recv(PATIENCE))["kind"] == "system.welcome"
+            assert json.loads(socket.recv(PATIENCE))["kind"] == "system.presence"
             yield socket
 
 

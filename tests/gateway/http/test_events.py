@@ -14,6 +14,7 @@ from meup_agent.gateway.config import JournalConfig
 from meup_agent.gateway.embedded import Gateway
 from tests.gateway.http.conftest import LIMITS, Api, config, served
 from tests.no_tls import NO_TLS
+from tests.patience import PATIENCE
 
 Event = dict[str, str]
 
@@ -131,7 +132,7 @@ def test_a_wrong_number_is_refused(api: Api, last: str) -> None:
 def test_a_stream_ends_when_the_gateway_stops() -> None:
     with served() as api:
         client = httpx.Client(
-            base_url=api.gateway.http_url, trust_env=False, timeout=20, verify=NO_TLS
+            base_url=api.gateway.http_url, trust_env=False, timeout=PATIENCE, verify=NO_TLS
         )
         with client, client.stream("GET", "/spaces/demo/events", headers=api.header("bob")) as it:
             lines = it.iter_lines()
@@ -205,7 +206,7 @@ def test_an_observers_stream_begins_with_a_welcome_and_disturbs_no_connection(ap
         assert welcome["seq"] > before
         api.say("hello")
         assert message(next(heard)) == "hello"
-        assert json.loads(agent.recv(20))["payload"]["message"] == "hello"
+        assert json.loads(agent.recv(PATIENCE))["payload"]["message"] == "hello"
 
 
 @pytest.mark.rule("3.observe.resume")

@@ -16,6 +16,7 @@ from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.gateway.server import RunningGateway, serve
 from tests.gateway.http.conftest import config
 from tests.no_tls import NO_TLS
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +40,7 @@ class Asked:
         self.client = httpx.AsyncClient(
             base_url=gateway.http_url,
             trust_env=False,
-            timeout=20,
+            timeout=PATIENCE,
             headers=self.header,
             verify=NO_TLS,
         )
@@ -88,7 +89,7 @@ async def test_disk_that_is_full(asked: Asked, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(context, "JOURNAL_SECONDS", 0.1)
     assert isinstance(asked.gateway.runtime.journal, SqliteJournal)
     asked.gateway.runtime.journal._database.writer.execute("PRAGMA max_page_count = 20")
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE):
         while not asked.gateway.failed.is_set():
             await asked.say()
     assert await asked.states() == (200, 503)
@@ -103,7 +104,7 @@ async def test_who_waits_when_the_disk_turns_out_full_is_answered_at_once(
     monkeypatch.setattr(context, "JOURNAL_SECONDS", 300.0)
     assert isinstance(asked.gateway.runtime.journal, SqliteJournal)
     asked.gateway.runtime.journal._database.writer.execute("PRAGMA max_page_count = 20")
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE):
         while (status := await asked.say()) == 200:
             pass
         assert status == 503
@@ -115,7 +116,7 @@ async def test_who_waits_for_a_disk_that_hangs_while_the_gateway_is_cut_off_is_l
 ) -> None:
     monkeypatch.setattr(context, "JOURNAL_SECONDS", 300.0)
     async with hanging_disk(asked.path):
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             async with anyio.create_task_group() as tasks:
 
                 async def say() -> None:

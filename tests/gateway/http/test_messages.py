@@ -13,6 +13,7 @@ from meup_agent.gateway.config import JournalConfig
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.limits import GatewayLimits
 from tests.gateway.http.conftest import LIMITS, Api, config, served
+from tests.patience import PATIENCE
 
 
 def chat(**header: object) -> dict[str, object]:
@@ -22,7 +23,7 @@ def chat(**header: object) -> dict[str, object]:
 def test_what_the_header_lacks_is_filled_in(api: Api) -> None:
     with api.join("bob") as bob:
         answer = api.post(chat())
-        heard = json.loads(bob.recv(20))
+        heard = json.loads(bob.recv(PATIENCE))
     said = answer.json()
     assert answer.status_code == 200
     assert said["status"] == "accepted"
@@ -78,7 +79,7 @@ def test_what_a_connection_is_refused_is_refused_here(
         assert answer.json()["message"]
         # Nobody heard of it, not even the participant's own connection.
         api.say("next")
-        assert json.loads(running.recv(20))["payload"] == {"message": "next"}
+        assert json.loads(running.recv(PATIENCE))["payload"] == {"message": "next"}
 
 
 def test_a_withdrawal_is_the_proposers_here_too(api: Api) -> None:
@@ -94,7 +95,7 @@ def test_the_same_said_again_is_delivered_once(api: Api) -> None:
     with api.join("bob") as bob:
         first, again = api.post(chat(id="e1")).json(), api.post(chat(id="e1")).json()
         api.say("next")
-        heard = [json.loads(bob.recv(20)) for _ in range(2)]
+        heard = [json.loads(bob.recv(PATIENCE)) for _ in range(2)]
     assert first["seq"] == again["seq"]
     assert [each["payload"]["message"] for each in heard] == ["hi", "next"]
 
@@ -119,7 +120,7 @@ def test_too_large_a_body_is_not_read_to_its_end(api: Api) -> None:
         f"Authorization: {api.header('alice')['Authorization']}\r\n\r\n"
     )
     assert parts.hostname is not None
-    with socket.create_connection((parts.hostname, parts.port or 0), timeout=20) as caller:
+    with socket.create_connection((parts.hostname, parts.port or 0), timeout=PATIENCE) as caller:
         caller.sendall(head.encode() + b" " * (LIMITS.max_message_bytes + 1))
         answer = caller.makefile("rb").read()
     assert answer.startswith(b"HTTP/1.1 413 ")
@@ -260,7 +261,7 @@ def test_messages_come_in_the_dialect_that_is_asked_for(api: Api) -> None:
 def test_private_words_of_others_are_never_shown(api: Api) -> None:
     with api.join("bob") as bob:
         bob.send(json.dumps(chat(**{"from": "alice", "id": "x", "protocol": "meup/v0.1"})))
-        assert json.loads(bob.recv(20))["kind"] == "system.error"
+        assert json.loads(bob.recv(PATIENCE))["kind"] == "system.error"
         kinds = [
             each["kind"] for each in api.get("/participants/bob/messages", "bob").json()["messages"]
         ]

@@ -22,6 +22,7 @@ from meup_agent.gateway.presets import one_space_config
 from tests.gateway.http.conftest import LIMITS, PARTICIPANTS
 from tests.gateway.mounted import MountedPlace, mounted
 from tests.no_tls import NO_TLS
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -38,7 +39,7 @@ def header(place: MountedPlace, participant: str) -> dict[str, str]:
 
 def get(place: MountedPlace, path: str, participant: str = "alice") -> httpx.Response:
     url, headers = f"{place.http_url}{path}", header(place, participant)
-    return httpx.get(url, headers=headers, trust_env=False, verify=NO_TLS)
+    return httpx.get(url, headers=headers, trust_env=False, verify=NO_TLS, timeout=PATIENCE)
 
 
 def test_the_api_is_below_its_path(place: MountedPlace) -> None:
@@ -50,17 +51,20 @@ def test_the_api_is_below_its_path(place: MountedPlace) -> None:
 
 def test_members_and_callers_meet(place: MountedPlace) -> None:
     url = f"{place.url}?space=demo"
-    with connect(url, additional_headers=header(place, "bob"), proxy=None) as bob:
-        assert json.loads(bob.recv(20))["kind"] == "system.welcome"
-        bob.recv(20)
+    with connect(
+        url, additional_headers=header(place, "bob"), proxy=None, open_timeout=PATIENCE
+    ) as bob:
+        assert json.loads(bob.recv(PATIENCE))["kind"] == "system.welcome"
+        bob.recv(PATIENCE)
         httpx.post(
             f"{place.http_url}/participants/alice/messages",
             json={"kind": "chat", "payload": {"message": "hi"}},
             headers=header(place, "alice"),
             trust_env=False,
             verify=NO_TLS,
+            timeout=PATIENCE,
         ).raise_for_status()
-        assert json.loads(bob.recv(20))["payload"] == {"message": "hi"}
+        assert json.loads(bob.recv(PATIENCE))["payload"] == {"message": "hi"}
         [here] = get(place, "/spaces/demo/participants").json()["participants"]
         assert here["id"] == "bob"
         assert 'meup_members{space="demo"} 1.0' in get(place, "/metrics").text
@@ -74,9 +78,9 @@ def join_frame(place: MountedPlace, **fields: Any) -> str:
 @pytest.mark.parametrize("path", ["/", "/ws", "/any/other"])
 def test_a_join_frame_joins_by_any_path(place: MountedPlace, path: str) -> None:
     base = place.url.removesuffix("/ws")
-    with connect(f"{base}{path}", proxy=None) as alice:
+    with connect(f"{base}{path}", proxy=None, open_timeout=PATIENCE) as alice:
         alice.send(join_frame(place, participantId="alice", protocol="mew/v0.4"))
-        assert json.loads(alice.recv(20))["kind"] == "system/welcome"
+        assert json.loads(alice.recv(PATIENCE))["kind"] == "system/welcome"
 
 
 @pytest.mark.parametrize(
@@ -92,26 +96,29 @@ def test_a_join_frame_joins_by_any_path(place: MountedPlace, path: str) -> None:
 def test_who_does_not_join_is_closed(
     place: MountedPlace, fields: dict[str, str], code: int
 ) -> None:
-    with connect(place.url, proxy=None) as stranger:
+    with connect(place.url, proxy=None, open_timeout=PATIENCE) as stranger:
         stranger.send(join_frame(place, **fields))
         with pytest.raises(ConnectionClosed) as closed:
-            stranger.recv(20)
+            stranger.recv(PATIENCE)
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == code
 
 
 def test_who_says_nothing_is_closed() -> None:
     config = one_space_config("demo", PARTICIPANTS, GatewayLimits(join_timeout=0.2))
-    with mounted(config) as place, connect(place.url, proxy=None) as stranger:
+    with (
+        mounted(config) as place,
+        connect(place.url, proxy=None, open_timeout=PATIENCE) as stranger,
+    ):
         with pytest.raises(ConnectionClosed) as closed:
-            stranger.recv(20)
+            stranger.recv(PATIENCE)
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == 4400
 
 
 def test_more_connections_than_are_taken() -> None:
     config = one_space_config("demo", PARTICIPANTS, GatewayLimits(max_connections=1))
-    with mounted(config) as place, connect(place.url, proxy=None):
+    with mounted(config) as place, connect(place.url, proxy=None, open_timeout=PATIENCE):
         refused = httpx.get(
             f"{place.http_url}/ws",
             headers={
@@ -122,6 +129,7 @@ def test_more_connections_than_are_taken() -> None:
             },
             trust_env=False,
             verify=NO_TLS,
+            timeout=PATIENCE,
         )
     assert refused.status_code == 503
     assert int(refused.headers["retry-after"]) > 0
@@ -138,10 +146,19 @@ def test_who_reads_too_slowly_is_closed_and_who_resumes_gets_the_rest() -> None:
         lazy.connect(("127.0.0.1", int(place.url.split(":")[2].split("/")[0])))
         with (
             connect(
-                url, sock=lazy, additional_headers=resume, max_queue=1, compression=None
+                url,
+                sock=lazy,
+                additional_headers=resume,
+                max_queue=1,
+                compression=None,
+                open_timeout=PATIENCE,
             ) as carol,
             httpx.Client(
-                base_url=place.http_url, headers=headers, trust_env=False, verify=NO_TLS
+                base_url=place.http_url,
+                headers=headers,
+                trust_env=False,
+                verify=NO_TLS,
+                timeout=PATIENCE,
             ) as alice,
         ):
             body = {"kind": "chat", "payload": {"message": "x" * 180_000}}
@@ -156,22 +173,24 @@ def test_who_reads_too_slowly_is_closed_and_who_resumes_gets_the_rest() -> None:
             seen: list[int] = []
             with suppress(ConnectionClosed):
                 while True:
-                    seen.append(json.loads(carol.recv(20))["seq"])
+                    seen.append(json.loads(carol.recv(PATIENCE))["seq"])
         assert len(seen) < said
         resume["Last-Event-ID"] = str(seen[-1])
-        with connect(url, additional_headers=resume, proxy=None) as carol:
-            welcome = json.loads(carol.recv(20))
+        with connect(url, additional_headers=resume, proxy=None, open_timeout=PATIENCE) as carol:
+            welcome = json.loads(carol.recv(PATIENCE))
             assert (welcome["payload"]["resumed"], welcome["payload"]["gap"]) == (True, False)
             while seen[-1] < welcome["payload"]["until"]:
-                seen.append(json.loads(carol.recv(20))["seq"])
+                seen.append(json.loads(carol.recv(PATIENCE))["seq"])
         assert seen == sorted(set(seen))
 
 
 def test_members_hear_that_it_stops() -> None:
     with mounted(one_space_config("demo", PARTICIPANTS, LIMITS)) as place:
         url = f"{place.url}?space=demo"
-        with connect(url, additional_headers=header(place, "bob"), proxy=None) as bob:
-            bob.recv(20)
+        with connect(
+            url, additional_headers=header(place, "bob"), proxy=None, open_timeout=PATIENCE
+        ) as bob:
+            bob.recv(PATIENCE)
             place.stop()
             with pytest.raises(ConnectionClosed):
                 list(bob)

@@ -21,8 +21,8 @@ from meup_agent.gateway.presets import one_space_config
 from tests.gateway.conftest import envelope
 from tests.gateway.mounted import MountedPlace, mounted
 from tests.no_tls import NO_TLS
+from tests.patience import PATIENCE
 
-PATIENCE = 30.0
 LIMITS = GatewayLimits(messages_per_second=1e9, messages_burst=10**9)
 
 
@@ -33,7 +33,12 @@ def config(path: Path) -> Config:
 
 def joined(place: MountedPlace) -> ClientConnection:
     header = {"Authorization": f"Bearer {place.token('alice')}"}
-    return connect(f"{place.url}?space=demo", additional_headers=header, compression=None)
+    return connect(
+        f"{place.url}?space=demo",
+        additional_headers=header,
+        compression=None,
+        open_timeout=PATIENCE,
+    )
 
 
 def said(number: int) -> str:
@@ -99,7 +104,9 @@ def test_a_full_disk_closes_everybody_and_takes_nobody(tmp_path: Path) -> None:
             kept = connection.execute("SELECT id FROM envelope WHERE kind = 'chat'").fetchall()
         assert accepted == [id for (id,) in kept]
         states = {
-            path: httpx.get(f"{place.http_url}{path}", trust_env=False, verify=NO_TLS).status_code
+            path: httpx.get(
+                f"{place.http_url}{path}", trust_env=False, verify=NO_TLS, timeout=PATIENCE
+            ).status_code
             for path in ("/healthz", "/readyz")
         }
         assert states == {"/healthz": 200, "/readyz": 503}

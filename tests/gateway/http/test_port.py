@@ -17,6 +17,7 @@ from meup_agent.gateway.config import HttpConfig, TlsConfig
 from meup_agent.gateway.embedded import Gateway
 from tests.gateway.http.conftest import LIMITS, Api, config, served
 from tests.no_tls import NO_TLS
+from tests.patience import PATIENCE
 from tests.programs import ROOT
 
 OWN = HttpConfig(port=0)
@@ -37,7 +38,7 @@ def test_it_speaks_tls_as_the_other_port_does() -> None:
         trusted = ssl.create_default_context(cafile=str(CERTIFICATE))
         url = gateway.http_url.replace("127.0.0.1", "localhost")
         assert url.startswith("https://")
-        answer = httpx.get(f"{url}/healthz", verify=trusted, trust_env=False)
+        answer = httpx.get(f"{url}/healthz", verify=trusted, trust_env=False, timeout=PATIENCE)
         assert answer.json() == {"status": "ok"}
 
 
@@ -46,7 +47,12 @@ def test_who_dials_it_for_websocket_is_told_of_the_right_port(
 ) -> None:
     dialled = api.gateway.http_url.replace("http", "ws")
     with pytest.raises(InvalidStatus) as raised:
-        connect(f"{dialled}/ws?space=demo", additional_headers=api.header("alice"), proxy=None)
+        connect(
+            f"{dialled}/ws?space=demo",
+            additional_headers=api.header("alice"),
+            proxy=None,
+            open_timeout=PATIENCE,
+        )
     response = raised.value.response
     assert response.status_code == 400
     assert response.body is not None
@@ -75,7 +81,9 @@ def test_a_taken_port_is_named() -> None:
 def test_who_never_ends_the_head_is_dropped(said: bytes) -> None:
     with served(replace(LIMITS, handshake_timeout=0.2), OWN) as api:
         parts = urlsplit(api.gateway.http_url)
-        with socket.create_connection((str(parts.hostname), parts.port or 0), timeout=20) as slow:
+        with socket.create_connection(
+            (str(parts.hostname), parts.port or 0), timeout=PATIENCE
+        ) as slow:
             slow.sendall(said)
             with contextlib.suppress(ConnectionResetError):
                 assert slow.recv(100) == b""
@@ -85,7 +93,9 @@ def test_who_never_ends_the_head_is_dropped(said: bytes) -> None:
 def test_who_never_ends_the_body_is_told() -> None:
     with served(replace(LIMITS, join_timeout=0.2), OWN) as api:
         parts = urlsplit(api.gateway.http_url)
-        with socket.create_connection((str(parts.hostname), parts.port or 0), timeout=20) as slow:
+        with socket.create_connection(
+            (str(parts.hostname), parts.port or 0), timeout=PATIENCE
+        ) as slow:
             slow.sendall(
                 b"POST /participants/alice/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n"
                 b"Authorization: " + api.header("alice")["Authorization"].encode() + b"\r\n\r\n{"
@@ -95,5 +105,7 @@ def test_who_never_ends_the_body_is_told() -> None:
 
 def test_it_listens_again_after_a_restart(api: Api) -> None:
     api.gateway.restart()
-    with httpx.Client(base_url=api.gateway.http_url, trust_env=False, verify=NO_TLS) as client:
+    with httpx.Client(
+        base_url=api.gateway.http_url, trust_env=False, verify=NO_TLS, timeout=PATIENCE
+    ) as client:
         assert client.get("/readyz").status_code == 200

@@ -12,6 +12,7 @@ from meup_agent.gateway.config import JournalConfig
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.transport.base import OBSERVE_HEADER
 from tests.gateway.http.conftest import PARTICIPANTS, Api, config, served
+from tests.patience import PATIENCE
 
 WITHDRAW = {"kind": "mcp/withdraw"}
 
@@ -156,8 +157,11 @@ def test_what_is_counted(api: Api) -> None:
 def test_observers_are_counted_by_themselves(api: Api) -> None:
     url = f"{api.gateway.url}/ws?space=demo"
     header = {**api.header("bob"), OBSERVE_HEADER: "1"}
-    with api.join("bob"), connect(url, additional_headers=header, proxy=None) as socket:
-        assert json.loads(socket.recv(20))["kind"] == "system.welcome"
+    with (
+        api.join("bob"),
+        connect(url, additional_headers=header, proxy=None, open_timeout=PATIENCE) as socket,
+    ):
+        assert json.loads(socket.recv(PATIENCE))["kind"] == "system.welcome"
         lines = api.client.get("/metrics").text.splitlines()
     assert 'meup_members{space="demo"} 1.0' in lines
     assert 'meup_observers{space="demo"} 1.0' in lines

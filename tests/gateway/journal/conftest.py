@@ -16,8 +16,7 @@ from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.space.journal import Entry, Fact, Journal
 from tests.gateway.journal.elsewhere import ELSEWHERE
-
-PATIENCE = 20.0
+from tests.patience import PATIENCE
 
 NOW = 1_750_000_000_000_000
 

@@ -9,17 +9,8 @@ from meup_agent.gateway.journal import sqlite
 from meup_agent.gateway.journal.engines import ENGINES
 from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, Entry, Fact
 from tests.gateway.journal import elsewhere
-from tests.gateway.journal.conftest import (
-    NOW,
-    PATIENCE,
-    Clock,
-    MakeJournal,
-    chat,
-    ids,
-    kept,
-    read,
-    settled,
-)
+from tests.gateway.journal.conftest import NOW, Clock, MakeJournal, chat, ids, kept, read, settled
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

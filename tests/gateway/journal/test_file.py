@@ -14,17 +14,8 @@ from meup_agent.gateway.journal import sqlite
 from meup_agent.protocol.dialects import DIALECTS, decode, encode
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.space.journal import Entry, Fact
-from tests.gateway.journal.conftest import (
-    NOW,
-    PATIENCE,
-    Clock,
-    chat,
-    ids,
-    kept,
-    opened,
-    read,
-    settled,
-)
+from tests.gateway.journal.conftest import NOW, Clock, chat, ids, kept, opened, read, settled
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

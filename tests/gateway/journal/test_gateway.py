@@ -25,7 +25,7 @@ from meup_agent.gateway.presets import one_space_config
 from meup_agent.gateway.server import RunningGateway, serve
 from meup_agent.transport.base import LAST_SEEN_HEADER, RESUME_HEADER
 from tests.gateway.conftest import envelope
-from tests.gateway.journal.conftest import PATIENCE
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -52,6 +52,7 @@ async def dial(
         additional_headers=headers,
         compression=None,
         max_queue=None,
+        open_timeout=PATIENCE,
     ) as client:
         yield client
 

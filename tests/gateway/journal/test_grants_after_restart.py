@@ -13,7 +13,7 @@ from meup_agent.gateway.config import Config, JournalConfig
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.presets import one_space_config
 from meup_agent.transport.websocket import websocket_connector
-from tests.gateway.journal.conftest import PATIENCE
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

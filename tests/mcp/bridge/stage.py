@@ -18,9 +18,10 @@ from meup_agent.mcp.server_asks import OnAsk
 from meup_agent.mcp.servers import HttpServer, Server, StdioServer
 from meup_agent.session.reconnector import Backoff
 from tests.forkserver import launched
+from tests.patience import PATIENCE
 from tests.programs import ROOT
 
-AT_ONCE = ConnectionSettings(start_seconds=30.0, restart=Backoff(first=0.001, longest=0.001))
+AT_ONCE = ConnectionSettings(start_seconds=PATIENCE, restart=Backoff(first=0.001, longest=0.001))
 """A server that ended is started again without a pause."""
 
 BRIDGE = "server"
@@ -99,7 +100,7 @@ async def bridged(
     pin: ToolLock | None = None,
     on_ask: OnAsk | None = None,
     caller: Agent | None = None,
-    seconds: float = 60.0,
+    seconds: float = PATIENCE,
 ) -> AsyncGenerator[Stage]:
     """A server in a space, for the length of a block that ends in time."""
     with anyio.fail_after(seconds):

@@ -12,6 +12,7 @@ from meup_agent.errors import RequestError, RequestTimeout, ToolError
 from meup_agent.mcp.bridge import Bridge
 from meup_agent.mcp.connection import ServerGone
 from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, log_lines, stdio
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -152,7 +153,7 @@ async def test_unusable_tools_are_left_out_each_with_a_line(
 
 async def test_a_revision_that_nobody_knows_is_one_clear_error() -> None:
     bridge = Bridge(BRIDGE, stdio("scripted", "1999-01-01"), settings=AT_ONCE)
-    with anyio.fail_after(30), pytest.raises(ServerGone, match="1999-01-01"):
+    with anyio.fail_after(PATIENCE), pytest.raises(ServerGone, match="1999-01-01"):
         async with bridge.running():
             raise AssertionError("it has not started")
 

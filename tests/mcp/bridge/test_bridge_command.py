@@ -13,6 +13,7 @@ import pytest
 from meup_agent import Agent, Space
 from meup_agent.gateway import Gateway
 from tests.cli.processes import meup
+from tests.patience import PATIENCE
 from tests.programs import ROOT, Program, program
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +28,7 @@ PARTICIPANTS = {"one": MAY, "two-b": MAY, "caller": [{"kind": "*"}]}
 @asynccontextmanager
 async def space() -> AsyncGenerator[tuple[Gateway, Space]]:
     """A gateway, and a participant that calls."""
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE):
         async with Gateway(participants=PARTICIPANTS) as gateway:
             token = gateway.token("caller")
             async with Agent("caller").join(gateway.url, space="demo", token=token) as caller:

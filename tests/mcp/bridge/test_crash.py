@@ -14,6 +14,7 @@ from meup_agent.mcp.connection import ServerGone
 from meup_agent.mcp.pin import ToolLock
 from meup_agent.mcp.servers import HttpServer
 from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, log_lines, over, stdio
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -145,7 +146,7 @@ async def test_pinned_tools_that_change_are_held_back_until_they_are_confirmed(
 
 async def test_a_server_that_exits_at_once_is_one_clear_error() -> None:
     bridge = Bridge(BRIDGE, stdio("scripted", "2025-06-18", "quits"), settings=AT_ONCE)
-    with anyio.fail_after(30), pytest.raises(ServerGone) as raised:
+    with anyio.fail_after(PATIENCE), pytest.raises(ServerGone) as raised:
         async with bridge.running():
             raise AssertionError("it has not started")
     assert str(raised.value).splitlines() == [
@@ -158,7 +159,7 @@ async def test_a_server_that_exits_at_once_is_one_clear_error() -> None:
 async def test_a_server_that_never_answers_is_one_clear_error() -> None:
     settings = replace(AT_ONCE, start_seconds=0.5)
     bridge = Bridge(BRIDGE, stdio("scripted", "2025-06-18", "mute"), settings=settings)
-    with anyio.fail_after(30), pytest.raises(ServerGone, match=r"did not answer in 0\.5 s"):
+    with anyio.fail_after(PATIENCE), pytest.raises(ServerGone, match=r"did not answer in 0\.5 s"):
         async with bridge.running():
             raise AssertionError("it has not started")
 

@@ -18,6 +18,7 @@ from meup_agent.mcp.server_process import (
 )
 from meup_agent.mcp.servers import StdioServer
 from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, stdio
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -58,7 +59,7 @@ async def test_the_first_connection_takes_the_program_that_was_started_before(
     )
     starter = ServerStarter(counted)
     starter.begin()
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE):
         async with Bridge(BRIDGE, counted, settings=AT_ONCE, starter=starter).running():
             assert starts.read_text() == "start\n"
         # Each further connection has a new one.
@@ -72,7 +73,7 @@ async def test_a_program_without_a_connection_is_ended() -> None:
     starter.begin()
     process = starter._first  # pyright: ignore[reportPrivateUsage]
     assert process is not None
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE):
         server = await opened(process)
         try:
             starter.discard()
@@ -87,7 +88,7 @@ async def test_its_input_is_closed_first_and_its_group_killed_last(
     monkeypatch.setattr("meup_agent.mcp.server_process.EXIT_SECONDS", 0.2)
     process = ServerProcess(StdioServer(sys.executable, ("-c", STUBBORN)))
     try:
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             server = await opened(process)
             try:
                 await process.end()

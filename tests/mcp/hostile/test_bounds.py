@@ -21,6 +21,7 @@ from meup_agent.mcp.transports import _limited_client
 from tests.mcp.bridge.stage import bridged
 from tests.mcp.conftest import ANYTHING, PROPOSES, served, serving, staged
 from tests.mcp.server.test_calls import MODES, text
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -84,7 +85,7 @@ async def test_subscriptions_at_once_are_counted_once_each() -> None:
             for _ in range(added):
                 assert not unsubscribed.is_set()
                 subscribed.discard(resource)
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 await unsubscribed.wait()
 
 
@@ -114,7 +115,7 @@ async def test_a_question_in_the_result_of_a_proposal_is_no_result(mode: str) ->
             served(stage, own="alice") as server,
             server.client(mode=mode, elicitation_callback=elicited) as client,
         ):
-            with anyio.fail_after(10):
+            with anyio.fail_after(PATIENCE):
                 result = await client.call_tool("asker_pay")
     assert result.is_error
     assert "a proposed call cannot be continued" in text(result)

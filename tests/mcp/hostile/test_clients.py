@@ -9,6 +9,7 @@ from meup_agent.mcp.http_auth import ParticipantUser
 from tests.mcp.conftest import ANYTHING, served, staged
 from tests.mcp.server.test_cancellation import BOTH, OLD, Slow, session, space_with
 from tests.mcp.server.test_identity import HELLO
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -60,7 +61,7 @@ async def test_a_participant_that_opens_many_sessions_ends_its_own(
                 hello = await bob.post(server.url, json=HELLO, headers=BOTH)
                 ids.append(hello.headers["mcp-session-id"])
                 assert await status(ids[0]) == 200  # in use, so another one ends
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 while await status(ids[1]) != 404:
                     await anyio.lowlevel.checkpoint()
             assert [await status(each) for each in ids] == [200, 404, 200, 200]

@@ -8,6 +8,7 @@ import pytest
 
 from meup_agent.mcp.server_process import MAX_MESSAGE_BYTES
 from meup_agent.mcp.transports import _limit_response
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -26,6 +27,8 @@ async def test_a_compressed_answer_is_not_read(kind: str) -> None:
 
     hooks = {"response": [_limit_response]}
     transport = httpx2.MockTransport(answer)
-    async with httpx2.AsyncClient(transport=transport, event_hooks=hooks) as client:
+    async with httpx2.AsyncClient(
+        transport=transport, event_hooks=hooks, timeout=PATIENCE
+    ) as client:
         with pytest.raises(httpx2.StreamError, match="compressed"):
             await client.get("http://server/mcp")

@@ -12,6 +12,7 @@ from meup_agent.errors import RequestError
 from tests.mcp.conftest import ANYTHING, PROPOSES, served, staged
 from tests.mcp.server.test_asks import FORM, elicited
 from tests.mcp.server.test_calls import MODES, text
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -33,7 +34,7 @@ async def test_a_participant_asks_nothing_before_its_call_is_approved(mode: str)
         meta = {"dev.meup/request": envelope.id, "dev.meup/proposal": envelope.id}
         params = {"message": "Your password?", "requestedSchema": FORM, "_meta": meta}
         try:
-            await space.request("alice", "elicitation/create", params, timeout=5.0)
+            await space.request("alice", "elicitation/create", params, timeout=PATIENCE)
         except RequestError as error:
             refused.append(error)
         finally:
@@ -57,7 +58,7 @@ async def test_a_participant_asks_nothing_before_its_call_is_approved(mode: str)
             served(stage, own="alice") as server,
             server.client(mode=mode, elicitation_callback=answer) as client,
         ):
-            with anyio.fail_after(10):
+            with anyio.fail_after(PATIENCE):
                 result = await client.call_tool("asker_weather")
     assert text(result) == "fine"
     assert not asked
@@ -107,7 +108,7 @@ async def test_changes_without_an_end_are_told_at_a_pace() -> None:
             served(stage, own="alice") as server,
             server.client(mode="legacy", message_handler=note) as client,
         ):
-            with anyio.fail_after(20):
+            with anyio.fail_after(PATIENCE):
                 for _ in range(3):
                     assert text(await client.call_tool("evil_storm")) == "done"
     assert told < 30

@@ -16,6 +16,7 @@ from tests.mcp.server.test_asks import asker, elicited
 from tests.mcp.server.test_calls import MODES, text
 from tests.mcp.server.test_cancellation import BOTH, OLD, Session, session
 from tests.mcp.server.test_identity import HELLO
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -113,7 +114,7 @@ async def test_a_call_that_two_approve_is_carried_out_once(mode: str) -> None:
             await stage.join(name, reviewer)
         async with served(stage, own="alice") as server, server.client(mode=mode) as client:
             assert text(await client.call_tool("tool_pay")) == "paid"
-            with anyio.fail_after(10):
+            with anyio.fail_after(PATIENCE):
                 await both.wait()
     assert runs == 1
 
@@ -130,7 +131,7 @@ async def test_a_body_that_comes_too_slowly_is_not_waited_for(
                 b"text/event-stream\r\ncontent-type: application/json\r\n"
                 b"content-length: 100\r\n\r\n{"
             )
-            with anyio.fail_after(10):
+            with anyio.fail_after(PATIENCE):
                 answer = await stream.receive()
     assert answer.startswith(b"HTTP/1.1 408 ")
 
@@ -222,13 +223,13 @@ async def calls_lost_in(mode: str, *, proposed: bool) -> str:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_proposal_whose_gateway_is_started_again_ends_in_words(mode: str) -> None:
-    with anyio.fail_after(40):
+    with anyio.fail_after(PATIENCE):
         said = await calls_lost_in(mode, proposed=True)
     assert "tool_wait" in said
 
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_call_whose_gateway_and_tool_are_gone_ends_in_words(mode: str) -> None:
-    with anyio.fail_after(40):
+    with anyio.fail_after(PATIENCE):
         said = await calls_lost_in(mode, proposed=False)
     assert "shuts down" in said or "left" in said

@@ -13,6 +13,7 @@ from meup_agent import Agent, Context, Proposal
 from meup_agent.errors import RequestError
 from tests.mcp.conftest import ANYTHING, PROPOSES, served, staged
 from tests.mcp.server.test_calls import MODES, text
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -117,7 +118,7 @@ async def test_a_question_during_a_call_reaches_its_client(
                 list_roots_callback=rooted,
             ) as client,
         ):
-            with anyio.fail_after(10):
+            with anyio.fail_after(PATIENCE):
                 result = await client.call_tool(f"asker_{tool}")
     assert text(result) == expected
 
@@ -149,7 +150,7 @@ async def test_a_question_during_a_proposed_call_reaches_its_proposer(mode: str)
             served(stage, own="alice") as server,
             server.client(mode=mode, elicitation_callback=elicited) as client,
         ):
-            with anyio.fail_after(10):
+            with anyio.fail_after(PATIENCE):
                 result = await client.call_tool("asker_weather")
     assert text(result) == "Where?"
 
@@ -196,7 +197,7 @@ async def test_only_who_carries_out_a_call_may_ask_and_only_then() -> None:
             meta: dict[str, Any] = {}
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(client.call_tool, "asker_wait")
-                with anyio.fail_after(10):
+                with anyio.fail_after(PATIENCE):
                     await called.wait()
                 meta["_meta"] = {"dev.meup/request": calls[0]}
                 for space, params in ((mallory, meta), (asker_space, {})):

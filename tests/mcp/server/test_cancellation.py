@@ -18,6 +18,7 @@ from meup_agent.mcp.calls import CallSettings
 from meup_agent.mcp.cancellation import CancellationLayer, OpenStreams
 from meup_agent.mcp.space_server import SpaceHandlers, make_server
 from tests.mcp.conftest import ANYTHING, PROPOSES, Served, Stage, served, staged
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -129,10 +130,10 @@ async def test_the_last_event_of_a_cancelled_stream(
     slow = Slow()
     async with space_with(slow) as (_, server), session(server, version) as client:
         async with client.call() as stream:
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 await slow.began.wait()
             assert await client.cancel(reason="the user\nclicked stop") == 202
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 body = await stream.aread()
                 await slow.ended.wait()
     assert body == LAST % b"7"
@@ -146,7 +147,7 @@ async def test_ids_compare_as_the_sdk_compares_them() -> None:
     slow = Slow()
     async with space_with(slow) as (_, server), session(server, OLD[-1]) as client:
         async with client.call("7") as stream:
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 await slow.began.wait()
                 assert await client.cancel(7) == 202
                 body = await stream.aread()
@@ -159,7 +160,7 @@ async def test_ids_of_two_sessions_never_meet() -> None:
     async with space_with(slow) as (_, server):
         async with session(server, OLD[-1]) as first, session(server, OLD[-1]) as second:
             async with first.call() as stream:
-                with anyio.fail_after(5):
+                with anyio.fail_after(PATIENCE):
                     await slow.began.wait()
                     assert await second.cancel() == 202  # as of what has ended already
                     assert not slow.ended.is_set()
@@ -173,7 +174,7 @@ async def test_another_participant_cancels_nothing() -> None:
     slow = Slow()
     async with space_with(slow) as (stage, server), session(server, OLD[-1]) as client:
         async with client.call() as stream, server.http(stage.token("bob")) as bob:
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 await slow.began.wait()
                 other = Session(bob, server.url, OLD[-1], client.headers["mcp-session-id"])
                 assert await other.cancel() == 404
@@ -203,10 +204,10 @@ async def test_in_2026_a_closed_stream_cancels(caplog: pytest.LogCaptureFixture)
     async with space_with(slow) as (_, server), server.client() as client:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(client.call_tool, "slow_wait")
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 await slow.began.wait()
                 tasks.cancel_scope.cancel()
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             await slow.ended.wait()
             while len(server.app.streams):
                 await anyio.lowlevel.checkpoint()
@@ -223,7 +224,7 @@ async def test_a_cancelled_proposal_is_withdrawn() -> None:
         async with session(server, OLD[-1], stage.token("carol")) as client:
             with watched.watch() as envelopes:
                 async with client.call() as stream:
-                    with anyio.fail_after(5):
+                    with anyio.fail_after(PATIENCE):
                         async for envelope in envelopes:
                             if envelope.kind == "mcp/proposal":
                                 break
@@ -246,7 +247,7 @@ async def test_a_cancel_that_names_no_call_changes_nothing(params: Any) -> None:
     slow = Slow()
     async with space_with(slow) as (_, server), session(server, OLD[-1]) as client:
         async with client.call() as stream:
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 await slow.began.wait()
                 message = {"method": "notifications/cancelled", "params": params}
                 assert (await client.post(message)).status_code in (202, 400)
@@ -260,7 +261,7 @@ async def test_a_cancel_that_is_written_otherwise_is_the_same() -> None:
     slow = Slow()
     async with space_with(slow) as (_, server), session(server, OLD[-1]) as client:
         async with client.call() as stream:
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 await slow.began.wait()
                 written = (
                     b'{"params": {"reason": "x", "requestId": 7},'
@@ -304,7 +305,7 @@ async def test_a_cancel_may_come_before_the_handler_begins() -> None:
     scope, receive, _, send = posted({"id": 7, "method": "tools/call"})
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(layer, scope, receive, send)
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             await behind.called.wait()
         cancel = {"method": "notifications/cancelled", "params": {"requestId": 7}}
         other, receive, sent, send = posted(cancel)
@@ -346,7 +347,7 @@ async def test_a_client_over_stdio_that_goes_withdraws() -> None:
                     await to_server.send(message(method="notifications/initialized"))
                     call = {"name": "slow_wait", "arguments": {}}
                     await to_server.send(message(id=1, method="tools/call", params=call))
-                    with anyio.fail_after(5):
+                    with anyio.fail_after(PATIENCE):
                         await slow.began.wait()
-                with anyio.fail_after(5):
+                with anyio.fail_after(PATIENCE):
                     await slow.ended.wait()

@@ -11,6 +11,7 @@ from meup_agent.mcp.http import LOOPBACK_HOSTS, mcp_app
 from meup_agent.mcp.http_auth import MAX_WRONG_TOKENS
 from tests.mcp.conftest import ANYTHING, Served, served, serving, staged
 from tests.mcp.server.test_cancellation import BOTH, OLD, Session, session
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -127,7 +128,7 @@ async def test_a_revoked_token_ends_its_sessions() -> None:
                 stream = await client.http.send(request, stream=True)
                 assert stream.status_code == 200
                 await admin.kick("bob", reason="gone")
-                with anyio.fail_after(5):
+                with anyio.fail_after(PATIENCE):
                     assert await stream.aread() is not None
                 ping = {"id": 1, "method": "ping"}
                 assert (await client.post(ping)).status_code == 401

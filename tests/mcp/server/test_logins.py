@@ -13,6 +13,7 @@ from meup_agent.gateway.config import Config, SpaceConfig, participant
 from tests.mcp.conftest import ANYTHING, Served, Stage, served, staged
 from tests.mcp.server.test_cancellation import BOTH, OLD, Session, session
 from tests.mcp.server.test_identity import HELLO
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +28,7 @@ def config_with(*tokens: str) -> Config:
 
 async def until_status(client: Session, *wanted: int) -> None:
     """Ping until the answer has one of these statuses."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         while (await client.post(PING)).status_code not in wanted:
             await anyio.lowlevel.checkpoint()
 
@@ -104,5 +105,5 @@ async def test_a_session_whose_handshake_has_not_ended_ends_with_its_token() -> 
             stream = await http.send(request, stream=True)
             assert stream.status_code == 200
             await admin.kick("bob", reason="gone")
-            with anyio.fail_after(10):
+            with anyio.fail_after(PATIENCE):
                 await stream.aread()

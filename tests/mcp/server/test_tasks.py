@@ -23,6 +23,7 @@ from meup_agent.session import Settings
 from meup_agent.transport.http import http_connector
 from tests.mcp.conftest import ANYTHING, PROPOSES, Served, Stage, served
 from tests.mcp.server.test_mcp_command import command
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -80,7 +81,7 @@ async def space_with(reviewer: Reviewer, **settings: Any) -> AsyncGenerator[tupl
         "demo", {"files": ANYTHING, "alice": PROPOSES, "reviewer": ANYTHING, "bob": ANYTHING}
     )
     gateway = Gateway(config=replace(config, http=HttpConfig(port=0)))
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE):
         async with gateway, AsyncExitStack() as stack:
             stage = Stage(gateway, stack)
             await stage.join("files", files())
@@ -200,7 +201,7 @@ async def test_a_task_is_its_participants_alone() -> None:
 
 async def test_a_task_over_stdio() -> None:
     server = command("tests.conformance_mcp.tasks_agent:agent")
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE):
         async with Client(stdio_client(server), extensions=[TasksClientExtension()]) as client:
             created = await client.session.call_tool("failing_job", {}, allow_claimed=True)
             assert isinstance(created, CreatedTask)
