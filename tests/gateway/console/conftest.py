@@ -17,7 +17,7 @@ from meup_agent.gateway.config import Config
 from meup_agent.gateway.console import Console
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.gateway.presets import one_space_config
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, patient
 
 PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
     "you": [{"kind": "mcp/request"}, {"kind": "mcp/reject"}, {"kind": "chat"}],
@@ -38,6 +38,14 @@ PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
     ],
     "tools": [{"kind": "mcp/response"}, {"kind": "chat"}],
 }
+
+WAITS = (
+    "meup_agent.gateway.console.desk.JOIN_SECONDS",
+    "meup_agent.gateway.console.desk.REPLAY_SECONDS",
+    "meup_agent.gateway.console.pages.inbox.OUTCOME_SECONDS",
+    "meup_agent.gateway.console.presence.JOIN_SECONDS",
+)
+"""After these a page says less."""
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +230,7 @@ async def open_site(config: Config | None = None) -> AsyncGenerator[Site]:
     console = Console(clock)
     gateway = Gateway(config=config or two_spaces(), page=console)
     # In a thread of its own, so that it can be killed and begun again in the middle of a test.
-    with gateway.in_thread() as running, anyio.fail_after(PATIENCE):
+    with patient(*WAITS), gateway.in_thread() as running, anyio.fail_after(3 * PATIENCE):
         async with AsyncExitStack() as stack:
             yield Site(running, console, clock, stack)
 
