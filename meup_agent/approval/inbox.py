@@ -31,7 +31,7 @@ from meup_agent.approval.inbox_offers import InboxOffers
 from meup_agent.approval.inbox_queue import HeldItem, InboxQueue
 from meup_agent.approval.inbox_rules import InboxRules
 from meup_agent.approval.past_proposals import past_of
-from meup_agent.approval.proposal_history import PastProposal, ProposalHistory
+from meup_agent.approval.proposal_history import MAX_CALL_CHARS, PastProposal, ProposalHistory
 from meup_agent.approval.reviewer_rules import InboxRule
 from meup_agent.approval.tool_directory import ToolDirectory
 from meup_agent.client.proposal import ProposalRecord
@@ -457,6 +457,8 @@ class Inbox(AsyncContextManagerMixin):
 
     def similar(self, item: InboxItem) -> SimilarCall | None:
         """The last decided proposal of the same tool."""
+        if len(item.envelope.raw_payload) > MAX_CALL_CHARS:
+            return None
         return self._history.similar(item.call)
 
     def record(self, item: InboxItem) -> ProposerRecord:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
+from meup_agent.approval.call_marks import marked_in
 from meup_agent.approval.past_proposals import ending_of
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import read_proposal
@@ -65,7 +66,10 @@ class InboxItem:
         left: Why it has left the inbox; ``None`` while it is in it.
     """
 
-    __slots__ = ("_record", "_view", "arrived_at", "call", "envelope", "left", "may", "rule")
+    __slots__ = (
+        *("_marks", "_record", "_view"),
+        *("arrived_at", "call", "envelope", "left", "may", "rule"),
+    )
 
     def __init__(self, view: InboxView, record: ProposalRecord, arrived_at: float) -> None:
         self._view = view
@@ -76,6 +80,7 @@ class InboxItem:
         self.may: frozenset[Verb] = frozenset()
         self.rule: InboxRule | None = None
         self.left: ItemLeft | None = None
+        self._marks: tuple[str, ...] | None = None
 
     def __repr__(self) -> str:
         """The id, the proposer and the tool."""
@@ -125,6 +130,14 @@ class InboxItem:
     def rejections(self) -> tuple[Rejection, ...]:
         """Rejections of others so far; it waits all the same."""
         return self._record.rejections
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Characters of its call that hide or deceive, in words."""
+        # Once: the row of each of fifty in a queue asks whether there are any.
+        if self._marks is None:
+            self._marks = tuple(marked_in(self.call))
+        return self._marks
 
     @property
     def deadline(self) -> datetime | None:

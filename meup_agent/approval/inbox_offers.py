@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from meup_agent.approval.inbox_item import Verb
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.shown_text import remarks
 from meup_agent.reasons import Reason
 
 if TYPE_CHECKING:
@@ -17,9 +16,6 @@ if TYPE_CHECKING:
     from meup_agent.approval.tool_directory import ToolDirectory, ToolFacts
     from meup_agent.client.space import Space
     from meup_agent.protocol.payloads import Call
-
-MAX_MARKED_CHARS: Final = 20_000
-"""Characters of a call that are looked through for look-alikes; a longer one is called long."""
 
 
 class InboxOffers:
@@ -111,51 +107,10 @@ class InboxOffers:
             yield f"{target} has no such tool"
         elif facts is None and item.target is not None:
             yield f"the tools of {target} are not known{self._so_far(target)}"
-        yield from marked_in(item.call)
+        yield from item.marks
 
     def _so_far(self, target: str) -> str:
         return "" if self._directory.could_not_be_had(target) else " yet"
-
-
-def marked_in(call: Call) -> Iterator[str]:
-    """Characters of a call that hide or deceive, in words."""
-    if call.target is not None:
-        yield from (f"its target has {each}" for each in remarks(call.target, is_name=True))
-    yield from (f"its tool has {each}" for each in remarks(call.name, is_name=True))
-    found: dict[str, None] = {}
-    left = MAX_MARKED_CHARS
-    for name, text in _texts(payloads.without_meta(call.params)):
-        for each in remarks(name, is_name=True):
-            found.setdefault(f"the name of an argument has {each}")
-        for each in remarks(_without_line_ends(text[: max(left, 0)])):
-            found.setdefault(f"its arguments have {each}")
-        left -= len(name) + len(text)
-    yield from found
-    if left < 0:
-        yield "it is long"
-
-
-def _without_line_ends(text: str) -> str:
-    # Lines and columns are shown as such.
-    return text.replace("\r\n", "\n").replace("\n", " ").replace("\t", " ")
-
-
-def _texts(value: object, name: str = "") -> Iterator[tuple[str, str]]:
-    """Every text in a JSON value, with the name that it has in its object."""
-    pending: list[tuple[str, object]] = [(name, value)]
-    while pending:
-        inner, each = pending.pop()
-        if isinstance(each, str):
-            yield inner, each
-        elif isinstance(each, dict):
-            members: dict[str, object] = dict(each)  # pyright: ignore[reportUnknownArgumentType]
-            pending.extend(members.items())
-            yield inner, ""
-        elif isinstance(each, list):
-            items: list[object] = list(each)  # pyright: ignore[reportUnknownArgumentType]
-            pending.extend((inner, item) for item in items)
-        else:
-            yield inner, ""
 
 
 def vote_params(

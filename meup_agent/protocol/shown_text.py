@@ -83,6 +83,11 @@ def printed(text: str) -> str:
     return "".join(each for each, _ in _printed(text))
 
 
+def marks_of(text: str) -> Iterator[Mark | None]:
+    """The mark of each character of a text, without those of look-alikes."""
+    return (mark for _, mark in _printed(text))
+
+
 def _printed(text: str) -> Iterator[tuple[str, Mark | None]]:
     """Each character as it prints, and the mark of one that is written out."""
     combining, before = 0, ""

@@ -37,12 +37,15 @@ from meup_agent.gateway.console.context import (
     redirect,
 )
 from meup_agent.gateway.console.guard import (
-    FORM_FACTOR,
+    FORM_PIECE_BYTES,
+    MAX_FORM_BYTES,
+    OPEN_FORM_BYTES,
     SECURITY_HEADERS,
     Denied,
     RequestPace,
     check_csrf,
     check_origin,
+    decode_form,
     read_form,
 )
 from meup_agent.gateway.console.pages import PAGES, PageRoute
@@ -184,16 +187,25 @@ class ConsoleSite:
         context.session = self.console.sessions.find(cookie, runtime.tokens)
         if page.method == "POST":
             check_origin(request)
-            most = FORM_FACTOR * runtime.limits.max_message_bytes
-            context.form = await read_form(request, most)
         if page.open:
+            if page.method == "POST":
+                context.form = await decode_form(await read_form(request, OPEN_FORM_BYTES))
             return await page.function(context)
         if context.session is None:
             return _sign_in_first(context)
-        await self.pace.wait(context.session.identity)
-        check_entry(runtime, context.session.identity)
+        identity = context.session.identity
+        await self.pace.wait(identity)
         if page.method == "POST":
+            body = await read_form(request, MAX_FORM_BYTES)
+            if pieces := len(body) // FORM_PIECE_BYTES:
+                await self.pace.wait(identity, pieces)
+            context.form = await decode_form(body)
+            # It may have been signed out while its form was read.
+            context.session = self.console.sessions.find(cookie, runtime.tokens)
+            if context.session is None:
+                return _sign_in_first(context)
             check_csrf(context.session, context.form)
+        check_entry(runtime, identity)
         presence = await self.presences.open(context.session.identity)
         context.presence = presence
         with presence.in_use():

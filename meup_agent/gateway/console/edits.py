@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 WHOLE: Final = "arguments"
 """The field of all arguments as JSON."""
 
+MAX_EDITED_BYTES: Final = 128 * 1024
+"""Bytes of a call, or characters of arguments, up to which they are edited on a page: laying them
+out and comparing them takes some microseconds each, while others wait."""
+
 FIELDS: Final = "fields"
 """Key of the problems of a form with fields that are none field's own."""
 
@@ -49,6 +53,11 @@ class Edit:
         return "This edit cannot be sent yet: " + "; ".join(dict.fromkeys(self.problems.values()))
 
 
+def can_be_edited(item: InboxItem) -> bool:
+    """True if a call is small enough to be edited on a page."""
+    return len(item.envelope.raw_payload) <= MAX_EDITED_BYTES
+
+
 def schema_of(item: InboxItem) -> Mapping[str, Any]:
     """The schema of a proposed call's tool; empty where none is known."""
     facts = item.tool_facts
@@ -57,6 +66,8 @@ def schema_of(item: InboxItem) -> Mapping[str, Any]:
 
 async def read_edit(item: InboxItem, form: Mapping[str, str]) -> Edit:
     """The edit that a form has, of the tool's fields or as JSON."""
+    if not can_be_edited(item) or sum(map(len, form.values())) > 2 * MAX_EDITED_BYTES:
+        return Edit(form.get(WHOLE, ""), [], problems={WHOLE: _TOO_LARGE})
     fields = fields_of(schema_of(item), item.arguments)
     if WHOLE in form:
         edit = Edit(form[WHOLE], fields)
@@ -99,6 +110,11 @@ async def check_arguments(item: InboxItem, arguments: dict[str, Any]) -> list[Sc
 
     # In a thread: a stranger's schema may take it a quarter of a second.
     return await to_thread.run_sync(check)
+
+
+_TOO_LARGE: Final = (
+    f"a page takes {MAX_EDITED_BYTES:,} characters of arguments; use meup fulfill or meup inbox"
+)
 
 
 def _place(violation: SchemaViolation, fields: list[SchemaField]) -> str:

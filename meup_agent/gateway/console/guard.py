@@ -5,9 +5,10 @@ from __future__ import annotations
 import hmac
 import math
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qsl
+from urllib.parse import unquote_to_bytes
 
 import anyio
+from anyio.lowlevel import checkpoint
 from starlette.requests import ClientDisconnect
 
 from meup_agent.gateway.admission import BAD_REQUEST, FORBIDDEN, TOO_MANY
@@ -50,8 +51,16 @@ SECURITY_HEADERS: Final = {
 MAX_FIELDS: Final = 200
 """Fields of a form; the largest that a page has is made of a tool's schema."""
 
-FORM_FACTOR: Final = 3
-"""Bytes of a form for each byte of a message: each may stand as ``%XX``."""
+MAX_FORM_BYTES: Final = 2 * 1024 * 1024
+"""Bytes of a form: an edit stands in it twice, as it was seen and as it is sent, and each byte of
+that may stand as ``%XX``."""
+
+OPEN_FORM_BYTES: Final = 32 * 1024
+"""Bytes of a form that anyone may send: a token, and where to go from there."""
+
+FORM_PIECE_BYTES: Final = 64 * 1024
+"""Bytes of a form that are decoded at a time, which takes some milliseconds; a larger form counts
+as one request for each such piece."""
 
 FORM_SECONDS: Final = 10.0
 """Seconds for a form to arrive."""
@@ -85,8 +94,8 @@ class RequestPace:
         # As many as there are participants with tokens.
         self._buckets: dict[Identity, TokenBucket] = {}
 
-    async def wait(self, identity: Identity) -> None:
-        """Wait for the turn of one more request.
+    async def wait(self, identity: Identity, amount: int = 1) -> None:
+        """Wait for the turn of one more request, or of one that counts as several.
 
         Raises:
             Denied: It would take too long.
@@ -95,10 +104,10 @@ class RequestPace:
         if bucket is None:
             bucket = self._buckets[identity] = TokenBucket(REQUESTS_PER_SECOND, REQUESTS_BURST)
         at = int(anyio.current_time() * 1_000_000)
-        if bucket.wait(at) > PACE_SECONDS:
+        if bucket.wait(at, amount) > PACE_SECONDS:
             headers = {"Retry-After": str(math.ceil(PACE_SECONDS))}
             raise Denied(TOO_MANY, "That is too fast for one person; wait a moment.", headers)
-        seconds = bucket.consume(at)
+        seconds = bucket.consume(at, amount)
         if seconds:
             await anyio.sleep(seconds)
 
@@ -121,8 +130,8 @@ def check_csrf(session: BrowserSession, form: Mapping[str, str]) -> None:
         raise Denied(FORBIDDEN, "The page was too old to be trusted; reload it and try again.")
 
 
-async def read_form(request: Request, max_bytes: int) -> dict[str, str]:
-    """The fields of a form, of which each name counts once.
+async def read_form(request: Request, max_bytes: int) -> bytes:
+    """The body of a form.
 
     Raises:
         Denied: It is too large, too slow, or no form.
@@ -136,15 +145,50 @@ async def read_form(request: Request, max_bytes: int) -> dict[str, str]:
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > max_bytes:
-                    raise Denied(TOO_LARGE, "That is more than a message may have.")
-        fields = parse_qsl(
-            body.decode("ascii"),
-            keep_blank_values=True,
-            errors="strict",
-            max_num_fields=MAX_FIELDS,
-        )
+                    raise Denied(TOO_LARGE, "That is more than a form may have.")
     except TimeoutError:
         raise Denied(408, "The form did not arrive in time.") from None
-    except (ClientDisconnect, ValueError):
-        raise Denied(BAD_REQUEST, "The form cannot be read.") from None
-    return dict(fields)
+    except ClientDisconnect:
+        raise _unreadable() from None
+    return bytes(body)
+
+
+async def decode_form(body: bytes) -> dict[str, str]:
+    """The fields of a form, of which each name counts once.
+
+    Decoding takes a microsecond for each ``%XX``, so others are served in between.
+
+    Raises:
+        Denied: It is no form.
+    """
+    if not body.isascii() or body.count(b"&") >= MAX_FIELDS:
+        raise _unreadable()
+    fields: dict[str, str] = {}
+    for field in filter(None, body.split(b"&")):
+        name, _, value = field.partition(b"=")
+        try:
+            fields[(await _decoded(name)).decode()] = (await _decoded(value)).decode()
+        except UnicodeDecodeError:
+            raise _unreadable() from None
+    return fields
+
+
+async def _decoded(text: bytes) -> bytes:
+    text = text.replace(b"+", b" ")
+    if len(text) <= FORM_PIECE_BYTES:
+        return unquote_to_bytes(text)
+    pieces: list[bytes] = []
+    at = 0
+    while at < len(text):
+        await checkpoint()
+        until = at + FORM_PIECE_BYTES
+        # No escape is cut in two.
+        cut = text.rfind(b"%", until - 2, until)
+        until = until if cut < 0 else cut
+        pieces.append(unquote_to_bytes(text[at:until]))
+        at = until
+    return b"".join(pieces)
+
+
+def _unreadable() -> Denied:
+    return Denied(BAD_REQUEST, "The form cannot be read.")

@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,13 +15,17 @@ import anyio.lowlevel
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from meup_agent.protocol.shown_text import Mark, Segment, segments
+from meup_agent.protocol.shown_text import Mark, marks_of, segments
 
 FOLDER: Final = Path(__file__).parent
 STATIC: Final = FOLDER / "static"
 
 MAX_SHOWN: Final = 20_000
 """Characters of one text that a page shows at once; the rest is a link away."""
+
+MAX_PARTS: Final = 20_000
+"""Values, names and brackets of JSON that a page lays out: each has a character at least, so that
+as many are shown, and a list may have millions."""
 
 MAX_LINES: Final = 2_000
 """Lines of one text that a page shows."""
@@ -59,7 +64,7 @@ def make_environment() -> Environment:
         ago=ago,
         clock=clock,
         iso=iso,
-        pretty=pretty,
+        json_lines=json_lines,
         lines=lines,
         size=size,
         compact=as_text,
@@ -102,13 +107,15 @@ def shown(text: object, most: int = MAX_SHOWN, *, is_name: bool = False) -> Mark
     return Markup("").join(parts)
 
 
-def lines(text: object, most: int = MAX_SHOWN) -> Markup:
+def lines(text: object, most: int = MAX_SHOWN, *, is_whole: bool = True) -> Markup:
     """A participant's text of several lines, each as :func:`shown` shows it."""
     said = str(text)
     rows = said[:most].split("\n", MAX_LINES)
     parts = [shown(each) for each in rows[:MAX_LINES]]
     cut = len(said) - sum(len(each) + 1 for each in rows[:MAX_LINES]) + 1
-    if cut > 0:
+    if not is_whole:
+        parts.append(Markup('<span class="cut">… and more than a page can show</span>'))
+    elif cut > 0:
         parts.append(Markup('<span class="cut">… {}</span>').format(f"{cut:,} more characters"))
     return Markup("\n").join(parts)
 
@@ -116,6 +123,16 @@ def lines(text: object, most: int = MAX_SHOWN) -> Markup:
 def name(text: object) -> Markup:
     """The name of a participant or a tool; it is isolated, so that its direction stays its own."""
     return Markup('<bdi class="name">{}</bdi>').format(shown(text, 120, is_name=True))
+
+
+def json_lines(value: object) -> Markup:
+    """JSON as a page shows it, a line for each value; of very many the first ones."""
+    laid_out = _LAYOUT.iterencode(value)
+    said = "".join(islice(laid_out, MAX_PARTS))
+    return lines(said, is_whole=next(laid_out, None) is None)
+
+
+_LAYOUT: Final = json.JSONEncoder(indent=2, ensure_ascii=False)
 
 
 def pretty(value: object) -> str:
@@ -126,23 +143,18 @@ def pretty(value: object) -> str:
 def editable(value: object) -> str:
     """JSON to edit: the same values, with what would not be seen in a field as escapes."""
     said = pretty(value)
-    return said if said.isascii() else "".join(map(_escape_hidden, segments(said)))
+    if said.isascii():
+        return said
+    pairs = zip(said, marks_of(said), strict=True)
+    return "".join(json.dumps(each)[1:-1] if mark in _HIDDEN else each for each, mark in pairs)
 
 
 def hides_something(text: str) -> bool:
     """True if a text has characters that would not be seen in a field."""
-    return any(each.mark in _HIDDEN or each.text == "\\r" for each in segments(text))
+    return "\r" in text or any(each in _HIDDEN for each in marks_of(text))
 
 
 _HIDDEN: Final = (Mark.DIRECTION, Mark.INVISIBLE)
-
-
-def _escape_hidden(segment: Segment) -> str:
-    if segment.mark is None or segment.mark is Mark.LOOK_ALIKE:
-        return segment.text
-    # Written out as Python does, which JSON does not read beyond four digits.
-    character = segment.text.encode("ascii").decode("unicode_escape")
-    return character if segment.mark is Mark.CONTROL else json.dumps(character)[1:-1]
 
 
 @lru_cache(maxsize=MAX_KEYS)

@@ -124,7 +124,9 @@ class SharedInbox(Inbox):
         if not entry.state.is_pending:
             return frozenset()
         envelope = entry.envelope
-        rule = self._rules.rule_for(entry, entry.call)
+        # Of one that waits the call is read already, which may take a second.
+        held = self._queue.get(entry.key)
+        rule = self._rules.rule_for(entry, entry.call if held is None else held.item.call)
         voters = rule.among if rule is not None and rule.is_quorum else ()
         return frozenset((envelope.sender, *envelope.to, *entry.rejections, *voters))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -15,10 +17,10 @@ from meup_agent.approval import Verb
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError
 from meup_agent.gateway.admission import BAD_REQUEST
 from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, redirect
-from meup_agent.gateway.console.edits import Edit, read_edit, schema_of
+from meup_agent.gateway.console.edits import Edit, can_be_edited, read_edit, schema_of
 from meup_agent.gateway.console.feed import QUEUE_ROWS, item_key
 from meup_agent.gateway.console.guard import Denied
-from meup_agent.gateway.console.rendering import editable, pretty
+from meup_agent.gateway.console.rendering import editable
 from meup_agent.gateway.console.schema_form import fields_of
 from meup_agent.protocol.payloads import digest, without_meta
 from meup_agent.reasons import Reason
@@ -34,6 +36,9 @@ CONFIRM_WORD: Final = "approve"
 OUTCOME_SECONDS: Final = 1.5
 """Seconds for which the answer to an approval waits for its result; later it is told by the event
 stream."""
+
+MAX_CANONICAL: Final = 256 * 1024
+"""Bytes of a call up to which a form has the digest that approvals have, too."""
 
 REASONS: Final = (
     (Reason.UNSAFE, "it could do harm"),
@@ -103,13 +108,15 @@ def _card(item: InboxItem, now: datetime) -> dict[str, Any]:
     sent = item.call.expires_at
     left = None if deadline is None else max((deadline - now).total_seconds(), 0.0)
     facts = item.tool_facts
+    is_editable = can_be_edited(item)
     return {
-        "call_text": call_text(item),
+        "whole_call": whole_call(item),
         "digest": digest_of(item),
         "seconds_left": left,
         "whole": None if left is None or sent is None else _whole(item, left),
-        "fields": fields_of(schema_of(item), item.arguments),
-        "arguments_text": editable(item.arguments),
+        "is_editable": is_editable,
+        "fields": fields_of(schema_of(item), item.arguments) if is_editable else [],
+        "arguments_text": editable(item.arguments) if is_editable else "",
         "similar": item.similar,
         "facts": facts,
         "record": item.record,
@@ -123,16 +130,20 @@ def _whole(item: InboxItem, left: float) -> float:
     return max(left + anyio.current_time() - item.arrived_at, 1.0)
 
 
-def call_text(item: InboxItem) -> str:
+def whole_call(item: InboxItem) -> dict[str, Any]:
     """The call as it will run: what its digest covers, and nothing else."""
     said: dict[str, Any] = {"to": item.target, "method": item.method}
-    return pretty({**said, "params": without_meta(item.call.params)})
+    return {**said, "params": without_meta(item.call.params)}
 
 
 def digest_of(item: InboxItem) -> str:
-    """The digest of what was shown; of a call that has none, its text."""
-    found = digest(item.method, item.call.params, item.target)
-    return found or call_text(item)
+    """The digest of what was shown; of a large call, or one that has none, that of its JSON."""
+    # The canonical form of some megabytes takes a second or two, each time that it is asked for.
+    small = len(item.envelope.raw_payload) <= MAX_CANONICAL
+    found = digest(item.method, item.call.params, item.target) if small else None
+    if found is not None:
+        return found
+    return sha256(json.dumps(whole_call(item), sort_keys=True).encode()).hexdigest()
 
 
 # --- decisions ---
@@ -236,8 +247,12 @@ async def _carry_out(
             with presence.in_use():
                 async with _own_item(context, item) as (inbox, own):
                     fulfillment = await inbox.approve(own, arguments)
-            failed = "; the tool failed" if fulfillment and fulfillment.is_error else ""
-            outcome.append(f"Approved: {name} ran{failed}.")
+            if fulfillment is None:
+                # Its rule became known at the person's own desk, and it counts votes.
+                outcome.append(f"Voted for {name}: its rule counts votes.")
+            else:
+                failed = "; the tool failed" if fulfillment.is_error else ""
+                outcome.append(f"Approved: {name} ran{failed}.")
         except MeupError as error:
             outcome.append(error)
         except Denied as denied:
@@ -268,7 +283,7 @@ async def _own_item(
     """The shown proposal, as it waits at the person's own desk, where it is decided."""
     async with context.here.deciding() as desk:
         own = desk.inbox.find(item.proposer, item.id)
-        if own is None or digest_of(own) != digest_of(item):
+        if own is None or whole_call(own) != whole_call(item):
             raise AlreadyDecided(item.id, "not waiting")
         yield desk.inbox, own
 

@@ -13,7 +13,7 @@ from meup_agent.gateway.admission import NOT_FOUND
 from meup_agent.gateway.console.context import PageContext
 from meup_agent.gateway.console.folding import fold_rows
 from meup_agent.gateway.console.guard import Denied
-from meup_agent.gateway.console.rendering import KEY_CHARS, key_of, pretty
+from meup_agent.gateway.console.rendering import KEY_CHARS, json_lines, key_of, lines
 from meup_agent.gateway.console.threads import ThreadIndex, learn_before
 from meup_agent.gateway.console.timeline import OTHERS, PAGE_ROWS, SpaceFeed, TimelineRow
 from meup_agent.gateway.edge.http.context import read_journal
@@ -167,9 +167,9 @@ async def show_envelope(context: PageContext) -> Response:
     await learn_before(host, threads, list(page))
     proposer, proposal, _ = threads.of(envelope)
     try:
-        text = pretty(json.loads(envelope.raw_payload))
+        text = json_lines(json.loads(envelope.raw_payload))
     except (ValueError, RecursionError):
-        text = repr(envelope.raw_payload[:2_000])
+        text = lines(repr(envelope.raw_payload[:2_000]))
     return context.page(
         "envelope.html",
         entry=entry,

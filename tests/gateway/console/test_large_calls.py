@@ -1,0 +1,138 @@
+"""Large calls and forms: of each a page does a bounded amount of work, and others are served."""
+
+import json
+from typing import Any
+
+import pytest
+from markupsafe import Markup
+
+from meup_agent.approval.call_marks import MAX_MARKED_CHARS, marked_in
+from meup_agent.gateway.auth import Identity
+from meup_agent.gateway.console.edits import MAX_EDITED_BYTES
+from meup_agent.gateway.console.guard import (
+    FORM_PIECE_BYTES,
+    OPEN_FORM_BYTES,
+    REQUESTS_BURST,
+    Denied,
+    RequestPace,
+    decode_form,
+)
+from meup_agent.gateway.console.rendering import editable, json_lines
+from meup_agent.protocol.payloads import Call
+from tests.gateway.console.conftest import Site, fields_in
+from tests.gateway.console.test_proposal_page import key_of_first
+
+pytestmark = pytest.mark.anyio
+
+FORM = "application/x-www-form-urlencoded"
+
+
+class Endless(list[Any]):
+    """A list of values without an end; one that reads it all does not return."""
+
+    def __iter__(self) -> Any:
+        while True:
+            yield 1
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def test_marks_end_where_a_call_is_long() -> None:
+    call = Call("tools/call", {"name": "write", "arguments": {"more": Endless()}})
+    assert list(marked_in(call)) == ["it is long"]
+
+
+def test_marks_of_a_call_count_names_and_values() -> None:
+    bidi = {"\u202ename": "value", "more": [{"deep": "a\u200bb"}]}
+    said = list(marked_in(Call("tools/call", {"name": "write", "arguments": bidi})))
+    assert said[0].startswith("the name of an argument has U+202E")
+    assert said[1].startswith("its arguments have U+200B")
+    assert len(said) == 2
+    names = {"n" * MAX_MARKED_CHARS: 1}
+    assert list(marked_in(Call("tools/call", {"name": "w", "arguments": names}))) == ["it is long"]
+
+
+def test_json_without_an_end_is_shown_from_its_beginning() -> None:
+    said = json_lines({"a": Endless()})
+    assert said.startswith(Markup("{\n  &#34;a&#34;: [\n    1,\n    1,"))
+    assert said.endswith(Markup('<span class="cut">… and more than a page can show</span>'))
+
+
+def test_text_to_edit_has_what_is_hidden_as_escapes() -> None:
+    value = {"path": "a\u202eb\u200bс\U000e0041", "text": 'é"\n'}
+    said = editable(value)
+    assert json.loads(said) == value
+    assert "\\u202e" in said
+    assert "\\u200b" in said
+    assert "\\udb40\\udc41" in said
+    assert "é" in said
+
+
+async def test_form_is_decoded_piece_by_piece_as_it_would_be_whole() -> None:
+    text = "é+&=%" * FORM_PIECE_BYTES
+    sent = text.replace("%", "%25").replace("+", "%2B").replace("&", "%26").replace("=", "%3d")
+    sent = sent.replace("é", "%C3%a9")
+    for shift in range(3):
+        body = f"{'x' * shift}=a+b&&more={'x' * shift}{sent}".encode()
+        fields = await decode_form(body)
+        assert fields == {"x" * shift: "a b", "more": "x" * shift + text}
+
+
+@pytest.mark.parametrize("body", [b"a=%ff", b"a=\xff", b"&" * 200])
+async def test_form_that_is_none_is_refused(body: bytes) -> None:
+    with pytest.raises(Denied):
+        await decode_form(body)
+
+
+async def test_stranger_is_read_no_further_than_a_token_goes(site: Site) -> None:
+    browser = await site.browser()
+    headers = {"Origin": browser.origin, "Content-Type": FORM}
+    large = b"token=" + b"%41" * (OPEN_FORM_BYTES // 3)
+    for path, status in (("/sign-in", 413), ("/link", 413), ("/inbox/0/approve", 303)):
+        answer = await browser.client.post(f"/console{path}", content=large, headers=headers)
+        assert answer.status_code == status
+
+
+async def test_large_forms_count_as_many_requests(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = await site.browser("boss")
+    fields = await browser.fields("/health", "/sign-out")
+    amounts: list[int] = []
+
+    async def wait(_: RequestPace, __: Identity, amount: int = 1) -> None:
+        amounts.append(amount)
+
+    monkeypatch.setattr(RequestPace, "wait", wait)
+    pad = "x" * (3 * FORM_PIECE_BYTES)
+    answer = await browser.post("/participants/kick", {**fields, "csrf": "wrong", "pad": pad})
+    assert answer.status_code == 403
+    assert amounts == [1, 3]
+
+
+async def test_request_that_counts_as_many_waits_for_as_many() -> None:
+    pace, identity = RequestPace(), Identity("demo", "you")
+    await pace.wait(identity, REQUESTS_BURST)
+    with pytest.raises(Denied, match="too fast"):
+        await pace.wait(identity, REQUESTS_BURST)
+
+
+async def test_large_call_is_shown_and_decided_and_not_edited(site: Site) -> None:
+    await site.tools()
+    given = {"path": "a.md", "text": "é" * MAX_EDITED_BYTES}
+    proposal = await site.propose(await site.join("proposer"), given)
+    browser = await site.browser("you")
+    key = await key_of_first(browser)
+    page = (await browser.get(f"/inbox/{key}")).text
+    assert "It is too large to be edited here" in page
+    assert "it is long" in page
+    assert len(page) < 4 * MAX_EDITED_BYTES
+    fields = fields_in(page, f"/inbox/{key}/approve")
+    refused = await browser.post(f"/inbox/{key}/edit", {**fields, "arguments": "{}"})
+    assert refused.status_code == 400
+    assert "a page takes 131,072 characters" in refused.text
+    answer = await browser.post(f"/inbox/{key}/approve", {**fields, "word": "approve"})
+    assert answer.status_code == 303
+    await proposal.outcome()
+    assert site.ran == [given]
