@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ import anyio
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
+from websockets.frames import Frame, Opcode
 
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.limits import GatewayLimits
@@ -62,6 +63,14 @@ async def close_code(client: ClientConnection) -> int | None:
                 await client.recv()
         await client.wait_closed()
     return client.close_code
+
+
+def send_at_once(client: ClientConnection, messages: Iterable[str | bytes]) -> None:
+    """Send messages in one write: they come at once, however busy the machine is."""
+    frames = [
+        Frame(Opcode.TEXT, each.encode() if isinstance(each, str) else each) for each in messages
+    ]
+    client.transport.write(b"".join(each.serialize(mask=True) for each in frames))
 
 
 async def undisturbed(member: ClientConnection, name: str = "bob") -> None:

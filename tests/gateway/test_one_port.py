@@ -290,7 +290,7 @@ async def test_plain_words_at_a_tls_port_are_no_request() -> None:
 
 
 async def test_tls_at_a_plain_port_is_no_request() -> None:
-    async with running(handshake_timeout=0.2) as gateway:
+    async with running(handshake_timeout=1.0) as gateway:
         with pytest.raises((ssl.SSLError, ConnectionError)):
             async with over_tls(gateway):
                 pass

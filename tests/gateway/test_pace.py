@@ -55,24 +55,24 @@ def test_1800_withdrawals_at_once_all_arrive_in_order(kind: str) -> None:
 
 @pytest.mark.rule("3.pace.ends")
 def test_withdrawal_over_http_that_comes_too_fast_is_to_come_later(kind: str) -> None:
-    with edge(kind, withdrawals_per_second=0.25, withdrawals_burst=1) as it:
+    with edge(kind, withdrawals_per_second=0.01, withdrawals_burst=1) as it:
         withdraw = {"kind": "mcp.withdraw", "correlationId": "p", "payload": {"reason": "other"}}
         assert it.post("alice", json.dumps(withdraw).encode()).status_code == 200
         answer = it.post("alice", json.dumps(withdraw).encode())
         assert (answer.status_code, answer.json()["limit"]) == (429, "withdrawals_per_second")
-        assert answer.headers["Retry-After"] in ("3", "4")
+        assert 1 <= int(answer.headers["Retry-After"]) <= 100
         # What is no withdrawal goes through meanwhile.
         assert it.post("alice", b'{"kind": "chat", "payload": {}}').status_code == 200
 
 
 @pytest.mark.rule("3.pace.bytes")
 def test_bytes_over_http_that_come_too_fast_are_to_come_later(kind: str) -> None:
-    with edge(kind, bytes_per_second=1_000, bytes_burst=10_000) as it:
+    with edge(kind, bytes_per_second=100, bytes_burst=10_000) as it:
         large = json.dumps({"kind": "chat", "payload": {"x": "x" * 8_000}}).encode()
         assert it.post("alice", large).status_code == 200
         answer = it.post("alice", large)
         assert (answer.status_code, answer.json()["limit"]) == (429, "bytes_per_second")
-        assert 1 <= int(answer.headers["Retry-After"]) <= 7
+        assert 1 <= int(answer.headers["Retry-After"]) <= 70
 
 
 @pytest.mark.anyio

@@ -21,6 +21,7 @@ from tests.gateway.dialing import (
     join_frame,
     pair,
     read,
+    send_at_once,
     undisturbed,
 )
 from tests.gateway.own_loop import anyio_backend as anyio_backend
@@ -58,8 +59,7 @@ def errors(said: list[dict[str, Any]]) -> list[dict[str, Any]]:
 async def test_what_comes_too_fast_is_read_later_and_its_sender_is_told_once() -> None:
     async with limited(messages_per_second=400, messages_burst=20) as gateway:
         async with pair(gateway) as (alice, bob):
-            for number in range(100):
-                await alice.send(envelope("alice", id=f"e{number}"))
+            send_at_once(alice, (envelope("alice", id=f"e{number}") for number in range(100)))
             heard = await read(bob, 100)
             assert [each["id"] for each in heard] == [f"e{number}" for number in range(100)]
             own = await read(alice, 101)
@@ -98,8 +98,7 @@ async def test_who_speaks_too_fast_is_not_read_meanwhile() -> None:
 async def test_a_new_connection_of_who_spoke_too_fast_is_no_way_around_it() -> None:
     async with limited(messages_per_second=1, messages_burst=2) as gateway:
         async with dial(gateway, "alice") as alice:
-            for _ in range(3):
-                await alice.send(envelope("alice"))
+            send_at_once(alice, [envelope("alice")] * 3)
             assert len(errors(await read(alice, 6))) == 1
         async with dial(gateway, "alice") as alice:
             await read(alice, 2)
@@ -112,8 +111,7 @@ async def test_a_new_connection_of_who_spoke_too_fast_is_no_way_around_it() -> N
 async def test_who_is_slowed_is_closed_like_everybody_when_the_gateway_stops() -> None:
     gateway = limited(messages_per_second=1, messages_burst=1, stop_timeout=60)
     async with gateway, dial(gateway, "alice") as alice:
-        for _ in range(3):
-            await alice.send(envelope("alice"))
+        send_at_once(alice, [envelope("alice")] * 3)
         await read(alice, 4)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(gateway.restart)
@@ -126,9 +124,15 @@ async def test_withdrawals_that_come_too_fast_are_read_later_and_their_sender_is
 ):
     async with limited(withdrawals_per_second=200, withdrawals_burst=2) as gateway:
         async with pair(gateway) as (alice, bob):
-            for number in range(40):
-                withdraw = {"kind": "mcp.withdraw", "correlationId": f"p{number}"}
-                await alice.send(envelope("alice", id=f"w{number}", **withdraw))
+            withdraw = {"kind": "mcp.withdraw"}
+            numbers = range(40)
+            send_at_once(
+                alice,
+                [
+                    envelope("alice", id=f"w{each}", correlationId=f"p{each}", **withdraw)
+                    for each in numbers
+                ],
+            )
             heard = await read(bob, 40)
             assert [each["id"] for each in heard] == [f"w{number}" for number in range(40)]
             (told,) = errors(await read(alice, 41))
@@ -141,8 +145,10 @@ async def test_withdrawals_that_come_too_fast_are_read_later_and_their_sender_is
 async def test_bytes_that_come_too_fast_are_read_later() -> None:
     async with limited(bytes_per_second=400_000, bytes_burst=20_000) as gateway:
         async with pair(gateway) as (alice, bob):
-            for number in range(20):
-                await alice.send(envelope("alice", id=f"e{number}", payload={"x": "x" * 5_000}))
+            large = {"x": "x" * 5_000}
+            send_at_once(
+                alice, [envelope("alice", id=f"e{each}", payload=large) for each in range(20)]
+            )
             heard = await read(bob, 20)
             assert [each["id"] for each in heard] == [f"e{number}" for number in range(20)]
             (told,) = errors(await read(alice, 21))
@@ -346,8 +352,7 @@ async def test_slowed_member_over_tls_gets_everything_through() -> None:
     config = with_tls(messages_per_second=400, messages_burst=5)
     async with Gateway(config=config) as gateway, dial(gateway, "alice", ssl=trust) as alice:
         await read(alice, 2)
-        for number in range(40):
-            await alice.send(envelope("alice", id=f"e{number}"))
+        send_at_once(alice, [envelope("alice", id=f"e{number}") for number in range(40)])
         said = await read(alice, 41)
         assert len(errors(said)) == 1
         ids = [each["id"] for each in said if each["kind"] == "chat"]

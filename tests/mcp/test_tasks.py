@@ -24,6 +24,7 @@ from tests.mcp.task_stage import (
     text,
     until,
 )
+from tests.patience import PATIENCE
 
 pytestmark = [
     pytest.mark.anyio,
@@ -32,7 +33,7 @@ pytestmark = [
 
 
 async def test_a_quick_call_is_answered_with_its_result() -> None:
-    async with connected(Tools(grace=5).server) as client:
+    async with connected(Tools(grace=PATIENCE).server) as client:
         assert text(await client.call_tool("quick")) == "quick"
 
 
@@ -129,7 +130,7 @@ async def test_a_caller_that_gives_up_cancels_its_task() -> None:
 
 
 async def test_a_call_that_is_given_up_within_the_grace_leaves_no_task() -> None:
-    tools = Tools(grace=60, limit=1)
+    tools = Tools(grace=PATIENCE, limit=1)
     async with connected(tools.server) as client:
         async with anyio.create_task_group() as group:
             group.start_soon(client.call_tool, "slow", {"outcome": "done"})
@@ -189,7 +190,7 @@ async def test_a_tool_that_forbids_tasks_is_waited_for() -> None:
 
 
 async def test_a_question_of_a_handler_is_an_input_request() -> None:
-    async with connected(Tools(grace=60).server) as client:
+    async with connected(Tools(grace=PATIENCE).server) as client:
         created = await call(client, "ask")
         asked = await until(client, created.task_id, "input_required")
         (key,) = asked["inputRequests"]
@@ -228,7 +229,7 @@ async def test_a_task_asks_a_bounded_number_of_questions() -> None:
 
 
 async def test_a_question_before_there_is_a_task_is_answered_by_the_next_call() -> None:
-    async with connected(Tools(grace=60).server) as client:
+    async with connected(Tools(grace=PATIENCE).server) as client:
         first = await client.session.call_tool(
             "ask_by_result", {}, allow_input_required=True, allow_claimed=True
         )

@@ -38,7 +38,7 @@ from meup_agent.protocol.outcomes import value_of
 from meup_agent.transport.base import ABNORMAL
 from meup_agent.types import ProposalRecord
 
-SCENE_SECONDS: Final = 10.0  # longer than any scene takes; one that hangs has failed
+SCENE_SECONDS: Final = 60.0  # longer than any scene takes; one that hangs has failed
 
 WRITING: Final = ("write_file", "reindex")
 """The tools that the five stories are about; the others only look."""
