@@ -251,12 +251,19 @@ class Bridge:
     async def _forward(self, request: Request, ctx: Context) -> JsonObject:
         """Send a request on to the server, and wait for its result."""
         await self._connection.wait_ready()
+        if request.method == "tools/call":
+            await self._tools.wait_current()
         self._check(request)
         call = RunningCall(self.name, request, ctx, self._on_ask)
         on_progress = self._progress(ctx) if _wants_progress(request) else None
 
+        def check() -> None:
+            if request.method == "tools/call":
+                self._tools.check_approved(request.params.get("name"))
+
         async def send(params: JsonObject) -> JsonObject:
-            return await self._connection.request(request.method, params, on_progress)
+            check()  # a call that its server asks about is sent more than once
+            return await self._connection.request(request.method, params, on_progress, check)
 
         self._calls.add(call)
         try:
@@ -289,8 +296,6 @@ class Bridge:
                 f"the MCP server {self.name!r} works on {MAX_CALLS} requests; try again later",
                 {"reason": "busy"},
             )
-        if request.method == "tools/call":
-            self._tools.check_approved(request.params.get("name"))
 
     def _progress(self, ctx: Context) -> Any:
         async def report(done: float, total: float | None, message: str | None) -> None:
@@ -368,6 +373,8 @@ class Bridge:
             uri = notification.params.uri
             known = len(uri) <= MAX_URI_CHARS and self._subscriptions.watchers(uri)
             changed = uri if known else None
+        if changed == TOOLS_CHANGED:
+            self._tools.note_changed()
         if changed is not None and len(self._changed) < MAX_CHANGES:
             self._changed.add(changed)
             self._news.set()
@@ -420,6 +427,10 @@ class Bridge:
                     await self._tools.take(await self._tools.fetch())
                 except MeupError as error:
                     log.info("%s: its tools could not be listed: %s", self.name, error)
+                    if self._tools.is_pinned:
+                        # Until they are known, no call of them is sent.
+                        self._changed.add(TOOLS_CHANGED)
+                        self._news.set()
             elif each in LIST_CHANGED.values():
                 await self._news_sender.notify(each, {})
             else:

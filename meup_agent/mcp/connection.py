@@ -179,13 +179,13 @@ class ServerConnection:
             RequestError: There is no connection at this moment.
         """
         if self._client is None:
-            why = f"; before: {self._error.why}" if self._error is not None else ""
-            raise RequestError(
-                payloads.EXCHANGE_ERROR,
-                f"the MCP server {self.name!r} is not running; it is started again{why}",
-                {"reason": "busy"},
-            )
+            raise self._busy()
         return self._client
+
+    def _busy(self) -> RequestError:
+        why = f"; before: {self._error.why}" if self._error is not None else ""
+        said = f"the MCP server {self.name!r} is not running; it is started again{why}"
+        return RequestError(payloads.EXCHANGE_ERROR, said, {"reason": "busy"})
 
     async def wait_ready(self) -> None:
         """Wait a moment for a server that is being started again.
@@ -195,7 +195,8 @@ class ServerConnection:
         """
         with anyio.move_on_after(READY_SECONDS):
             await self._ready.wait()
-        _ = self.client
+        if not self._ready.is_set():  # its tools may be others now, and are not known yet
+            raise self._busy()
 
     @property
     def version(self) -> str:
@@ -237,9 +238,15 @@ class ServerConnection:
             raise failure
 
     async def request(
-        self, method: str, params: JsonObject, on_progress: ProgressFnT | None = None
+        self,
+        method: str,
+        params: JsonObject,
+        on_progress: ProgressFnT | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> JsonObject:
         """Send a request; the result as the server gave it. A cancelled caller cancels it there.
+
+        What it may send is checked anew where the server was started again meanwhile.
 
         Raises:
             RequestError: The server answered with an error, or with what is no such result.
@@ -253,6 +260,7 @@ class ServerConnection:
             with anyio.move_on_after(STOP_SECONDS):
                 await self._gone.wait()
             await self.wait_ready()
+            check()
             return await self._request(method, params, on_progress)
 
     async def _request(
@@ -412,12 +420,13 @@ class ServerConnection:
     async def _receive(self, message: IncomingMessage) -> None:
         if isinstance(message, Exception):
             # What is no message of MCP: old servers print to their standard output.
-            self._pace.line(f"sent what is no message: {_brief(message)}")
+            why = _first_problem(message) if isinstance(message, ValidationError) else str(message)
+            self._pace.line(f"sent what is no message: {why[:200]}")
         else:
             self._callbacks.notified(message)
 
     async def _receive_message(self, params: types.LoggingMessageNotificationParams) -> None:
-        said = params.data if isinstance(params.data, str) else _compact(params.data)
+        said = params.data if isinstance(params.data, str) else json.dumps(params.data, default=str)
         source = f"{params.logger}: " if params.logger else ""
         level = LOG_LEVELS.get(params.level, logging.INFO)
         self._pace.line(f"{source}{said}"[:MAX_ERROR_CHARS], level)
@@ -452,10 +461,8 @@ class ServerConnection:
         self, context: ClientRequestContext, method: str, read: Callable[[Any], Any]
     ) -> Any:
         try:
-            answer = await self._callbacks.asked(
-                method, self._traffic.take_asked(context.request_id)
-            )
-            return read(answer)
+            asked = self._traffic.take_asked(context.request_id)
+            return read(await self._callbacks.asked(method, asked))
         except RequestError as error:
             code = error.code if isinstance(error.code, int) else payloads.INTERNAL_ERROR
             log.info("%s asked for %s, and got an error: %s", self.name, method, error)
@@ -480,14 +487,6 @@ def _first_problem(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     return printable(f"{place}: {first['msg']}")[:MAX_ERROR_CHARS]
-
-
-def _brief(error: BaseException) -> str:
-    return _first_problem(error) if isinstance(error, ValidationError) else str(error)[:200]
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, default=str)
 
 
 def _version() -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
 import msgspec
 
 from meup_agent.errors import RequestError
 from meup_agent.mcp.tool_list import MAX_PAGES, ToolChanges, compare_tools, merge_pages
 from meup_agent.protocol import payloads
+from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from meup_agent.protocol.payloads import JsonObject
 
 log = logging.getLogger("meup_agent.mcp")
+
+CURRENT_SECONDS: Final = 5.0
+"""Wait of a call of a pinned tool for the list of a server that has told of a change."""
 
 TOOLS_CHANGED: Final = "notifications/tools/list_changed"
 
@@ -49,7 +54,17 @@ class OfferedTools:
         self._news = news
         self._warn = warn
         self._tools: list[JsonObject] | None = None
+        self._listed: frozenset[str] = frozenset()
         self._held_back: frozenset[str] = frozenset()
+        self._announced = 0  # changes that the server has told of
+        self._begun = 0  # …before the list that was asked for last
+        self._read = 0  # …before the list that is known
+        self._taken = Condition()
+
+    @property
+    def is_pinned(self) -> bool:
+        """True if only tools that were approved are called."""
+        return self._pin is not None
 
     @property
     def are_known(self) -> bool:
@@ -61,22 +76,58 @@ class OfferedTools:
         # Known from the start: the space is joined after the first list.
         return [tool for tool in self._tools or [] if tool["name"] not in self._held_back]
 
+    def note_changed(self) -> None:
+        """Note that the server has told of a change, before which no pinned tool is called."""
+        self._announced += 1
+
+    async def wait_current(self) -> None:
+        """Wait until all that the server has told of pinned tools is read.
+
+        Raises:
+            RequestError: It took too long.
+        """
+        announced = self._announced
+        if self._pin is None or self._read >= announced:
+            return
+        with anyio.move_on_after(CURRENT_SECONDS):
+            while self._read < announced:
+                await self._taken.wait()
+        if self._read < announced:
+            raise RequestError(
+                payloads.EXCHANGE_ERROR,
+                f"the tools of the MCP server {self._name!r} have changed, and it does not list"
+                " them; try again later",
+                {"reason": "busy"},
+            )
+
     def check_approved(self, tool: object) -> None:
-        """Refuse a tool that is held back.
+        """Refuse a tool that is held back, or that a server with pinned tools does not list.
 
         Raises:
             RequestError: It says where it was approved otherwise.
         """
-        if isinstance(tool, str) and tool in self._held_back and self._pin is not None:
-            raise RequestError(
-                payloads.EXCHANGE_ERROR,
-                f"the tool {tool[:64]!r} is not the one that was approved in"
-                f" {self._pin.path.name}; the operator of the bridge can take it with --confirm",
-                {"reason": "policy"},
+        if self._pin is None:
+            return
+        name, path = tool if isinstance(tool, str) else "", self._pin.path.name
+        if name in self._held_back:
+            said = (
+                f"the tool {name[:64]!r} is not the one that was approved in {path}; the operator"
+                " of the bridge can take it with --confirm"
             )
+        elif name not in self._listed:
+            # A server may take calls of tools that it does not list, and of one that it lists
+            # no longer.
+            said = (
+                f"the MCP server {self._name!r} does not list a tool {name[:64]!r}, and only those"
+                f" that were approved in {path} are called"
+            )
+        else:
+            return
+        raise RequestError(payloads.EXCHANGE_ERROR, said, {"reason": "policy"})
 
     async def fetch(self) -> list[JsonObject]:
         """Every tool that the server lists now, without the unusable ones."""
+        self._begun = self._announced
         if self._connection.client.server_capabilities.tools is None:
             return []
         pages: list[JsonObject] = []
@@ -106,7 +157,9 @@ class OfferedTools:
         held_before = self._held_back
         if self._pin is not None:
             self._held_back = self._pin.unapproved(self._name, tools)
-        self._tools = tools
+        self._tools, self._listed = tools, frozenset(str(tool["name"]) for tool in tools)
+        self._read = self._begun
+        self._taken.notify_all()
         if self._held_back - held_before:
             names = ", ".join(repr(each[:64]) for each in sorted(self._held_back)[:20])
             log.warning(
