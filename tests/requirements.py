@@ -72,6 +72,7 @@ LIFECYCLE: Final = {
     "4.15.reconnect": "dependents outlive a lost connection",
     "4.16.one_envelope": "proposals are withdrawn together where the dialect names several",
     "4.6.gone": "the wait ends when all who were asked have been absent for 30 s",
+    "4.6.unattended": "a fulfiller that was never present, as over HTTP, is not waited for as gone",
     "4.6.from_our_welcome": "absence is counted anew from our own welcome",
     "4.6.replays": "open proposals follow the welcome of a newcomer that may decide, bounded",
     "4.6.replays.handled": "what is pending of them starts a handler, once",

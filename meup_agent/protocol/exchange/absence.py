@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from meup_agent.protocol.callers import find_missing
 from meup_agent.protocol.exchange.outbound_exchange import (
     OutboundExchange,
@@ -28,9 +30,11 @@ class AbsenceWatch:
             return None
         awaited = self._awaited(exchange)
         waits = exchange.wait in (Wait.DEADLINE, Wait.LATER)
-        if awaited or exchange.proposal is None or waits:
+        record = exchange.proposal
+        in_progress = record is not None and record.in_progress_by is not None
+        if awaited or record is None or waits or in_progress:
             return self._context.absent_for_good(awaited, now)
-        if self._has_able_participant(exchange.proposal):
+        if self._has_able_participant(record):
             exchange.unanswerable_since = None
             return None
         if exchange.unanswerable_since is None:
@@ -47,10 +51,15 @@ class AbsenceWatch:
         )
 
     def _awaited(self, exchange: OutboundExchange) -> tuple[str, ...]:
-        """The participants that could answer; of a proposal in progress, its fulfillers."""
+        """The participants that could answer; of a proposal in progress, its fulfillers.
+
+        A fulfiller that asks over HTTP is not present at all: its executors stand in for it.
+        """
         record = exchange.proposal
         if record is not None and record.in_progress_by is not None:
-            return tuple(dict.fromkeys(item.by for item in record.fulfillments if item.live))
+            live = [item for item in record.fulfillments if item.live]
+            stays = ((item.executors if item.unattended else (item.by,)) for item in live)
+            return tuple(dict.fromkeys(chain.from_iterable(stays)))
         if record is not None and exchange.wait is Wait.ALL:
             return undecided_addressees(exchange, record)
         return exchange.draft.to

@@ -87,7 +87,9 @@ class HandlerScheduler:
         while key in self._open:
             key = key._replace(again=key.again + 1)
         work = Work(role, envelope, call=call, handler=handler)
-        return InboundExchange(key, work, call, self._context.me in envelope.to)
+        unattended = envelope.sender not in self._context.roster
+        addressed = self._context.me in envelope.to
+        return InboundExchange(key, work, call, addressed, unattended=unattended)
 
     def notify(
         self,
@@ -281,9 +283,9 @@ class HandlerScheduler:
             self._apply(exchange, InboundEvent.LOST, now)
 
     def welcomed(self, now: float) -> None:
-        """Begin the grace of what was begun by participants that the welcome does not list."""
+        """Begin the grace of what was begun by participants that the welcome no longer lists."""
         for exchange in self._begun_by_others():
-            if exchange.key.sender not in self._context.roster:
+            if not exchange.unattended and exchange.key.sender not in self._context.roster:
                 self._sender_left(exchange, now)
 
     def look(self, key: Key, now: float) -> None:

@@ -73,7 +73,11 @@ class InboundRequests(TablePart):
         if not self._context.roster.guarantees.identity_checked:
             # Ours takes no request after the deadline: what it took was in time.
             self._context.expire_now(record, now)
-        fulfillment = FulfillingRequest(envelope.replace(), executors_of(record, envelope))
+        fulfillment = FulfillingRequest(
+            envelope.replace(),
+            executors_of(record, envelope),
+            unattended=envelope.sender not in self._context.roster,
+        )
         return store.requested(record, fulfillment, now)
 
     def _is_for_us(self, envelope: Envelope, record: ProposalEntry | None) -> bool:

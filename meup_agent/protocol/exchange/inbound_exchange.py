@@ -58,6 +58,7 @@ class InboundExchange(msgspec.Struct):
     withdrawal: Cause | None = None  # the cause of its proposal's withdrawal while its handler ran
     expired: bool = False  # its proposal expired while its handler ran
     sender_left_at: float | None = None  # the time since which its sender has been away
+    unattended: bool = False  # its sender was not present as it came, as over HTTP
     outlasts_sender: bool = False  # its handler goes on although its sender has left
     answer_id: str | None = None  # the id of our response, once there is one
     rejected: bool = False  # we have rejected the proposal

@@ -84,6 +84,7 @@ class FulfillingRequest(msgspec.Struct):
     taken_up: bool = False  # we, as the executor, have taken it up
     running: bool = False  # a handler of ours is queued or runs for it
     carried_out: bool = False  # we, as the executor, have answered it
+    unattended: bool = False  # its sender was not present, as over HTTP
     early: bool = False  # it came before the proposal, and is not entered with any
     refused_by: tuple[str, ...] = ()  # those of its executors that refused it
 

@@ -101,6 +101,24 @@ def test_of_a_proposal_in_progress_the_fulfiller_must_stay(me: Peer) -> None:
     assert withdraw.to == ("alice", "bob")
 
 
+@pytest.mark.rule("4.6.unattended")
+@pytest.mark.parametrize("was_here", [False, True])
+@pytest.mark.parametrize("wait", [Wait.ADDRESSED, Wait.LATER])
+def test_of_a_fulfiller_over_http_the_executor_must_stay(
+    me: Peer, wait: Wait, was_here: bool
+) -> None:
+    fulfiller = "bob" if was_here else "carol"
+    me.left("bob")
+    me.passes(100)
+    key = me.begins_proposal(to=(), deadline=None, wait=wait)
+    me.request(fulfiller, "b1", to=("tool",), fulfills=key.id)
+    me.passes(100)
+    assert me.is_waiting(key)
+    me.left("tool")
+    me.passes(30)
+    assert me.ending(key) == Gone(key.id, ("tool",))
+
+
 @pytest.mark.rule("4.6.gone")
 def test_absence_is_not_counted_while_we_are_not_connected(me: Peer) -> None:
     key = me.begins_request(to=("alice",), deadline=None)

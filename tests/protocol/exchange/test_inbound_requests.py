@@ -177,6 +177,14 @@ def test_running_connection_lost_keeps_it_and_the_result_is_sent(me: Peer) -> No
     assert len(said(me.returns(key), "mcp/response")) == 1
 
 
+@pytest.mark.rule("4.6.unattended")
+def test_after_the_welcome_a_sender_who_was_never_there_has_not_left(me: Peer) -> None:
+    me.request("carol", "c1")
+    me.loses_connection()
+    me.welcomed("alice")
+    assert list(cancelled(me.passes(100))) == []
+
+
 @pytest.mark.rule("5.request.running.connection_lost")
 def test_after_the_welcome_a_sender_who_is_not_there_has_left(me: Peer) -> None:
     key = running(me)
