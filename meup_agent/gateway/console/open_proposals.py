@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 from meup_agent.gateway.edge.http.context import read_journal
 from meup_agent.gateway.edge.http.space_views import FOLD_PAGE
 from meup_agent.protocol import kinds
+from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.protocol.resume import ReplayMark
+from meup_agent.reasons import read_reason
 
 if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
@@ -54,9 +56,18 @@ class OpenProposals:
             entries = await read_journal(host, after=after, until=until, limit=FOLD_PAGE)
             for entry in entries:
                 if entry.envelope.kind == kinds.MCP_REJECT:
-                    for name in entry.envelope.correlation:
-                        self._rejections.setdefault(name, []).append(entry.envelope)
+                    self._note_rejection(entry.envelope)
             after = entries[-1].seq if entries else until
+
+    def _note_rejection(self, reject: Envelope) -> None:
+        named = [name for name in reject.correlation if name in self._items]
+        # Nothing else of it counts, and its sender chose how long it is.
+        reason = {"reason": read_reason(reject.payload_object.get("reason"))}
+        for name in named:
+            kept = draft(
+                reject.kind, reason, id=reject.id, sender=reject.sender, correlation=(name,)
+            )
+            self._rejections.setdefault(name, []).append(kept)
 
     # --- as an inbox reads them ---
 

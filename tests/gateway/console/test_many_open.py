@@ -1,0 +1,86 @@
+"""Pages of an inbox of many: the first one at once, and what it lacks as soon as it is read."""
+
+import re
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from meup_agent.protocol.outcomes import Rejection
+from tests.gateway.console.conftest import Browser, Site
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def _one_is_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("MAX_AWAITED", 0), ("MAX_UNFOLDED", 0), ("SCREEN_SECONDS", 0.0)):
+        monkeypatch.setattr(f"meup_agent.gateway.console.desk.{name}", value)
+    monkeypatch.setattr("meup_agent.approval.inbox_backlog.MAX_AT_FIRST", 1)
+    monkeypatch.setattr("meup_agent.approval.inbox_backlog.SCREEN_SECONDS", 0.0)
+
+
+async def until_shown(browser: Browser, *words: str, rows: int = 1) -> str:
+    """The inbox, as soon as some words are in it, and so many rows in its queue."""
+    while True:
+        page = (await browser.get("/inbox")).text
+        if all(each in page for each in words) and page.count('id="q-') == rows:
+            return page
+        await anyio.lowlevel.checkpoint()
+
+
+def waiting(page: str) -> int:
+    found = re.search(r'id="count">(\d+)<', page)
+    assert found is not None
+    return int(found[1])
+
+
+async def test_record_and_similar_call_come_to_the_first_screen(site: Site) -> None:
+    await site.tools()
+    proposer = await site.join("proposer")
+    before = await site.propose(proposer, {"path": "a.md", "text": "then"}, to="other")
+    other = await site.browser("other")
+    key = (await until_shown(other, "write_file")).partition('data-key="')[2][:24]
+    await other.submit("/inbox", f"/inbox/{key}/reject", reason="unsafe")
+    assert isinstance(await before.outcome(), Rejection)
+    for number in range(3):
+        await site.propose(proposer, {"path": "a.md", "text": f"now{number}"})
+    you = await site.browser("you")
+    # At once: what waits is counted whether it is listed or not.
+    first = (await you.get("/inbox")).text
+    assert waiting(first) == 3
+    assert "write_file" in first
+    page = await until_shown(you, "Its only one so far was rejected.", rows=3)
+    assert "<code>then</code>" in page
+    assert waiting(page) == 3
+
+
+async def test_own_proposals_of_the_one_whose_session_all_follow_wait_for_the_others(
+    site: Site,
+) -> None:
+    await site.tools()
+    for who in ("boss", "reviewer"):
+        await site.propose(await site.join(who), {"path": f"by-{who}.md"})
+    boss, reviewer = await site.browser("boss"), await site.browser("reviewer")
+    looker = await site.browser("looker")
+    # A desk of its own each, and behind them the one that they share, by the session of the first.
+    assert "by-boss.md" not in await until_shown(boss, "by-reviewer.md")
+    assert "by-reviewer.md" not in await until_shown(reviewer, "by-boss.md")
+    everyone = await site.browser("you")
+    await until_shown(everyone, rows=2)
+    assert "Nothing waits" in (await looker.get("/inbox")).text
+
+
+async def test_each_of_many_is_decided_as_it_was_shown(site: Site) -> None:
+    await site.tools()
+    proposer = await site.join("proposer")
+    proposals = [await site.propose(proposer, {"path": f"{n}.md"}) for n in range(3)]
+    you = await site.browser("you")
+    for left in (2, 1, 0):
+        page = await until_shown(you, "write_file", rows=left + 1)
+        key = page.partition('data-key="')[2][:24]
+        answer = await you.submit(f"/inbox/{key}", f"/inbox/{key}/approve", word="approve")
+        assert answer.status_code == 303
+    assert {each["path"] for each in site.ran} == {"0.md", "1.md", "2.md"}
+    for each in proposals:
+        assert await each.result() == "written"

@@ -1,0 +1,304 @@
+"""A desk over what a space knows of its open proposals: the first screen, and then the rest."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+
+from meup_agent import Agent, Reason, Space
+from meup_agent.approval import Inbox, InboxItem, InboxRenewed, ItemArrived, Verb
+from meup_agent.approval.inbox_backlog import InboxBacklog
+from meup_agent.approval.reviewer import Reviewer
+from meup_agent.client.proposal_handle import ProposalHandle
+from meup_agent.gateway.auth import Identity
+from meup_agent.gateway.console.desk import Desk, DeskOpener
+from meup_agent.gateway.console.open_proposals import OpenProposals
+from meup_agent.gateway.member import WriteBatcher
+from meup_agent.protocol.lifecycle import ProposalState
+from tests.interaction.cast import calculator
+from tests.interaction.people import PATIENCE, InMemory, gathered, until
+
+pytestmark = pytest.mark.anyio
+
+NEVER = 1e9
+"""Seconds until the turns of what is not on the first screen, where a test is about that."""
+
+
+POLICY = """
+rules:
+  - quorum: {tool: add, arguments: {a: 3}, of: 2, among: [second, deep], name: two}
+"""
+
+
+@pytest.fixture(autouse=True)
+def turns(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """One proposal is many here, and a screen shows one."""
+    monkeypatch.setattr("meup_agent.gateway.console.desk.MAX_AWAITED", 0)
+    monkeypatch.setattr("meup_agent.gateway.console.desk.MAX_UNFOLDED", 0)
+    monkeypatch.setattr("meup_agent.approval.inbox_backlog.MAX_AT_FIRST", 1)
+    begin_turns_after(monkeypatch, 0.0)
+    return monkeypatch
+
+
+def begin_turns_after(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    for module in ("approval.inbox_backlog", "gateway.console.desk"):
+        monkeypatch.setattr(f"meup_agent.{module}.SCREEN_SECONDS", seconds)
+
+
+class Hall:
+    """A space in memory, with a proposer and the desks of people."""
+
+    def __init__(self, meeting: InMemory, proposer: Space, stack: AsyncExitStack) -> None:
+        self.meeting = meeting
+        self.proposer = proposer
+        self._stack = stack
+        self._opener = DeskOpener(meeting.space._runtime)
+
+    def desk(self, name: str) -> AbstractAsyncContextManager[Desk]:
+        return self._opener.open(Identity("demo", name))
+
+    async def inbox(self, name: str = "second") -> Inbox:
+        """The inbox of a person, until the test ends."""
+        return (await self._stack.enter_async_context(self.desk(name))).inbox
+
+    async def propose(
+        self, a: int, ttl: float | None = 600, *, to: str = "", tool: str = "add"
+    ) -> ProposalHandle:
+        """Propose until the test ends; what is proposed is open then for all."""
+        call = {"a": a, "b": 1} if tool == "add" else {"version": a}
+        proposal = self.proposer.propose("tools", tool, call, ttl=ttl, to=to or ())
+        handle = await self._stack.enter_async_context(proposal)
+        host = self.meeting.space._runtime.spaces["demo"]
+        await until(lambda: any(each.envelope.id == handle.id for each in host.in_flight))
+        return handle
+
+
+@asynccontextmanager
+async def hall(*others: Agent | str) -> AsyncGenerator[Hall]:
+    meeting = InMemory()
+    # Desks are written to as members over sockets are.
+    meeting.space._runtime.batcher = WriteBatcher(asyncio.get_running_loop())
+    async with gathered(meeting, calculator(), "proposer", *others) as (_, proposer, *_):
+        async with AsyncExitStack() as stack:
+            yield Hall(meeting, proposer, stack)
+
+
+def numbers(inbox: Inbox) -> list[int]:
+    return [item.arguments["a"] for item in inbox.items]
+
+
+async def found(inbox: Inbox, handle: ProposalHandle) -> InboxItem:
+    """A proposal of an inbox that shows one proposal."""
+    await until(lambda: inbox.find("proposer", handle.id) is not None)
+    item = inbox.find("proposer", handle.id)
+    assert item is not None
+    return item
+
+
+async def test_the_most_urgent_of_ours_is_there_at_once_and_the_rest_follows() -> None:
+    async with hall() as h:
+        for a, ttl in ((1, None), (2, 60), (3, 600)):
+            await h.propose(a, ttl)
+        await h.propose(4, 30, to="mallory")
+        inbox = await h.inbox()
+        assert (numbers(inbox), inbox.unlisted) == ([2], 3)
+        changes = inbox.changes()
+        await inbox.settle(PATIENCE)
+        assert (numbers(inbox), inbox.unlisted) == ([2, 3, 1], 0)
+        told = changes.taken()
+        assert any(isinstance(each, InboxRenewed) for each in told)
+        assert not any(isinstance(each, ItemArrived) for each in told)
+        # Of what comes from now on, each is told.
+        await h.propose(5, 20)
+        await until(lambda: numbers(inbox) == [5, 2, 3, 1])
+
+
+async def test_one_that_is_decided_before_its_turn_is_not_counted_and_never_listed(
+    turns: pytest.MonkeyPatch,
+) -> None:
+    begin_turns_after(turns, NEVER)
+    async with hall() as h:
+        await h.propose(1, 60)
+        second = await h.propose(2)
+        inbox = await h.inbox()
+        assert inbox.unlisted == 1
+        await second.withdraw()
+        await until(lambda: inbox.unlisted == 0)
+        assert numbers(inbox) == [1]
+        assert inbox.find("proposer", second.id) is None
+
+
+async def test_one_that_was_decided_is_not_listed_in_its_turn() -> None:
+    async with hall() as h:
+        await h.propose(1, 60)
+        second = await h.propose(2)
+        earlier = OpenProposals(h.meeting.space._runtime.spaces["demo"])
+        key = earlier.named(second.id)
+        assert key is not None
+        await second.withdraw()
+        assert earlier.take(key) == []
+        assert earlier.named(second.id) is None
+
+
+async def test_rejection_before_its_turn_is_known(turns: pytest.MonkeyPatch) -> None:
+    begin_turns_after(turns, NEVER)
+    async with hall() as h:
+        await h.propose(1, 60)
+        second = await h.propose(2)
+        inbox, theirs = await h.inbox(), await h.inbox("reviewer")
+        await theirs.reject(await found(theirs, second), Reason.UNSAFE)
+        await until(lambda: inbox.unlisted == 0)
+        [rejection] = (await found(inbox, second)).rejections
+        assert (rejection.by, rejection.reason) == ("reviewer", Reason.UNSAFE)
+
+
+async def test_rejections_of_before_are_known(turns: pytest.MonkeyPatch) -> None:
+    begin_turns_after(turns, NEVER)
+    async with hall() as h:
+        proposals = [await h.propose(1, 60), await h.propose(2)]
+        async with h.desk("reviewer") as desk:
+            for each in proposals:
+                await desk.inbox.reject(await found(desk.inbox, each), Reason.UNSAFE, "x" * 9_999)
+        inbox = await h.inbox()
+        for each in proposals:
+            [rejection] = (await found(inbox, each)).rejections
+            assert rejection.by == "reviewer"
+        # What one has rejected does not come again.
+        again = await h.inbox("reviewer")
+        assert again.items == []
+        assert again.find("proposer", proposals[1].id) is None
+
+
+async def test_one_is_approved_before_its_turn(turns: pytest.MonkeyPatch) -> None:
+    begin_turns_after(turns, NEVER)
+    async with hall() as h:
+        await h.propose(1, 60)
+        second = await h.propose(2)
+        inbox = await h.inbox()
+        assert await inbox.approve(await found(inbox, second)) is not None
+        assert await second.result() == 3
+        assert (numbers(inbox), inbox.unlisted) == ([1], 0)
+
+
+async def test_one_in_progress_waits_again_when_its_request_is_cancelled() -> None:
+    begun = anyio.Event()
+    deep = Agent("deep")
+
+    @deep.tool
+    async def dig() -> None:
+        begun.set()
+        await anyio.sleep_forever()
+
+    approval = anyio.CancelScope()
+
+    async def approve(inbox: Inbox) -> None:
+        await until(lambda: len(inbox) == 1)
+        with approval:
+            await inbox.approve(inbox.items[0])
+
+    async with (
+        hall(deep) as h,
+        h.proposer.propose("deep", "dig", ttl=60),
+        h.desk("reviewer") as theirs,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(approve, theirs.inbox)
+        await begun.wait()
+        async with h.desk("second") as mine:
+            assert mine.inbox.items == []
+            approval.cancel()
+            await until(lambda: len(mine.inbox) == 1)
+
+
+async def test_deadline_is_the_one_that_was_renewed() -> None:
+    async with hall() as h:
+        first = await h.propose(1, 60)
+        await first.renew(6_000)
+        inbox = await h.inbox()
+        [item] = inbox.items
+        assert item.seconds_left is not None
+        assert item.seconds_left > 600
+
+
+async def test_what_the_space_does_not_keep_comes_of_the_journal(
+    turns: pytest.MonkeyPatch,
+) -> None:
+    turns.setattr("meup_agent.protocol.space.inflight.MAX_OPEN_BYTES", 0)
+    async with hall() as h:
+        for a in range(3):
+            await h.propose(a, 60 + a)
+        withdrawn = await h.propose(3, 30)
+        inbox = await h.inbox()
+        assert inbox.items == []
+        await withdrawn.withdraw()
+        await until(lambda: numbers(inbox) == [0, 1, 2])
+
+
+async def test_decided_proposals_are_read_afterwards() -> None:
+    async with hall() as h:
+        before = await h.propose(1)
+        async with h.desk("second") as desk:
+            await desk.inbox.approve(await found(desk.inbox, before))
+        await h.propose(2)
+        inbox = await h.inbox()
+        changes = inbox.changes()
+        [item] = inbox.items
+        assert item.similar is None
+        while item.similar is None:
+            assert isinstance(await anext(changes), InboxRenewed)
+        assert item.similar.past.id == before.id
+        assert item.record.counts == {ProposalState.FULFILLED: 1}
+
+
+async def test_votes_count_among_many(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(POLICY)
+    async with hall() as h:
+        reviewer = Reviewer(policy)
+        await h._stack.enter_async_context(
+            reviewer.join(h.meeting.connector("reviewer"), token=h.meeting.token("reviewer"))
+        )
+        for a in range(3):
+            await h.propose(a, 60 + a)
+        third = await h.propose(3, to="reviewer")
+        mine, yours = await h.inbox(), await h.inbox("deep")
+        for inbox in (mine, yours):
+            item = await found(inbox, third)
+            await until(lambda item=item: Verb.VOTE in item.may)  # type: ignore[misc]
+            assert await inbox.approve(item) is None
+        assert await third.result() == 4
+
+
+async def test_of_two_under_one_id_the_journal_tells_which_was_first() -> None:
+    def proposal(sender: str, id: str) -> Any:
+        envelope = SimpleNamespace(sender=sender, id=id)
+        said = {"is_proposal": True, "whole": True, "number": 1, "envelope": envelope}
+        return SimpleNamespace(**said, state_at=lambda _: ProposalState.PENDING)
+
+    items = [proposal("bot", "1"), proposal("other", "1"), proposal("bot", "2")]
+    host: Any = SimpleNamespace(in_flight=items, now=lambda: 0)
+    assert [each.envelope.id for each in OpenProposals(host).waiting()] == ["2"]
+
+
+async def test_a_backlog_is_hastened_by_id() -> None:
+    listed: list[str] = []
+    backlog = InboxBacklog(lambda each: listed.append(each.envelope.id), lambda: None)
+
+    def proposal(id: str) -> Any:
+        envelope = SimpleNamespace(sender="bot", id=id, to=())
+        return SimpleNamespace(envelope=envelope, expires_at=int(id))
+
+    first = backlog.begin([proposal(str(each)) for each in range(5)], "you")
+    assert [each.envelope.id for each in first] == ["0"]
+    backlog.hasten({"3"})
+    assert len(backlog) == 4
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(backlog.run)
+        await until(lambda: not len(backlog))
+        tasks.cancel_scope.cancel()
+    assert listed == ["3", "1", "2", "4"]
