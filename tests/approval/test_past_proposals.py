@@ -145,3 +145,35 @@ def test_a_large_call_of_before_is_compared_with_nothing(length: int, compares: 
     history.note(past)
     assert (history.similar(past.call) is not None) is compares
     assert history.record("bot").counts == {DECIDED: 1}
+
+
+def test_what_was_decided_before_is_remembered_behind_what_is_known() -> None:
+    """Read late, it stands where it would have stood."""
+
+    def past(number: int, text: str, proposer: str = "bot") -> PastProposal:
+        call = Call("tools/call", {"name": "write", "arguments": {"text": text}})
+        return PastProposal(f"p{number}", proposer, call, DECIDED)
+
+    history = ProposalHistory()
+    history.note(past(3, "newest"))
+    history.note_before(
+        [past(1, "oldest"), past(2, "older"), past(3, "newest"), past(1, "", "eve")]
+    )
+    assert [each.id for each in history.record("bot").endings] == ["p3", "p2", "p1"]
+    assert [each.id for each in history.record("eve").endings] == ["p1"]
+    similar = history.similar(past(9, "").call)
+    assert similar is not None
+    assert similar.past.id == "p3"
+    # It comes once, whether it is read again or heard.
+    history.note(past(1, "oldest"))
+    assert len(history.record("bot").endings) == 3
+
+
+def test_no_more_is_remembered_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meup_agent.approval.proposal_history.MAX_PROPOSERS", 2)
+    history = ProposalHistory()
+    call = Call("tools/call", {"name": "write"})
+    history.note(PastProposal("1", "new", call, DECIDED))
+    history.note_before(PastProposal("1", name, call, DECIDED) for name in ("old", "later"))
+    known = [name for name in ("old", "later", "new") if history.record(name).endings]
+    assert known == ["later", "new"]

@@ -62,6 +62,10 @@ class Hall:
     def desk(self, name: str) -> AbstractAsyncContextManager[Desk]:
         return self._opener.open(Identity("demo", name))
 
+    async def join(self, reviewer: Reviewer) -> None:
+        connector, token = self.meeting.connector("reviewer"), self.meeting.token("reviewer")
+        await self._stack.enter_async_context(reviewer.join(connector, token=token))
+
     async def inbox(self, name: str = "second") -> Inbox:
         """The inbox of a person, until the test ends."""
         return (await self._stack.enter_async_context(self.desk(name))).inbox
@@ -248,29 +252,32 @@ async def test_decided_proposals_are_read_afterwards() -> None:
         inbox = await h.inbox()
         changes = inbox.changes()
         [item] = inbox.items
-        assert item.similar is None
-        while item.similar is None:
-            assert isinstance(await anext(changes), InboxRenewed)
-        assert item.similar.past.id == before.id
+        await until(lambda: bool(item.record.endings))
+        assert any(isinstance(each, InboxRenewed) for each in changes.taken())
+        similar = item.similar
+        assert similar is not None
+        assert similar.past.id == before.id
         assert item.record.counts == {ProposalState.FULFILLED: 1}
+
+
+async def votable(inbox: Inbox, handle: ProposalHandle) -> InboxItem:
+    """A proposal that we may vote about."""
+    item = await found(inbox, handle)
+    await until(lambda: Verb.VOTE in item.may)
+    return item
 
 
 async def test_votes_count_among_many(tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(POLICY)
     async with hall() as h:
-        reviewer = Reviewer(policy)
-        await h._stack.enter_async_context(
-            reviewer.join(h.meeting.connector("reviewer"), token=h.meeting.token("reviewer"))
-        )
+        await h.join(Reviewer(policy))
         for a in range(3):
             await h.propose(a, 60 + a)
         third = await h.propose(3, to="reviewer")
         mine, yours = await h.inbox(), await h.inbox("deep")
         for inbox in (mine, yours):
-            item = await found(inbox, third)
-            await until(lambda item=item: Verb.VOTE in item.may)  # type: ignore[misc]
-            assert await inbox.approve(item) is None
+            assert await inbox.approve(await votable(inbox, third)) is None
         assert await third.result() == 4
 
 
