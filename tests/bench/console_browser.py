@@ -112,7 +112,7 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
                         site.seed(count)
                         page = open_page(site, chromium, "you0")
                         yield Figure("first paint, 10,000, the person is not there yet",
-                                     first_paint(page), "ms")  # fmt: skip
+                                     first_paint(page), "ms", 300)  # fmt: skip
                         site.settle()
                         page.reload()
                         yield Figure("first paint, 10,000", first_paint(page), "ms", 300)

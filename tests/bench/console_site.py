@@ -28,6 +28,9 @@ from tests.bench.processes import UNBOUNDED, answer, ask, on_uvloop, process, us
 SPACE = "demo"
 MAY_PROPOSE = [{"kind": "mcp/proposal"}, {"kind": "mcp/withdraw"}, {"kind": "mcp/request"}]
 MAY_DECIDE = [{"kind": "mcp/request"}, {"kind": "mcp/reject"}, {"kind": "chat"}]
+CHIEF = "chief"
+"""One who has signed in, and may do more than the others."""
+
 OF_A_PROPOSER = 1_000
 """Open proposals that a gateway takes of one participant."""
 
@@ -54,6 +57,7 @@ def console_gateway(pipe: Connection, people: int, proposers: int) -> None:
         "caller": [{"kind": "mcp/request"}, {"kind": "chat"}, *MAY_PROPOSE],
         **{f"bot{number}": MAY_PROPOSE for number in range(proposers)},
         **{f"you{number}": MAY_DECIDE for number in range(people)},
+        CHIEF: [*MAY_DECIDE, {"kind": "mcp/withdraw"}],
     }
     # As many join at once as do after a restart.
     limits = replace(UNBOUNDED, joins_burst=100_000)
@@ -71,7 +75,7 @@ def console_gateway(pipe: Connection, people: int, proposers: int) -> None:
         async with Gateway(config=config, page=page) as it:
             tokens = {name: it.token(name) for name in everyone}
             cookies: dict[str, str] = {}
-            for name in [each for each in everyone if each.startswith("you")]:
+            for name in [each for each in everyone if each.startswith(("you", CHIEF))]:
                 identity = Identity(SPACE, name)
                 value, _ = console.sessions.open(identity, digest_of_token(tokens[name]))
                 cookies[name] = f"meup_{it.port}={value}"
