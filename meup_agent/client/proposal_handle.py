@@ -100,6 +100,11 @@ class ProposalHandle:
         return state
 
     @property
+    def has_outcome(self) -> bool:
+        """True once :meth:`outcome` waits no longer; a rejection may leave others to decide."""
+        return self.ending_in(self._session) is not None
+
+    @property
     def offered(self) -> bool:
         """True unless it waits for proposals that it depends on, and no participant has seen it."""
         return not self._session.table.is_blocked(self._key)

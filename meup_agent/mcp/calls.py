@@ -15,7 +15,15 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from meup_agent.client.proposal_handle import ttl_in
 from meup_agent.errors import MeupError, RequestError
 from meup_agent.mcp import decisions
-from meup_agent.mcp.client_calls import ASKED, STATE, ClientCall, WaitingCall, declared_only
+from meup_agent.mcp.client_calls import (
+    ASKED,
+    MAX_REQUESTS,
+    STATE,
+    ClientCall,
+    WaitingCall,
+    declared_only,
+    too_many_requests,
+)
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.capability import compile_announced
 from meup_agent.protocol.exchange import Wait
@@ -95,6 +103,8 @@ async def call_tool(
         waiting = principal.calls.resume(state)
         waiting.take_answers(payloads.as_object(params.get("inputResponses")), ctx)
         return await _wait(waiting)
+    if len(principal.calls) >= MAX_REQUESTS:
+        raise too_many_requests()
     session = principal.sessions.find(ctx)
     log_level = "debug" if session is None else session.log_level
     call = ClientCall(offer.participant, ctx, log_level, principal.start_soon)

@@ -50,6 +50,10 @@ ASKED: Final = {
 }
 """Methods that a participant may ask a client → the capability that it must have declared."""
 
+MAX_REQUESTS: Final = 256
+"""Requests of a participant's clients that wait for answers at once, and calls that run, which may
+wait for their clients in between; one more is refused. Each may be a proposal for people to see."""
+
 MAX_ASKS: Final = 64
 """Questions during one call."""
 
@@ -423,6 +427,15 @@ def _is_declared(ctx: Ctx, method: object) -> bool:
     declared = ctx.session.client_capabilities
     capability = ASKED.get(method) if isinstance(method, str) else None
     return capability is not None and getattr(declared, capability, None) is not None
+
+
+def too_many_requests() -> MCPError:
+    """The answer to a request that is one too many."""
+    return MCPError(
+        types.INVALID_REQUEST,
+        f"{MAX_REQUESTS} requests of this participant wait for their results; try again when one"
+        " of them has ended",
+    )
 
 
 def _missing_capability(method: str) -> RequestError:

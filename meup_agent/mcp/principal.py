@@ -13,7 +13,7 @@ from meup_agent.client.offer_lists import CHANGES
 from meup_agent.errors import MeupError, SessionEnded
 from meup_agent.mcp.announcements import Announcements, ClientSessions
 from meup_agent.mcp.catalog import Catalog
-from meup_agent.mcp.client_calls import ASKED, ClientCalls
+from meup_agent.mcp.client_calls import ASKED, MAX_REQUESTS, ClientCalls, too_many_requests
 from meup_agent.mcp.subscribed_resources import SubscribedResources
 from meup_agent.protocol import kinds, payloads
 from meup_agent.transport.loops import background_tasks
@@ -38,6 +38,8 @@ class _Answering:
         self._principal = principal
 
     def __enter__(self) -> None:
+        if self._principal.running >= MAX_REQUESTS:
+            raise too_many_requests()
         self._principal.running += 1
 
     def __exit__(self, *_: object) -> None:

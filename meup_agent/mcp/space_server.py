@@ -315,7 +315,9 @@ async def _ask(
 ) -> JsonObject:
     """Ask a participant, and give its answer, or its error, as it came."""
     try:
-        answer = payloads.as_object(await principal.space.request(participant, method, params))
+        with principal.answering:
+            answered = await principal.space.request(participant, method, params)
+        answer = payloads.as_object(answered)
         if answer.get("resultType") == "input_required":
             if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
                 why = (

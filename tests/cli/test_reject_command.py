@@ -1,6 +1,7 @@
 """`meup reject`: it reaches the proposer, and says no more than is known."""
 
 import json
+import signal
 import threading
 
 import pytest
@@ -25,7 +26,7 @@ def test_it_ends_the_wait_of_the_proposer(stage: Stage) -> None:
 
     async def propose(space: Space) -> None:
         with space.watch() as envelopes:
-            async with space.propose("files", "nothing", to="alice", ttl=10) as proposal:
+            async with space.propose("files", "nothing", to="alice", ttl=600) as proposal:
                 stage.tell("proposed", proposal.id)
                 found.append(await proposal.outcome())
             async for envelope in envelopes:
@@ -54,6 +55,17 @@ def test_anybody_ends_a_wait_for_the_first(stage: Stage, here: Here) -> None:
         assert propose.end() == exit_codes.REJECTED
     assert f"proposal {proposal} was rejected by 'alice': busy" in propose.err
     assert stage.wait_for("withdrawn") == proposal
+
+
+def test_rejection_that_leaves_others_to_decide_is_told(stage: Stage, here: Here) -> None:
+    words = ("propose", "files", "nothing", "--wait", "all", "--to", "reviewer", "--to", "alice")
+    with running(*words, variables=stage.variables("paula")) as propose:
+        proposal = stage.wait_for("proposed")
+        for reason in ("busy", "unsafe"):
+            assert here("reject", proposal, reason).code == 0
+        propose.until("rejected by alice: busy; others may still decide", stream="err")
+        propose.end(signal.SIGINT)
+    assert propose.err.count("others may still decide") == 1
 
 
 def test_json_says_what_is_known(here: Here) -> None:

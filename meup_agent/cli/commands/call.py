@@ -59,11 +59,13 @@ from meup_agent.protocol.outcomes import (
     raise_for,
     value_of,
 )
+from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
     from meup_agent.cli.arguments import GivenArguments
-    from meup_agent.client.proposal_handle import Ttl
+    from meup_agent.client.proposal_handle import ProposalHandle, Ttl
     from meup_agent.client.space import Space
+    from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.outcomes import Outcome
 
 LIST_SECONDS: Final = 5.0  # wait for a participant's list of tools; then the call goes unchecked
@@ -274,7 +276,9 @@ class _ToolCall:
             if missing is not None:
                 said = visible(str(missing), MAX_SENTENCE)
                 stderr.note(f"{said}; another that may can still join")
-            outcome = await proposal.outcome()
+            async with background_tasks() as tasks:
+                tasks.start_soon(_tell_rejections, session, proposal)
+                outcome = await proposal.outcome()
         if isinstance(outcome, Fulfillment):
             stderr.note(f"fulfilled by {outcome.by}")
             return outcome
@@ -307,6 +311,23 @@ class _ToolCall:
         if not self.options.accept_edits:
             raise Failure(f"{sentence}; --accept-edits takes that as success", exit_codes.EDITED)
         session.stderr.note(sentence)
+
+
+async def _tell_rejections(session: CommandSession, proposal: ProposalHandle) -> None:
+    """Tell of each participant that rejects while others may still decide."""
+    told: set[str] = set()
+
+    def is_rejection(envelope: Envelope) -> bool:
+        return envelope.kind == kinds.MCP_REJECT and proposal.id in envelope.correlation
+
+    with session.space.watch(is_rejection) as envelopes:
+        async for envelope in envelopes:
+            if proposal.has_outcome or envelope.sender in told:
+                continue
+            told.add(envelope.sender)
+            by = visible(envelope.sender, MAX_NAME)
+            reason = visible(str(envelope.payload_object.get("reason", "")), MAX_NAME)
+            session.stderr.note(f"rejected by {by}: {reason}; others may still decide")
 
 
 def _may(space: Space, owner: str, method: str, params: dict[str, Any]) -> bool:

@@ -153,7 +153,7 @@ async def _show_live(
             notify=told.arrived,
             light=light,
         )
-        told.bell = app.bell
+        told.bell, told.report = app.bell, app.report
         session.on_report = app.report
         await app.run_async()
 

@@ -32,6 +32,9 @@ MAX_COMMANDS: Final = 4
 COMMAND_SECONDS: Final = 30.0
 """Time after which a command is stopped."""
 
+MAX_COMMAND: Final = 64
+"""Characters of its name that are shown where it fails."""
+
 MAX_CALL: Final = 500
 """Characters of a call that a command is told."""
 
@@ -44,6 +47,7 @@ class Notifier(AsyncContextManagerMixin):
 
     Attributes:
         bell: Rings the terminal's bell.
+        report: Shows a sentence.
 
     Raises:
         ConfigurationError: The command cannot be read.
@@ -55,6 +59,8 @@ class Notifier(AsyncContextManagerMixin):
         except ValueError as error:
             raise ConfigurationError(f"--notify {command!r} cannot be read: {error}") from None
         self.bell: Callable[[], None] = lambda: None
+        self.report: Callable[[str], None] = lambda _: None
+        self._has_failed = False
         self._tasks: TaskGroup | None = None
         self._running = 0
 
@@ -79,8 +85,8 @@ class Notifier(AsyncContextManagerMixin):
             "MEUP_CALL": visible(format_proposed(item.call), MAX_CALL),
         }
         try:
-            with anyio.move_on_after(COMMAND_SECONDS):
-                await anyio.run_process(
+            with anyio.move_on_after(COMMAND_SECONDS) as patience:
+                done = await anyio.run_process(
                     self._command,
                     stdin=DEVNULL,
                     stdout=DEVNULL,
@@ -88,7 +94,19 @@ class Notifier(AsyncContextManagerMixin):
                     check=False,
                     env={**os.environ, **told},
                 )
-        except OSError:
-            self.bell()  # it cannot be started: better a bell than silence
+                if done.returncode:
+                    self._fail(f"exit status {done.returncode}")
+            if patience.cancelled_caught:
+                self._fail(f"it runs for more than {COMMAND_SECONDS:g} s")
+        except OSError as error:
+            self._fail((error.strerror or "unknown reason").lower())
         finally:
             self._running -= 1
+
+    def _fail(self, why: str) -> None:
+        """Ring the bell, since that is better than silence, and say so the first time."""
+        self.bell()
+        if not self._has_failed:
+            self._has_failed = True
+            name = visible(self._command[0], MAX_COMMAND)
+            self.report(f"--notify: {name} failed ({why}); the bell rings instead")

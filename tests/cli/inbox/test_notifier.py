@@ -42,6 +42,7 @@ async def notify(command: str | None, bells: list[str], *items: InboxItem) -> No
     with anyio.fail_after(PATIENCE):
         async with Notifier(command) as notifier:
             notifier.bell = lambda: bells.append("rang")
+            notifier.report = bells.append
             for each in items:
                 notifier.arrived(each)
             while notifier._running:  # noqa: ASYNC110 - no event tells of their end
@@ -82,7 +83,16 @@ async def test_a_command_is_told_in_its_environment(tmp_path: Path, bells: list[
 
 async def test_a_command_that_cannot_be_started_rings_the_bell(bells: list[str]) -> None:
     await notify("no-such-command-anywhere", bells, item())
-    assert bells == ["rang"]
+    said = "--notify: no-such-command-anywhere failed (no such file or directory)"
+    assert bells == ["rang", f"{said}; the bell rings instead"]
+
+
+async def test_a_command_that_fails_is_told_of_once(bells: list[str]) -> None:
+    command = f'{sys.executable} -IS -c "raise SystemExit(3)"'
+    await notify(command, bells, item(), item())
+    [sentence] = [each for each in bells if each != "rang"]
+    assert sentence.endswith("failed (exit status 3); the bell rings instead")
+    assert len(bells) == 3
 
 
 async def test_a_flood_starts_a_few_commands(tmp_path: Path, bells: list[str]) -> None:

@@ -1,10 +1,13 @@
 """Malicious MCP clients of a space over HTTP: each harms its own sessions alone."""
 
+from typing import Any
+
 import anyio
 import anyio.lowlevel
 import pytest
+from mcp.shared.exceptions import MCPError
 
-from meup_agent.mcp import http
+from meup_agent.mcp import calls, client_calls, http, principal
 from meup_agent.mcp.http_auth import ParticipantUser
 from tests.mcp.conftest import ANYTHING, served, staged
 from tests.mcp.server.test_cancellation import BOTH, OLD, Slow, session, space_with
@@ -81,3 +84,44 @@ async def test_a_session_of_another_participant_is_not_counted_as_mine() -> None
             for at in range(http.MAX_PARTICIPANT_SESSIONS):
                 assert ids.note(bob, f"b{at}") is None
             assert ids.note(bob, "last") == ("b0", bob)
+
+
+async def test_requests_of_a_participant_at_once_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Over all of its sessions, and of its alone; the next one finds room where one has ended."""
+    for module in (client_calls, calls, principal):
+        monkeypatch.setattr(module, "MAX_REQUESTS", 2)
+    slow = Slow()
+    uri = "memo://now"
+
+    @slow.agent.on_request("resources/list")
+    async def listed() -> dict[str, Any]:
+        return {"resources": [{"uri": uri, "name": "now"}]}
+
+    @slow.agent.on_request("resources/read")
+    async def read() -> dict[str, Any]:
+        return {"contents": [{"uri": uri, "text": "now"}]}
+
+    async with space_with(slow) as (stage, server):
+        token = stage.token("bob")
+        async with (
+            server.client(token) as one,
+            server.client(token) as two,
+            anyio.create_task_group() as tasks,
+        ):
+            for client in (one, two):
+                slow.began = anyio.Event()
+                tasks.start_soon(client.call_tool, "slow_wait", {})
+                await slow.began.wait()
+            for client in (one, two):
+                with pytest.raises(MCPError, match="2 requests of this participant wait"):
+                    await client.call_tool("slow_wait", {})
+                with pytest.raises(MCPError, match="2 requests of this participant wait"):
+                    await client.read_resource(uri)
+            async with server.client() as alice:
+                await alice.read_resource(uri)
+            tasks.cancel_scope.cancel()
+        async with server.client(token) as again:
+            await slow.ended.wait()
+            await again.read_resource(uri)
