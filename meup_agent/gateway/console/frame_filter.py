@@ -7,9 +7,10 @@ much with five hundred people signed in as with one: it is looked at once, and q
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -32,6 +33,12 @@ if TYPE_CHECKING:
 MAX_PLAIN_CALLS: Final = 10_000
 """Calls that are remembered as no inbox's business, and so their responses; of one that is
 forgotten, the response goes to all, and changes nothing."""
+
+MAX_FORMS: Final = 4
+"""Frames of one envelope that are known as such: those of inboxes and seats, in two dialects."""
+
+MAX_KINDS: Final = 256
+"""Kinds of envelopes that are remembered as talk or not; participants make up their own."""
 
 _OTHERS: Final = frozenset(
     {kinds.MCP_PROPOSAL, kinds.MCP_WITHDRAW, kinds.MCP_REJECT, kinds.MCP_RENEW, kinds.MCP_RESPONSE}
@@ -63,9 +70,10 @@ class FrameFilter:
         self._people: Counter[str] = Counter()
         self._seats: Counter[str] = Counter()
         self._plain: OrderedDict[tuple[str, str], None] = OrderedDict()  # by sender and id
-        # The one that was read last: everybody is asked about the same one.
-        self._frame = b""
+        # The one that was looked at last, and its frames: everybody is asked about the same one.
+        self._envelope: Envelope | None = None
         self._audience = Audience(None, None)
+        self._frames: deque[bytes] = deque(maxlen=MAX_FORMS)
 
     @contextmanager
     def serving(self, participant: str, *, observes: bool) -> Generator[None]:
@@ -85,35 +93,49 @@ class FrameFilter:
         """True if a seat of the console is the member of that name: it has no tools."""
         return participant in self._seats
 
-    def for_inboxes(self, frame: bytes) -> bytes | None:
-        """The frame, if it is for the inbox of anyone."""
-        return frame if self._is_for_any(self._look(frame).inboxes) else None
+    def is_for_inboxes(self, envelope: Envelope) -> bool:
+        """True if an envelope is for the inbox of anyone."""
+        # Most of what is said, and each delivery pays for it: talk that explains no proposal.
+        if not envelope.correlation and _is_talk(envelope.kind):
+            return False
+        audience = self._audience if envelope is self._envelope else self._look(envelope)
+        names = audience.inboxes
+        return names is None or (bool(names) and not self._people.keys().isdisjoint(names))
 
-    def for_seats(self, frame: bytes) -> bytes | None:
-        """The frame, if it is for the seat of anyone."""
-        return frame if self._is_for_any(self._look(frame).seats) else None
+    def is_for_seats(self, envelope: Envelope) -> bool:
+        """True if an envelope is for the seat of anyone."""
+        if _is_talk(envelope.kind):
+            return False
+        audience = self._audience if envelope is self._envelope else self._look(envelope)
+        names = audience.seats
+        return names is None or (bool(names) and not self._people.keys().isdisjoint(names))
+
+    def pack(self, frame: bytes) -> bytes:
+        """The frame, which is known as that of the envelope that was looked at last."""
+        self._frames.append(frame)
+        return frame
 
     def is_for(self, participant: str, frame: bytes, *, observes: bool) -> bool:
         """True if a frame is for the inbox, or else for the seat, of a participant."""
-        audience = self._look(frame)
+        audience = self._audience if frame in self._frames else self._read_audience(frame)
         names = audience.inboxes if observes else audience.seats
         return names is None or participant in names
 
-    def _is_for_any(self, names: frozenset[str] | None) -> bool:
-        return names is None or not self._people.keys().isdisjoint(names)
-
-    def _look(self, frame: bytes) -> Audience:
-        if frame != self._frame:
-            self._audience, self._frame = self._find_audience(frame), frame
+    def _look(self, envelope: Envelope) -> Audience:
+        self._frames.clear()
+        self._audience, self._envelope = self._find_audience(envelope), envelope
         return self._audience
 
-    def _find_audience(self, frame: bytes) -> Audience:
+    def _read_audience(self, frame: bytes) -> Audience:
+        """The audience of a frame that has waited since its envelope was looked at."""
         try:
-            envelope = decode(frame)
+            return self._find_audience(decode(frame))
         except InvalidEnvelope:
             return Audience(None, None)
+
+    def _find_audience(self, envelope: Envelope) -> Audience:
         kind = envelope.kind
-        if kind.startswith(_TALK):
+        if _is_talk(kind):
             # An explanation says what it is about.
             about = kind == kinds.CHAT and envelope.correlation
             return Audience(None if about else _NONE, _NONE)
@@ -144,6 +166,11 @@ class FrameFilter:
         self._plain[call] = None
         if len(self._plain) > MAX_PLAIN_CALLS:
             self._plain.popitem(last=False)
+
+
+@lru_cache(maxsize=MAX_KINDS)
+def _is_talk(kind: str) -> bool:
+    return kind.startswith(_TALK)
 
 
 def _cancelled_by(envelope: Envelope) -> tuple[str, str] | None:
@@ -181,8 +208,8 @@ class PersonMember(GatewayMember):
         observes: bool,
     ) -> None:
         kept = self._filter = filter_of(runtime.spaces[identity.space])
-        pack = kept.for_inboxes if observes else kept.for_seats
-        form = FrameFormat(dialect, numbered=True, pack=pack)
+        takes = kept.is_for_inboxes if observes else kept.is_for_seats
+        form = FrameFormat(dialect, numbered=True, pack=kept.pack, takes=takes)
         super().__init__(runtime, identity, form, writer, last_seen=last_seen, observes=observes)
 
     def deliver(self, packed: bytes) -> None:

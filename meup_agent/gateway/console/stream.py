@@ -112,9 +112,14 @@ class EventQueue:
 
 
 class EventQueues:
-    """The streams of one participant, or of one space."""
+    """The streams of one participant, or of one space.
 
-    def __init__(self) -> None:
+    Args:
+        changed: Called when a stream has come or gone.
+    """
+
+    def __init__(self, changed: Callable[[], None] | None = None) -> None:
+        self._changed = changed
         self._queues: dict[EventQueue, None] = {}
         self._wanted: Counter[str] = Counter()
 
@@ -140,11 +145,17 @@ class EventQueues:
         """Publish to a queue."""
         self._queues[queue] = None
         self._wanted.update(queue.topics)
+        self._tell_changed()
 
     def remove(self, queue: EventQueue) -> None:
         """Publish to a queue no longer."""
         del self._queues[queue]
         self._wanted.subtract(queue.topics)
+        self._tell_changed()
+
+    def _tell_changed(self) -> None:
+        if self._changed is not None:
+            self._changed()
 
     @contextmanager
     def holding(self, queue: EventQueue) -> Generator[None]:

@@ -107,7 +107,7 @@ class SpaceFeed:
     """Follows one space: rows of its timeline, rendered once for all browsers that want them."""
 
     def __init__(self, host: SpaceServer) -> None:
-        self.queues = EventQueues()
+        self.queues = EventQueues(self._subscribe_if_wanted)
         self.columns = LaneColumns()
         self.threads = ThreadIndex()
         self.last_heard: dict[str, float] = {}
@@ -119,6 +119,7 @@ class SpaceFeed:
         self._template = make_environment().get_template("timeline_rows.html")
         self._seen = host.fanout.delivered
         self._changed = anyio.Event()
+        self._subscribed = False
         self._closed = False
         self.columns.add(*(each.participant for each in host.members))
         for proposal in proposals_of(host).audit.proposals:
@@ -126,8 +127,6 @@ class SpaceFeed:
 
     async def follow(self) -> None:
         """Publish what is said until cancelled."""
-        host = self._host
-        host.fanout.subscribe(self, None)
         try:
             while not self._closed:
                 await self._changed.wait()
@@ -136,12 +135,25 @@ class SpaceFeed:
                 self._changed = anyio.Event()
                 await self._publish()
         finally:
-            host.fanout.unsubscribe(self)
+            self._host.fanout.unsubscribe(self)
+
+    def _subscribe_if_wanted(self) -> None:
+        """Hear of envelopes only while a browser shows them: delivery pays for each."""
+        wanted, fanout = self.queues.wants("space"), self._host.fanout
+        if wanted is self._subscribed or self._closed:
+            return
+        self._subscribed = wanted
+        if wanted:
+            self._seen = fanout.delivered
+            fanout.subscribe(self, None)
+            # What is delivered until then calls nothing here.
+            self._host.journal.call_when_kept(lambda: self._changed.set())
+        else:
+            fanout.unsubscribe(self)
 
     async def _publish(self) -> None:
         host, until = self._host, self._host.fanout.delivered
         if not self.queues.wants("space"):
-            self._seen = until
             return
         entries: list[Entry] = []
         after = max(self._seen, host.journal.floor(host.name))

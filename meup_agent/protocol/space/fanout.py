@@ -45,10 +45,12 @@ class FrameFormat(NamedTuple):
 
     dialect: str
     numbered: bool = False  # each frame has its number as ``seq`` (PROTOCOL 6)
-    # Makes of a frame what is handed to :meth:`Subscriber.deliver`; ``None``: none is.
-    pack: Callable[[bytes], bytes | None] = bytes
+    # Makes of a frame what is handed to :meth:`Subscriber.deliver`.
+    pack: Callable[[bytes], bytes] = bytes
     # The same of frames of streams; ``None``: it takes none of them.
     pack_frame: Callable[[bytes], bytes] | None = None
+    # Asked once of each envelope, before a frame is made of it; ``None``: it takes all.
+    takes: Callable[[Envelope], bool] | None = None
 
 
 class Subscriber(Protocol):
@@ -237,17 +239,24 @@ class Fanout:
     def deliver(self, entry: Entry) -> None:
         """Deliver an entry to all in one order, first to those that it names: they wait for it."""
         self._delivered = entry.seq
-        packed_as = {form: self.pack(entry, form) for form in self._by_form}
-        first = self._find_named(entry.envelope.to)
-        for subscriber in first:
-            packed = packed_as[subscriber.form]
-            if packed is not None:
-                subscriber.deliver(packed)
-        delivered = 0
+        # By position, since hashing a form takes as long as handing over a frame.
+        packs: list[tuple[FrameFormat, dict[int, Subscriber], bytes]] = []
+        envelope = entry.envelope
         for form, group in self._by_form.items():
-            packed = packed_as[form]
-            if packed is None:
+            if form.takes is not None and not form.takes(envelope):
                 continue
+            packed = self._pack(entry, form)
+            if packed is not None:
+                packs.append((form, group, packed))
+        first = self._find_named(envelope.to)
+        for subscriber in first:
+            named_form = subscriber.form
+            for form, _, packed in packs:
+                if form == named_form:
+                    subscriber.deliver(packed)
+                    break
+        delivered = 0
+        for _, group, packed in packs:
             delivered += len(group)
             if first:
                 for subscriber in group.values():
@@ -259,7 +268,7 @@ class Fanout:
         self._counters.delivered += delivered
         if self._recorder is not None:
             for name, subscriber in self._by_name.items():
-                self._record(name, subscriber, entry.envelope)
+                self._record(name, subscriber, envelope)
 
     def _record(self, name: str, subscriber: Subscriber, envelope: Envelope) -> None:
         frame = self._cache.encode(envelope, subscriber.form.dialect)
@@ -275,7 +284,12 @@ class Fanout:
         self._queue(member, self.pack(entry, member.form))
 
     def pack(self, entry: Entry, form: FrameFormat) -> bytes | None:
-        """An entry in a form; ``None`` if its dialect cannot express it."""
+        """An entry in a form; ``None`` if it takes no such, or its dialect cannot express it."""
+        if form.takes is not None and not form.takes(entry.envelope):
+            return None
+        return self._pack(entry, form)
+
+    def _pack(self, entry: Entry, form: FrameFormat) -> bytes | None:
         frame = self._cache.encode(entry.envelope, form.dialect)
         if frame is None:
             return None
@@ -290,10 +304,12 @@ class Fanout:
             self._record(name, member, envelope)
 
     def _deliver_replayed(self, member: Subscriber, replay: ReplayedEnvelope, seq: int) -> None:
-        frame = self._cache.encode(replay.envelope, member.form.dialect)
+        form = member.form
+        if form.takes is not None and not form.takes(replay.envelope):
+            return
+        frame = self._cache.encode(replay.envelope, form.dialect)
         if frame is not None:
-            marked = replayed(frame, seq, replay.mark)
-            self._queue(member, member.form.pack(marked))
+            self._queue(member, form.pack(replayed(frame, seq, replay.mark)))
             self._counters.delivered += 1
 
     def _queue(self, subscriber: Subscriber, packed: bytes | None) -> None:

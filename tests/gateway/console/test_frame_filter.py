@@ -9,7 +9,7 @@ from meup_agent import Agent
 from meup_agent.gateway.console.frame_filter import MAX_PLAIN_CALLS, FrameFilter
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, encode
-from meup_agent.protocol.envelope import draft
+from meup_agent.protocol.envelope import Envelope, draft
 from tests.gateway.console.conftest import Site
 from tests.interaction.people import until
 from tests.patience import PATIENCE
@@ -24,50 +24,48 @@ PROGRESS = {"jsonrpc": "2.0", "method": kinds.PROGRESS, "params": {"progressToke
 RESULT: dict[str, Any] = {"jsonrpc": "2.0", "id": "r", "result": {}}
 
 
-def frame(
+def envelope(
     kind: str,
     payload: dict[str, Any] | None = None,
     sender: str = "bot",
     to: tuple[str, ...] = ("tools",),
     id: str = "r",
     about: tuple[str, ...] = (),
-) -> bytes:
-    said = draft(kind, payload or {}, id=id, sender=sender, to=to, correlation=about)
-    return encode(said, DEFAULT_DIALECT)
+) -> Envelope:
+    return draft(kind, payload or {}, id=id, sender=sender, to=to, correlation=about)
 
 
-def spared(found: FrameFilter, said: bytes) -> tuple[bool, bool]:
-    """True where the frame is kept from all inboxes, and from all seats."""
-    return found.for_inboxes(said) is None, found.for_seats(said) is None
+def spared(found: FrameFilter, said: Envelope) -> tuple[bool, bool]:
+    """True where the envelope is kept from all inboxes, and from all seats."""
+    return not found.is_for_inboxes(said), not found.is_for_seats(said)
 
 
 @pytest.mark.parametrize(
     ("said", "inboxes", "seats"),
     [
-        (frame(kinds.CHAT, {"text": "hi"}, to=()), True, True),
-        (frame(kinds.CHAT, {"text": "since"}, about=("p",)), False, True),
-        (frame("reasoning/thought", to=()), True, True),
-        (frame(kinds.MCP_PROPOSAL, TOOL), False, True),
-        (frame(kinds.MCP_WITHDRAW, about=("p",)), False, True),
-        (frame(kinds.MCP_REJECT, about=("p",)), False, True),
-        (frame(kinds.MCP_RENEW, about=("p",)), False, True),
-        (frame(kinds.MCP_REQUEST, TOOL), True, True),
-        (frame(kinds.MCP_REQUEST, PROGRESS), True, True),
-        (frame(kinds.MCP_REQUEST, TOOL, about=("p",)), False, True),
-        (frame(kinds.MCP_REQUEST, VOTE), False, True),
-        (frame(kinds.MCP_REQUEST, CANCEL), False, True),
-        (frame(kinds.MCP_REQUEST, TOOL, to=()), False, False),
-        (frame(kinds.MCP_REQUEST, TOOL, to=("you",)), False, False),
-        (frame(kinds.MCP_REQUEST, TOOL, sender="you"), False, False),
-        (frame(kinds.MCP_RESPONSE, RESULT, to=("bot",), about=("unknown",)), False, True),
-        (frame(kinds.SYSTEM_PRESENCE, sender=kinds.GATEWAY, to=()), False, False),
-        (frame(kinds.SYSTEM_PRESENCE, CAME, kinds.GATEWAY, to=()), False, True),
-        (frame("capability/grant"), False, False),
-        (frame("made-up/kind"), False, False),
-        (b"no envelope", False, False),
+        (envelope(kinds.CHAT, {"text": "hi"}, to=()), True, True),
+        (envelope(kinds.CHAT, {"text": "since"}, about=("p",)), False, True),
+        (envelope("reasoning/thought", to=()), True, True),
+        (envelope(kinds.MCP_PROPOSAL, TOOL), False, True),
+        (envelope(kinds.MCP_WITHDRAW, about=("p",)), False, True),
+        (envelope(kinds.MCP_REJECT, about=("p",)), False, True),
+        (envelope(kinds.MCP_RENEW, about=("p",)), False, True),
+        (envelope(kinds.MCP_REQUEST, TOOL), True, True),
+        (envelope(kinds.MCP_REQUEST, PROGRESS), True, True),
+        (envelope(kinds.MCP_REQUEST, TOOL, about=("p",)), False, True),
+        (envelope(kinds.MCP_REQUEST, VOTE), False, True),
+        (envelope(kinds.MCP_REQUEST, CANCEL), False, True),
+        (envelope(kinds.MCP_REQUEST, TOOL, to=()), False, False),
+        (envelope(kinds.MCP_REQUEST, TOOL, to=("you",)), False, False),
+        (envelope(kinds.MCP_REQUEST, TOOL, sender="you"), False, False),
+        (envelope(kinds.MCP_RESPONSE, RESULT, to=("bot",), about=("unknown",)), False, True),
+        (envelope(kinds.SYSTEM_PRESENCE, sender=kinds.GATEWAY, to=()), False, False),
+        (envelope(kinds.SYSTEM_PRESENCE, CAME, kinds.GATEWAY, to=()), False, True),
+        (envelope("capability/grant"), False, False),
+        (envelope("made-up/kind"), False, False),
     ],
 )
-def test_frames_are_spared_by_what_they_change(said: bytes, inboxes: bool, seats: bool) -> None:
+def test_frames_are_spared_by_what_they_change(said: Envelope, inboxes: bool, seats: bool) -> None:
     found = FrameFilter()
     with found.serving("you", observes=False):
         assert spared(found, said) == (inboxes, seats)
@@ -75,48 +73,62 @@ def test_frames_are_spared_by_what_they_change(said: bytes, inboxes: bool, seats
 
 def test_response_goes_where_its_request_went() -> None:
     found = FrameFilter()
-    answer = frame(kinds.MCP_RESPONSE, RESULT, "tools", ("bot",), "a", ("r",))
+    answer = envelope(kinds.MCP_RESPONSE, RESULT, "tools", ("bot",), "a", ("r",))
     with found.serving("you", observes=True), found.serving("other", observes=True):
-        found.for_inboxes(frame(kinds.MCP_REQUEST, TOOL))
-        assert found.for_inboxes(answer) is None
+        found.is_for_inboxes(envelope(kinds.MCP_REQUEST, TOOL))
+        assert not found.is_for_inboxes(answer)
         # The same id, now of a request that fulfills a proposal.
-        found.for_inboxes(frame(kinds.MCP_REQUEST, TOOL, about=("p",)))
-        assert found.for_inboxes(answer) == answer
+        found.is_for_inboxes(envelope(kinds.MCP_REQUEST, TOOL, about=("p",)))
+        assert found.is_for_inboxes(answer)
         # A person's own call concerns that person alone.
-        found.for_inboxes(frame(kinds.MCP_REQUEST, TOOL, "you"))
-        mine = frame(kinds.MCP_RESPONSE, RESULT, "tools", ("you",), "b", ("r",))
-        assert found.is_for("you", mine, observes=True)
-        assert not found.is_for("other", mine, observes=True)
+        found.is_for_inboxes(envelope(kinds.MCP_REQUEST, TOOL, "you"))
+        mine = envelope(kinds.MCP_RESPONSE, RESULT, "tools", ("you",), "b", ("r",))
+        assert found.is_for_inboxes(mine)
+        frame = found.pack(encode(mine, DEFAULT_DIALECT))
+        assert found.is_for("you", frame, observes=True)
+        assert not found.is_for("other", frame, observes=True)
 
 
 def test_cancel_goes_where_its_request_went() -> None:
     found = FrameFilter()
-    cancel = frame(kinds.MCP_REQUEST, CANCEL, id="c")
+    cancel = envelope(kinds.MCP_REQUEST, CANCEL, id="c")
     told = {**CANCEL, "params": {"requestId": "r", "_meta": {payloads.BEGUN_BY: "bot"}}}
-    by_gateway = frame(kinds.MCP_REQUEST, told, kinds.GATEWAY, id="d")
+    by_gateway = envelope(kinds.MCP_REQUEST, told, kinds.GATEWAY, id="d")
     with found.serving("you", observes=True):
-        assert found.for_inboxes(cancel) == cancel
-        found.for_inboxes(frame(kinds.MCP_REQUEST, TOOL))
-        assert found.for_inboxes(cancel) is None
-        assert found.for_inboxes(by_gateway) is None
+        assert found.is_for_inboxes(cancel)
+        found.is_for_inboxes(envelope(kinds.MCP_REQUEST, TOOL))
+        assert not found.is_for_inboxes(cancel)
+        assert not found.is_for_inboxes(by_gateway)
         # Of another caller's request under the same id nothing is known.
-        theirs = frame(kinds.MCP_REQUEST, CANCEL, "caller", id="c")
-        assert found.for_inboxes(theirs) == theirs
+        theirs = envelope(kinds.MCP_REQUEST, CANCEL, "caller", id="c")
+        assert found.is_for_inboxes(theirs)
         # The same id, now of a request that fulfills a proposal.
-        found.for_inboxes(frame(kinds.MCP_REQUEST, TOOL, about=("p",)))
-        assert found.for_inboxes(cancel) == cancel
-        assert found.for_inboxes(by_gateway) == by_gateway
+        found.is_for_inboxes(envelope(kinds.MCP_REQUEST, TOOL, about=("p",)))
+        assert found.is_for_inboxes(cancel)
+        assert found.is_for_inboxes(by_gateway)
+
+
+def test_frame_that_has_waited_goes_where_it_would_have_gone() -> None:
+    found = FrameFilter()
+    with found.serving("you", observes=True):
+        mine = envelope(kinds.MCP_REQUEST, TOOL, "you")
+        found.is_for_inboxes(mine)
+        waited = found.pack(encode(mine, DEFAULT_DIALECT))
+        found.is_for_inboxes(envelope(kinds.SYSTEM_PRESENCE, sender=kinds.GATEWAY, to=()))
+        assert found.is_for("you", waited, observes=True)
+        assert not found.is_for("other", waited, observes=True)
+        assert found.is_for("other", b"no envelope", observes=True)
 
 
 def test_calls_that_are_remembered_are_bounded() -> None:
     found = FrameFilter()
     for number in range(MAX_PLAIN_CALLS + 1):
-        found.for_inboxes(frame(kinds.MCP_REQUEST, TOOL, id=f"r{number}"))
-    first = frame(kinds.MCP_RESPONSE, RESULT, "tools", ("bot",), "a", ("r0",))
-    last = frame(kinds.MCP_RESPONSE, RESULT, "tools", ("bot",), "b", (f"r{MAX_PLAIN_CALLS}",))
-    assert found.for_inboxes(first) == first
+        found.is_for_inboxes(envelope(kinds.MCP_REQUEST, TOOL, id=f"r{number}"))
+    first = envelope(kinds.MCP_RESPONSE, RESULT, "tools", ("bot",), "a", ("r0",))
+    last = envelope(kinds.MCP_RESPONSE, RESULT, "tools", ("bot",), "b", (f"r{MAX_PLAIN_CALLS}",))
+    assert found.is_for_inboxes(first)
     with found.serving("you", observes=True):
-        assert found.for_inboxes(last) is None
+        assert not found.is_for_inboxes(last)
 
 
 async def test_inbox_follows_a_fulfillment_between_others(site: Site) -> None:

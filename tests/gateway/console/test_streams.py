@@ -19,10 +19,12 @@ from meup_agent.gateway.console.stream import (
     EventQueues,
     SpaceFeeds,
 )
+from meup_agent.gateway.console.timeline import SpaceFeed
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.runtime import GatewayRuntime
 from tests.gateway.console.conftest import Browser, Site, two_spaces
 from tests.patience import PATIENCE
+from tests.protocol.space.test_server import chat, host_with
 
 pytestmark = pytest.mark.anyio
 
@@ -148,3 +150,23 @@ async def test_unread_stream_ends_with_its_session(
             while len(queues):
                 queue.beat()
                 await anyio.lowlevel.checkpoint()
+
+
+async def test_space_is_followed_while_a_browser_shows_it() -> None:
+    host, (alice,) = host_with("alice")
+    feed = SpaceFeed(host)
+    inbox, both = EventQueue(["inbox"]), EventQueue(["inbox", "space"])
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(feed.follow)
+            before = host.counters.delivered
+            with feed.queues.holding(inbox):
+                host.receive(alice, chat("alice", 1))
+                assert host.counters.delivered == before + 1
+                with feed.queues.holding(both):
+                    host.receive(alice, chat("alice", 2))
+                    assert host.counters.delivered == before + 3
+                    assert b"event: space" in await both.take()
+                host.receive(alice, chat("alice", 3))
+                assert host.counters.delivered == before + 4
+            tasks.cancel_scope.cancel()

@@ -109,3 +109,27 @@ def test_what_cannot_be_said_is_counted_once_for_each_dialect(
     assert host.counters.not_expressible == 1
     (line,) = caplog.messages
     assert MCPX in line
+
+
+def test_forms_that_do_not_take_an_envelope_have_no_frame_made_of_it() -> None:
+    host, (alice,) = host_with("alice")
+    asked: list[str] = []
+
+    def takes(envelope: Envelope) -> bool:
+        asked.append(envelope.id)
+        return envelope.id != "1"
+
+    readers = [Listener("bob"), Listener("carol")]
+    for reader in readers:
+        reader.form = FrameFormat(MCPX, numbered=True, takes=takes)
+        host.grants.configure(reader.participant, member_capabilities([]))
+        host.join(reader)
+    for listener in (alice, *readers):
+        listener.frames.clear()
+    asked.clear()
+    host.receive(alice, chat("alice", 1))
+    host.receive(alice, chat("alice", 2))
+    assert len(alice.frames) == 2
+    assert [len(each.frames) for each in readers] == [1, 1]
+    # Once for all of one form, however many they are.
+    assert asked == ["1", "2"]
