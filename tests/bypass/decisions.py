@@ -215,7 +215,7 @@ async def allowed_for_all_time(place: Place) -> None:
 
     async with place.joined(reviewer, "agent") as (_, agent):
         await attempt(agent.call("tools", "shell", {"command": "make test"}))
-        with anyio.move_on_after(0.3):
+        with anyio.move_on_after(place.patience):
             await attempt(agent.call("tools", "shell", {"command": "make test"}))
 
 

@@ -49,6 +49,7 @@ class Place:
         ran: Calls that ran, in words.
         approved: Calls that a person or a rule approved, in the same words.
         patch: Undone when the test ends.
+        patience: Seconds that an attack waits for a call that nothing may carry out.
     """
 
     def __init__(self, kind: str, patch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -56,6 +57,7 @@ class Place:
         self.patch = patch
         self.folder = folder
         self.notes = Notes()
+        self.patience = 0.3
         self.ran: list[str] = []
         self.approved: list[str] = []
         self.capabilities: dict[str, Capabilities] = {

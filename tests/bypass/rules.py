@@ -61,7 +61,7 @@ async def mistyped_rule(place: Place) -> None:
     with suppress(ConfigurationError):  # which ends `meup reviewer`: then nobody approves
         reviewer.use(load_policy(path))
     async with place.joined(reviewer, "agent") as (_, agent):
-        with anyio.move_on_after(0.5):
+        with anyio.move_on_after(place.patience):
             await attempt(agent.call("tools", "shell", {"command": "rm -r data"}))
 
 
@@ -99,7 +99,7 @@ async def check_raises(place: Place) -> None:
     reviewer = Agent("reviewer")
     reviewer.use(Policy([AllowRule("read")]))
     async with place.joined(reviewer, "agent") as (_, agent):
-        with anyio.move_on_after(0.5):
+        with anyio.move_on_after(place.patience):
             await attempt(agent.call("tools", "delete", {"path": "prod.db"}))
 
 
@@ -124,7 +124,7 @@ async def path_leaves_folder(place: Place) -> None:
     reviewer = Agent("reviewer")
     reviewer.use(Policy([AllowRule("read", arguments={"path": "handbook/**"})]))
     async with place.joined(reviewer, "agent") as (_, agent):
-        with anyio.move_on_after(0.3):
+        with anyio.move_on_after(place.patience):
             await attempt(agent.call("tools", "read", {"path": "handbook/../../etc/passwd"}))
 
 
@@ -182,7 +182,7 @@ async def shadowed_name(place: Place) -> None:
     reviewer = Agent("reviewer")
     reviewer.use(Policy([rule]))
     async with place.joined(place.tools("other"), reviewer, "agent") as (_, _, agent):
-        with anyio.move_on_after(0.5):
+        with anyio.move_on_after(place.patience):
             await attempt(agent.call("other", "read", {"path": "secrets"}))
 
 

@@ -62,6 +62,7 @@ async def test_it_succeeds_without_its_rule(
     assert incident.off is not None
     incident.given(place)
     incident.off(place)
+    place.patience = PATIENCE
     assert await unapproved(incident, place) != []
 
 

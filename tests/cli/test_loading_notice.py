@@ -48,12 +48,11 @@ def test_slow_loading_is_told_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> 
 def test_nothing_is_said_of(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = Terminal(terminal)
     monkeypatch.setattr("sys.stderr", shown)
-    before = threading.active_count()
     notice = LoadingNotice(patience=3_600.0 if terminal else 0.0)
     notice.begin()
-    assert threading.active_count() == before + terminal
+    sayers = [each for each in threading.enumerate() if each.name.endswith("(_say)")]
+    assert len(sayers) == terminal
     notice.end()
-    for each in threading.enumerate():
-        if each.name.endswith("(_say)"):
-            each.join(PATIENCE)
+    for each in sayers:
+        each.join(PATIENCE)
     assert shown.getvalue() == ""

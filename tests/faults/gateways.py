@@ -1,5 +1,6 @@
 """A gateway in a process of its own, with a journal in a file, to be killed and started again."""
 
+import secrets
 import socket
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -19,10 +20,25 @@ def space_yaml(folder: Path, names: Iterable[str]) -> Path:
     return file
 
 
+PORTS = range(20_000, 30_000)
+"""Below those that systems give to who asks for any, which would go to others while a gateway is
+down."""
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
+    """A port that stays free for the gateways of this process, one after the other."""
+    while True:
+        port = PORTS[secrets.randbelow(len(PORTS))]
+        claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            # Datagrams have ports of their own: this one tells the other processes of the tests.
+            claim.bind(("127.0.0.1", port))
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            claim.close()
+        else:
+            claim.detach()  # for as long as the process runs
+            return port
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from meup_agent.transport.base import Connector, Transport
 from meup_agent.transport.websocket import websocket_connector
 from tests.patience import PATIENCE
 
-LONG_ENOUGH = 0.5
+LONG_ENOUGH = 1.0
 """For a call to arrive and its handler to begin."""
 
 E = TypeVar("E", bound=Event)

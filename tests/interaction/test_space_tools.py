@@ -41,7 +41,7 @@ async def test_participant_that_does_not_answer_is_left_out(
         notes("asked")
         await anyio.sleep_forever()
 
-    monkeypatch.setattr("meup_agent.adapters.space_tools.LIST_SECONDS", 0.2)
+    monkeypatch.setattr("meup_agent.adapters.space_tools.LIST_SECONDS", 1.0)
     async with gathered(meeting, calculator(), silent), join(meeting, "second") as space:
         listed = await SpaceTools(space).read()
         assert {tool.participant for tool in listed} == {"tools"}

@@ -83,7 +83,7 @@ class Stage:
                 self.gateway.url,
                 space="demo",
                 token=token or self.token(own),
-                settings=Settings(first_welcome=2.0),
+                settings=Settings(first_welcome=30.0),
                 observe=observe,
             )
 

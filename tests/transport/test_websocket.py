@@ -53,13 +53,6 @@ async def read_all(stream: SocketStream) -> None:
             await stream.receive()
 
 
-def unused_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 async def test_handshake_carries_space_and_headers(server: Server) -> None:
     while not server.requests.empty():
         server.requests.get()
@@ -93,8 +86,9 @@ async def test_refused_handshake_says_why(
 
 
 async def test_nobody_listens() -> None:
-    port = unused_port()
-    with anyio.fail_after(PATIENCE):
+    with socket.socket() as taken, anyio.fail_after(PATIENCE):
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        port = taken.getsockname()[1]
         with pytest.raises(CannotConnect, match=f"127.0.0.1:{port}: connection refused"):
             async with websocket_connector(f"ws://127.0.0.1:{port}")({}):
                 pytest.fail("must not connect")

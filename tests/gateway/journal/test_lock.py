@@ -155,7 +155,8 @@ def test_failed_lock_leaves_no_descriptor_open(path: Path) -> None:
             with pytest.raises(ConfigurationError):
                 FileLock(path)
         after = len(os.listdir("/proc/self/fd")) if before else 0
-        assert after == before
+        # Others may have been closed meanwhile.
+        assert after <= before
 
 
 # --- where a descriptor cannot have a lock of its own ----------------------------------------
