@@ -55,11 +55,13 @@ class Stage:
     Attributes:
         gateway: The gateway.
         spaces: The space as each participant sees it.
+        first_welcome: Seconds that the joins of MCP clients wait for theirs.
     """
 
     gateway: Gateway
     stack: AsyncExitStack
     spaces: dict[str, Space] = field(default_factory=dict[str, Space])
+    first_welcome: float = PATIENCE
 
     def token(self, participant: str) -> str:
         """A participant's token."""
@@ -83,7 +85,7 @@ class Stage:
                 self.gateway.url,
                 space="demo",
                 token=token or self.token(own),
-                settings=Settings(first_welcome=30.0),
+                settings=Settings(first_welcome=self.first_welcome),
                 observe=observe,
             )
 

@@ -156,6 +156,7 @@ def test_loopback_hosts_are_exact() -> None:
 
 async def test_a_gateway_that_is_away_is_no_wrong_token() -> None:
     async with staged(alice=ANYTHING) as stage, served(stage, own="alice") as server:
+        stage.first_welcome = 0.1
         stage.gateway.kill()
         async with server.http("any") as http:
             answer = await http.post(server.url, json=HELLO, headers=BOTH)
