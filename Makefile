@@ -45,7 +45,7 @@ EFFORT ?= quick
 
 test: $(VENV)/test.stamp $(VENV)/mcp-servers.stamp ## lint, types, docs, tests (EFFORT=thorough: as CI tries them)
 	@$(MAKE) --jobs=$(CORES) $(SYNC) --no-print-directory CHECKS_ALONE=1 mypy pyright docs-check lint
-	$(PY) -m pytest --numprocesses=$(WORKERS) --dist=worksteal --hypothesis-profile=$(EFFORT)
+	$(PY) -m pytest -p tests.workers --workers=$(WORKERS) --hypothesis-profile=$(EFFORT)
 
 test-installed: $(VENV)/test.stamp $(VENV)/mcp-servers.stamp ## the tests, on the built and installed package
 	$(PY) -m tests.install

@@ -28,9 +28,10 @@ TESTS = Path(__file__).parent
 def pytest_configure(config: pytest.Config) -> None:
     """Name the marker that says which rules a test proves; tests/requirements.py lists them."""
     config.addinivalue_line("markers", "rule(*ids): the rules of PROTOCOL.md that the test proves")
-    # Here, and not in a worker: it does its imports while the workers collect.
+    # Here, and not in a worker: it does its imports while the tests are collected.
     options = config.option
-    if getattr(options, "numprocesses", None) and not options.collectonly and hasattr(os, "fork"):
+    several = getattr(options, "numprocesses", None) or getattr(options, "workers", 0)
+    if several and not options.collectonly and hasattr(os, "fork"):
         forkserver.share()
 
 

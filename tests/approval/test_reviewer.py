@@ -22,6 +22,12 @@ ALLOW = "rules: [{allow: {tool: add}}]"
 DENY = "rules: [{deny:  {tool: add}}]"
 
 
+@pytest.fixture(autouse=True)
+def poll_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Poll seldom: hours of looking twice a second took seconds, of processor time, each."""
+    monkeypatch.setattr("meup_agent.approval.reviewer.POLL_SECONDS", 15.0)
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return write(tmp_path / "policy.yaml", ASK)
