@@ -46,13 +46,13 @@ async def by_hand(meeting: Meeting, notes: Notes) -> AsyncGenerator[Raw]:
         yield peer
 
 
-async def outcome_of(peer: Raw, name: str, arguments: dict[str, Any]) -> str:
+async def outcome_of(peer: Raw, name: str, arguments: dict[str, Any], id: str = "p1") -> str:
     """The reason of a rejection, or ``allow``."""
     params = {"name": name, "arguments": arguments, "_meta": {payloads.TARGET: "tools"}}
     body = payloads.proposal("tools/call", params)
-    await peer.say(kinds.MCP_PROPOSAL, body, id="p1", to=("reviewer",))
+    await peer.say(kinds.MCP_PROPOSAL, body, id=id, to=("reviewer",))
     ends = (kinds.MCP_REJECT, kinds.MCP_REQUEST)
-    found = await peer.hear(lambda e: e.kind in ends and e.correlation == ("p1",))
+    found = await peer.hear(lambda e: e.kind in ends and e.correlation == (id,))
     return "allow" if found.kind == kinds.MCP_REQUEST else found.payload_object["reason"]
 
 
@@ -63,29 +63,30 @@ def nested(depth: int, inside: object = 1) -> dict[str, Any]:
     return {"data": value}
 
 
-@pytest.mark.parametrize(
-    ("tool", "arguments", "outcome"),
-    [
-        ("put", {"data": {"x": "y" * 1_000_000}}, "allow"),
-        ("put", {"data": {"x": "y" * 500_000 + "secret" + "y" * 500_000}}, "unsafe"),
-        ("put", {"data": {f"k{number}": "secret" for number in range(20_000)}}, "unsafe"),
-        ("put", nested(40), "allow"),
-        ("put", nested(40, "a secret"), "unsafe"),
-        ("put", {"data": {"x": "\u202esecret\x00\x1b[2J"}}, "unsafe"),
-        ("put", {"data": {"x": "se\u200bcret"}}, "allow"),
-        ("pսt", {"data": {}}, "invalid"),
-        ("PUT", {"data": {}}, "invalid"),
-        ("put ", {"data": {}}, "invalid"),
-        ("put\u200b", {"data": {}}, "invalid"),
-        ("get", {}, "invalid"),
-    ],
-    ids=range(12),
-)
-async def test_each_proposal_has_one_outcome(
-    meeting: Meeting, notes: Notes, tool: str, arguments: dict[str, Any], outcome: str
-) -> None:
+BAD: list[tuple[str, dict[str, Any], str]] = [
+    ("put", {"data": {"x": "y" * 1_000_000}}, "allow"),
+    ("put", {"data": {"x": "y" * 500_000 + "secret" + "y" * 500_000}}, "unsafe"),
+    ("put", {"data": {f"k{number}": "secret" for number in range(20_000)}}, "unsafe"),
+    ("put", nested(40), "allow"),
+    ("put", nested(40, "a secret"), "unsafe"),
+    ("put", {"data": {"x": "\u202esecret\x00\x1b[2J"}}, "unsafe"),
+    ("put", {"data": {"x": "se\u200bcret"}}, "allow"),
+    ("pսt", {"data": {}}, "invalid"),
+    ("PUT", {"data": {}}, "invalid"),
+    ("put ", {"data": {}}, "invalid"),
+    ("put\u200b", {"data": {}}, "invalid"),
+    ("get", {}, "invalid"),
+]
+"""Tool, arguments, outcome."""
+
+
+async def test_each_proposal_has_one_outcome(meeting: Meeting, notes: Notes) -> None:
     async with by_hand(meeting, notes) as peer:
-        assert await outcome_of(peer, tool, arguments) == outcome
+        found = [
+            await outcome_of(peer, tool, arguments, f"p{number}")
+            for number, (tool, arguments, _) in enumerate(BAD)
+        ]
+    assert found == [outcome for _, _, outcome in BAD]
 
 
 async def test_of_two_reviewers_the_one_that_is_addressed_decides(

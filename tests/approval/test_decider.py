@@ -130,30 +130,29 @@ async def test_a_default_is_an_argument_that_rules_see(meeting: Meeting, notes: 
             assert await proposal.result() == 2
 
 
-@pytest.mark.parametrize(
-    ("params", "reason"),
-    [
-        ({"name": "add", "arguments": [1]}, "invalid"),
-        ({"name": 7, "arguments": {}}, "invalid"),
-        ({"name": "аdd", "arguments": {"a": 1}}, "invalid"),
-        ({"name": "add", "arguments": {"a": 1}, "task": {}}, None),
-        ({"name": "add", "arguments": {"a": 1}, "_meta": {payloads.TARGET: "nobody"}}, None),
-        ({"name": "add", "arguments": {"a": 1}, "_meta": {}}, None),
-    ],
-    ids=["no object", "no name", "look-alike", "unseen parameter", "absent target", "no target"],
-)
-async def test_no_rule_allows_what_it_was_not_shown(
-    meeting: Meeting, notes: Notes, params: dict[str, Any], reason: str | None
-) -> None:
-    params = {"_meta": {payloads.TARGET: "tools"}, **params}
+UNSHOWN: dict[str, tuple[dict[str, Any], str | None]] = {
+    "no object": ({"name": "add", "arguments": [1]}, "invalid"),
+    "no name": ({"name": 7, "arguments": {}}, "invalid"),
+    "look-alike": ({"name": "аdd", "arguments": {"a": 1}}, "invalid"),
+    "unseen parameter": ({"name": "add", "arguments": {"a": 1}, "task": {}}, None),
+    "absent target": (
+        {"name": "add", "arguments": {"a": 1}, "_meta": {payloads.TARGET: "nobody"}},
+        None,
+    ),
+    "no target": ({"name": "add", "arguments": {"a": 1}, "_meta": {}}, None),
+}
+"""Parameters, and the reason of their rejection; without one they are left to people."""
+
+
+async def test_no_rule_allows_what_it_was_not_shown(meeting: Meeting, notes: Notes) -> None:
+    denied = {"name": "add", "arguments": {"a": 13}}
+    proposals = {name: params for name, (params, _) in UNSHOWN.items()} | {"denied": denied}
+    wanted = {name: reason for name, (_, reason) in UNSHOWN.items() if reason is not None}
+    wanted["denied"] = "unsafe"
     async with gathered(meeting, tools(notes), reviewer()), raw(meeting, "proposer") as peer:
-        body = payloads.proposal("tools/call", params)
-        await peer.say(kinds.MCP_PROPOSAL, body, id="p1", to=("reviewer",))
-        again = {"name": "add", "arguments": {"a": 13}, "_meta": {payloads.TARGET: "tools"}}
-        await peer.say(
-            kinds.MCP_PROPOSAL, payloads.proposal("tools/call", again), id="p2", to=("reviewer",)
-        )
-        wanted = {"p2": "unsafe"} if reason is None else {"p1": reason, "p2": "unsafe"}
+        for name, params in proposals.items():
+            body = payloads.proposal("tools/call", {"_meta": {payloads.TARGET: "tools"}, **params})
+            await peer.say(kinds.MCP_PROPOSAL, body, id=name, to=("reviewer",))
         rejected: dict[str, str] = {}
         while rejected.keys() != wanted.keys():
             found = await peer.hear(lambda e: e.kind == kinds.MCP_REJECT)

@@ -24,7 +24,7 @@ DENY = "rules: [{deny:  {tool: add}}]"
 
 @pytest.fixture(autouse=True)
 def poll_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Poll seldom: hours of looking twice a second took seconds, of processor time, each."""
+    """Poll seldom: hours of looking twice a second took a second of CPU each."""
     monkeypatch.setattr("meup_agent.approval.reviewer.POLL_SECONDS", 15.0)
 
 
