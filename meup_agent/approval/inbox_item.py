@@ -67,7 +67,7 @@ class InboxItem:
     """
 
     __slots__ = (
-        *("_marks", "_record", "_view"),
+        *("_marks", "_record", "_target", "_view"),
         *("arrived_at", "call", "envelope", "left", "may", "rule"),
     )
 
@@ -76,6 +76,8 @@ class InboxItem:
         self._record = record
         self.envelope = record.envelope
         self.call = read_proposal(record.envelope.payload)
+        # Whoever comes or leaves is looked for among the targets of thousands.
+        self._target = self.call.target
         self.arrived_at = arrived_at
         self.may: frozenset[Verb] = frozenset()
         self.rule: InboxRule | None = None
@@ -99,7 +101,7 @@ class InboxItem:
     @property
     def target(self) -> str | None:
         """The participant that should carry it out, where the proposer said so."""
-        return self.call.target
+        return self._target
 
     @property
     def method(self) -> str:
