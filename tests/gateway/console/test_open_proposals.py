@@ -21,7 +21,8 @@ from meup_agent.gateway.console.open_proposals import OpenProposals
 from meup_agent.gateway.member import WriteBatcher
 from meup_agent.protocol.lifecycle import ProposalState
 from tests.interaction.cast import calculator
-from tests.interaction.people import PATIENCE, InMemory, gathered, until
+from tests.interaction.people import InMemory, gathered, until
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
