@@ -190,8 +190,11 @@ class StreamResponse:
                 tasks.start_soon(self._until_closed, tasks.cancel_scope)
                 queue.on_beat = partial(self._look_at_session, tasks.cancel_scope)
                 queue.put(b"retry: 1000\n\n" + context.here.feed.hello())
-                while self._may_go_on():
+                while True:
                     chunk = await queue.take()
+                    # What came after the session had ended is not for it any more.
+                    if not self._may_go_on():
+                        break
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 if not self._is_signed_in():
                     gone = pack("gone", {})

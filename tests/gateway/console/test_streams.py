@@ -170,3 +170,20 @@ async def test_space_is_followed_while_a_browser_shows_it() -> None:
                 host.receive(alice, chat("alice", 3))
                 assert host.counters.delivered == before + 4
             tasks.cancel_scope.cancel()
+
+
+async def test_stream_tells_nothing_of_what_comes_after_its_session(site: Site) -> None:
+    browser = await site.browser("you")
+    await site.tools()
+    proposer = await site.join("proposer")
+    heard = b""
+    async with browser.client.stream("GET", "/console/events?topics=inbox,space") as answer:
+        chunks = answer.aiter_bytes()
+        while b"hello" not in heard:
+            heard += await anext(chunks)
+        await browser.submit("/inbox", "/sign-out")
+        await site.propose(proposer, {"path": "secret-plan.md"})
+        async for chunk in chunks:
+            heard += chunk
+    assert b"event: gone" in heard
+    assert b"proposer" not in heard
