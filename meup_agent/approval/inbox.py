@@ -76,6 +76,7 @@ class Inbox(AsyncContextManagerMixin):
         earlier: More of these, as the space itself knows them; entered when they are listed.
         has_no_tools: True for participants that are known to have no tools, and are not asked.
         rejected: The proposer and id of those that we have rejected before we came.
+        like: An inbox of the same space; what it was told of tools and rules counts until we are.
 
     Attributes:
         left_out: Proposals that were left out since too many wait.
@@ -90,6 +91,7 @@ class Inbox(AsyncContextManagerMixin):
         earlier: EarlierProposals | None = None,
         has_no_tools: Callable[[str], bool] | None = None,
         rejected: Iterable[tuple[str, str]] = (),
+        like: Inbox | None = None,
     ) -> None:
         self._space = space
         self._feed = ProposalFeed(space)
@@ -115,6 +117,9 @@ class Inbox(AsyncContextManagerMixin):
             self._settled.notify_all,
             has_no_tools,
         )
+        if like is not None:
+            self._directory.learn_from(like._directory)
+            self._rules.learn_from(like._rules)
         self._decisions = InboxDecisions(
             space, self._queue, self._offers, self._rules, self._place, self._look
         )

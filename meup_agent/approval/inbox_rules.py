@@ -70,6 +70,11 @@ class InboxRules:
         """Ask reviewers, until cancelled."""
         await self._reviewers.run()
 
+    def learn_from(self, other: InboxRules) -> None:
+        """Take over the rules that another inbox of the same space was told."""
+        # What a reviewer tells is replaced whole, and never changed.
+        self._rules.update({name: dict(each) for name, each in other._rules.items()})
+
     def hear(self, envelope: Envelope) -> None:
         """Ask again after what a reviewer has said to others."""
         self._reviewers.hear(envelope)

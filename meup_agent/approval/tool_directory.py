@@ -121,6 +121,10 @@ class ToolDirectory:
         """True if a participant does not tell its tools."""
         return self._known.get(participant, ()) is None
 
+    def learn_from(self, other: ToolDirectory) -> None:
+        """Take over the tools that another directory of the same space knows."""
+        self._known.update({name: each for name, each in other._known.items() if each is not None})
+
     def forget(self, participant: str) -> None:
         """Forget the tools of a participant, which may have changed."""
         self._known.pop(participant, None)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
 from meup_agent.agent.agent import Agent
+from meup_agent.approval import Inbox
 from meup_agent.approval.seat import SEATED, keep_seat
 from meup_agent.errors import MeupError
 from meup_agent.gateway.admission import UNAVAILABLE
@@ -29,7 +31,6 @@ from meup_agent.transport.loops import Condition
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from meup_agent.approval import Inbox
     from meup_agent.client.space import Space
     from meup_agent.gateway.auth import Identity
     from meup_agent.gateway.runtime import GatewayRuntime
@@ -278,7 +279,12 @@ class PersonPresences:
 
     async def _be_at_own(self, shared: SharedDesk, presence: PersonPresence) -> None:
         """Be at a desk of its own, until it shows the same as the shared one."""
-        async with self._opener.open(presence.identity) as desk, anyio.create_task_group() as tasks:
+        # Its rules are known at once: what was offered as a vote must not be carried out meanwhile.
+        make = partial(Inbox, like=shared.inbox)
+        async with (
+            self._opener.open(presence.identity, make) as desk,
+            anyio.create_task_group() as tasks,
+        ):
             feed = InboxFeed(desk.inbox, self._base, shared.feed)
             tasks.start_soon(feed.follow, desk.inbox)
             presence.own = desk

@@ -179,6 +179,11 @@ class SharedDesk:
         """True if a person has a part of its own in an open proposal."""
         return any(map(self._inbox.is_pending, self._named.of(presence.identity.participant)))
 
+    @property
+    def inbox(self) -> Inbox:
+        """The inbox that is shared."""
+        return self._inbox
+
     # --- following the space ---
 
     async def run(self) -> None:

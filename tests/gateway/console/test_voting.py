@@ -1,14 +1,16 @@
 """Voting in the inbox, where a rule asks for several people."""
 
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 
+from meup_agent import Agent
 from meup_agent.approval.reviewer import Reviewer
 from meup_agent.protocol.outcomes import Fulfillment
-from tests.gateway.console.conftest import Browser, Site
+from tests.gateway.console.conftest import Browser, Site, fields_in
 
 pytestmark = pytest.mark.anyio
 
@@ -51,3 +53,44 @@ async def test_two_votes_carry_a_call_out(site: Site, tmp_path: Path) -> None:
     assert isinstance(outcome, Fulfillment)
     assert outcome.by == "reviewer"
     assert len(site.ran) == 1
+
+
+async def test_approval_is_a_vote_before_a_desk_of_ones_own_was_told_the_rule(site: Site) -> None:
+    """It is opened for whom a rule asks to vote, and knows what the shared one was told."""
+    reviewer, votes, asked = Agent("reviewer"), list[str](), 0
+    proposals: list[dict[str, Any]] = []
+    done = anyio.Event()
+
+    @reviewer.tool
+    async def waiting() -> dict[str, Any]:
+        nonlocal asked
+        asked += bool(proposals)
+        if asked > 1:
+            await done.wait()
+        return {"proposals": proposals}
+
+    @reviewer.tool
+    async def vote(proposal: str, proposer: str, vote: str) -> dict[str, Any]:
+        votes.append(f"{proposer} {proposal} {vote}")
+        return {"of": 2, "among": ["you", "voter"], "votes": {"you": vote}}
+
+    await site.tools()
+    await site.join("reviewer", reviewer)
+    you = await site.browser("you")
+    proposal = await site.propose(await site.join("proposer"))
+    rule = {"name": "four eyes", "number": 0}
+    proposals.append(
+        {"proposal": proposal.id, "proposer": "proposer", "rule": rule, "kind": "quorum"}
+        | {"of": 2, "among": ["you", "voter"], "votes": {}}
+    )
+    key = await key_once(you, "four eyes", "Vote for it")
+    page = (await you.get("/inbox")).text
+    assert "Vote for it" in page
+    assert "Approve" not in page.partition("</article>")[0].partition('id="acts"')[2]
+    fields = fields_in(page, f"/inbox/{key}/vote")
+    answer = await you.post(f"/inbox/{key}/approve", {**fields, "word": "approve"})
+    assert answer.status_code == 303
+    assert votes == [f"proposer {proposal.id} approve"]
+    assert site.ran == []
+    assert "Voted for write_file" in (await you.get("/inbox")).text
+    done.set()
