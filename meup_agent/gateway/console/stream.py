@@ -19,6 +19,7 @@ import anyio
 
 from meup_agent.gateway.admission import TOO_MANY
 from meup_agent.gateway.console.guard import Denied
+from meup_agent.gateway.edge.flow import CHUNK_WRITER, frame_chunk
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from meup_agent.gateway.console.context import PageContext
     from meup_agent.gateway.console.timeline import SpaceFeed
+    from meup_agent.gateway.edge.flow import ChunkWriter
     from meup_agent.gateway.runtime import GatewayRuntime
 
 GATHER_SECONDS: Final = 0.05
@@ -66,21 +68,36 @@ class EventQueue:
     def __init__(self, topics: Iterable[str]) -> None:
         self.topics = frozenset(topics) & TOPICS
         self.on_beat: Callable[[], None] | None = None
+        self.push: Callable[[bytes], bool] | None = None
+        """Writes a chunk to the browser at once, if it takes one now."""
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
         self._is_idle = False
         # One reader, woken once for all that came in a turn of the loop.
         self._reader: asyncio.Future[None] | None = None
 
-    def put(self, event: bytes) -> None:
-        """Queue an event, or, in place of one too many, the word that much was missed."""
+    def put(self, event: bytes, chunk: bytes = b"") -> None:
+        """Write an event, or queue it; in place of one too many, the word that much was missed.
+
+        Args:
+            event: The event.
+            chunk: The same as a chunk, made once for all.
+        """
+        self._is_idle = False
+        # With its reader between two events, nothing is on the way that this could overtake.
+        if (
+            self.push is not None
+            and self._reader is not None
+            and not self._reader.done()
+            and self.push(chunk or frame_chunk(event))
+        ):
+            return
         self._waiting.append(event)
         self._bytes += len(event)
         if self._bytes > MAX_QUEUED_BYTES:
             self._waiting.clear()
             self._waiting.append(FRESH)
             self._bytes = len(FRESH)
-        self._is_idle = False
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
@@ -137,9 +154,10 @@ class EventQueues:
 
     def publish(self, topic: str, event: bytes) -> None:
         """Hand an event to each stream that wants its topic."""
+        chunk = frame_chunk(event)
         for each in self._queues:
             if topic in each.topics:
-                each.put(event)
+                each.put(event, chunk)
 
     def add(self, queue: EventQueue) -> None:
         """Publish to a queue."""
@@ -172,6 +190,11 @@ class StreamResponse:
 
     def __init__(self, context: PageContext, topics: Iterable[str]) -> None:
         self._context = context
+        self._host = context.host
+        self._here = context.here
+        self._session = context.session
+        self._sessions = context.site.console.sessions
+        self._tokens = context.site.runtime.tokens
         self._queue = EventQueue(topics)
         self._ends = False
         if context.here.streams >= MAX_STREAMS:
@@ -190,6 +213,10 @@ class StreamResponse:
                 tasks.start_soon(self._until_closed, tasks.cancel_scope)
                 queue.on_beat = partial(self._look_at_session, tasks.cancel_scope)
                 queue.put(b"retry: 1000\n\n" + context.here.feed.hello())
+                writer = scope.get("state", {}).get(CHUNK_WRITER)
+                has_chunks = scope["method"] == "GET" and scope["http_version"] == "1.1"
+                if writer is not None and has_chunks:
+                    queue.push = partial(self._push, writer)
                 while True:
                     chunk = await queue.take()
                     # What came after the session had ended is not for it any more.
@@ -213,16 +240,19 @@ class StreamResponse:
         self._ends = True
         self._queue.put(NOTHING_NEW)
 
+    def _push(self, writer: ChunkWriter, chunk: bytes) -> bool:
+        # What is queued instead wakes the response, which looks at the session itself.
+        return self._may_go_on() and writer.write(chunk)
+
     def _may_go_on(self) -> bool:
-        return self._is_signed_in() and not self._context.here.ended
+        return not self._here.ended and self._is_signed_in()
 
     def _is_signed_in(self) -> bool:
-        context, session = self._context, self._context.session
-        sessions, tokens = context.site.console.sessions, context.site.runtime.tokens
+        session = self._session
         return (
             session is not None
-            and sessions.is_open(session, tokens)
-            and not context.host.is_kicked(session.identity.participant)
+            and self._sessions.is_open(session, self._tokens)
+            and not self._host.is_kicked(session.identity.participant)
         )
 
     async def _until_gone(self, receive: Receive, scope: anyio.CancelScope) -> None:

@@ -81,6 +81,44 @@ class SendQueue:
             self._resume()
 
 
+CHUNK_WRITER: Final = "meup.chunk_writer"
+"""Name of the :class:`ChunkWriter` in the state of an HTTP request, where its server has one."""
+
+
+class WriteFlow(Protocol):
+    """The flow control of a response's socket."""
+
+    @property
+    def write_paused(self) -> bool:
+        """True while the socket takes no more."""
+        ...
+
+
+class ChunkWriter:
+    """Writes parts of a response, once begun, without the turns that ASGI takes for each.
+
+    For what many connections get alike: it is framed once, and each write costs a tenth of a
+    message of ASGI. The response has no length, and its request is a ``GET`` of HTTP/1.1, so that
+    chunks are what its body consists of.
+    """
+
+    def __init__(self, transport: asyncio.WriteTransport, flow: WriteFlow) -> None:
+        self._transport = transport
+        self._flow = flow
+
+    def write(self, chunk: bytes) -> bool:
+        """Write what :func:`frame_chunk` made; false if nothing is taken now."""
+        if self._flow.write_paused or self._transport.is_closing():
+            return False
+        self._transport.write(chunk)
+        return True
+
+
+def frame_chunk(data: bytes) -> bytes:
+    """A part of a body as a chunk (RFC 9112 section 7.1); none is empty, which would end it."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
 class ReadTransport(Protocol):
     """The transport that a gate opens and closes."""
 

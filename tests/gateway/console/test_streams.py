@@ -18,8 +18,10 @@ from meup_agent.gateway.console.stream import (
     EventQueue,
     EventQueues,
     SpaceFeeds,
+    pack,
 )
 from meup_agent.gateway.console.timeline import SpaceFeed
+from meup_agent.gateway.edge.flow import ChunkWriter
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.runtime import GatewayRuntime
 from tests.gateway.console.conftest import Browser, Site, two_spaces
@@ -69,6 +71,40 @@ async def test_unread_queue_keeps_the_word_that_something_was_missed() -> None:
             first, waiting = first or piece, waiting + len(piece)
     assert first.startswith(FRESH)
     assert waiting <= MAX_QUEUED_BYTES
+
+
+async def test_event_is_pushed_where_nothing_waits_before_it() -> None:
+    queue, pushed, taken = EventQueue(["inbox"]), list[bytes](), list[bytes]()
+    came, takes = anyio.Event(), True
+
+    def push(chunk: bytes) -> bool:
+        if takes:
+            pushed.append(chunk)
+        return takes
+
+    async def read() -> None:
+        nonlocal came
+        while True:
+            taken.append(await queue.take())
+            came.set()
+            came = anyio.Event()
+
+    queue.push = push
+    queue.put(b"first")
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            await came.wait()
+            queue.put(b"second")
+            takes = False
+            queue.put(b"third")
+            takes = True
+            queue.put(b"fourth")
+            await came.wait()
+            queue.put(b"fifth", b"made for all")
+            tasks.cancel_scope.cancel()
+    assert taken == [b"first", b"thirdfourth"]
+    assert pushed == [b"6\r\nsecond\r\n", b"made for all"]
 
 
 async def test_queue_is_kept_alive_only_where_nothing_was_sent() -> None:
@@ -187,3 +223,56 @@ async def test_stream_tells_nothing_of_what_comes_after_its_session(site: Site) 
             heard += chunk
     assert b"event: gone" in heard
     assert b"proposer" not in heard
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+async def test_browser_gets_what_is_pushed_to_all(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushed: list[bytes] = []
+    made: list[SpaceFeeds] = []
+    write = ChunkWriter.write
+
+    def note(self: ChunkWriter, chunk: bytes) -> bool:
+        if b"number" in chunk:
+            pushed.append(chunk)
+        return write(self, chunk)
+
+    class Feeds(SpaceFeeds):
+        def __init__(self, runtime: GatewayRuntime, tasks: TaskGroup) -> None:
+            super().__init__(runtime, tasks)
+            made.append(self)
+
+    monkeypatch.setattr(ChunkWriter, "write", note)
+    monkeypatch.setattr("meup_agent.gateway.console.console.SpaceFeeds", Feeds)
+    async with Gateway(config=two_spaces(), page=Console()) as gateway, AsyncExitStack() as stack:
+        client = httpx.AsyncClient(base_url=gateway.http_url, trust_env=False, timeout=PATIENCE)
+        browser = Browser(await stack.enter_async_context(client), gateway.http_url)
+        await browser.sign_in(gateway.token("you"))
+        cookie = "; ".join(f"{name}={value}" for name, value in client.cookies.items())
+        host, port = gateway.http_url.removeprefix("http://").split(":")
+        sock = await stack.enter_async_context(await anyio.connect_tcp(host, int(port)))
+        head = [f"GET /console/events HTTP/{version}", f"Host: {host}:{port}", f"Cookie: {cookie}"]
+        await sock.send("\r\n".join([*head, "", ""]).encode())
+        heard = b""
+        with anyio.fail_after(PATIENCE):
+            while b"event: hello" not in heard or not heard.endswith(b"\n"):
+                heard += await sock.receive()
+            queues = made[0].of("demo").queues
+            queues.publish("inbox", pack("inbox", {"number": 1}))
+            queues.publish("inbox", pack("inbox", {"number": 2}))
+            await browser.submit("/inbox", "/sign-out")
+            queues.publish("inbox", pack("inbox", {"number": 3}))
+            while b"event: gone" not in heard:
+                heard += await sock.receive()
+    body = heard[heard.index(b"\r\n\r\n") + 4 :]
+    if version == "1.1":
+        plain, ends = b"", False
+        while not ends and body:
+            size, _, rest = body.partition(b"\r\n")
+            ends, plain = size == b"0", plain + rest[: int(size, 16)]
+            body = rest[int(size, 16) + 2 :]
+        body = plain
+    events = [each.splitlines()[-1] for each in body.split(b"\n\n") if b"number" in each]
+    assert events == [b'data: {"number": 1}', b'data: {"number": 2}']
+    assert len(pushed) == (2 if version == "1.1" else 0)

@@ -20,6 +20,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from meup_agent.gateway.edge.flow import CHUNK_WRITER, ChunkWriter
 from meup_agent.gateway.edge.http.api import http_app
 from meup_agent.gateway.runtime import GatewayRuntime
 
@@ -139,6 +140,8 @@ def _protocol(seconds: float) -> type[H11Protocol]:
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
+            writer = ChunkWriter(transport, self.flow)
+            self.app_state = {**self.app_state, CHUNK_WRITER: writer}
             self._late = self.loop.call_later(seconds, self._drop)
 
         def data_received(self, data: bytes) -> None:
