@@ -30,9 +30,15 @@ ROLES: Final[dict[str, tuple[dict[str, Any], ...]]] = {
         {"kind": "mcp/proposal"},
         {"kind": "mcp/withdraw"},
         {"kind": "chat"},
+        {"kind": "participant/request-status"},
     ),
-    # Answers requests, which needs no capability, and may say something about it.
-    "tools": ({"kind": "mcp/response"}, {"kind": "chat"}),
+    # Answers requests, which needs no capability, and may show its work and say something about it.
+    "tools": (
+        {"kind": "mcp/response"},
+        {"kind": "chat"},
+        {"kind": "reasoning/*"},
+        {"kind": "stream/*"},
+    ),
     # Sees everything and says nothing.
     "observer": (),
 }

@@ -200,7 +200,8 @@ class ParticipantControl:
 
     def remember(self, envelope: Envelope) -> None:
         """Remember whom an accepted envelope asks for an answer."""
-        if envelope.kind in ASKED:
+        # A resume, too: the one that goes on tells its status.
+        if envelope.kind in ASKED or (envelope.kind == RESUME and envelope.to):
             self._asked.remember(envelope.id, envelope.sender, envelope.to)
 
     def _pause(self, envelope: Envelope, payload: JsonObject, at: int) -> tuple[Fact, ...]:

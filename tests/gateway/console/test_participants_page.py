@@ -2,15 +2,18 @@
 
 import json
 import re
+from typing import Any
 
 import anyio.lowlevel
 import pytest
 
 from meup_agent import Agent
 from meup_agent.errors import MeupError
+from meup_agent.gateway.console.pages import participants
 from meup_agent.gateway.console.pages.health import Gauge, Samples
 from meup_agent.gateway.console.rendering import size
 from meup_agent.gateway.member import GatewayMember
+from meup_agent.types import StatusRequest
 from tests.gateway.console.conftest import Browser, Site
 
 pytestmark = pytest.mark.anyio
@@ -114,6 +117,53 @@ async def test_pause_is_shown(site: Site) -> None:
     assert "paused by boss" in (await people(await site.browser("you")))["tools"]
 
 
+async def test_participant_is_asked_paused_and_resumed(site: Site) -> None:
+    agent = Agent("tools")
+
+    @agent.on_request_status
+    async def status(_: StatusRequest) -> dict[str, Any]:
+        await anyio.lowlevel.checkpoint()
+        return {"messages_in_context": 3}
+
+    await site.join("tools", agent)
+    browser = await site.browser("boss")
+
+    async def submit(verb: str, **fields: str) -> str:
+        form = await browser.fields("/participants", f"/participants/{verb}")
+        answer = await browser.post(f"/participants/{verb}", {**form, "who": "tools", **fields})
+        assert answer.status_code == 303, answer.text
+        return (await people(browser))["tools"]
+
+    assert "Says of itself: active, 0 handlers" in await submit("status")
+    assert "3 messages in its context" in (await people(browser))["tools"]
+    assert "paused by boss" in await submit("pause", minutes="5", reason="a look at it")
+    assert "paused by" not in await submit("resume")
+    assert "Ask for its status: boss" not in (await browser.get("/participants")).text
+
+
+@pytest.mark.parametrize("minutes", ["0", "-1", "1.5", "\u0661", "9" * 5_000])
+async def test_minutes_of_a_pause_are_checked(site: Site, minutes: str) -> None:
+    await site.join("tools")
+    browser = await site.browser("boss")
+    form = await browser.fields("/participants", "/participants/pause")
+    answer = await browser.post("/participants/pause", {**form, "who": "tools", "minutes": minutes})
+    assert answer.status_code == 400
+    assert "Minutes are a whole number from 1 to 10080, or none." in answer.text
+    assert "paused" not in (await people(browser))["tools"]
+
+
+async def test_silent_participant_is_said_to_be_silent(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(participants, "STATUS_SECONDS", 0.0)
+    await site.join("tools")
+    browser = await site.browser("boss")
+    answer = await browser.submit("/participants", "/participants/status", who="tools")
+    assert answer.status_code == 303
+    said = (await browser.get("/participants")).text
+    assert "tools was asked, and has not answered yet." in said
+
+
 async def test_who_left_was_seen_then(site: Site) -> None:
     async with Agent("looker").join(
         site.gateway.url, space="demo", token=site.token("looker", "demo")
@@ -139,6 +189,8 @@ async def test_invitation_shows_its_token_once(site: Site) -> None:
 async def test_who_may_not_manage_is_offered_nothing(site: Site) -> None:
     page = (await (await site.browser("you")).get("/participants")).text
     assert "/participants/grant" not in page
+    assert "/participants/pause" not in page
+    assert "/participants/status" not in page
     assert "/participants/kick" not in page
     assert "/participants/invite" not in page
 

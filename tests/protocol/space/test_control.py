@@ -174,6 +174,17 @@ def test_control_takes_a_capability(kind: str) -> None:
 
 
 @pytest.mark.rule("3.control.answers")
+def test_who_is_let_go_on_tells_its_status_without_a_capability() -> None:
+    scene = Controlled()
+    pause = scene.pauses()
+    resumed = scene.say("boss", "participant.resume", {}, to=["worker"], correlationId=pause)
+    answer = {"to": ["boss"], "correlationId": resumed}
+    status = {"status": "active"}
+    assert scene.error_of("worker", "participant.status", status, **answer) == ""
+    assert scene.error_of("other", "participant.status", status, **answer)
+
+
+@pytest.mark.rule("3.control.answers")
 def test_answer_takes_none() -> None:
     scene = Controlled()
     asked = scene.say("boss", "participant.request-status", {}, to=["worker"])

@@ -17,9 +17,12 @@ from meup_agent.gateway.console.pages.inbox import (
     vote,
 )
 from meup_agent.gateway.console.pages.participants import (
+    ask_status,
     grant,
     invite,
     kick,
+    pause,
+    resume,
     revoke,
     show_participants,
     try_capability,
@@ -68,6 +71,9 @@ PAGES: Final = (
     PageRoute("POST", "/participants/revoke", revoke),
     PageRoute("POST", "/participants/invite", invite),
     PageRoute("POST", "/participants/kick", kick),
+    PageRoute("POST", "/participants/status", ask_status),
+    PageRoute("POST", "/participants/pause", pause),
+    PageRoute("POST", "/participants/resume", resume),
     PageRoute("GET", "/health", show_health),
     PageRoute("GET", "/events", get_events),
 )

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from starlette.responses import Response
 
-from meup_agent.errors import InvalidPattern, MeupError
+from meup_agent.errors import InvalidPattern, MeupError, OutcomeUnknown
 from meup_agent.gateway.admission import BAD_REQUEST
 from meup_agent.gateway.console.context import PageContext, redirect
 from meup_agent.gateway.console.guard import Denied
 from meup_agent.gateway.console.rendering import key_of
 from meup_agent.gateway.console.words import describe_capability
 from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.control_payloads import PAUSE, REQUEST_STATUS, RESUME
 from meup_agent.protocol.management_payloads import GRANT, INVITE, KICK, REVOKE
 
 if TYPE_CHECKING:
@@ -35,6 +36,15 @@ TRIED = {
 }
 """Name of a deed that can be tried → kind of its envelope, and its words."""
 
+CONTROLLED: Final = {"status": REQUEST_STATUS, "pause": PAUSE, "resume": RESUME}
+"""Verb by which a participant is controlled → kind of its envelope."""
+
+MAX_MINUTES: Final = 7 * 24 * 60
+"""Minutes for which a participant can be paused from the page."""
+
+STATUS_SECONDS: Final = 3.0
+"""Seconds for which the page waits for the status that was asked for."""
+
 SAMPLE: Final[dict[str, Any]] = {"recipient": "x", "capabilities": [], "participant_id": "x"}
 """A payload by which it is tried if one may manage."""
 
@@ -52,6 +62,7 @@ class ParticipantView(NamedTuple):
     last_heard: float | None
     status: OwnStatus | None  # as it said of itself
     paused_by: str
+    verbs: frozenset[str]  # of those in CONTROLLED, what the person that looks may do to it
     may: list[tuple[str, str]]  # in words, and as the pattern
 
 
@@ -111,6 +122,7 @@ async def _page(context: PageContext, tried: dict[str, Any]) -> Response:
                 last_heard=feed.last_heard.get(name),
                 status=feed.statuses.get(name),
                 paused_by=host.paused_by(name),
+                verbs=_verbs(own, name, here=member is not None, me=context.identity.participant),
                 may=[
                     (describe_capability(each), json.dumps(each, ensure_ascii=False))
                     for each in host.grants[name].patterns
@@ -131,6 +143,14 @@ async def _page(context: PageContext, tried: dict[str, Any]) -> Response:
         },
         topics="space",
     )
+
+
+def _verbs(own: Capabilities, name: str, *, here: bool, me: str) -> frozenset[str]:
+    """The verbs by which a participant may be controlled; none of them by itself."""
+    if name == me:
+        return frozenset()
+    may = {verb for verb, kind in CONTROLLED.items() if own.allow(kind, {}, (name,))}
+    return frozenset(may if here else may - {"status"})
 
 
 def _allowing(
@@ -185,6 +205,43 @@ async def kick(context: PageContext) -> Response:
     async with context.here.deciding() as desk:
         await _manage(desk.space.kick(who, reason=_reason(context)))
     context.notify(f"{who} was removed from the space.")
+    return redirect(context, "/participants")
+
+
+async def ask_status(context: PageContext) -> Response:
+    """Ask a participant for its status, which the page then shows."""
+    who = _named(context)
+    async with context.here.deciding() as desk:
+        try:
+            status = await desk.space.request_status(who, timeout=STATUS_SECONDS)
+        except OutcomeUnknown:
+            context.notify(f"{who} was asked, and has not answered yet.")
+        except MeupError as error:
+            raise Denied(BAD_REQUEST, f"That was not done: {error}") from None
+        else:
+            context.notify(f"{who} says of itself: {status.status}.")
+    return redirect(context, "/participants")
+
+
+async def pause(context: PageContext) -> Response:
+    """Pause a participant, for some minutes or until it is resumed."""
+    who = _named(context)
+    said = context.form.get("minutes", "").strip()
+    if said and not (said.isascii() and said.isdigit() and 0 < int(said[:9]) <= MAX_MINUTES):
+        raise Denied(BAD_REQUEST, f"Minutes are a whole number from 1 to {MAX_MINUTES}, or none.")
+    timeout = 60.0 * int(said) if said else None
+    async with context.here.deciding() as desk:
+        await _manage(desk.space.pause(who, reason=_reason(context), timeout=timeout))
+    context.notify(f"{who} is paused{f' for {int(said)} min' if said else ''}.")
+    return redirect(context, "/participants")
+
+
+async def resume(context: PageContext) -> Response:
+    """Let a paused participant go on."""
+    who = _named(context)
+    async with context.here.deciding() as desk:
+        await _manage(desk.space.resume(who, reason=_reason(context)))
+    context.notify(f"{who} may go on.")
     return redirect(context, "/participants")
 
 
