@@ -38,7 +38,7 @@ class ToolLock:
         confirm: Approve what the servers offer now.
 
     Raises:
-        ConfigurationError: The file cannot be read, or is none of ours.
+        ConfigurationError: The file cannot be read or made, or is none of ours.
     """
 
     def __init__(self, path: Path, *, confirm: bool = False) -> None:
@@ -46,6 +46,10 @@ class ToolLock:
         self._confirm = confirm
         self._confirmed: set[str] = set()
         self._servers = _read(path)
+        # Now, since later it would be an error of the server whose tools are seen first.
+        if (confirm or not path.exists()) and not os.access(path.parent, os.W_OK):
+            why = "no permission" if path.parent.is_dir() else f"there is no folder {path.parent}"
+            raise ConfigurationError(f"{path} cannot be written: {why}")
 
     @property
     def path(self) -> Path:

@@ -56,6 +56,12 @@ def test_confirming_counts_for_the_first_list_alone(tmp_path: Path) -> None:
     assert lock.unapproved("a", [READ]) == {"read"}
 
 
+def test_a_file_that_cannot_be_made_is_said_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "none" / "tools.lock"
+    with pytest.raises(ConfigurationError, match="cannot be written: there is no folder"):
+        ToolLock(path)
+
+
 @pytest.mark.parametrize("content", ["{", "[]", '{"version": 2, "servers": {}}'])
 def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "tools.lock"
