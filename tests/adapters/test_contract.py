@@ -127,8 +127,9 @@ async def test_an_edited_call_tells_the_model_what_was_changed(
 
 
 async def test_a_rejection_is_a_text_with_its_reason(
-    run: Run, meeting: Meeting, notes: Notes
+    run: Run, meeting: Meeting, notes: Notes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("meup_agent.adapters.space_tools.EXPLANATION_SECONDS", PATIENCE)
     async with space_of(meeting, writer(notes), reviewer()) as (space, _):
         [said] = await run(space, [(WRITE, {"path": "bad"})])
     assert "rejected as unsafe by reviewer" in said

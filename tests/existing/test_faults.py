@@ -80,7 +80,7 @@ async def test_the_old_socket_is_closed_before_we_dial_again(gateway: ExistingGa
     """Also where the gateway never answers our close frame: its end would evict the next one."""
     dial = OneAtATime(
         websocket_connector(
-            gateway.url, space=SPACE, ping_interval=0.05, ping_deadline=0.5, close_timeout=0.1
+            gateway.url, space=SPACE, ping_interval=0.05, ping_deadline=2.0, close_timeout=0.1
         )
     )
     with anyio.fail_after(PATIENCE):

@@ -10,6 +10,7 @@ from mcp_types import TextContent
 
 from meup_agent import Agent, Proposal, Reason, Request
 from tests.mcp.conftest import ANYTHING, PROPOSES, Served, Stage, served, staged
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -84,7 +85,10 @@ async def test_a_call_that_is_not_allowed_becomes_a_proposal(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_rejection_is_a_tool_error_that_a_model_can_act_on(mode: str) -> None:
+async def test_a_rejection_is_a_tool_error_that_a_model_can_act_on(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meup_agent.mcp.calls.EXPLANATION_SECONDS", PATIENCE)
     unsafe = reviewer(reject=Reason.UNSAFE, explain="It writes\noutside the folder.")
     async with space_with(unsafe) as (_, server), server.client(mode=mode) as client:
         result = await client.call_tool("files_add", {"a": 1, "b": 2})
