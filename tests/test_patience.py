@@ -29,6 +29,8 @@ def impatient_requests(text: str) -> Iterator[int]:
             case ast.Call(func=ast.Attribute(value=ast.Name("httpx" | "httpx2"), attr=name)):
                 if name in HTTPX and "timeout" not in {each.arg for each in node.keywords}:
                     yield node.lineno
+            case _:
+                pass
 
 
 def test_waits_are_as_long_as_patience() -> None:
