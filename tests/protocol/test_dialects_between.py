@@ -289,21 +289,26 @@ def test_each_dialect_has_its_own_words(kind: str) -> None:
     assert (correlation, json.loads(encode(envelope, V04))["correlation_id"]) == ("p", ["p"])
 
 
+TRANSLATED = {"chat", kinds.MCP_PROPOSAL, kinds.MCP_WITHDRAW, kinds.MCP_REJECT}
+"""Kinds with payloads that differ between dialects."""
+
+
 @pytest.mark.rule("1.forward.between")
-@pytest.mark.parametrize(
-    "kind",
-    sorted(kinds.KINDS.keys() - {"chat", kinds.MCP_PROPOSAL, kinds.MCP_WITHDRAW, kinds.MCP_REJECT}),
-)
 @pytest.mark.parametrize("dialect", sorted(DIALECTS))
 @pytest.mark.parametrize("other", sorted(DIALECTS))
-def test_between_dialects_no_byte_of_any_other_payload_changes(
-    kind: str, dialect: str, other: str
-) -> None:
-    said = "" if kind == kinds.MCP_RESPONSE else '"method" : "ping", '
-    raw = f'{{ {said}"b": 1.0,"a":1e2, "proposal":{{}}, "message":"\\u00e9", "proposalId":"x" }}'
-    envelope = draft(kind, raw.encode(), id="1", sender="a", correlation=("p",))
-    there = decode(encode(envelope, dialect), dialect)
-    assert decode(encode(there, other), other).raw_payload == raw.encode()
+def test_between_dialects_no_byte_of_any_other_payload_changes(dialect: str, other: str) -> None:
+    changed = {}
+    for kind in sorted(kinds.KINDS.keys() - TRANSLATED):
+        said = "" if kind == kinds.MCP_RESPONSE else '"method" : "ping", '
+        raw = (
+            f'{{ {said}"b": 1.0,"a":1e2, "proposal":{{}}, "message":"\\u00e9", "proposalId":"x" }}'
+        )
+        envelope = draft(kind, raw.encode(), id="1", sender="a", correlation=("p",))
+        there = decode(encode(envelope, dialect), dialect)
+        read = decode(encode(there, other), other).raw_payload
+        if read != raw.encode():
+            changed[kind] = read
+    assert changed == {}
 
 
 # --- from each to each ------------------------------------------------------------------------

@@ -191,13 +191,13 @@ async def test_long_reason_is_cut_between_characters(link: Link) -> None:
             await check_end(link, peer, 4000, "ü" * 61)
 
 
-@pytest.mark.parametrize("code", [0, 999, 1004, 1005, 1006, 1015, 2999, 5000])
-async def test_code_that_may_not_be_sent_is_refused(link: Link, code: int) -> None:
+async def test_code_that_may_not_be_sent_is_refused(link: Link) -> None:
     with anyio.fail_after(PATIENCE):
         async with linked(link) as (transport, _):
-            with pytest.raises(ValueError, match=str(code)):
-                await transport.aclose(code)
-            assert transport.closed is None
+            for code in (0, 999, 1004, 1005, 1006, 1015, 2999, 5000):
+                with pytest.raises(ValueError, match=str(code)):
+                    await transport.aclose(code)
+                assert transport.closed is None
 
 
 async def test_leaving_the_block_closes(link: Link) -> None:
