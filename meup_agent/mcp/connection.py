@@ -254,7 +254,7 @@ class ServerConnection:
         """
         try:
             return await self._request(method, params, on_progress)
-        except _SessionForgotten:
+        except SessionForgotten:
             # A server behind an address that was started again knows no older session.
             self._ended.set()
             with anyio.move_on_after(STOP_SECONDS):
@@ -272,7 +272,7 @@ class ServerConnection:
             result = await session.send_request(request, RawResult, progress_callback=on_progress)
         except MCPError as error:
             if self._is_forgotten(error):
-                raise _SessionForgotten(error.code, error.message) from None
+                raise SessionForgotten(error.code, error.message) from None
             if _is_closed(error):
                 # Its last words are read first.
                 with anyio.move_on_after(STOP_SECONDS):
@@ -474,7 +474,7 @@ class ServerConnection:
             )
 
 
-class _SessionForgotten(RequestError):
+class SessionForgotten(RequestError):
     """The server knows the session no longer, and has not looked at the request."""
 
 

@@ -125,7 +125,7 @@ async def test_call_is_checked_anew_where_the_server_was_started_again(
 
     async def forgotten(method: str, *_: Any) -> dict[str, Any]:
         sent.append(method)
-        raise module._SessionForgotten(0, "no such session")
+        raise module.SessionForgotten(0, "no such session")
 
     async def ready() -> None:
         pass
