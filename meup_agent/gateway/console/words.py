@@ -26,6 +26,19 @@ _DEEDS: Final = {
     "space/invite": "invite participants",
     "space/kick": "remove participants",
     "stream/*": "open and feed streams",
+    "stream/request": "open streams",
+    "reasoning/*": "think aloud, and stop others' lines of thought",
+    "reasoning/cancel": "stop others' lines of thought",
+    "participant/*": "pause, watch and stop participants",
+    "participant/request-status": "ask participants for their status",
+    "participant/status": "tell its status unasked",
+    "participant/pause": "pause participants",
+    "participant/resume": "let paused participants go on",
+    "participant/restart": "restart participants",
+    "participant/shutdown": "shut participants down",
+    "participant/compact": "have participants shorten their context",
+    "participant/forget": "have participants drop a part of their context",
+    "participant/clear": "have participants drop their context",
 }
 
 STATES: Final = {

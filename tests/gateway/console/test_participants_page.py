@@ -12,7 +12,9 @@ from meup_agent.errors import MeupError
 from meup_agent.gateway.console.pages import participants
 from meup_agent.gateway.console.pages.health import Gauge, Samples
 from meup_agent.gateway.console.rendering import size
+from meup_agent.gateway.console.words import describe_capability
 from meup_agent.gateway.member import GatewayMember
+from meup_agent.gateway.presets import PARTICIPANTS
 from meup_agent.types import StatusRequest
 from tests.gateway.console.conftest import Browser, Site
 
@@ -193,6 +195,11 @@ async def test_who_may_not_manage_is_offered_nothing(site: Site) -> None:
     assert "/participants/status" not in page
     assert "/participants/kick" not in page
     assert "/participants/invite" not in page
+
+
+@pytest.mark.parametrize("pattern", [each for role in PARTICIPANTS.values() for each in role])
+def test_what_a_role_of_dev_may_is_told_in_words(pattern: dict[str, Any]) -> None:
+    assert pattern["kind"] not in describe_capability(pattern)
 
 
 def test_gauge_near_its_end_says_so() -> None:
