@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from meup_agent.approval.reviewer_rules import ReviewerRules
+from meup_agent.protocol.payloads import digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -57,6 +58,8 @@ class InboxRules:
         self._has_no_tools = has_no_tools or _has_some
         # By reviewer; a proposal of which it says nothing more has no rule of its any more.
         self._rules: dict[str, dict[ProposalKey, InboxRule]] = {}
+        # Of the calls that rules are about: canonical JSON of a large one takes a second.
+        self._digests: dict[ProposalKey, tuple[Envelope, str | None]] = {}
         # The last proposal for others alone: a reviewer among these may ask us.
         self._for_others: Call | None = None
         self._reviewers = ReviewerRules(space, directory, self._came, self._look_for_them, told)
@@ -100,9 +103,17 @@ class InboxRules:
             if (rule := rules.get(entry.key)) is not None
             and reviewer != entry.key.proposer
             and self._feed.may_carry_out(reviewer, call)
-            and rule.is_about(call)
+            and (not rule.digest or rule.digest == self._digest_of(entry, call))
         ]
         return min(found, key=lambda rule: not rule.is_quorum, default=None)
+
+    def _digest_of(self, entry: ProposalEntry, call: Call) -> str | None:
+        known, found = self._digests.get(entry.key, (None, None))
+        if known is not entry.envelope:
+            # Another one under the same id has a digest of its own.
+            found = digest(call.method, call.params, call.target)
+            self._digests[entry.key] = (entry.envelope, found)
+        return found
 
     def note_counted(self, key: ProposalKey, rule: InboxRule) -> None:
         """Note the count that a reviewer answered our vote with."""
@@ -113,6 +124,8 @@ class InboxRules:
         before = self._rules.get(reviewer, {})
         self._rules[reviewer] = rules
         unknown: set[str] = set()
+        for key in before.keys() - rules.keys():
+            self._digests.pop(key, None)
         for key in before.keys() | rules.keys():
             if before.get(key) != rules.get(key):
                 entry = self._feed.get(key)

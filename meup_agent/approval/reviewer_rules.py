@@ -15,13 +15,12 @@ from meup_agent.errors import MeupError, printable
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.protocol.outcomes import Responded, value_of
-from meup_agent.protocol.payloads import as_object, digest, objects_in
+from meup_agent.protocol.payloads import as_object, objects_in
 from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
-    from meup_agent.protocol.payloads import Call
 
 log = logging.getLogger("meup_agent.approval")
 
@@ -75,10 +74,6 @@ class InboxRule(msgspec.Struct, frozen=True):
     def is_quorum(self) -> bool:
         """True if it counts votes."""
         return self.kind == "quorum"
-
-    def is_about(self, call: Call) -> bool:
-        """True if it is about this call, and not about another one under the same id."""
-        return self.digest in ("", digest(call.method, call.params, call.target))
 
     def counts_vote_of(self, participant: str) -> bool:
         """True if a participant may vote."""

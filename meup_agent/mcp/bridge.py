@@ -384,11 +384,12 @@ class Bridge:
         client = self._connection.client
         info = client.server_info
         log.info(
-            "%s: speaks MCP %s with %s, which has %d tools",
+            "%s: speaks MCP %s with %s, which has %d tool%s",
             self.name,
             client.protocol_version,
             "a server without a name" if info is None else printable(info.name[:64]),
             len(tools),
+            "" if len(tools) == 1 else "s",
         )
         again, self._lost_told = self._tools.are_known, False
         await self._tools.take(tools)
