@@ -127,9 +127,20 @@ def name(text: object) -> Markup:
 
 def json_lines(value: object) -> Markup:
     """JSON as a page shows it, a line for each value; of very many the first ones."""
+    said, is_whole = _lay_out(value)
+    return lines(said, is_whole=is_whole)
+
+
+def is_shown_whole(value: object) -> bool:
+    """True for JSON of which a page shows everything."""
+    said, is_whole = _lay_out(value)
+    return is_whole and len(said) <= MAX_SHOWN and said.count("\n") < MAX_LINES
+
+
+def _lay_out(value: object) -> tuple[str, bool]:
+    """JSON in lines, and whether that is all of it."""
     laid_out = _LAYOUT.iterencode(value)
-    said = "".join(islice(laid_out, MAX_PARTS))
-    return lines(said, is_whole=next(laid_out, None) is None)
+    return "".join(islice(laid_out, MAX_PARTS)), next(laid_out, None) is None
 
 
 _LAYOUT: Final = json.JSONEncoder(indent=2, ensure_ascii=False)

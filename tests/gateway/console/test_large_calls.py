@@ -17,7 +17,13 @@ from meup_agent.gateway.console.guard import (
     RequestPace,
     decode_form,
 )
-from meup_agent.gateway.console.rendering import editable, json_lines
+from meup_agent.gateway.console.rendering import (
+    MAX_LINES,
+    MAX_PARTS,
+    editable,
+    is_shown_whole,
+    json_lines,
+)
 from meup_agent.protocol.payloads import Call
 from tests.gateway.console.conftest import Site, fields_in
 from tests.gateway.console.test_proposal_page import key_of_first
@@ -116,6 +122,31 @@ async def test_request_that_counts_as_many_waits_for_as_many() -> None:
     await pace.wait(identity, REQUESTS_BURST)
     with pytest.raises(Denied, match="too fast"):
         await pace.wait(identity, REQUESTS_BURST)
+
+
+async def test_call_that_a_page_cuts_asks_for_the_word(site: Site) -> None:
+    await site.tools()
+    # Short enough for all that looks at its characters: a line for each line of nothing.
+    given = {"path": "a.md", "text": "x", "more": [0] * MAX_LINES}
+    await site.propose(await site.join("proposer"), given)
+    browser = await site.browser("you")
+    key = await key_of_first(browser)
+    page = (await browser.get(f"/inbox/{key}")).text
+    assert "it is more than this page shows" in page
+    assert "it is long" not in page
+    fields = fields_in(page, f"/inbox/{key}/approve")
+    refused = await browser.post(f"/inbox/{key}/approve", {**fields, "word": ""})
+    assert refused.status_code == 400
+    assert site.ran == []
+
+
+def test_json_is_shown_whole_or_said_not_to_be() -> None:
+    for value in ([0] * (MAX_LINES - 2), "x" * 100, {}):
+        assert is_shown_whole(value)
+        assert 'class="cut"' not in json_lines(value)
+    for value in ([0] * (MAX_LINES - 1), [[]] * MAX_PARTS, "x" * 20_000, Endless()):
+        assert not is_shown_whole(value)
+        assert 'class="cut"' in json_lines(value)
 
 
 async def test_large_call_is_shown_and_decided_and_not_edited(site: Site) -> None:

@@ -20,7 +20,7 @@ from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, redire
 from meup_agent.gateway.console.edits import Edit, can_be_edited, read_edit, schema_of
 from meup_agent.gateway.console.feed import QUEUE_ROWS, item_key
 from meup_agent.gateway.console.guard import Denied
-from meup_agent.gateway.console.rendering import editable
+from meup_agent.gateway.console.rendering import editable, is_shown_whole
 from meup_agent.gateway.console.schema_form import fields_of
 from meup_agent.protocol.payloads import digest, without_meta
 from meup_agent.reasons import Reason
@@ -120,7 +120,7 @@ def _card(item: InboxItem, now: datetime) -> dict[str, Any]:
         "similar": item.similar,
         "facts": facts,
         "record": item.record,
-        "danger": item.danger,
+        "danger": dangers_of(item),
         "may": {each.value for each in item.may},
     }
 
@@ -128,6 +128,13 @@ def _card(item: InboxItem, now: datetime) -> dict[str, Any]:
 def _whole(item: InboxItem, left: float) -> float:
     """The length of the bar: the time that the proposal had when it came to us."""
     return max(left + anyio.current_time() - item.arrived_at, 1.0)
+
+
+def dangers_of(item: InboxItem) -> tuple[str, ...]:
+    """Reasons to look twice: the proposal's own, and what this page does not show of it."""
+    if is_shown_whole(whole_call(item)):
+        return item.danger
+    return (*item.danger, "it is more than this page shows; meup inbox shows all of it")
 
 
 def whole_call(item: InboxItem) -> dict[str, Any]:
@@ -227,7 +234,7 @@ def _decided(context: PageContext) -> InboxItem | Response:
 
 
 def _lacks_word(context: PageContext, item: InboxItem) -> str:
-    if item.danger and context.form.get("word", "").strip().lower() != CONFIRM_WORD:
+    if dangers_of(item) and context.form.get("word", "").strip().lower() != CONFIRM_WORD:
         return f"This call is marked as dangerous: type “{CONFIRM_WORD}” to approve it."
     return ""
 
@@ -283,7 +290,11 @@ async def _own_item(
     """The shown proposal, as it waits at the person's own desk, where it is decided."""
     async with context.here.deciding() as desk:
         own = desk.inbox.find(item.proposer, item.id)
-        if own is None or whole_call(own) != whole_call(item):
+        # Not as Python compares them: to it 1, 1.0 and true are the same.
+        if own is None or (
+            own.envelope.raw_payload != item.envelope.raw_payload
+            and digest_of(own) != digest_of(item)
+        ):
             raise AlreadyDecided(item.id, "not waiting")
         yield desk.inbox, own
 
