@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from meup_agent.gateway.console.sign_in import SESSION_IDLE
 from meup_agent.protocol.outcomes import Fulfillment, Rejection
@@ -145,6 +145,34 @@ async def test_card_comes_and_goes_by_itself(desk: Desk) -> None:
     assert await violations(page) == []
     await card(page, "second.md")
     await expect(page.locator("main")).to_contain_text("The last one left")
+
+
+async def test_what_came_before_the_stream_began_is_told(desk: Desk) -> None:
+    await desk.site.tools()
+    proposer = await desk.site.join("proposer")
+    page = await desk.open()
+    await expect(page.locator("main")).to_contain_text("Nothing waits for you")
+
+    async def propose_first(route: Route) -> None:
+        await desk.site.propose(proposer, {"path": "early.md"})
+        await route.continue_()
+
+    await page.route("**/events?*", propose_first, times=1)
+    await page.reload()
+    await card(page, "early.md")
+    await expect(page.locator("#live")).to_contain_text("New: proposer proposes write_file")
+
+
+async def test_why_a_card_went_is_told_beside_a_queue_that_is_loaded_anew(desk: Desk) -> None:
+    await desk.site.tools()
+    proposed = await desk.site.propose(await desk.site.join("proposer"), {"path": "a.md"})
+    page = await desk.open()
+    await card(page, "a.md")
+    # As when the page and its stream begin at different moments.
+    await page.evaluate("document.querySelector('#desk').dataset.version = 'another'")
+    await proposed.withdraw()
+    await expect(page.locator("#gone")).to_contain_text("Withdrawn by proposer")
+    await expect(page.locator("#queue li")).to_have_count(0)
 
 
 async def test_two_people_at_once(desk: Desk) -> None:

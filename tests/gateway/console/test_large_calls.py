@@ -141,10 +141,12 @@ async def test_call_that_a_page_cuts_asks_for_the_word(site: Site) -> None:
 
 
 def test_json_is_shown_whole_or_said_not_to_be() -> None:
-    for value in ([0] * (MAX_LINES - 2), "x" * 100, {}):
+    whole: list[Any] = [[0] * (MAX_LINES - 2), "x" * 100, {}]
+    for value in whole:
         assert is_shown_whole(value)
         assert 'class="cut"' not in json_lines(value)
-    for value in ([0] * (MAX_LINES - 1), [[]] * MAX_PARTS, "x" * 20_000, Endless()):
+    cut: list[Any] = [[0] * (MAX_LINES - 1), [[]] * MAX_PARTS, "x" * 20_000, Endless()]
+    for value in cut:
         assert not is_shown_whole(value)
         assert 'class="cut"' in json_lines(value)
 

@@ -164,16 +164,16 @@
     hello(data) {
       title(data.waiting);
       // What was said between the page and its stream.
-      if ($("#chain")) soon("#chain", 0); else if ($("#timeline") && !paused) soon("#timeline", 0); const desk = $("#desk"); if (desk && desk.dataset.version !== data.version) handlers.renew();
+      if ($("#chain")) soon("#chain", 0); else if ($("#timeline") && !paused) soon("#timeline", 0); const desk = $("#desk"); if (desk && desk.dataset.version !== data.version) handlers.renew({ tell: true });
     },
     inbox(data) {
       title(data.waiting);
       data.said.forEach(say);
       const desk = $("#desk");
       if (!desk || desk.dataset.version === data.version) return;
-      if (data.renew || desk.dataset.version !== data.was) { handlers.renew(); return; }
+      const queue = $("#queue"), shown = $("#decision").dataset.key, why = Object.hasOwn(data.left, shown) ? data.left[shown] : "";
+      if (data.renew || desk.dataset.version !== data.was) { if (why) left(why); handlers.renew({ keepCard: Boolean(why) }); return; }
       desk.dataset.version = data.version;
-      const queue = $("#queue"), shown = $("#decision").dataset.key;
       data.drop.forEach((key) => document.getElementById(`q-${key}`)?.remove());
       for (const each of data.put) {
         const row = parse(each.html).firstElementChild, old = document.getElementById(`q-${each.id}`), held = old?.contains(document.activeElement);
@@ -183,11 +183,20 @@
         queue.insertBefore(row, each.before ? document.getElementById(`q-${each.before}`) : null);
         if (held) $("a", row).focus({ preventScroll: true });
       }
-      if (Object.hasOwn(data.left, shown)) left(data.left[shown]);
+      if (why) left(why);
       else if (data.changed.includes(shown)) refresh("#decision");
       else if (!$("#decision .card") && !$("#decision").dataset.key && data.waiting) refresh("#decision", `${base}/inbox`);
     },
-    renew() { refresh(".queue").then(() => { if (!isEditing()) refresh("#decision"); }); fetchVersion(); },
+    renew({ keepCard = false, tell = false } = {}) {
+      const known = new Set(all("#queue > li").map((each) => each.id));
+      refresh(".queue").then(() => {
+        const came = tell ? all("#queue > li").filter((each) => !known.has(each.id)) : [];
+        if (came.length > 5) say(`${came.length} proposals came`);
+        else for (const row of came) say(`New: ${$(".muted .name", row).textContent} proposes ${$(".tool", row).textContent}`);
+        if (!keepCard && !isEditing()) refresh("#decision");
+      });
+      fetchVersion();
+    },
     told(data) { notice(data.said, data.failed); say(data.said); },
     space(data) {
       if ($("#timeline")) timeline(data);
