@@ -1,6 +1,7 @@
 """Readers of streams that stop reading, over real sockets, and streams on every transport."""
 
 import json
+from typing import Any
 
 import anyio
 import pytest
@@ -51,9 +52,9 @@ def test_stalled_reader_costs_bounded_memory_and_keeps_its_connection(kind: str)
         assert bob.recv(PATIENCE) == frame
 
 
-def until(socket: object, kind: str) -> dict[str, str]:
+def until(socket: Any, kind: str) -> dict[str, str]:
     while True:
-        said = json.loads(socket.recv(PATIENCE))  # type: ignore[attr-defined]
+        said = json.loads(socket.recv(PATIENCE))
         if said["kind"] == kind:
             payload: dict[str, str] = said["payload"]
             return payload
