@@ -17,6 +17,7 @@ import json
 import os
 import ssl
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
@@ -265,24 +266,31 @@ def http_connector(
         ConfigurationError: The address cannot be one of an HTTP API.
     """
     check_http_url(url)
+    return _HttpConnector(url, space, participant, handshake_timeout, max_frame_bytes)
+
+
+@dataclass(frozen=True)
+class _HttpConnector:
+    where: str
+    space: str | None
+    participant: str | None
+    handshake_timeout: float
+    max_frame_bytes: int
 
     @asynccontextmanager
-    async def dial(headers: Mapping[str, str]) -> AsyncGenerator[HttpTransport]:
+    async def __call__(self, headers: Mapping[str, str]) -> AsyncGenerator[HttpTransport]:
         check_headers(headers)
-        async with open_client(url, headers.get("Authorization")) as client:
-            async with _open_stream(client, headers, space, participant, handshake_timeout) as (
-                me,
-                response,
-            ):
-                transport = HttpTransport(client, me, response, max_frame_bytes)
+        async with open_client(self.where, headers.get("Authorization")) as client:
+            async with _open_stream(
+                client, headers, self.space, self.participant, self.handshake_timeout
+            ) as (me, response):
+                transport = HttpTransport(client, me, response, self.max_frame_bytes)
                 async with background_tasks() as tasks:
                     tasks.start_soon(transport.read_stream, name="meup connection: events")
                     try:
                         yield transport
                     finally:
                         await transport.aclose()
-
-    return dial
 
 
 def open_client(url: str, authorization: str | None) -> httpx.AsyncClient:

@@ -300,7 +300,8 @@ async def test_an_address_without_a_gateway_is_named() -> None:
         taken.bind(("127.0.0.1", 0))
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         nowhere = http_connector(f"http://{where}")
-        with anyio.fail_after(PATIENCE), pytest.raises(CannotConnect, match=f"connect to {where}"):
+        # Also where the time is over before the attempt has failed.
+        with anyio.fail_after(PATIENCE), pytest.raises(CannotConnect, match=where):
             async with Agent("x").join(nowhere, token="t", settings=settings):
                 pass
 
