@@ -1,7 +1,7 @@
 """Connections that break at the gateways that exist (PROTOCOL 2 and 4.14)."""
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import anyio
 import pytest
@@ -55,10 +55,20 @@ async def test_after_a_drop_we_join_again_and_probe_before_we_speak(
     assert [is_probe(heard) for heard in mine].count(True) == 1, "none after the first connect"
 
 
-class OneAtATime:
-    """Dials, and notes whether an older connection was still open then."""
+def pinging(gateway: ExistingGateway, interval: float, deadline: float = PATIENCE) -> Connector:
+    return websocket_connector(
+        gateway.url,
+        space=SPACE,
+        ping_interval=interval,
+        ping_deadline=deadline,
+        close_timeout=0.1,
+    )
 
-    def __init__(self, inner: Connector) -> None:
+
+class OneAtATime:
+    """Dials, each time with the next connector; notes whether an older connection was open then."""
+
+    def __init__(self, inner: Sequence[Connector]) -> None:
         self._inner = inner
         self._opened: list[Transport] = []
         self.found_open = 0
@@ -70,7 +80,7 @@ class OneAtATime:
     @asynccontextmanager
     async def __call__(self, headers: Mapping[str, str]) -> AsyncGenerator[Transport]:
         self.found_open += sum(transport.closed is None for transport in self._opened)
-        async with self._inner(headers) as transport:
+        async with self._inner[self.dialled](headers) as transport:
             self._opened.append(transport)
             yield transport
 
@@ -79,9 +89,7 @@ class OneAtATime:
 async def test_the_old_socket_is_closed_before_we_dial_again(gateway: ExistingGateway) -> None:
     """Also where the gateway never answers our close frame: its end would evict the next one."""
     dial = OneAtATime(
-        websocket_connector(
-            gateway.url, space=SPACE, ping_interval=0.05, ping_deadline=2.0, close_timeout=0.1
-        )
+        [pinging(gateway, PATIENCE), pinging(gateway, 0.05, 2.0), pinging(gateway, PATIENCE)]
     )
     with anyio.fail_after(PATIENCE):
         async with joined(gateway, files()), joined(gateway, "caller", url=dial) as space:
@@ -130,12 +138,15 @@ async def test_a_connection_that_is_open_and_dead_is_found_by_our_ping(
     gateway: ExistingGateway,
 ) -> None:
     """Gateways that exist never ping, and never close."""
-    url = websocket_connector(
-        gateway.url, space=SPACE, ping_interval=0.05, ping_deadline=0.5, close_timeout=0.1
-    )
+    hasty = True
+
+    def dial(headers: Mapping[str, str]) -> AbstractAsyncContextManager[Transport]:
+        return pinging(gateway, 0.05, 0.5 if hasty else PATIENCE)(headers)
+
     with anyio.fail_after(PATIENCE):
-        async with joined(gateway, files()), joined(gateway, "caller", url=url) as space:
+        async with joined(gateway, files()), joined(gateway, "caller", url=dial) as space:
             gateway.stall("caller")
+            hasty = False
             await patiently(gateway.wait_joined, "caller", 2)
             await calls_after(space)
 

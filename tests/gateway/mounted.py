@@ -5,15 +5,18 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import TypeVar
 
+import anyio
 import uvicorn
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from starlette.applications import Starlette
 from starlette.routing import Mount
+from websockets.exceptions import InvalidState
 
 from meup_agent.gateway import GatewayApp, asgi_app
 from meup_agent.gateway.config import Config
 from meup_agent.gateway.presets import first_token
 from meup_agent.protocol.space.counters import SpaceCounters
+from tests.patience import PATIENCE
 
 T = TypeVar("T")
 
@@ -62,7 +65,7 @@ class MountedPlace:
         self._start()
 
     def stop(self) -> None:
-        self._portal.call(self._server.shutdown)
+        self._portal.call(self._shut_down)
 
     def _start(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", self._port))
@@ -80,6 +83,18 @@ class MountedPlace:
         server.config.load()
         server.lifespan = server.config.lifespan_class(server.config)
         await server.startup(sockets=[self._socket])
+
+    async def _shut_down(self) -> None:
+        with anyio.fail_after(PATIENCE):
+            while True:
+                try:
+                    await self._server.shutdown()
+                except InvalidState:
+                    # uvicorn also says goodbye on a connection that is closing already, which ends
+                    # its own shutdown; soon that connection is gone.
+                    await anyio.sleep(0.01)
+                else:
+                    return
 
     def _abort(self, authorization: str | None) -> None:
         if authorization is None:

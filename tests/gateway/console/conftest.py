@@ -16,6 +16,7 @@ from meup_agent.client.space import Space
 from meup_agent.gateway.config import Config
 from meup_agent.gateway.console import Console
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.presets import one_space_config
 from tests.patience import PATIENCE, patient
 
@@ -218,7 +219,9 @@ class Site:
 
 def two_spaces() -> Config:
     """The space of the tests, and another one with a participant of the same name."""
-    first = one_space_config("demo", PARTICIPANTS)
+    # However slow the machine is, no guess is forgiven while a test guesses.
+    limits = GatewayLimits(failed_token_seconds=3_600.0)
+    first = one_space_config("demo", PARTICIPANTS, limits)
     second = one_space_config("elsewhere", PARTICIPANTS)
     return replace(first, spaces=(*first.spaces, *second.spaces))
 
