@@ -195,6 +195,7 @@ async def test_one_that_does_not_answer_is_left_out(meeting: Meeting, notes: Not
             join(meeting, writer(notes)),
             join(meeting, "second") as space,
         ):
+            await space.tools("tools")  # known, and not waited for
             assert await owners(space, timeout=0.5) == ["tools"]
             assert await owners(space, "read") == ["tools"]
             assert mallory.count() == 1

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 import pytest
@@ -114,13 +114,14 @@ async def connected(stream: bytes, post: bytes = b"", *, ends: bool) -> AsyncGen
 
     async def serve(client: ByteStream) -> None:
         async with client:
-            head = b""
-            while b"\r\n\r\n" not in head:
-                head += await client.receive()
-            is_stream = head.startswith(b"GET")
-            await client.send(stream if is_stream else post)
-            if not (is_stream and ends):
-                await anyio.sleep_forever()
+            with suppress(anyio.EndOfStream, anyio.BrokenResourceError):  # it may have given up
+                head = b""
+                while b"\r\n\r\n" not in head:
+                    head += await client.receive()
+                is_stream = head.startswith(b"GET")
+                await client.send(stream if is_stream else post)
+                if not (is_stream and ends):
+                    await anyio.sleep_forever()
 
     listeners = await anyio.create_tcp_listener(local_host="127.0.0.1")
     port = listeners.listeners[0].extra(anyio.abc.SocketAttribute.local_port)
