@@ -103,7 +103,7 @@ async def test_slow_handshake_byte_by_byte_is_still_one() -> None:
 
 
 async def test_handshakes_that_never_end_are_dropped_and_nobody_waits_for_them() -> None:
-    async with running(handshake_timeout=1.0) as gateway, contextlib.AsyncExitStack() as stack:
+    async with running(handshake_timeout=3.0) as gateway, contextlib.AsyncExitStack() as stack:
         slow = [await stack.enter_async_context(raw(gateway)) for _ in range(50)]
         for number, (_, writer) in enumerate(slow):
             writer.write(head(gateway)[: 4 * number])

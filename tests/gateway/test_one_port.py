@@ -256,7 +256,7 @@ async def test_line_that_dribbles_gets_no_longer() -> None:
 
 
 async def test_tls_has_the_same_deadline() -> None:
-    async with secured(handshake_timeout=1.0) as gateway:
+    async with secured(handshake_timeout=3.0) as gateway:
         async with over_tls(gateway) as (reader, _), raw(gateway) as (half, writer):
             writer.write(b"\x16\x03\x01")
             assert await ended(reader) == await ended(half) == b""
@@ -290,7 +290,7 @@ async def test_plain_words_at_a_tls_port_are_no_request() -> None:
 
 
 async def test_tls_at_a_plain_port_is_no_request() -> None:
-    async with running(handshake_timeout=1.0) as gateway:
+    async with running(handshake_timeout=3.0) as gateway:
         with pytest.raises((ssl.SSLError, ConnectionError)):
             async with over_tls(gateway):
                 pass

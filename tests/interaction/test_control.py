@@ -125,7 +125,7 @@ async def until_status(boss: Space, word: str) -> ParticipantStatus:
     while True:
         await boss.present("worker")
         try:
-            status = await boss.request_status("worker", timeout=5.0)
+            status = await boss.request_status("worker", timeout=PATIENCE)
         except OutcomeUnknown:
             continue
         if status.status == word:
