@@ -154,6 +154,7 @@ WHO_MAY: Final = {
     "5.votes.voter": "the sender of the request, where identity is checked; never the proposer",
     "5.votes.count": "each votes once, and may change it; the first vote that decides ends it",
     "5.votes.call": "a vote counts for one call, under the rule that asked for it",
+    "5.votes.removed": "the vote of one that is removed, or may vote no more, is taken back",
     "5.votes.once": "votes that have decided are spent; a restart carries nothing out by itself",
     "5.tombstone": "an end that comes before what it names keeps that from starting",
     "5.tombstone.before_fulfillment": "it is consulted again before a fulfillment is sent",

@@ -167,6 +167,16 @@ def test_what_users_hover_over_has_words_of_its_own() -> None:
 def test_a_proposals_record_shows_users_attributes_only() -> None:
     shown = {name for name in dir(ProposalRecord) if not name.startswith("_")}
     assert shown == {
-        *("id", "proposer", "to", "envelope", "method", "tool", "arguments", "target"),
+        *(
+            "id",
+            "proposer",
+            "to",
+            "envelope",
+            "method",
+            "tool",
+            "arguments",
+            "cancelled_by",
+            "target",
+        ),
         *("expires_at", "state", "in_progress_by", "rejections", "decided_by", "reason"),
     }

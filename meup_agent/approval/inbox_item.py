@@ -129,6 +129,11 @@ class InboxItem:
         return self._record.in_progress_by
 
     @property
+    def cancelled_by(self) -> tuple[str, ...]:
+        """Participants that approved it before, and whose request was cancelled, perhaps midway."""
+        return self._record.cancelled_by
+
+    @property
     def rejections(self) -> tuple[Rejection, ...]:
         """Rejections of others so far; it waits all the same."""
         return self._record.rejections

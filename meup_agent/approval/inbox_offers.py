@@ -99,6 +99,8 @@ class InboxOffers:
         if item.rule is not None and item.rule.is_quorum and Verb.APPROVE in item.may:
             voters = ", ".join(item.rule.among)
             yield f"goes past the votes of {voters}, which the rule {item.rule.name} asks for"
+        for each in item.cancelled_by:
+            yield f"it may have run in part: {each} approved it before, and that was cancelled"
         if item.method != "tools/call":
             pass  # no tool, so no annotations
         elif facts is not None and facts.is_destructive:

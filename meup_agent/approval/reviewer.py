@@ -26,9 +26,11 @@ from meup_agent.approval.vote_tools import (
     explain_rejection,
     result_of_vote,
 )
+from meup_agent.approval.voter_watch import VoterWatch
 from meup_agent.approval.voting import Vote, VoteCount, VoteOutcome
 from meup_agent.approval.watched_policy import WatchedPolicy
 from meup_agent.client.explanations import allowed_words
+from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.client.running_handler import handler_is
 from meup_agent.errors import (
     ConfigurationError,
@@ -111,11 +113,13 @@ class Reviewer:
                 self.agent.join(*where, **options) as space,
                 background_tasks() as tasks,
             ):
-                self._tasks = tasks
-                tasks.start_soon(self._remind)
-                yield space
-                self._tasks = None
-                await self._finish(options.get("grace", GRACE), options.get("hurry"))
+                watch = VoterWatch(space, self._held, self._take_back)
+                with ProposalFeed(space).following(watch):
+                    self._tasks = tasks
+                    tasks.start_soon(self._remind)
+                    yield space
+                    self._tasks = None
+                    await self._finish(options.get("grace", GRACE), options.get("hurry"))
                 tasks.cancel_scope.cancel()
         finally:
             self._tasks = None
@@ -251,6 +255,15 @@ class Reviewer:
             self._votes = VoteFile(self._votes_path)
         return self._votes
 
+    def _take_back(self, held: HeldProposal, voter: str) -> None:
+        """Count a vote no longer, also one of those that have decided and are carried out."""
+        assert held.count is not None
+        held.count = held.count.without(voter)
+        if self._votes is not None:
+            self._votes.take_back(held.key, voter)
+        words = "proposal %s of %r: the vote of %r is taken back, who may not vote any more; %s"
+        log.warning(words, *held_words(held), voter, held.count)
+
     # --- what votes have decided ---
 
     async def _carry_out(self, held: HeldProposal) -> None:
@@ -267,6 +280,8 @@ class Reviewer:
                 )
                 return
             again = await self._decider.decide(held.proposal, held.space, again=True)
+            if held.count is None or held.count.outcome is not VoteOutcome.APPROVED:
+                return  # a vote was taken back meanwhile
             if again.verdict is Verdict.DENY:
                 self._drop(held)
                 words = allowed_words(held.proposal, held.space, again.explain)

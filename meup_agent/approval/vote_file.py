@@ -33,7 +33,7 @@ MAX_VOTE_SECONDS: Final = 30 * 86_400.0
 
 
 class VoteLine(msgspec.Struct, omit_defaults=True):
-    """A line of the file: a vote, or the end of a count."""
+    """A line of the file: a vote, one that is taken back (``None``), or the end of a count."""
 
     key: str
     at: float
@@ -115,6 +115,16 @@ class VoteFile:
             ) from None
         self._apply(line)
 
+    def take_back(self, key: str, voter: str) -> None:
+        """Forget the vote of one that may not vote any more."""
+        if self._counts.get(key, {}).pop(voter, None) is None:
+            return
+        try:
+            self._append(VoteLine(key, time.time(), voter))
+        except OSError as error:
+            # It counts again after a restart, for which people are told to look.
+            log.error("%s: a vote could not be taken back (%s)", self.path, error.strerror)
+
     def forget(self, key: str) -> None:
         """Forget the votes about what is decided."""
         if self._counts.pop(key, None) is None:
@@ -173,7 +183,7 @@ def _live(lines: list[VoteLine], now: float) -> dict[str, dict[str, VoteLine]]:
         elif line.voter and line.vote is not None and now - line.at <= MAX_VOTE_SECONDS:
             found.setdefault(line.key, {})[line.voter] = line
         elif line.key in found:
-            # Too old: what it replaced is older still.
+            # Taken back, or too old: what it replaced is older still.
             found[line.key].pop(line.voter, None)
     return found
 

@@ -9,6 +9,7 @@ from meup_agent.protocol.envelope import encode_json
 
 if TYPE_CHECKING:
     from meup_agent.approval.held_proposals import HeldProposal
+    from meup_agent.client.proposal import Proposal
 
 VOTE: Final = "vote"
 WAITING: Final = "waiting"
@@ -93,6 +94,11 @@ def describe_all(waiting: list[HeldProposal], now: float) -> WaitingProposals:
             break
         found.append(described)
     return {"proposals": found, "omitted": len(waiting) - len(found)}
+
+
+def vote_arguments(proposal: Proposal, vote: str) -> dict[str, str]:
+    """The arguments of a vote about a proposal, without words."""
+    return {"proposal": proposal.id, "proposer": proposal.proposer, "vote": vote}
 
 
 def result_of_vote(held: HeldProposal, count: VoteCount) -> VoteResult:

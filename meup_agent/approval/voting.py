@@ -2,8 +2,8 @@
 
 A participant votes once, and may change its vote until the votes decide; the proposer's never
 counts. A quorum is reached with as many approvals as its rule asks for, and lost as soon as those
-who have not rejected are too few for that. Nothing but a vote changes a count: no time that passes,
-no participant that leaves.
+who have not rejected are too few for that. Nothing but a vote changes a count, and the removal of
+one that voted: no time that passes, no participant that leaves.
 """
 
 from __future__ import annotations
@@ -99,6 +99,12 @@ class VoteCount(msgspec.Struct, frozen=True):
         return VoteCount(
             self.proposer, self.of, self.among, {**self.votes, voter: vote}, explanations
         )
+
+    def without(self, voter: str) -> VoteCount:
+        """The count without the vote of a participant."""
+        votes = {who: vote for who, vote in self.votes.items() if who != voter}
+        said = {who: text for who, text in self.explanations.items() if who != voter}
+        return VoteCount(self.proposer, self.of, self.among, votes, said)
 
     def anew(self) -> VoteCount:
         """The count without votes."""

@@ -351,6 +351,11 @@ class ProposalRecord:
         return self._entry.in_progress_by
 
     @property
+    def cancelled_by(self) -> tuple[str, ...]:
+        """While it is pending: those whose fulfilling requests were cancelled, perhaps midway."""
+        return self._entry.cancelled_by
+
+    @property
     def rejections(self) -> tuple[Rejection, ...]:
         """Its rejections, of each participant the first; it may be pending all the same."""
         return tuple(self._entry.rejections.values())

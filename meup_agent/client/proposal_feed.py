@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import ProposalKey
@@ -11,7 +11,7 @@ from meup_agent.protocol.payloads import read_call, rpc_name
 from meup_agent.protocol.resume import NOT_REPLAYED
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping
     from datetime import datetime
 
     from meup_agent.client.space import Space
@@ -43,6 +43,12 @@ class ProposalFeed:
         return self._session.time_of_day()
 
     @contextmanager
+    def following(self, listener: EnvelopeListener) -> Generator[None]:
+        """Hand every envelope that took effect to a listener, for a block."""
+        with self._session.watchers.listening(listener):
+            yield
+
+    @contextmanager
     def deciding(self, listener: EnvelopeListener) -> Generator[None]:
         """Hand every envelope that took effect to a listener that decides, for a block.
 
@@ -50,7 +56,7 @@ class ProposalFeed:
         """
         self._session.table.add_inbox(1)
         try:
-            with self._session.watchers.listening(listener):
+            with self.following(listener):
                 yield
         finally:
             self._session.table.add_inbox(-1)
@@ -71,6 +77,12 @@ class ProposalFeed:
         """True if the announced capabilities of a participant allow it to carry a call out."""
         request = payloads.request(call.method, call.params, "")
         return self._session.table.roster.is_allowed(participant, kinds.MCP_REQUEST, request)
+
+    def may_vote(self, participant: str, vote: Mapping[str, Any]) -> bool:
+        """True if its announced capabilities allow a participant to call a tool of ours."""
+        roster = self._session.table.roster
+        request = payloads.request("tools/call", dict(vote), "")
+        return roster.is_allowed(participant, kinds.MCP_REQUEST, request, (roster.me,))
 
     def add(self, envelope: Envelope, mark: ReplayMark = NOT_REPLAYED) -> None:
         """Enter an open proposal of before we came, unless we know that one or another of its id.

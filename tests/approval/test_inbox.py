@@ -178,6 +178,9 @@ async def test_a_cancelled_approval_lets_it_wait_again(meeting: Meeting) -> None
             with anyio.fail_after(PATIENCE):
                 assert await arrived(changes) is item
             assert item.left is None
+            # Who decides it again is told, and asked twice: it may have run in part.
+            assert "it may have run in part" in item.danger[0]
+            assert "reviewer approved it before" in item.danger[0]
 
 
 async def test_nothing_is_offered_to_who_may_nothing(meeting: Meeting) -> None:

@@ -104,6 +104,11 @@ class FulfillingRequest(msgspec.Struct):
         return not self.executors or sender in self.executors or sender == self.by
 
     @property
+    def was_refused(self) -> bool:
+        """True if each of its executors has refused it, so that none has begun it."""
+        return bool(self.executors) and set(self.executors) <= set(self.refused_by)
+
+    @property
     def may_go(self) -> bool:
         """True if it can be forgotten: it ended, and we did not carry it out."""
         return not (self.live or self.running or self.carried_out)
@@ -161,6 +166,12 @@ class ProposalEntry(msgspec.Struct):
     def in_progress_by(self) -> str | None:
         """The sender of the fulfilling request that is out."""
         return None if self.in_progress is None else self.in_progress.by
+
+    @property
+    def cancelled_by(self) -> tuple[str, ...]:
+        """While it is pending: the senders of cancelled requests, which may have begun before."""
+        ended = (item for item in self.fulfillments if not item.live)
+        return tuple(dict.fromkeys(item.by for item in ended if not item.was_refused))
 
     def fulfillment(self, by: str, request_id: str) -> FulfillingRequest | None:
         """A fulfilling request, by its sender and id."""

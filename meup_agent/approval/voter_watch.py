@@ -1,0 +1,69 @@
+"""Voter watch: takes back the votes of those who are removed from the space, or may vote no more.
+
+Their approval would otherwise count for what others decide later. What a participant may that is
+absent is announced to nobody, so any revocation from it takes its votes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from meup_agent.approval.vote_tools import vote_arguments
+from meup_agent.client.proposal_feed import ProposalFeed
+from meup_agent.protocol import kinds
+from meup_agent.protocol.exchange.roster import UPDATE, read_participant
+from meup_agent.protocol.management_payloads import KICK, REVOKE
+
+if TYPE_CHECKING:
+    from meup_agent.approval.held_proposals import HeldProposal, HeldProposals
+    from meup_agent.client.space import Space
+    from meup_agent.protocol.envelope import Envelope
+
+
+class VoterWatch:
+    """Follows a space, and takes votes back.
+
+    Args:
+        space: The space.
+        held: The proposals whose votes are counted.
+        take_back: Takes back the vote of a participant about one.
+    """
+
+    def __init__(
+        self, space: Space, held: HeldProposals, take_back: Callable[[HeldProposal, str], None]
+    ) -> None:
+        self._feed = ProposalFeed(space)
+        self._space = space
+        self._held = held
+        self._take_back = take_back
+
+    def put(self, envelope: Envelope) -> None:
+        """Look at what an envelope takes from those who have voted."""
+        if envelope.kind not in (KICK, REVOKE, kinds.SYSTEM_PRESENCE):
+            return
+        payload = envelope.payload_object
+        if envelope.kind == KICK:
+            self._recount(payload.get("participant_id"), removed=True)
+        elif envelope.kind == REVOKE:
+            here = {each.id for each in self._space.participants}
+            # Of those who are here an update tells what is left to them.
+            recipient = payload.get("recipient")
+            for voter in self._voters() - here:
+                if recipient in (None, voter):
+                    self._recount(voter, removed=True)
+        elif payload.get("event") == UPDATE:
+            changed = read_participant(payload.get("participant"))
+            if changed is not None:
+                self._recount(changed.id, removed=False)
+
+    def _voters(self) -> set[str]:
+        return {voter for held in self._held if held.count for voter in held.count.votes}
+
+    def _recount(self, voter: object, *, removed: bool) -> None:
+        for held in self._held:
+            if held.count is None or not isinstance(voter, str) or voter not in held.count.votes:
+                continue
+            call = {"name": "vote", "arguments": vote_arguments(held.proposal, "approve")}
+            if removed or not self._feed.may_vote(voter, call):
+                self._take_back(held, voter)

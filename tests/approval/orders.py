@@ -1,0 +1,425 @@
+"""A space in which people decide by several inboxes at once, in an order that a seed gives."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from random import Random
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+from anyio.lowlevel import checkpoint
+
+from meup_agent import Agent, Context, Settings, Space
+from meup_agent.approval import Inbox, InboxItem
+from meup_agent.client.proposal_handle import ProposalHandle
+from meup_agent.errors import MeupError
+from meup_agent.gateway.edge.handshake import repeats_join
+from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.audit import Audit, ProposalAudit
+from meup_agent.protocol.dialects import decode, encode
+from meup_agent.protocol.envelope import Envelope, draft
+from meup_agent.protocol.exchange import Mode
+from meup_agent.protocol.lifecycle import last_moment
+from meup_agent.protocol.space.decisions import Discard, Refusal
+from meup_agent.protocol.space.journal import Entry, Journal, MemoryJournal
+from meup_agent.testing.memory import MemorySpace
+from meup_agent.transport.base import OBSERVE_HEADER, Connector, Transport
+from tests.interaction.people import LIMITS
+
+PROPOSES: Final = [{"kind": "mcp/proposal"}, {"kind": "chat"}]
+DECIDES: Final[list[dict[str, Any]]] = [{"kind": "mcp/request"}, {"kind": "mcp/reject"}]
+PEOPLE: Final = ("ann", "bob")
+DESKS: Final = ("ann's page", "ann's other tab", "ann's terminal", "bob's page")
+
+Key = tuple[str, str]
+
+
+class KeptSpace(MemorySpace):
+    """A gateway in memory whose journal outlives it."""
+
+    kept: Journal | None = None
+
+    def _start(self) -> None:
+        super()._start()
+        if self.kept is None:
+            self.kept = MemoryJournal(self._now)
+        self._runtime = GatewayRuntime(
+            self._config,
+            journal=self.kept,
+            new_id=lambda: f"gateway-{next(self._ids)}",
+            now=self._now,
+        )
+
+    @property
+    def runtime(self) -> GatewayRuntime:
+        return self._runtime
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        assert self.kept is not None
+        return self.kept.recover("demo", since=0, limit=1_000_000).entries
+
+    @property
+    def microseconds(self) -> int:
+        return self._now()
+
+
+def beside(space: KeptSpace, participant: str) -> Connector:
+    """A way to decide beside a participant's connection, as a page does: it hears, and posts."""
+
+    @asynccontextmanager
+    async def dial(headers: Mapping[str, str]) -> AsyncGenerator[Transport]:
+        async with space.connector(participant)({**headers, OBSERVE_HEADER: "1"}) as seat:
+            said: Any = seat
+
+            async def post(frame: bytes) -> None:
+                await checkpoint()
+                if seat.closed is not None:
+                    raise seat.closed.error()
+                if repeats_join(frame, participant, "demo"):
+                    return
+
+                def then(answer: Entry | Refusal | Discard) -> None:
+                    if isinstance(answer, Refusal):
+                        told = draft(
+                            kinds.SYSTEM_ERROR,
+                            answer.error.payload_object,
+                            id=f"refusal of {decode(frame).id}",
+                            sender=kinds.GATEWAY,
+                            to=(participant,),
+                            correlation=(decode(frame).id,),
+                        )
+                        said.host.fanout.deliver_to(said, told)
+
+                said.host.receive_as(participant, frame, said.form.dialect, then)
+                space.settle()
+
+            said.send = post
+            yield seat
+
+    return dial
+
+
+class Orders:
+    """Two proposers, two people at four inboxes, one who manages, and an executor."""
+
+    def __init__(
+        self, random: Random, space: KeptSpace, tasks: TaskGroup, stack: AsyncExitStack
+    ) -> None:
+        self.stack = stack
+        self.random = random
+        self.space = space
+        self.tasks = tasks
+        self.spaces: dict[str, Space] = {}
+        self.desks: dict[str, tuple[Inbox, anyio.Event]] = {}
+        self.handles: list[tuple[str, ProposalHandle]] = []
+        self.seen: list[tuple[str, InboxItem]] = []
+        self.approved: dict[tuple[str, Key], list[dict[str, Any]]] = {}
+        self.ran: list[tuple[str, Key, dict[str, Any]]] = []
+        self.running = set[Key]()
+        self.done: list[tuple[Key, dict[str, Any]]] = []
+        self.refused = 0
+
+    # --- who is there ---
+
+    def executor(self) -> Agent:
+        agent = Agent("tools")
+
+        @agent.tool
+        async def write(path: str, context: Context) -> str:
+            request = context.envelope
+            call = payloads.read_call(request.payload)
+            key = (str(call.meta[payloads.PROPOSER]), request.correlation[0])
+            self.ran.append((request.sender, key, call.arguments))
+            assert key not in self.running, "it runs twice at once"
+            self.running.add(key)
+            try:
+                await anyio.sleep(self.random.choice((0.0, 0.0, 0.5, 40.0)))
+                self.done.append((key, call.arguments))
+            finally:
+                self.running.discard(key)
+            return path
+
+        return agent
+
+    async def sit(self, desk: str, *, task_status: TaskStatus[None]) -> None:
+        """Be at a desk until it is left."""
+        person, _, place = desk.partition("'s ")
+        is_terminal = place == "terminal"
+        connector = self.space.connector(person) if is_terminal else beside(self.space, person)
+        mode = Mode.SEATED if is_terminal else Mode.OUTGOING_ONLY
+        started = False
+        try:
+            async with (
+                Agent("inbox").join(
+                    connector,
+                    token=self.space.token(person),
+                    participant=person,
+                    settings=Settings(mode=mode),
+                    grace=0.0,
+                ) as space,
+                Inbox(space) as inbox,
+            ):
+                left = anyio.Event()
+                self.desks[desk] = inbox, left
+                started = True
+                task_status.started()
+                await left.wait()
+        except* MeupError:
+            pass  # it was removed, or another connection took over
+        finally:
+            self.desks.pop(desk, None)
+            if not started:
+                task_status.started()
+
+    # --- what happens ---
+
+    async def step(self) -> None:
+        await self.random.choice(
+            (
+                *(self.propose,) * 8,
+                *(self.approve,) * 10,
+                *(self.edit,) * 3,
+                *(self.reject,) * 2,
+                *(self.approve_what_was_seen,) * 4,
+                *(self.withdraw,) * 2,
+                *(self.renew,) * 2,
+                *(self.passes,) * 12,
+                *(self.turns,) * 8,
+                self.change_rights,
+                self.drop,
+                self.leave,
+                *(self.come,) * 6,
+                self.restart,
+                self.copy_id,
+            )
+        )()
+
+    async def propose(self) -> None:
+        who = self.random.choice(("p", "q"))
+        to = self.random.choice(((), (), ("ann",), ("ann", "bob")))
+        ttl = self.random.choice((None, 20.0, 100.0, 600.0))
+        path = f"{len(self.handles)}.md"
+        proposal = self.spaces[who].propose("tools", "write", {"path": path}, ttl=ttl, to=to)
+        handle = await self.stack.enter_async_context(proposal)
+        self.handles.append((who, handle))
+
+    async def copy_id(self) -> None:
+        """Say the id of a proposal again for another call, as its proposer or a stranger."""
+        if not self.handles:
+            return
+        who = self.random.choice(("p", "q", "mallory"))
+        _, handle = self.random.choice(self.handles)
+        call = {"name": "write", "arguments": {"path": "evil"}}
+        body = payloads.build_proposal("tools/call", call, target="tools", expires=None)
+        host = self.space.runtime.spaces["demo"]
+        forged = draft(kinds.MCP_PROPOSAL, body, id=handle.id, sender=who)
+        host.receive_as(who, encode(forged, "meup/v0.1"), "meup/v0.1", lambda _: None)
+        self.space.settle()
+
+    def item(self) -> tuple[str, Inbox, InboxItem] | None:
+        found = [(d, i, each) for d, (i, _) in self.desks.items() for each in i.items]
+        if not found:
+            return None
+        desk, inbox, item = self.random.choice(found)
+        self.seen.append((desk, item))
+        return desk, inbox, item
+
+    async def approve(self, *, edited: bool = False) -> None:
+        if (found := self.item()) is not None:
+            self.decide_on(*found, edited=edited)
+
+    def decide_on(self, desk: str, inbox: Inbox, item: InboxItem, *, edited: bool) -> None:
+        arguments = {"path": f"edited {self.random.random()}"} if edited else None
+        person, key = desk.partition("'s ")[0], (item.proposer, item.id)
+        said = self.approved.setdefault((person, key), [])
+        said.append(item.arguments if arguments is None else arguments)
+        self.begin(lambda: inbox.approve(item, arguments))
+
+    async def edit(self) -> None:
+        await self.approve(edited=True)
+
+    async def approve_what_was_seen(self) -> None:
+        """Press a key at an old card, of which the inbox may know better."""
+        known = [each for each in self.seen if each[0] in self.desks]
+        if known:
+            desk, item = self.random.choice(known)
+            self.decide_on(desk, self.desks[desk][0], item, edited=False)
+
+    async def reject(self) -> None:
+        if (found := self.item()) is not None:
+            _, inbox, item = found
+            self.begin(lambda: inbox.reject(item, "unsafe"))
+
+    async def withdraw(self) -> None:
+        if self.handles:
+            _, handle = self.random.choice(self.handles)
+            self.begin(handle.withdraw)
+
+    async def renew(self) -> None:
+        if self.handles:
+            _, handle = self.random.choice(self.handles)
+            self.begin(lambda: handle.renew(self.random.choice((10.0, 300.0))))
+
+    async def passes(self) -> None:
+        await anyio.sleep(self.random.choice((0.01, 0.01, 0.2, 2.0, 2.0, 15.0, 70.0)))
+
+    async def turns(self) -> None:
+        for _ in range(self.random.choice((1, 2, 5, 12, 100))):
+            await checkpoint()
+
+    async def change_rights(self) -> None:
+        boss, who = self.spaces["boss"], self.random.choice(PEOPLE)
+        right = self.random.choice(DECIDES)
+        what: Callable[[], Awaitable[object]] = self.random.choice(
+            (
+                lambda: boss.kick(who),
+                lambda: boss.invite(who),
+                lambda: boss.invite(who),
+                lambda: boss.revoke(who, [right]),
+                lambda: boss.grant(who, [right]),
+                lambda: boss.grant(who, [right]),
+            )
+        )
+        self.begin(what)
+
+    async def drop(self) -> None:
+        self.space.drop(self.random.choice((*PEOPLE, "tools", "p")))
+
+    async def restart(self) -> None:
+        self.space.restart()
+
+    async def leave(self) -> None:
+        if self.desks:
+            self.random.choice(list(self.desks.values()))[1].set()
+
+    async def come(self) -> None:
+        away = [each for each in DESKS if each not in self.desks]
+        if away and not self.space.runtime.spaces["demo"].is_kicked(away[0].partition("'s ")[0]):
+            with anyio.move_on_after(30):
+                await self.tasks.start(partial(self.sit, away[0]))
+
+    def begin(self, what: Callable[[], Awaitable[object]]) -> None:
+        async def run() -> None:
+            try:
+                await what()
+            except MeupError:
+                self.refused += 1
+
+        self.tasks.start_soon(run)
+
+    # --- what must hold ---
+
+    def check(self) -> None:
+        entries = self.space.entries
+        audit, allowed = Audit(), {who: {"mcp/request", "mcp/reject"} for who in PEOPLE}
+        out = set[str]()
+        for entry in entries:
+            envelope = entry.envelope
+            self._note_rights(envelope, allowed, out)
+            call = (
+                payloads.read_call(envelope.payload) if envelope.kind == kinds.MCP_REQUEST else None
+            )
+            if call is not None and not call.is_notification and call.name == "write":
+                who, (named,) = envelope.sender, envelope.correlation
+                proposer = str(call.meta[payloads.PROPOSER])
+                assert who in PEOPLE
+                assert who not in out, f"{who} was removed, and approved"
+                assert "mcp/request" in allowed[who], f"{who} may not approve any more"
+                audit.pass_time(entry.at)
+                # Its proposer may have said its id again, for another call.
+                same = audit.named(named, proposer=proposer)
+                pending = [each.record for each in same if each.state.is_pending]
+                assert pending, f"a request for what is {[str(each.state) for each in same]}"
+                assert call.arguments in self.approved[who, (proposer, named)], "not as approved"
+                ends = [(each.expires_at, each.in_progress) for each in pending]
+                assert any(
+                    until is None or entry.at <= last_moment(until) or request
+                    for until, request in ends
+                )
+            audit.add(entry)
+        for who, key, arguments in self.ran:
+            assert arguments in self.approved[who, key], "it ran otherwise than approved"
+            same = audit.named(key[1], proposer=key[0])
+            # Its proposer may have said its id again, for another call.
+            # One that was cancelled may be approved again; one that was carried out, never.
+            calls = [each[1] for each in self.done if each[0] == key]
+            assert len(calls) <= len(same), "it ran twice"
+            assert calls.count(arguments) <= 1, "it ran twice"
+            by = {each.by for found in same for each in found.fulfillments}
+            assert who in by, "no entry tells of it"
+
+    @staticmethod
+    def _note_rights(envelope: Envelope, allowed: dict[str, set[str]], out: set[str]) -> None:
+        payload = envelope.payload_object
+        match envelope.kind:
+            case "space/kick":
+                out.add(payload["participant_id"])
+            case "space/invite":
+                out.discard(payload["participant_id"])
+            case "capability/grant" | "capability/revoke":
+                held = allowed[payload["recipient"]]
+                for each in payload["capabilities"]:
+                    if envelope.kind == "capability/grant":
+                        held.add(each["kind"])
+                    else:
+                        held.discard(each["kind"])
+            case _:
+                pass
+
+    async def settle(self) -> None:
+        """Let all come to an end, and compare what the desks show."""
+        await anyio.sleep(200)
+        audit = Audit()
+        for entry in self.space.entries:
+            audit.add(entry)
+        audit.pass_time(self.space.microseconds)
+        pending = {(e.proposer, e.id): e for e in audit.proposals if e.state.is_pending}
+        for desk, (inbox, _) in self.desks.items():
+            person = desk.partition("'s ")[0]
+            shown = {(each.proposer, each.id) for each in inbox.items}
+            assert shown <= pending.keys(), f"{desk} shows what is decided"
+            host = self.space.runtime.spaces["demo"]
+            call = payloads.request("tools/call", {"name": "write"}, "")
+            may = host.grants[person].allow(kinds.MCP_REQUEST, call, ())
+            # A page is told by its gateway of what was open before it; one of these is not.
+            for key, each in pending.items() if desk.endswith("terminal") else ():
+                if key not in shown and may:
+                    assert self._is_not_for(person, each), f"{desk} lacks {key}"
+
+    def _is_not_for(self, person: str, each: ProposalAudit) -> bool:
+        to = each.record.envelope.to
+        return (
+            (bool(to) and person not in to)
+            or each.record.in_progress_by is not None
+            or each.record.copied
+            or person in {step.by for step in each.rejections}
+        )
+
+
+@asynccontextmanager
+async def begun(seed: int) -> AsyncGenerator[Orders]:
+    """The space, and all who are in it, for the length of a block."""
+    participants: dict[str, list[dict[str, Any]]] = {
+        "p": PROPOSES,
+        "q": PROPOSES,
+        "mallory": PROPOSES,
+        "ann": DECIDES,
+        "bob": DECIDES,
+        "boss": [{"kind": "*"}],
+        "tools": [{"kind": "mcp/response"}],
+    }
+    space = KeptSpace(participants=participants, limits=LIMITS)
+    async with anyio.create_task_group() as tasks, AsyncExitStack() as stack:
+        orders = Orders(Random(seed), space, tasks, stack)
+        for agent in (orders.executor(), Agent("p"), Agent("q"), Agent("boss")):
+            joining = agent.join(space.connector(agent.name), token=space.token(agent.name))
+            orders.spaces[agent.name] = await stack.enter_async_context(joining)
+        for _ in DESKS:
+            await orders.come()
+        yield orders
+        tasks.cancel_scope.cancel()

@@ -1,0 +1,108 @@
+"""Voters that are removed, or may vote no more: what they voted before approves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from meup_agent import Space
+from meup_agent.approval.decider import Decider
+from tests.approval.test_votes import POLICY, Office, office, write
+from tests.interaction.people import InMemory, Notes, join
+
+pytestmark = [pytest.mark.anyio, pytest.mark.rule("5.votes.removed")]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write(tmp_path / "policy.yaml", POLICY)
+
+
+@asynccontextmanager
+async def away(path: Path, notes: Notes) -> AsyncGenerator[Office]:
+    """Everybody but the reviewer, and one of its voters."""
+    async with office(InMemory(), path, notes, without="second") as o:
+        o.spaces["second"] = o.spaces["deep"]
+        yield o
+
+
+async def vote(space: Space, proposal: str) -> None:
+    about = {"proposal": proposal, "proposer": "proposer", "vote": "approve"}
+    await space.call("reviewer", "vote", about)
+
+
+async def votes_of(o: Office, proposal: str) -> dict[str, str]:
+    listed = await o.spaces["deep"].call("reviewer", "waiting")
+    found: dict[str, Any] = {each["proposal"]: each["votes"] for each in listed["proposals"]}
+    return dict(found[proposal])
+
+
+async def test_the_vote_of_one_that_is_removed_is_taken_back(path: Path, notes: Notes) -> None:
+    async with away(path, notes) as o, AsyncExitStack() as stack:
+        async with o.reviewer():
+            p = await stack.enter_async_context(o.proposed())
+            async with join(o.meeting, "second") as second:
+                await vote(second, p.id)
+            await o.spaces["deep"].kick("second")
+            assert await votes_of(o, p.id) == {}
+            assert (await o.vote("deep", p.id))["outcome"] == "open"
+        # Nor is it there again after a restart, or after it may come back.
+        await o.spaces["deep"].invite("second")
+        async with o.reviewer():
+            while not (listed := await o.spaces["deep"].call("reviewer", "waiting"))["proposals"]:
+                await anyio.lowlevel.checkpoint()
+            assert listed["proposals"][0]["votes"] == {"deep": "approve"}
+            assert notes.all == []
+            assert (await o.vote("mallory", p.id))["outcome"] == "approved"
+            assert await p.result() == 7
+    assert notes.all == [("deploy", 7)]
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+async def test_the_vote_of_one_that_may_not_vote_any_more_is_taken_back(
+    path: Path, notes: Notes, is_here: bool
+) -> None:
+    async with away(path, notes) as o, o.reviewer():
+        async with o.proposed() as p, AsyncExitStack() as stack:
+            await vote(await stack.enter_async_context(join(o.meeting, "second")), p.id)
+            # What has nothing to do with it changes nothing, and neither does leaving.
+            await o.spaces["deep"].grant("second", [{"kind": "chat"}])
+            if not is_here:
+                await stack.aclose()
+            assert await votes_of(o, p.id) == {"second": "approve"}
+            await o.spaces["deep"].revoke("second", [{"kind": "*"}])
+            assert await votes_of(o, p.id) == {}
+            assert (await o.vote("deep", p.id))["outcome"] == "open"
+    assert notes.all == []
+
+
+async def test_what_the_votes_have_decided_is_not_carried_out_without_them(
+    path: Path, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A voter is removed after the last vote, and before the request."""
+    decide, asked, go_on = Decider.decide, anyio.Event(), anyio.Event()
+
+    async def late(*given: Any, again: bool = False) -> Any:
+        if again:
+            asked.set()
+            await go_on.wait()
+        return await decide(*given, again=again)
+
+    async with away(path, notes) as o, o.reviewer(), o.proposed() as p:
+        monkeypatch.setattr(Decider, "decide", late)
+        async with join(o.meeting, "second") as second:
+            await vote(second, p.id)
+        assert (await o.vote("deep", p.id))["outcome"] == "approved"
+        await asked.wait()
+        await o.spaces["deep"].kick("second")
+        await votes_of(o, p.id)
+        go_on.set()
+        while await votes_of(o, p.id):
+            pass
+        assert (await o.vote("deep", p.id))["outcome"] == "open"
+    assert notes.all == []
