@@ -335,6 +335,20 @@ def test_mutable_default_is_not_shared() -> None:
     assert tool.bind({}) == {"value": [1]}
 
 
+def test_annotations_that_are_equal_keep_their_order_and_defaults() -> None:
+    text_first, number_first = tool_of(one(str | int)), tool_of(one(int | str))
+    assert [each["type"] for each in text_first.input_schema["properties"]["value"]["anyOf"]] == [
+        *("string", "integer")
+    ]
+    assert [each["type"] for each in number_first.input_schema["properties"]["value"]["anyOf"]] == [
+        *("integer", "string")
+    ]
+    given = [tool_of(one(int | bool | float, default)).bind({}) for default in (1, True, 1.0, -0.0)]
+    assert list(map(repr, given)) == [
+        f"{{'value': {default!r}}}" for default in (1, True, 1.0, -0.0)
+    ]
+
+
 # --- names that pydantic keeps for itself ---------------------------------------------------
 
 
