@@ -259,7 +259,7 @@ async def test_address_that_guesses_tokens_is_refused_whatever_it_says(
         assert statuses == [401, 401, 401, 429]
         right = gateway.token("alice")
         status, retry_after = await refusal(gateway, right)
-        assert (status, retry_after) == (429, "100")
+        assert (status, 0 < int(retry_after or 0) <= 100) == (429, True)
         async with dial(gateway, path="/") as stranger:
             await stranger.send(join_frame(gateway))
             assert await close_code(stranger) == 1013

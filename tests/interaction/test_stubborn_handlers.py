@@ -14,6 +14,8 @@ from meup_agent.agent import agent as agent_module
 from meup_agent.agent import runner as runner_module
 from meup_agent.errors import (
     HandlerCancelled,
+    ParticipantGone,
+    RequestError,
 )
 from meup_agent.protocol import kinds
 from tests.interaction.people import (
@@ -208,7 +210,8 @@ async def test_a_thread_is_abandoned_when_the_agent_goes(meeting: Meeting, notes
     ):
 
         async def ask() -> None:
-            with pytest.raises(Exception, match="cancelled"):
+            # Its word may be late: then the gateway's comes, that it is gone.
+            with pytest.raises((RequestError, ParticipantGone), match=r"cancelled|left"):
                 await caller.call("tools", "deaf")
             notes("answered")
 

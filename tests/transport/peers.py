@@ -23,7 +23,7 @@ from tests.patience import PATIENCE
 
 CERTIFICATE = Path(__file__).parent / "localhost.pem"
 # Short, since some peers here never answer; a peer that does answers faster.
-CLOSE_TIMEOUT = 0.2
+CLOSE_TIMEOUT = 1.0
 ANSWER = {"MEUP-Protocol": "meup/v0.1"}
 """The other end's answer in its handshake."""
 

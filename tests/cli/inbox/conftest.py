@@ -74,7 +74,12 @@ class Office:
             yield
 
     def propose(
-        self, tool: str, by: str = "bot", seconds: float = 60, to: str = "alice", **arguments: Any
+        self,
+        tool: str,
+        by: str = "bot",
+        seconds: float = 3_600,
+        to: str = "alice",
+        **arguments: Any,
     ) -> str:
         """Propose a call without waiting for its end; the proposal's id."""
         payload = build_proposal(

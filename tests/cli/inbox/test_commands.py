@@ -22,7 +22,7 @@ def listed(meup: Person) -> dict[str, dict[str, Any]]:
 
 
 def test_a_proposal_is_listed_shown_and_approved(meup: Person, office: Office) -> None:
-    later = office.propose("write", path="b.md", seconds=600)
+    later = office.propose("write", path="b.md", seconds=7_200)
     first = office.propose("write", path="a.md", text="x\ny")
     assert list(listed(meup)) == [first, later]
     line = meup("list").out.splitlines()[0]

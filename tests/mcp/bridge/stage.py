@@ -100,10 +100,9 @@ async def bridged(
     pin: ToolLock | None = None,
     on_ask: OnAsk | None = None,
     caller: Agent | None = None,
-    seconds: float = PATIENCE,
 ) -> AsyncGenerator[Stage]:
     """A server in a space, for the length of a block that ends in time."""
-    with anyio.fail_after(seconds):
+    with anyio.fail_after(PATIENCE):
         async with AsyncExitStack() as stack:
             enter = stack.enter_async_context
             gateway = await enter(Gateway(participants=MAY))

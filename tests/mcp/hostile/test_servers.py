@@ -7,6 +7,7 @@ import pytest
 
 from meup_agent import Space
 from meup_agent.client.messages import Progress
+from meup_agent.client.schema_check import check_schema
 from meup_agent.errors import RequestError
 from meup_agent.mcp.tool_list import MAX_TOOL_DEPTH
 from tests.mcp.bridge.stage import BRIDGE, LogLines, bridged, log_lines, stdio
@@ -95,15 +96,25 @@ async def test_tools_that_no_message_can_carry_do_not_spoil_the_list(log_lines: 
         assert log_lines.with_text(f"the tool '{name}' is left out: ")
 
 
-async def test_schemas_that_take_minutes_to_check_are_passed_on_unchecked() -> None:
+async def test_schemas_that_take_minutes_to_check_are_passed_on_unchecked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Checking these properties takes ten seconds, and compiling this expression some more."""
+    checked = list[Any]()
+
+    def check(validator: Any, schema: Any) -> None:
+        checked.append(schema)
+        check_schema(validator, schema)
+
+    monkeypatch.setattr("meup_agent.mcp.tool_list.check_schema", check)
     wide = {"type": "object", "properties": {f"p{at}": {} for at in range(5_000)}}
     slow = {
         "type": "object",
         "properties": {"a": {"pattern": "(?i)" + "[\u0100-\U0010fff0]" * 999}},
     }
     async with bridged(
-        stdio("hostile", env=tools(wide=wide, slow={"type": "object", **slow})), seconds=5.0
+        stdio("hostile", env=tools(wide=wide, slow={"type": "object", **slow}))
     ) as stage:
         listed = await stage.caller.request(BRIDGE, "tools/list", {})
     assert [tool["name"] for tool in listed["tools"]] == ["wide", "slow", "do"]
+    assert checked == [{"type": "object"}]
