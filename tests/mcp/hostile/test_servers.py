@@ -99,7 +99,7 @@ async def test_tools_that_no_message_can_carry_do_not_spoil_the_list(log_lines: 
 async def test_schemas_that_take_minutes_to_check_are_passed_on_unchecked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checking these properties takes ten seconds, and compiling this expression some more."""
+    """Checking these properties takes ten seconds, and compiling this expression minutes."""
     checked = list[Any]()
 
     def check(validator: Any, schema: Any) -> None:
@@ -110,11 +110,11 @@ async def test_schemas_that_take_minutes_to_check_are_passed_on_unchecked(
     wide = {"type": "object", "properties": {f"p{at}": {} for at in range(5_000)}}
     slow = {
         "type": "object",
-        "properties": {"a": {"pattern": "(?i)" + "[\u0100-\U0010fff0]" * 999}},
+        "properties": {"a": {"pattern": "(?i)" + "[\u0100-\U0010fff0]" * 4_999}},
     }
     async with bridged(
         stdio("hostile", env=tools(wide=wide, slow={"type": "object", **slow}))
     ) as stage:
         listed = await stage.caller.request(BRIDGE, "tools/list", {})
     assert [tool["name"] for tool in listed["tools"]] == ["wide", "slow", "do"]
-    assert checked == [{"type": "object"}]
+    assert wide not in checked
