@@ -80,7 +80,9 @@ async def test_a_server_that_asks_without_taking_answers_is_ended() -> None:
 def tools(**schemas: Any) -> dict[str, str]:
     """An environment in which the server has such tools."""
     listed = [{"name": name, "inputSchema": schema} for name, schema in schemas.items()]
-    return {"TOOLS": json.dumps([*listed, {"name": "do", "inputSchema": {"type": "object"}}])}
+    listed.append({"name": "do", "inputSchema": {"type": "object"}})
+    # As it is, for what an environment may hold.
+    return {"TOOLS": json.dumps(listed, ensure_ascii=False)}
 
 
 async def test_tools_that_no_message_can_carry_do_not_spoil_the_list(log_lines: LogLines) -> None:
