@@ -1,6 +1,7 @@
 """`meup gateway --dev` keeps its tokens where no other user reads them; `meup env` finds them."""
 
 import os
+import shlex
 import shutil
 import stat
 import subprocess
@@ -14,7 +15,8 @@ from meup_agent.cli.commands.env import FORMS, Shell
 from meup_agent.cli.dev_state import DevGateway, DevState, state_folder
 from meup_agent.cli.program import run
 from meup_agent.errors import ConfigurationError
-from tests.cli.processes import COMMAND, TERMINATE, Running, environment, meup, running
+from tests.cli.processes import TERMINATE, Running, environment, meup, running
+from tests.forkserver import launched
 
 NAMES = ("proposer", "fulfiller")
 
@@ -310,13 +312,14 @@ def test_tokens_outlive_a_restart_even_of_a_gateway_that_is_killed(tmp_path: Pat
 
 def test_a_terminal_that_was_set_up_takes_part(tmp_path: Path) -> None:
     own = {"MEUP_STATE_DIR": str(tmp_path)}
-    (tmp_path / "meup").write_text('#!/bin/sh\nexec "$PYTHON" -W error -m meup_agent.cli "$@"\n')
+    command = shlex.join(launched("-W", "error", "-m", "meup_agent.cli"))
+    (tmp_path / "meup").write_text(f'#!/bin/sh\nexec {command} "$@"\n')
     (tmp_path / "meup").chmod(0o700)
     with running("gateway", "--dev", "--port", "0", variables=own) as gateway:
         is_told(gateway)
         (port,) = {line.split("--port ")[1].split(")")[0] for line in gateway.out.splitlines()[2:3]}
         variables = environment(own)
-        variables |= {"PATH": f"{tmp_path}:{variables['PATH']}", "PYTHON": COMMAND[0]}
+        variables |= {"PATH": f"{tmp_path}:{variables['PATH']}"}
         script = (
             f'eval "$(meup env guest2 --port {port})" && meup who &&'
             f' eval "$(meup env admin)" && meup grant guest2 mcp/request'

@@ -3,8 +3,6 @@
 import os
 import pty
 import select
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 
@@ -15,6 +13,7 @@ from meup_agent import Agent, Fulfillment, ProposalHandle, Rejection, Space
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.gateway.presets import ROLES
 from tests.cli.processes import environment
+from tests.forkserver import Forked, start
 from tests.patience import PATIENCE
 from tests.programs import ROOT
 
@@ -27,9 +26,16 @@ PROGRAMS = {
     ),
 }
 IN_TERMINAL = """
-import fcntl, os, sys, termios
+import fcntl, os, runpy, sys, termios
+os.setsid()
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.executable, [sys.executable, "-W", "error", *sys.argv[1:]])
+del sys.argv[0]
+if sys.argv[0] == "-m":
+    del sys.argv[0]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+else:
+    sys.path[0] = os.path.dirname(sys.argv[0])
+    runpy.run_path(sys.argv[0], run_name="__main__")
 """
 """Makes its standard input the terminal that Ctrl-C comes from, and becomes the program."""
 
@@ -47,7 +53,7 @@ def print_pages(pages: int) -> str:
 class Terminal:
     """A terminal in which the program runs, with a person at it."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", master: int) -> None:
+    def __init__(self, process: Forked, master: int) -> None:
         self._process = process
         self._master = master
         self._read_so_far = b""
@@ -97,13 +103,12 @@ def terminal(gateway: ThreadedGateway, backend: str) -> Generator[Terminal]:
         "PYTHONUNBUFFERED": "1",
     }
     master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", IN_TERMINAL, *PROGRAMS[backend]],
+    process = start(
+        ["-W", "error", "-c", IN_TERMINAL, *PROGRAMS[backend]],
+        environment(variables),
         stdin=slave,
         stdout=slave,
         stderr=slave,
-        env=environment(variables),
-        start_new_session=True,
     )
     os.close(slave)
     try:
