@@ -25,6 +25,7 @@ from tests.bypass.place import (
     requested,
 )
 from tests.interaction.people import OverSockets, raw, until
+from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 
 
@@ -255,7 +256,7 @@ async def _post(place: Place, participant: str, *, token: str) -> None:
     payload = requested("r1", "delete", path="prod.db")
     body = {"kind": "mcp/request", "to": ["tools"], "payload": payload}
     async with httpx.AsyncClient(
-        headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE
+        headers={"Authorization": f"Bearer {token}"}, verify=NO_TLS, timeout=PATIENCE
     ) as client:
         answer = await client.post(address, params={"space": "demo"}, json=body)
     if answer.is_success:

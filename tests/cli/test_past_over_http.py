@@ -13,6 +13,7 @@ from meup_agent.cli.address import HttpAddress
 from meup_agent.cli.program import run
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.gateway.presets import one_space_config
+from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 
 
@@ -23,7 +24,9 @@ def gateway() -> Generator[ThreadedGateway]:
         config=one_space_config("demo", {"alice": [{"kind": "*"}]})
     ).in_thread() as gateway:
         headers = {"Authorization": f"Bearer {gateway.token('alice')}"}
-        with httpx.Client(base_url=gateway.http_url, headers=headers, timeout=PATIENCE) as client:
+        with httpx.Client(
+            base_url=gateway.http_url, headers=headers, verify=NO_TLS, timeout=PATIENCE
+        ) as client:
             for number in range(5):
                 days = -1 if number in (2, 4) else 1
                 until = (datetime.now(UTC) + timedelta(days=days)).isoformat()

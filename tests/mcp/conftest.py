@@ -24,6 +24,7 @@ from meup_agent.gateway import Gateway
 from meup_agent.mcp.calls import CallSettings
 from meup_agent.mcp.http import McpApp
 from meup_agent.mcp.principal_pool import PrincipalPool
+from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 
 ANYTHING: Sequence[Mapping[str, Any]] = [{"kind": "*"}]
@@ -133,7 +134,7 @@ class Served:
     def http(self, token: str | None = None) -> httpx2.AsyncClient:
         """A client of HTTP, which sends a token."""
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return httpx2.AsyncClient(headers=headers, timeout=PATIENCE)
+        return httpx2.AsyncClient(headers=headers, verify=NO_TLS, timeout=PATIENCE)
 
 
 @asynccontextmanager

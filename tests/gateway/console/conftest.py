@@ -18,6 +18,7 @@ from meup_agent.gateway.console import Console
 from meup_agent.gateway.embedded import Gateway, ThreadedGateway
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.presets import one_space_config
+from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE, patient
 
 PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
@@ -155,6 +156,7 @@ class Site:
         client = httpx.AsyncClient(
             base_url=self.gateway.http_url,
             trust_env=False,
+            verify=NO_TLS,
             timeout=PATIENCE,
             follow_redirects=False,
         )
@@ -177,7 +179,7 @@ class Site:
         """Send an envelope as it is, over HTTP."""
         headers = {"Authorization": f"Bearer {self.token(participant, 'demo')}"}
         async with httpx.AsyncClient(
-            base_url=self.gateway.http_url, trust_env=False, timeout=PATIENCE
+            base_url=self.gateway.http_url, trust_env=False, verify=NO_TLS, timeout=PATIENCE
         ) as client:
             answer = await client.post(
                 f"/participants/{participant}/messages", json=envelope, headers=headers

@@ -25,6 +25,7 @@ from meup_agent.gateway.edge.flow import ChunkWriter
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.runtime import GatewayRuntime
 from tests.gateway.console.conftest import Browser, Site, two_spaces
+from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 from tests.protocol.space.test_server import chat, host_with
 
@@ -172,7 +173,9 @@ async def test_unread_stream_ends_with_its_session(
 
     monkeypatch.setattr("meup_agent.gateway.console.console.SpaceFeeds", Feeds)
     async with Gateway(config=two_spaces(), page=Console()) as gateway, AsyncExitStack() as stack:
-        client = httpx.AsyncClient(base_url=gateway.http_url, trust_env=False, timeout=PATIENCE)
+        client = httpx.AsyncClient(
+            base_url=gateway.http_url, trust_env=False, verify=NO_TLS, timeout=PATIENCE
+        )
         browser = Browser(await stack.enter_async_context(client), gateway.http_url)
         await browser.sign_in(gateway.token("you"))
         await stack.enter_async_context(stream(gateway.http_url, browser))
@@ -246,7 +249,9 @@ async def test_browser_gets_what_is_pushed_to_all(
     monkeypatch.setattr(ChunkWriter, "write", note)
     monkeypatch.setattr("meup_agent.gateway.console.console.SpaceFeeds", Feeds)
     async with Gateway(config=two_spaces(), page=Console()) as gateway, AsyncExitStack() as stack:
-        client = httpx.AsyncClient(base_url=gateway.http_url, trust_env=False, timeout=PATIENCE)
+        client = httpx.AsyncClient(
+            base_url=gateway.http_url, trust_env=False, verify=NO_TLS, timeout=PATIENCE
+        )
         browser = Browser(await stack.enter_async_context(client), gateway.http_url)
         await browser.sign_in(gateway.token("you"))
         cookie = "; ".join(f"{name}={value}" for name, value in client.cookies.items())

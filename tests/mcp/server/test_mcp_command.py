@@ -24,6 +24,7 @@ from tests.cli.processes import environment, meup, running
 from tests.forkserver import launched
 from tests.mcp.conftest import ANYTHING, Stage, staged
 from tests.mcp.server.test_cancellation import OLD
+from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 from tests.programs import ROOT
 
@@ -262,7 +263,7 @@ def test_what_is_missing_is_said_in_one_sentence(arguments: list[str], said: str
 async def call_as(token: str, url: str) -> None:
     """Call a tool as the participant of a token."""
     headers = {"Authorization": f"Bearer {token}"}
-    async with httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as http:
+    async with httpx2.AsyncClient(headers=headers, verify=NO_TLS, timeout=PATIENCE) as http:
         async with Client(streamable_http_client(url, http_client=http)) as client:
             result = await client.call_tool("files_add", {"a": 1, "b": 2})
     assert result.structured_content == {"result": 3}
@@ -338,7 +339,7 @@ async def test_a_space_over_tls() -> None:
             ) as http:
                 async with Client(streamable_http_client(url, http_client=http)) as client:
                     result = await client.call_tool("files_add", {"a": 1, "b": 2})
-            async with httpx2.AsyncClient(timeout=PATIENCE) as stranger:
+            async with httpx2.AsyncClient(verify=NO_TLS, timeout=PATIENCE) as stranger:
                 with pytest.raises(httpx2.ConnectError):
                     await stranger.get(url)
                 with pytest.raises(httpx2.RemoteProtocolError):
