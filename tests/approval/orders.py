@@ -12,7 +12,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 from anyio.lowlevel import checkpoint
 
-from meup_agent import Agent, Context, Settings, Space
+from meup_agent import Agent, Context, Fulfillment, Settings, Space
 from meup_agent.approval import Inbox, InboxItem
 from meup_agent.client.proposal_handle import ProposalHandle
 from meup_agent.errors import MeupError
@@ -390,6 +390,27 @@ class Orders:
             for key, each in pending.items() if desk.endswith("terminal") else ():
                 if key not in shown and may:
                     assert self._is_not_for(person, each), f"{desk} lacks {key}"
+
+        await self.check_outcomes()
+
+    async def check_outcomes(self) -> None:
+        """Each proposer knows what was carried out, and whether it was what it proposed."""
+        for number, (who, handle) in enumerate(self.handles):
+            if not handle.has_outcome or self.said_again(handle.id):
+                continue
+            try:
+                outcome = await handle.outcome()
+            except MeupError:
+                continue
+            if isinstance(outcome, Fulfillment) and outcome.error is None:
+                done = [said for key, said in self.done if key == (who, handle.id)]
+                assert done == [{"path": outcome.value}], "it was told of another call"
+                assert outcome.as_proposed == (outcome.value == f"{number}.md")
+
+    def said_again(self, proposal: str) -> bool:
+        """True if the id of a proposal stands for several calls."""
+        said = (entry.envelope for entry in self.space.entries)
+        return sum(each.kind == kinds.MCP_PROPOSAL and each.id == proposal for each in said) > 1
 
     def _is_not_for(self, person: str, each: ProposalAudit) -> bool:
         to = each.record.envelope.to

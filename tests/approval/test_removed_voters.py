@@ -12,8 +12,9 @@ import pytest
 
 from meup_agent import Space
 from meup_agent.approval.decider import Decider
+from meup_agent.approval.reviewer import Reviewer
 from tests.approval.test_votes import POLICY, Office, office, write
-from tests.interaction.people import InMemory, Notes, join
+from tests.interaction.people import QUICK, InMemory, Latch, Notes, join
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("5.votes.removed")]
 
@@ -78,6 +79,27 @@ async def test_the_vote_of_one_that_may_not_vote_any_more_is_taken_back(
             await o.spaces["deep"].revoke("second", [{"kind": "*"}])
             assert await votes_of(o, p.id) == {}
             assert (await o.vote("deep", p.id))["outcome"] == "open"
+    assert notes.all == []
+
+
+@pytest.mark.parametrize("again", [True, False])
+async def test_a_reviewer_that_was_away_takes_back_what_it_missed(
+    path: Path, notes: Notes, again: bool
+) -> None:
+    latch = Latch()
+    async with away(path, notes) as o:
+        connector, token = latch(o.meeting.connector("reviewer")), o.meeting.token("reviewer")
+        reviewer = Reviewer(path).join(connector, token=token, settings=QUICK)
+        async with reviewer, o.proposed() as p, join(o.meeting, "second") as second:
+            await vote(second, p.id)
+            assert await votes_of(o, p.id) == {"second": "approve"}
+            latch.closed = True
+            o.meeting.drop("reviewer")
+            await o.spaces["deep"].revoke("second", [{"kind": "*"}])
+            if again:
+                await o.spaces["deep"].grant("second", [{"kind": "*"}])
+            latch.closed = False
+            assert await votes_of(o, p.id) == {}
     assert notes.all == []
 
 
