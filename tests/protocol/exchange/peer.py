@@ -32,6 +32,7 @@ from meup_agent.protocol.exchange import (
     Wait,
     Wake,
 )
+from meup_agent.protocol.exchange.proposal_store import ProposalStore
 from meup_agent.protocol.guarantees import Guarantees, said_by
 from meup_agent.protocol.outcomes import Ending
 from meup_agent.reasons import Cause, Reason
@@ -61,6 +62,7 @@ class Peer:
         wall_clock: Tells the time of day.
         dialect: What the gateway speaks.
         mode: How much of the table is at work.
+        proposal_store: Where it keeps proposals; one of the usual size by default.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Peer:
         wall_clock: Callable[[], datetime] | None = None,
         dialect: str = DIALECT,
         mode: Mode = Mode.PARTICIPATING,
+        proposal_store: ProposalStore | None = None,
     ) -> None:
         self.name = name
         self.dialect = dialect
@@ -86,6 +89,7 @@ class Peer:
             limits=limits,
             wall_clock=wall_clock,
             mode=mode,
+            proposal_store=proposal_store,
         )
 
     def _new_id(self) -> str:

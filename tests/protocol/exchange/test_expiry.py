@@ -8,6 +8,7 @@ import pytest
 
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import Key, ProposalKey, Role, Start
+from meup_agent.protocol.exchange.proposal_store import SPARE_EXPIRIES, ProposalStore
 from meup_agent.protocol.guarantees import OURS
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Expiry
@@ -183,9 +184,11 @@ def test_what_is_no_ttl_is_left_out(ttl: object) -> None:
 
 @pytest.mark.rule("5.memory.bounded")
 def test_deadlines_of_what_is_forgotten_are_forgotten() -> None:
-    me = ours(roles=frozenset())
-    for number in range(12_000):
+    me = Peer(roles=(), proposal_store=ProposalStore(count=256))
+    me.welcomed("alice", "bob", "tool", gives=OURS, ts=stamp(0))
+    for number in range(3 * 256 + 2 * SPARE_EXPIRIES):
         meta = {payloads.EXPIRES_AT: "9999-01-01T00:00:00Z"}
         me.proposal("alice", f"p{number}", to=("bob",), params={**CALL, "_meta": meta})
     store = me.table.proposal_store
-    assert len(store._expiries) < 3 * len(store.records(me.now)) + 1024
+    assert 0 < len(store.records(me.now)) <= 256
+    assert len(store._expiries) < 3 * len(store.records(me.now)) + SPARE_EXPIRIES
