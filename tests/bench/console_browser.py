@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from playwright.sync_api import Page, sync_playwright
 
@@ -25,6 +25,7 @@ from tests.console_browser.conftest import find_chromium
 
 PROPOSALS = 10_000
 SAMPLES = 30
+SIZE: Final[Any] = {"width": 1280, "height": 900}
 PAUSE = 0.3
 """Seconds between a frame and the next: longer than what is measured."""
 
@@ -55,7 +56,7 @@ WATCH = """() => {
 def open_page(site: ConsoleSite, chromium: Any, person: str) -> Page:
     """A page of a browser of its own, signed in."""
     # The policy would forbid what is watched here, too.
-    context = chromium.new_context(viewport={"width": 1280, "height": 900}, bypass_csp=True)
+    context = chromium.new_context(viewport=SIZE, bypass_csp=True)
     name, _, value = site.address.cookies[person].partition("=")
     url = f"http://127.0.0.1:{site.address.port}/console"
     context.add_cookies([{"name": name, "value": value, "url": url}])
@@ -99,6 +100,20 @@ def changes(site: ConsoleSite, page: Page, samples: int, *, rows: bool) -> tuple
     return came, went
 
 
+def paints(chromium: Any, count: int) -> Iterator[Figure]:
+    """First paints before somebody is in the space, beside one of a page with nothing to find."""
+    with console_site(2, -(-count // 1_000)) as site:
+        site.seed(count)
+        site.settle()
+        page: Page = chromium.new_context(viewport=SIZE).new_page()
+        page.goto(f"http://127.0.0.1:{site.address.port}/console/sign-in")
+        yield Figure("first paint of the sign-in page, nothing cached", first_paint(page), "ms")
+        page.fill("#token", site.address.tokens["you0"])
+        with page.expect_navigation(url="**/inbox"):
+            page.press("#token", "Enter")
+        yield Figure("first paint, 10,000, the person signs in", first_paint(page), "ms", 300)
+
+
 def measure(scale: float = 1.0) -> Iterator[Figure]:
     samples = max(2, round(SAMPLES * scale))
     count = max(60, round(PROPOSALS * scale))
@@ -106,13 +121,15 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
         options = ["--no-sandbox"] if os.getuid() == 0 else []
         path = find_chromium(cast("Any", playwright))  # the same of either kind
         with playwright.chromium.launch(executable_path=path, args=options) as chromium:
+            yield from paints(chromium, count)
             for rows, words in ((False, "a card on an empty desk"), (True, "a row of the queue")):
                 with console_site(2, -(-count // 1_000)) as site:
                     if rows:
                         site.seed(count)
+                        site.settle()
                         page = open_page(site, chromium, "you0")
-                        yield Figure("first paint, 10,000, the person is not there yet",
-                                     first_paint(page), "ms", 300)  # fmt: skip
+                        name = "first paint, 10,000, nothing cached, the person is not there yet"
+                        yield Figure(name, first_paint(page), "ms", 300)
                         site.settle()
                         page.reload()
                         yield Figure("first paint, 10,000", first_paint(page), "ms", 300)
