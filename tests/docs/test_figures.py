@@ -60,6 +60,7 @@ NO_LIMITS = {
         "listener.READ_BEYOND",
         "listener.READ_BUFFER_BYTES",
         "table.SPARE_TIMERS",
+        "schema.MAX_KEPT",
     ),
     *("fanout.PAGE", "journal.ENTRY_BYTES", "indexes.SWEEP_INTERVAL"),
     "capabilities.MAX_KINDS_REMEMBERED",
