@@ -112,6 +112,18 @@ def test_our_own_rejection_of_a_sibling_stops_us() -> None:
     assert refusals(me.request("bob", "b1", fulfills="p1")) == ["b1"]
 
 
+@ADDRESSED
+@pytest.mark.rule("4.4.executor_refuses")
+def test_one_that_rejected_carries_nothing_out(me: Peer, to: tuple[str, ...]) -> None:
+    """From another tab, say; one that has no handler may have a person."""
+    me.proposal("alice", "p1")
+    me.reject("bob", "p1")
+    assert refusals(me.request("bob", "b1", fulfills="p1", to=to)) == ["b1"]
+    me.proposal("alice", "p2")
+    me.reject("bob", "p2", "incapable")
+    assert len(starts(me.request("bob", "b2", fulfills="p2", to=to))) == 1
+
+
 @pytest.mark.rule("4.4.executor_refuses", "4.4.incapable")
 def test_who_has_no_handler_to_decide_with_may_have_the_tool() -> None:
     me = Peer(roles=(Role.REQUEST,))
