@@ -117,8 +117,11 @@ class Reviewer:
                 with ProposalFeed(space).following(watch):
                     self._tasks = tasks
                     tasks.start_soon(self._remind)
-                    yield space
-                    self._tasks = None
+                    try:
+                        yield space
+                    finally:
+                        # Handlers run on until the agent has left: no vote of theirs decides.
+                        self._tasks = None
                     await self._finish(options.get("grace", GRACE), options.get("hurry"))
                 tasks.cancel_scope.cancel()
         finally:
