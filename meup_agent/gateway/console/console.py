@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Final
 from urllib.parse import quote, urlencode
 
 import anyio
@@ -15,6 +16,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from meup_agent.errors import UsageError
@@ -48,15 +50,17 @@ from meup_agent.gateway.console.guard import (
 )
 from meup_agent.gateway.console.pages import PAGES, PageRoute
 from meup_agent.gateway.console.presence import PersonPresences
-from meup_agent.gateway.console.rendering import compile_templates, make_environment
+from meup_agent.gateway.console.rendering import STATIC, compile_templates, make_environment
 from meup_agent.gateway.console.sign_in import BrowserSessions, FormSeals, SignInLinks
-from meup_agent.gateway.console.static_files import static_routes
 from meup_agent.gateway.console.stream import SpaceFeeds
 from meup_agent.gateway.edge.http.context import Problem
 from meup_agent.gateway.logs import log
 from meup_agent.gateway.logs import quote as quote_for_log
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.gateway.server import CONSOLE_PATH
+
+STATIC_SECONDS: Final = 365 * 24 * 3600
+"""Seconds for which a browser keeps a static file; one that changes gets another address."""
 
 Clock = Callable[[], float]
 
@@ -141,7 +145,7 @@ class ConsoleSite:
         self.closing = closing
         routes: list[BaseRoute] = [
             Route("/", partial(_go_home), methods=["GET"]),
-            Mount("/static", routes=static_routes()),
+            Mount("/static", _cached(StaticFiles(directory=STATIC))),
             *(self._route(page) for page in PAGES),
         ]
         self.app = _with_headers(Starlette(routes=routes, exception_handlers={404: self._no_page}))
@@ -237,3 +241,18 @@ def _with_headers(app: ASGIApp) -> ASGIApp:
         await app(scope, receive, send_with_headers)
 
     return with_headers
+
+
+def _cached(app: ASGIApp) -> ASGIApp:
+    """Static files, which stay in the browser: each content has an address of its own."""
+    said = (b"cache-control", f"public, max-age={STATIC_SECONDS}, immutable".encode())
+
+    async def cached(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_cached(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 200:
+                message["headers"] = [*message.get("headers", ()), said]
+            await send(message)
+
+        await app(scope, receive, send_cached)
+
+    return cached

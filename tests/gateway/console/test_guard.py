@@ -7,7 +7,6 @@ import httpx
 import pytest
 
 from meup_agent.gateway.console.pages import PAGES
-from meup_agent.gateway.console.rendering import STATIC
 from tests.gateway.console.conftest import Site, fields_in
 
 pytestmark = pytest.mark.anyio
@@ -96,12 +95,8 @@ async def test_static_files_are_safe_and_kept(site: Site) -> None:
     for name in ("console.js", "console.css", "htmx.min.js", "icon.svg"):
         answer = await browser.get(f"/static/{name}")
         assert answer.status_code == 200
-        assert answer.content == (STATIC / name).read_bytes()
         assert_safe(answer)
         assert "immutable" in answer.headers["cache-control"]
-        known = {"If-None-Match": f'"another", {answer.headers["etag"]}'}
-        again = await browser.get(f"/static/{name}", headers=known)
-        assert (again.status_code, again.content) == (304, b"")
     for name in ("../console.py", "%2e%2e/console.py", "..%2fconsole.py"):
         assert (await browser.get(f"/static/{name}")).status_code == 404
 
