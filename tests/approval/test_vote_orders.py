@@ -227,9 +227,10 @@ class VoteOrders:
         assert len(carried_out) == len(set(carried_out)), "it ran twice"
 
     def _approving(self, window: Sequence[Envelope], proposal: str, request: Envelope) -> set[str]:
+        """The voters that approved, when they were the most: what crosses the request is late."""
         call = payloads.read_call(request.payload)
         digest = call.meta[payloads.DIGEST]
-        found = set[str]()
+        found, most = set[str](), set[str]()
         for each in window:
             if each.kind == "capability/revoke":
                 found.discard(each.payload_object["recipient"])
@@ -241,7 +242,8 @@ class VoteOrders:
                 about_this = about.get("digest", digest) == digest
                 if about_this and about["vote"] == "approve":
                     found.add(each.sender)
-        return found
+            most = max(most, set(found), key=len)
+        return most
 
 
 @pytest.mark.rule("5.votes.count", "5.votes.once", "5.votes.call", "5.votes.removed")
