@@ -21,7 +21,7 @@ from meup_agent.protocol.guarantees import OBSERVING
 from meup_agent.protocol.space.decisions import Decision, Refusal, draft_refusal
 from meup_agent.protocol.space.fanout import DeliveryRecorder, Fanout, Subscriber
 from meup_agent.protocol.space.inbound import decode_inbound
-from meup_agent.protocol.space.journal import Fact, Journal
+from meup_agent.protocol.space.journal import Entry, Fact, Journal
 from meup_agent.protocol.timestamps import rfc3339
 
 CROWDED_CODE: Final = 1013
@@ -178,13 +178,21 @@ class Announcer:
             draft, id=draft.id or self._new_id(), ts=rfc3339(self._now())
         )
 
-    def broadcast(self, draft: Envelope, facts: tuple[Fact, ...] = ()) -> None:
-        """Send to all: the only way there is, through the journal; with facts that hold now."""
+    def broadcast(
+        self,
+        draft: Envelope,
+        facts: tuple[Fact, ...] = (),
+        then: Callable[[Entry], None] | None = None,
+    ) -> None:
+        """Send to all: the only way there is, through the journal; with facts that hold now.
+
+        ``then`` is called in place of the delivery.
+        """
         envelope = self.stamp(draft)
         # Encoded here, so that the journal and the fanout do not both encode it.
         frame = encode(envelope, DEFAULT_DIALECT)
         envelope = msgspec.structs.replace(envelope, protocol=DEFAULT_DIALECT, frame=frame)
-        self._journal.append(self._space, envelope, facts, self._fanout.deliver)
+        self._journal.append(self._space, envelope, facts, then or self._fanout.deliver)
 
     def notify(self, member: Member, draft: Envelope) -> None:
         """Send to one member, after everything that was decided before.

@@ -23,8 +23,11 @@ from meup_agent.protocol.resume import ARRIVED, ReplayMark
 from meup_agent.protocol.space.decisions import Consequence
 from meup_agent.protocol.space.indexes import OpenItem
 from meup_agent.protocol.space.inflight import InFlight
-from meup_agent.protocol.space.journal import Fact
+from meup_agent.protocol.space.journal import Entry, Fact
 from meup_agent.reasons import Reason
+
+_TOLD: Final = frozenset({"new", "gap"})
+"""The values of :data:`ARRIVED` for those to whom the open proposals are told."""
 
 
 class JoinState(msgspec.Struct, frozen=True):
@@ -74,6 +77,28 @@ def describe_participant(
     listed = announce_response(listed) if reader in PUBLISHED else listed
     said: dict[str, Any] = {"id": participant, "capabilities": listed}
     return {**said, DIALECT: dialect} if dialect else said
+
+
+class ArrivalTracker:
+    """Tracks the presences that announced participants as new, or with a gap, by their numbers.
+
+    Each follows the open proposals that such a newcomer is told of. So a member that resumes from
+    before its own has lost its connection while it read them.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def note(self, entry: Entry) -> None:
+        """Note a presence, if it announces a participant that is told what is open."""
+        if entry.envelope.kind == kinds.SYSTEM_PRESENCE:
+            payload = entry.envelope.payload_object
+            if payload.get(ARRIVED) in _TOLD:
+                self._numbers[payload["participant"]["id"]] = entry.seq
+
+    def has_read(self, participant: str, seen: int) -> bool:
+        """True if a participant that has read up to a number has read its own presence."""
+        return self._numbers.get(participant, seen) <= seen
 
 
 GONE_SECONDS: Final = 30.0

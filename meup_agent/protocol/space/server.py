@@ -191,15 +191,24 @@ class SpaceServer:
         self._state.register_dialect(member.form.dialect)
         join_state = self.fanout.join_state(member.form, member.last_seen)
         joined = self._state.join(participant, join_state, dialect=member.form.dialect)
-        # A member that continues without a gap reads what it missed. And one that does not say that
-        # it resumes may take what is replayed for something new.
-        is_told = join_state.can_resume and (not join_state.resumed or join_state.gap)
-        replayed = self._state.select_replayed(participant) if is_told else []
-        self.journal.call_when_kept(
-            partial(self._welcome, member, joined.welcome, join_state, replayed)
+        replayed = self._state.select_replayed(participant, join_state)
+        self._announcer.broadcast(
+            joined.presence,
+            joined.facts,
+            partial(
+                self._arrive, partial(self._welcome, member, joined.welcome, join_state, replayed)
+            ),
         )
-        self._announcer.broadcast(joined.presence, joined.facts)
         self._follow_all(joined.then)
+
+    def _arrive(self, welcome: Callable[[], None], presence: Entry) -> None:
+        """Welcome a newcomer whose presence is kept, and announce it.
+
+        Not before: after a restart it has to be known which welcome came last.
+        """
+        self._state.arrivals.note(presence)
+        welcome()
+        self.fanout.deliver(presence)
 
     def leave(self, member: Member) -> None:
         """Remove a member; one that was taken over, or has left, changes nothing."""

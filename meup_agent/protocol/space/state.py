@@ -45,6 +45,7 @@ from meup_agent.protocol.space.journal import Entry, Fact
 from meup_agent.protocol.space.management import SpaceManager
 from meup_agent.protocol.space.presence import (
     AbsenceTracker,
+    ArrivalTracker,
     JoinDrafts,
     JoinState,
     ReplayedEnvelope,
@@ -97,6 +98,7 @@ class SpaceState:
         self._welcomes = WelcomeWriter(self.grants, self._present, self.streams)
         self.management = SpaceManager(self.grants, self._present, new_token, address)
         self._absences = AbsenceTracker()
+        self.arrivals = ArrivalTracker()
         self.control = ParticipantControl(self.grants)
         self._rules = Rules(
             self.grants,
@@ -188,8 +190,17 @@ class SpaceState:
         """The participants in the space as a welcome lists them to a reader of a dialect."""
         return [self._welcomes.describe(name, reader) for name in self._present]
 
-    def select_replayed(self, participant: str) -> list[ReplayedEnvelope]:
-        """The open proposals that a newcomer is told of, since it may decide them."""
+    def select_replayed(self, participant: str, join_state: JoinState) -> list[ReplayedEnvelope]:
+        """The open proposals that a newcomer is told of, since it may decide them.
+
+        One that continues without a gap is told of none: it reads what it missed, and has read all
+        that followed its first welcome. Neither is one that does not say that it resumes: it may
+        take what is replayed for something new.
+        """
+        begin = join_state.begin
+        continues = begin is not None and self.arrivals.has_read(participant, begin)
+        if not join_state.can_resume or (continues and not join_state.gap):
+            return []
         may = self.grants[participant].allow
         return select_replayed(self.open, self._absences, participant, may, self._now())
 
@@ -369,6 +380,7 @@ class SpaceState:
     def recover(self, entry: Entry) -> None:
         """Learn what an envelope from before a restart began or ended, and recognize it again."""
         envelope = entry.envelope
+        self.arrivals.note(entry)
         self._deduplicator.remember(envelope, entry.at, entry.seq)
         self.control.remember(envelope)
         self._track(envelope, envelope.payload_object, entry.at)

@@ -201,6 +201,45 @@ def test_after_a_gap_what_is_still_open_is_told() -> None:
     assert back.replayed == [("p", False)]
 
 
+@pytest.mark.rule("4.6.replays.again")
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("read", [1, 2])
+def test_who_was_lost_while_it_was_told_is_told_again(
+    room: Room, read: int, restarted: bool
+) -> None:
+    for id in ("p1", "p2", "p3"):
+        room.propose("ann", id)
+    before = room.joins("reviewer")
+    room.host.leave(before)
+    room.propose("ann", "p4")
+    room.withdraw("ann", "p1")
+    if restarted:
+        room.restart()
+    back = room.joins("reviewer", seen=before.heard[:read][-1]["seq"])
+    assert back.heard[0]["payload"] | {"resumed": True, "gap": False} == back.heard[0]["payload"]
+    assert [id for id, _ in back.replayed] == ["p2", "p3", "p4"]
+    missed = [said["id"] for said in back.heard if MARK not in said]
+    assert "p4" in missed
+    assert "wp1" in missed
+    room.host.leave(back)
+    assert room.joins("reviewer", seen=back.heard[-1]["seq"]).replayed == []
+
+
+@pytest.mark.rule("4.6.replays.again")
+def test_who_was_lost_behind_a_gap_is_told_again() -> None:
+    room = Room(entries=4)
+    room.propose("ann", "p")
+    before = room.joins("reviewer")
+    room.host.leave(before)
+    for number in range(6):
+        room.say("ann", "chat", {"message": "hi"}, f"c{number}")
+    late = room.joins("reviewer", seen=before.heard[-1]["seq"])
+    assert late.heard[0]["payload"]["gap"]
+    room.host.leave(late)
+    back = room.joins("reviewer", seen=late.heard[0]["seq"] + 1)
+    assert back.replayed == [("p", False)]
+
+
 @pytest.mark.rule("4.6.replays")
 def test_what_has_certainly_expired_is_left_out(room: Room) -> None:
     params = {"name": "write", "_meta": {"dev.meup/expires_at": "2025-01-01T00:00:10Z"}}
