@@ -72,9 +72,10 @@ FUZZ_SECONDS ?= 600
 fuzz: $(VENV)/fuzz.stamp ## try what strangers can send, FUZZ_SECONDS=600 in all
 	$(PY) -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
-# Not in `test`: in about one of a hundred orders a desk or a check of ours is wrong for a moment.
-orders: $(VENV)/test.stamp ## decide and vote in random orders (MEUP_SEED=0 MEUP_EXAMPLES=8)
-	$(PY) -m pytest -p no:cacheprovider -o python_files='check_*.py' tests/approval
+# `test` tries a few of them.
+orders: $(VENV)/test.stamp ## decide and vote in 200 random orders (MEUP_SEED=0 MEUP_EXAMPLES=200)
+	MEUP_EXAMPLES=$${MEUP_EXAMPLES:-200} $(PY) -m pytest -p no:cacheprovider \
+		tests/approval/test_orders.py tests/approval/test_vote_orders.py
 
 # Real servers for the tests of the bridge, in environments of their own: one of them needs an older
 # SDK than ours.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from random import Random
@@ -34,6 +34,13 @@ PROPOSES: Final = [{"kind": "mcp/proposal"}, {"kind": "chat"}]
 DECIDES: Final[list[dict[str, Any]]] = [{"kind": "mcp/request"}, {"kind": "mcp/reject"}]
 PEOPLE: Final = ("ann", "bob")
 DESKS: Final = ("ann's page", "ann's other tab", "ann's terminal", "bob's page")
+
+_ABOUT_RIGHTS: Final = frozenset(
+    {
+        kinds.SYSTEM_PRESENCE,
+        *("space/kick", "space/invite", "capability/grant", "capability/revoke"),
+    }
+)
 
 Key = tuple[str, str]
 
@@ -123,6 +130,7 @@ class Orders:
         self.running = set[Key]()
         self.done: list[tuple[Key, dict[str, Any]]] = []
         self.refused = 0
+        self.log: list[tuple[int, str]] = []
 
     # --- who is there ---
 
@@ -165,6 +173,7 @@ class Orders:
                 Inbox(space) as inbox,
             ):
                 left = anyio.Event()
+                self.note(f"{desk} came")
                 self.desks[desk] = inbox, left
                 started = True
                 task_status.started()
@@ -172,9 +181,13 @@ class Orders:
         except* MeupError:
             pass  # it was removed, or another connection took over
         finally:
+            self.note(f"{desk} went")
             self.desks.pop(desk, None)
             if not started:
                 task_status.started()
+
+    def note(self, words: str) -> None:
+        self.log.append((self.space.microseconds, words))
 
     # --- what happens ---
 
@@ -288,9 +301,12 @@ class Orders:
         self.begin(what)
 
     async def drop(self) -> None:
-        self.space.drop(self.random.choice((*PEOPLE, "tools", "p")))
+        who = self.random.choice((*PEOPLE, "tools", "p"))
+        self.note(f"drop {who}")
+        self.space.drop(who)
 
     async def restart(self) -> None:
+        self.note("restart")
         self.space.restart()
 
     async def leave(self) -> None:
@@ -382,16 +398,34 @@ class Orders:
         for desk, (inbox, _) in self.desks.items():
             person = desk.partition("'s ")[0]
             shown = {(each.proposer, each.id) for each in inbox.items}
-            assert shown <= pending.keys(), f"{desk} shows what is decided"
+            decided = shown - pending.keys()
+            assert not decided, (
+                f"{desk} shows what is decided: {self.story({id for _, id in decided})}"
+            )
             host = self.space.runtime.spaces["demo"]
             call = payloads.request("tools/call", {"name": "write"}, "")
             may = host.grants[person].allow(kinds.MCP_REQUEST, call, ())
             # A page is told by its gateway of what was open before it; one of these is not.
             for key, each in pending.items() if desk.endswith("terminal") else ():
                 if key not in shown and may:
-                    assert self._is_not_for(person, each), f"{desk} lacks {key}"
+                    told = self._is_not_for(person, each)
+                    assert told, f"{desk} lacks what is open: {self.story({key[1]})}"
 
         await self.check_outcomes()
+
+    def story(self, ids: Container[str]) -> str:
+        """The entries about proposals and rights, and when desks were taken and left."""
+        named, lines = set[str](), list(self.log)
+        for each in self.space.entries:
+            said = each.envelope
+            about = {said.id, *said.correlation}
+            if any(id in ids for id in about) or about & named:
+                named.add(said.id)
+            elif said.kind not in _ABOUT_RIGHTS:
+                continue
+            payload = said.payload_object
+            lines.append((each.at, f"{said.sender} {said.kind} {said.to} {about} {payload}"))
+        return "\n".join(("", *(f"{at / 1e6:.6f} {words}" for at, words in sorted(lines))))
 
     async def check_outcomes(self) -> None:
         """Each proposer knows what was carried out, and whether it was what it proposed."""
