@@ -27,7 +27,6 @@ from meup_agent.protocol.exchange.resolution import (
 )
 from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,10 +234,8 @@ class Admission:
             return f"{proposal} has more fulfillments than are followed"
         if record.declined:
             return f"{proposal} was rejected here"
-        rejection = record.rejections.get(exchange.key.sender)
-        # In another tab, say. One that has no handler for it, or no time, may have a person.
-        if rejection is not None and rejection.reason not in (Reason.INCAPABLE, Reason.BUSY):
-            return f"{proposal} was rejected by {rejection.by!r} itself"
+        if exchange.key.sender in record.declined_by:  # in another tab, say
+            return f"{proposal} was rejected by {exchange.key.sender!r} itself"
         for item in record.fulfillments:
             if item is not ours and (item.running or item.carried_out):
                 return f"{proposal} is fulfilled by {item.by!r}"

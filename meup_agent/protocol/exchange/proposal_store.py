@@ -135,6 +135,9 @@ class ProposalEntry(msgspec.Struct):
     # We have rejected it for more than having no handler for it, so that we do not carry it out
     # either (PROTOCOL 4.4).
     declined: bool = False
+    # The participants that have rejected it for more than having no handler for it, or no time: a
+    # request of theirs is not carried out.
+    declined_by: set[str] = msgspec.field(default_factory=set[str])
     copied: bool = False  # another proposer's proposal had the id already: no handler sees this one
     seen_at: float = 0.0
     # The time at which its proposer gives it up, in microseconds since 1970 (UTC), as far as said.
@@ -196,7 +199,13 @@ class ProposalEntry(msgspec.Struct):
 
     def rejected(self, reject: Envelope, reason: str) -> Rejection | None:
         """Note a rejection; ``None`` if this participant has rejected it before."""
-        if reject.sender in self.rejections or len(self.rejections) >= MAX_REJECTIONS:
+        is_known = reject.sender in self.rejections
+        if not is_known and len(self.rejections) >= MAX_REJECTIONS:
+            return None
+        # Its agent may have had no handler for it before a person looked at it.
+        if reason not in (Reason.INCAPABLE, Reason.BUSY):
+            self.declined_by.add(reject.sender)
+        if is_known:
             return None
         noted = Rejection(self.key.id, reason, reject.sender, reject.id)
         self.rejections[reject.sender] = noted

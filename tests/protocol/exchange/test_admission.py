@@ -124,6 +124,15 @@ def test_one_that_rejected_carries_nothing_out(me: Peer, to: tuple[str, ...]) ->
     assert len(starts(me.request("bob", "b2", fulfills="p2", to=to))) == 1
 
 
+@ADDRESSED
+@pytest.mark.rule("4.4.executor_refuses")
+def test_a_person_rejects_what_its_agent_had_no_handler_for(me: Peer, to: tuple[str, ...]) -> None:
+    me.proposal("alice", "p1")
+    me.reject("bob", "p1", "incapable")
+    me.reject("bob", "p1")
+    assert refusals(me.request("bob", "b1", fulfills="p1", to=to)) == ["b1"]
+
+
 @pytest.mark.rule("4.4.executor_refuses", "4.4.incapable")
 def test_who_has_no_handler_to_decide_with_may_have_the_tool() -> None:
     me = Peer(roles=(Role.REQUEST,))
