@@ -48,6 +48,7 @@ async def run_bridge(
     from meup_agent.agent.agent import GRACE
     from meup_agent.mcp.bridge import Bridge
     from meup_agent.mcp.bridge_group import Seat, join_bridges
+    from meup_agent.mcp.connection import ServerGone
     from meup_agent.transport.loops import background_tasks
 
     seat = Seat(bridge=Bridge(name, server, starter=starter), url=url, space=space, token=token)
@@ -67,6 +68,8 @@ async def run_bridge(
                 async with join_bridges([seat], hurry=children.hurry):
                     joined = True
                     await children.leaving.wait()
+    except ServerGone as error:
+        return error.why  # its standard error was logged line by line
     except MeupError as error:
         return f"failed: {error}"
     finally:

@@ -70,6 +70,8 @@ async def join_bridges(
     async def serve(seat: Seat, *, task_status: TaskStatus[None]) -> None:
         bridge, attempts = seat.bridge, 0
         while await sit(seat, task_status if not attempts else TASK_STATUS_IGNORED):
+            if len(failures) == len(seats):
+                return
             delay = RESTART.pause(attempts)
             attempts += 1
             log.warning("%s: it is started again in %.1f s", bridge.name, delay)

@@ -318,7 +318,8 @@ class ServerConnection:
                 failures = 0
             delay = self._settings.restart.pause(failures)
             failures += 1
-            log.warning("%s; it is started again in %.1f s", error, delay)
+            # Its standard error was logged line by line.
+            log.warning("%s %s; it is started again in %.1f s", self.name, error.why, delay)
             self._gone.set()
             await self._callbacks.lost(error, delay)
             with anyio.move_on_after(delay):

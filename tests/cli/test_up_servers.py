@@ -366,3 +366,18 @@ def test_a_signal_while_it_loads_ends_its_blocks() -> None:
         signal.raise_signal(signal.SIGTERM)
     assert ended.value.code == exit_codes.TERMINATED
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_server_that_fails_says_why_in_its_own_words_alone(
+    tmp_path: Path, state: dict[str, str]
+) -> None:
+    program = "import sys; print('no such module', file=sys.stderr); sys.exit(1)"
+    broken = {"command": sys.executable, "args": ["-IS", "-c", program]}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"broken": broken}}))
+    arguments = ("up", "--servers", "mcp.json", "--port", "0")
+    with running(*arguments, cwd=tmp_path, variables=state) as process:
+        process.until("broken ended before it answered; it is started again in", stream="err")
+        assert process.end(INTERRUPT) == exit_codes.OK
+    told = [line for line in process.err.splitlines() if "no such module" in line]
+    assert told
+    assert all(line.endswith("broken: no such module") for line in told)
