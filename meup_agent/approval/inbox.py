@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import anyio
 from anyio import AsyncContextManagerMixin
 
-from meup_agent.approval.inbox_backlog import MAX_DECIDED, InboxBacklog
+from meup_agent.approval.inbox_backlog import MAX_DECIDED, InboxBacklog, pause_for_screen
 from meup_agent.approval.inbox_changes import InboxChanges, InboxReaders
 from meup_agent.approval.inbox_decisions import ApprovalOutcome, InboxDecisions, key_of
 from meup_agent.approval.inbox_earlier import EarlierEntries
@@ -42,7 +42,7 @@ from meup_agent.protocol.exchange.roster import read_participant
 from meup_agent.transport.loops import Condition, background_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
     from datetime import datetime
     from typing import Self
 
@@ -77,6 +77,7 @@ class Inbox(AsyncContextManagerMixin):
         has_no_tools: True for participants that are known to have no tools, and are not asked.
         rejected: The proposer and id of those that we have rejected before we came.
         like: An inbox of the same space; what it was told of tools and rules counts until we are.
+        until_drawn: Waits until a first screen is drawn; of thousands, the rest is listed then.
 
     Attributes:
         left_out: Proposals that were left out since too many wait.
@@ -92,6 +93,7 @@ class Inbox(AsyncContextManagerMixin):
         has_no_tools: Callable[[str], bool] | None = None,
         rejected: Iterable[tuple[str, str]] = (),
         like: Inbox | None = None,
+        until_drawn: Callable[[], Awaitable[None]] = pause_for_screen,
     ) -> None:
         self._space = space
         self._feed = ProposalFeed(space)
@@ -105,7 +107,7 @@ class Inbox(AsyncContextManagerMixin):
         self._settled = Condition()
         self._directory = ToolDirectory(space, self._tools_came)
         self._offers = InboxOffers(space, self._directory)
-        self._backlog = InboxBacklog(self._look_at_old, self._many_came)
+        self._backlog = InboxBacklog(self._look_at_old, self._many_came, until_drawn)
         self._earlier = EarlierEntries(self._feed, earlier, self._backlog.remove)
         self._rules = InboxRules(
             space,

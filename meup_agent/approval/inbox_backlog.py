@@ -11,7 +11,7 @@ from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable
 
     from meup_agent.approval.inbox_earlier import OpenProposal
 
@@ -34,17 +34,29 @@ TELL_EVERY: Final = 1_000
 """Others that are listed until readers are told."""
 
 
+async def pause_for_screen() -> None:
+    """Wait as long as a first screen is drawn."""
+    await anyio.sleep(SCREEN_SECONDS)
+
+
 class InboxBacklog:
     """Proposals that were too many to list when an inbox opened, or its participant came back.
 
     Args:
         look: Lists one.
         told: Called after every thousand of them, and at the end.
+        until_drawn: Waits until the first screen is drawn.
     """
 
-    def __init__(self, look: Callable[[OpenProposal], None], told: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        look: Callable[[OpenProposal], None],
+        told: Callable[[], None],
+        until_drawn: Callable[[], Awaitable[None]] = pause_for_screen,
+    ) -> None:
         self._look = look
         self._told = told
+        self._until_drawn = until_drawn
         self._waiting: list[OpenProposal] = []  # the most urgent at the end
         self._removed: set[ProposalKey] = set()  # of these
         self._came = Condition()
@@ -88,20 +100,23 @@ class InboxBacklog:
     async def run(self) -> None:
         """List them in turns, until cancelled."""
         while True:
-            if not self._waiting:
-                while not self._waiting:
-                    await self._came.wait()
-                await anyio.sleep(SCREEN_SECONDS)
-            await anyio.sleep(TURN_SECONDS)
-            for _ in range(min(MAX_AT_A_TURN, len(self._waiting))):
-                proposal = self._waiting.pop()
-                key = ProposalKey(proposal.envelope.sender, proposal.envelope.id)
-                if key in self._removed:
-                    self._removed.remove(key)
-                else:
-                    self._look(proposal)
-            if len(self._waiting) % TELL_EVERY < MAX_AT_A_TURN:
-                self._told()
+            while not self._waiting:
+                await self._came.wait()
+            await self._until_drawn()
+            while self._waiting:
+                await anyio.sleep(TURN_SECONDS)
+                self._list_some()
+
+    def _list_some(self) -> None:
+        for _ in range(min(MAX_AT_A_TURN, len(self._waiting))):
+            proposal = self._waiting.pop()
+            key = ProposalKey(proposal.envelope.sender, proposal.envelope.id)
+            if key in self._removed:
+                self._removed.remove(key)
+            else:
+                self._look(proposal)
+        if len(self._waiting) % TELL_EVERY < MAX_AT_A_TURN:
+            self._told()
 
 
 def _urgency(proposal: OpenProposal) -> float:

@@ -11,7 +11,7 @@ import anyio
 
 from meup_agent.agent.agent import Agent
 from meup_agent.approval import Inbox
-from meup_agent.approval.inbox_backlog import SCREEN_SECONDS
+from meup_agent.approval.inbox_backlog import pause_for_screen
 from meup_agent.approval.past_proposals import past_of_audit
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.gateway.console.connector import local_connector
@@ -78,9 +78,18 @@ class DeskOpener:
 
     @asynccontextmanager
     async def open(
-        self, identity: Identity, make_inbox: Callable[..., Inbox] = Inbox
+        self,
+        identity: Identity,
+        make_inbox: Callable[..., Inbox] = Inbox,
+        until_drawn: Callable[[], Awaitable[None]] = pause_for_screen,
     ) -> AsyncGenerator[Desk]:
         """A desk of a participant, for the length of a block.
+
+        Args:
+            identity: The participant.
+            make_inbox: Makes its inbox.
+            until_drawn: Waits until its first page is drawn; of many proposals, the rest is read
+                then.
 
         Raises:
             MeupError: It could not join, or its session was ended.
@@ -92,14 +101,16 @@ class DeskOpener:
             return name == identity.participant or is_seated(name)
 
         host = self.runtime.spaces[identity.space]
-        make = partial(make_inbox, has_no_tools=has_no_tools)
+        make = partial(make_inbox, has_no_tools=has_no_tools, until_drawn=until_drawn)
         # Of many, or behind a long journal, the first screen waits for no more than it shows.
         is_large = _has_many(host) or _is_behind(host)
-        opening = self._open_first if is_large else self._open_whole
         async with AsyncExitStack() as stack:
             # One proposal may name hundreds of people: the others are served in between.
             async with self._opening:
-                desk = await opening(stack, identity, make)
+                if is_large:
+                    desk = await self._open_first(stack, identity, make, until_drawn)
+                else:
+                    desk = await self._open_whole(stack, identity, make)
             yield desk
 
     async def _open_whole(
@@ -115,7 +126,11 @@ class DeskOpener:
         return Desk(space, await stack.enter_async_context(inbox))
 
     async def _open_first(
-        self, stack: AsyncExitStack, identity: Identity, make_inbox: Callable[..., Inbox]
+        self,
+        stack: AsyncExitStack,
+        identity: Identity,
+        make_inbox: Callable[..., Inbox],
+        until_drawn: Callable[[], Awaitable[None]],
     ) -> Desk:
         """A desk with its most urgent proposals, to which the rest comes in turns."""
         host = self.runtime.spaces[identity.space]
@@ -130,14 +145,20 @@ class DeskOpener:
         inbox = make_inbox(space, earlier=earlier, past=past)
         desk = Desk(space, await stack.enter_async_context(inbox))
         tasks = await stack.enter_async_context(background_tasks())
-        tasks.start_soon(self._read_rest, identity, desk, earlier)
+        tasks.start_soon(self._read_rest, identity, desk, earlier, until_drawn)
         return desk
 
-    async def _read_rest(self, identity: Identity, desk: Desk, earlier: OpenProposals) -> None:
+    async def _read_rest(
+        self,
+        identity: Identity,
+        desk: Desk,
+        earlier: OpenProposals,
+        until_drawn: Callable[[], Awaitable[None]],
+    ) -> None:
         """Read in the journal what the space itself does not keep, and hand it to an inbox."""
         host = self.runtime.spaces[identity.space]
         proposals, feed = proposals_of(host), ProposalFeed(desk.space)
-        await anyio.sleep(SCREEN_SECONDS)
+        await until_drawn()
         try:
             await proposals.catch_up(host, host.now())
             found = proposals.audit.proposals

@@ -13,6 +13,8 @@ from meup_agent.gateway.console.rendering import key_of, make_environment
 from meup_agent.gateway.console.stream import GATHER_SECONDS, EventQueues, pack
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from meup_agent.approval import Inbox, InboxChange, InboxItem
 
 QUEUE_ROWS: Final = 50
@@ -32,10 +34,17 @@ class InboxFeed:
         inbox: The inbox.
         base: The path of the console.
         before: The feed that the same browsers were told by before.
+        streams_changed: Called when a browser's stream has come or gone.
     """
 
-    def __init__(self, inbox: Inbox, base: str, before: InboxFeed | None = None) -> None:
-        self.queues = EventQueues()
+    def __init__(
+        self,
+        inbox: Inbox,
+        base: str,
+        before: InboxFeed | None = None,
+        streams_changed: Callable[[], None] | None = None,
+    ) -> None:
+        self.queues = EventQueues(streams_changed)
         """The streams of all who see this inbox."""
         self.inbox = inbox
         """The inbox as it is now."""

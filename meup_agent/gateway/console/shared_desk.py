@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from meup_agent.approval import Inbox
+from meup_agent.approval.inbox_backlog import pause_for_screen
 from meup_agent.client.space import Space
 from meup_agent.errors import MeupError
 from meup_agent.gateway.console.feed import InboxFeed
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
 
 ANYBODY: Final = f"anybody-{secrets.token_hex(16)}"
 """The participant whose inbox a shared one is: nothing is proposed by it, or addressed to it."""
+
+STREAM_SECONDS: Final = 2.0
+"""Seconds that a desk of many proposals waits for its first event stream before it reads the rest
+of them: a browser without a script opens none."""
 
 
 class SharedSpace(Space):
@@ -150,6 +155,7 @@ class SharedDesk:
         self._named = NamedPeople()
         self._leader: PersonPresence | None = None
         self._following = anyio.CancelScope()
+        self._streams_changed = Condition()
         self._changes = -1
 
     @property
@@ -220,7 +226,7 @@ class SharedDesk:
         # What is known already counts until all is read anew.
         named = NamedPeople()
         make = partial(SharedInbox, told=partial(self._note, named), heard=self._hear)
-        async with self._opener.open(leader.identity, make) as desk:
+        async with self._opener.open(leader.identity, make, self._until_drawn) as desk:
             inbox = desk.inbox
             assert isinstance(inbox, SharedInbox)
             for record in desk.space.proposals:
@@ -231,9 +237,19 @@ class SharedDesk:
             self._inbox, self._named = inbox, named
             self._members_changed.notify_all()
             if not self.ready.is_set():
-                self.feed = InboxFeed(inbox, self._base)
+                changed = self._streams_changed.notify_all
+                self.feed = InboxFeed(inbox, self._base, streams_changed=changed)
                 self.ready.set()
             await self.feed.follow(inbox)
+
+    async def _until_drawn(self) -> None:
+        """Wait until a browser has had time to draw the first page."""
+        # Its stream is opened by the page's script. Reading the rest takes seconds of a core, which
+        # a browser on the same machine would lack for its first paint.
+        with anyio.move_on_after(STREAM_SECONDS):
+            while not (self.ready.is_set() and self.feed.queues):
+                await self._streams_changed.wait()
+        await pause_for_screen()
 
     def _note(self, named: NamedPeople, inbox: SharedInbox, entry: ProposalEntry) -> None:
         self._tell(named.note(entry.key, inbox.names_in(entry)))

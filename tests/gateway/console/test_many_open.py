@@ -1,5 +1,6 @@
 """Pages of an inbox of many: the first one at once, and what it lacks as soon as it is read."""
 
+import math
 import re
 
 import anyio
@@ -8,16 +9,19 @@ import pytest
 
 from meup_agent.protocol.outcomes import Rejection
 from tests.gateway.console.conftest import Browser, Site
+from tests.gateway.console.test_streams import stream
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(autouse=True)
 def _one_is_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("MAX_AWAITED", 0), ("MAX_UNFOLDED", 0), ("SCREEN_SECONDS", 0.0)):
+    for name, value in (("MAX_AWAITED", 0), ("MAX_UNFOLDED", 0)):
         monkeypatch.setattr(f"meup_agent.gateway.console.desk.{name}", value)
-    monkeypatch.setattr("meup_agent.approval.inbox_backlog.MAX_AT_FIRST", 1)
-    monkeypatch.setattr("meup_agent.approval.inbox_backlog.SCREEN_SECONDS", 0.0)
+    for name, value in (("MAX_AT_FIRST", 1), ("SCREEN_SECONDS", 0), ("TURN_SECONDS", 0)):
+        monkeypatch.setattr(f"meup_agent.approval.inbox_backlog.{name}", value)
+    # A browser without a script opens no stream.
+    monkeypatch.setattr("meup_agent.gateway.console.shared_desk.STREAM_SECONDS", 0.0)
 
 
 async def until_shown(browser: Browser, *words: str, rows: int = 1) -> str:
@@ -52,6 +56,31 @@ async def test_record_and_similar_call_come_to_the_first_screen(site: Site) -> N
     assert "write_file" in first
     page = await until_shown(you, "Its only one so far was rejected.", rows=3)
     assert "<code>then</code>" in page
+    assert waiting(page) == 3
+
+
+async def test_rest_is_read_once_a_browser_has_opened_its_stream(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meup_agent.gateway.console.shared_desk.STREAM_SECONDS", math.inf)
+    await site.tools()
+    proposer = await site.join("proposer")
+    before = await site.propose(proposer, {"path": "then.md"})
+    other = await site.browser("other")
+    await other.get("/inbox")
+    async with stream(site.gateway.http_url, other):
+        key = (await until_shown(other, "write_file")).partition('data-key="')[2][:24]
+        await other.submit("/inbox", f"/inbox/{key}/reject", reason="unsafe")
+        assert isinstance(await before.outcome(), Rejection)
+    for number in range(3):
+        await site.propose(proposer, {"path": f"now{number}.md"})
+    you = await site.browser("you")
+    for _ in range(20):
+        page = (await you.get("/inbox")).text
+        # Each is counted, and one alone is listed.
+        assert (waiting(page), page.count('id="q-')) == (3, 1)
+    async with stream(site.gateway.http_url, you):
+        page = await until_shown(you, "Its only one so far was rejected.", rows=3)
     assert waiting(page) == 3
 
 

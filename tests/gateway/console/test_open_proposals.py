@@ -47,8 +47,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def begin_turns_after(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    for module in ("approval.inbox_backlog", "gateway.console.desk"):
-        monkeypatch.setattr(f"meup_agent.{module}.SCREEN_SECONDS", seconds)
+    monkeypatch.setattr("meup_agent.approval.inbox_backlog.SCREEN_SECONDS", seconds)
 
 
 class Hall:
@@ -293,15 +292,33 @@ async def test_of_two_under_one_id_the_journal_tells_which_was_first() -> None:
     assert [each.envelope.id for each in OpenProposals(host).waiting()] == ["2"]
 
 
+def open_one(id: str) -> Any:
+    envelope = SimpleNamespace(sender="bot", id=id, to=())
+    return SimpleNamespace(envelope=envelope, expires_at=int(id))
+
+
+async def test_a_backlog_begins_when_the_first_screen_is_drawn(turns: pytest.MonkeyPatch) -> None:
+    turns.setattr("meup_agent.approval.inbox_backlog.TURN_SECONDS", 0.0)
+    listed: list[str] = []
+    drawn = anyio.Event()
+    backlog = InboxBacklog(
+        lambda each: listed.append(each.envelope.id), lambda: None, until_drawn=drawn.wait
+    )
+    backlog.begin([open_one(str(each)) for each in range(3)], "you")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(backlog.run)
+        await anyio.wait_all_tasks_blocked()
+        assert listed == []
+        drawn.set()
+        await until(lambda: not len(backlog))
+        tasks.cancel_scope.cancel()
+    assert listed == ["1", "2"]
+
+
 async def test_a_backlog_is_hastened_by_id() -> None:
     listed: list[str] = []
     backlog = InboxBacklog(lambda each: listed.append(each.envelope.id), lambda: None)
-
-    def proposal(id: str) -> Any:
-        envelope = SimpleNamespace(sender="bot", id=id, to=())
-        return SimpleNamespace(envelope=envelope, expires_at=int(id))
-
-    first = backlog.begin([proposal(str(each)) for each in range(5)], "you")
+    first = backlog.begin([open_one(str(each)) for each in range(5)], "you")
     assert [each.envelope.id for each in first] == ["0"]
     backlog.hasten({"3"})
     assert len(backlog) == 4
