@@ -39,7 +39,14 @@ MAX_KEYS: Final = 20_000
 COMPILE_SECONDS: Final = 0.5
 """Pause after which a console compiles the templates of its first screen: its gateway starts."""
 
-_FIRST: Final = ("base.html", "block.html", "inbox_row.html", "inbox_card.html", "inbox.html")
+_FIRST: Final = (
+    "base.html",
+    "block.html",
+    "inbox_row.html",
+    "inbox_left.html",
+    "inbox_card.html",
+    "inbox.html",
+)
 
 _MINUTE: Final = 60
 _HOUR: Final = 3_600

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from meup_agent.client.space import Space
+from meup_agent.gateway.console.rendering import compile_templates, make_environment
 from meup_agent.protocol.outcomes import Fulfillment, Rejection
 from tests.gateway.console.conftest import Browser, Site, fields_in
 
@@ -185,3 +186,19 @@ async def test_what_comes_alone_is_told_at_once(
     await site.propose(proposer)
     while await version() == before:
         pass
+
+
+async def test_first_screen_compiles_nothing_once_its_templates_are(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meup_agent.gateway.console.rendering.COMPILE_SECONDS", 0.0)
+    await site.tools()
+    await site.propose(await site.join("proposer"))
+    browser = await site.browser("you")
+    kept = make_environment().cache
+    assert kept is not None
+    kept.clear()
+    await compile_templates()
+    before = {name for _, name in kept}
+    assert "write_file" in (await browser.get("/inbox")).text
+    assert {name for _, name in kept} == before
