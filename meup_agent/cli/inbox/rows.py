@@ -222,7 +222,9 @@ def _take(text: str, room: int) -> tuple[str, str]:
         return text[:at], text[at:]
     if len(text) <= room * 4 and cell_len(text) <= room:
         return text, ""
-    first = chop_cells(text[: room + 1], max(room, 1))[0]
+    begin = text[: room + 1]
+    # Nothing is chopped of characters that take no room.
+    first = next(iter(chop_cells(begin, max(room, 1))), begin)
     if cell_len(first) > room:
         return "", text
     return first, text[len(first) :]

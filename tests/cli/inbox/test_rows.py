@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -62,6 +62,7 @@ def test_what_has_no_room_is_said(value: dict[str, Any]) -> None:
 
 
 @given(st.dictionaries(st.text(), JSON, max_size=4), st.integers(16, 60))
+@example({"0" * 22 + "\u093a" * 4 + "00": None}, 25)  # a part that takes no room
 def test_every_line_is_printable_and_fits(value: dict[str, Any], width: int) -> None:
     shown = list(ShownValue().members(value, 2))
     for line in wrapped(shown, width):
