@@ -25,8 +25,9 @@ SOURCES = [
 @ROWS
 def test_limit_is_configured_by_its_name(row: LimitRow, monkeypatch: pytest.MonkeyPatch) -> None:
     # Half, but never less than the deadline that has to fit into it.
-    other = row.default * 2 if row.name == "ping_interval" else row.default / 2
-    monkeypatch.setenv(variable_of(row.name), str(type(row.default)(other)))
+    less = row.default // 2 if isinstance(row.default, int) else row.default / 2
+    other = row.default * 2 if row.name == "ping_interval" else less
+    monkeypatch.setenv(variable_of(row.name), str(other))
     assert getattr(environment_over(dev_config()).limits, row.name) == other
 
 
