@@ -12,15 +12,18 @@ import pytest
 
 from meup_agent import Agent, Context
 from meup_agent.cli import exit_codes
+from meup_agent.cli.commands.gateway import describe_checked
 from meup_agent.cli.connector import ReportingConnector
 from meup_agent.cli.program import run
-from meup_agent.gateway.config import HttpConfig
+from meup_agent.gateway.config import HttpConfig, JournalConfig
 from meup_agent.gateway.embedded import ThreadedGateway
-from meup_agent.gateway.presets import one_space_config
+from meup_agent.gateway.journal.engines import ENGINES
+from meup_agent.gateway.presets import dev_config, one_space_config
 from meup_agent.gateway.server import serve
 from meup_agent.transport.base import CloseInfo
 from tests.cli.processes import INTERRUPT, TERMINATE, Running, meup, running
 from tests.existing.space_files import MEW_V04
+from tests.gateway.journal.elsewhere import ELSEWHERE
 from tests.patience import PATIENCE
 
 SPACE_YAML = """
@@ -413,3 +416,11 @@ def test_without_the_extra_it_is_said_how_to_get_it(arguments: tuple[str, ...]) 
         "meup: a gateway needs picows, yaml, not installed here;"
         " run: pip install 'meup-agent[gateway]'\n"
     )
+
+
+def test_check_asks_the_engine_of_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[JournalConfig] = []
+    monkeypatch.setitem(ENGINES, "sqlite", ELSEWHERE._replace(check=asked.append))
+    settings = dev_config()
+    assert "keeps its journal in elsewhere\n" in describe_checked(settings)
+    assert asked == [settings.journal]

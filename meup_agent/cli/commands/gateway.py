@@ -277,6 +277,7 @@ def _tls(settings: Config, certificate: Path | None, key: Path | None) -> TlsCon
 
 def describe_checked(settings: Config) -> str:
     """The spaces and addresses that a gateway would serve, as lines."""
+    from meup_agent.gateway.journal.engines import engine_of
     from meup_agent.gateway.network import (
         check_encrypted,
         host_and_port,
@@ -295,8 +296,8 @@ def describe_checked(settings: Config) -> str:
             )
     if settings.tls is not None:
         server_context(settings.tls)
-    if settings.journal.path is not None:
-        _check_journal(settings.journal.path)
+    engine = engine_of(settings.journal)
+    engine.check(settings.journal)
     for sentence in _unknown_keys(settings):
         sys.stderr.write(f"meup: warning: {visible(sentence, 500)}\n")
     secure = "" if settings.tls is None else "s"
@@ -306,8 +307,7 @@ def describe_checked(settings: Config) -> str:
         lines[0] += f" and http{secure}://{where}"
     elif own is not None:
         lines.append(f"listens at http{secure}://{host_and_port(*own)} for HTTP")
-    where = "memory" if settings.journal.path is None else str(settings.journal.path)
-    lines.append(f"keeps its journal in {where}")
+    lines.append(f"keeps its journal in {engine.place(settings.journal)}")
     for space in settings.spaces:
         names = ", ".join(space.participants) or "no participants"
         dialect = space.dialect or DEFAULT_DIALECT
@@ -327,22 +327,6 @@ def _unknown_keys(settings: Config) -> list[str]:
                     said = f"capabilities[{index}].{unknown}"
                     found.setdefault((space.id, said), []).append(name)
     return [f"space {space}, {', '.join(names)}: {said}" for (space, said), names in found.items()]
-
-
-def _check_journal(path: Path) -> None:
-    """Look at a journal's file without changing anything; a gateway that runs may have it open."""
-    from meup_agent.gateway.journal.archive import Archive
-
-    try:
-        if not path.parent.is_dir():
-            raise ConfigurationError(f"journal.path: there is no folder {path.parent}")
-        if path.is_dir():
-            raise ConfigurationError(f"journal.path: {path} is a folder; give a file")
-        if path.exists() and path.stat().st_size:
-            Archive(path).close()
-    except OSError as error:
-        why = (error.strerror or "unknown reason").lower()
-        raise ConfigurationError(f"journal.path: {path} cannot be looked at ({why})") from None
 
 
 class GatewayStop:

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal.sqlite import open_sqlite
 from meup_agent.protocol.space.journal import Journal, MemoryJournal
 
@@ -21,10 +22,32 @@ class Engine(NamedTuple):
     serves: Callable[[JournalConfig], bool]
     open: Callable[[JournalConfig, Clock], Journal]
     durable: bool
+    # Where the entries are, for people.
+    place: Callable[[JournalConfig], str]
+    # Looks without changing anything whether it can be opened; raises ConfigurationError.
+    check: Callable[[JournalConfig], None]
 
 
 def _has_file(config: JournalConfig) -> bool:
     return config.path is not None
+
+
+def _check_file(config: JournalConfig) -> None:
+    """Look at a journal's file; a gateway that runs may have it open."""
+    from meup_agent.gateway.journal.archive import Archive  # no gateway that runs needs it
+
+    path = config.path
+    assert path is not None
+    try:
+        if not path.parent.is_dir():
+            raise ConfigurationError(f"journal.path: there is no folder {path.parent}")
+        if path.is_dir():
+            raise ConfigurationError(f"journal.path: {path} is a folder; give a file")
+        if path.exists() and path.stat().st_size:
+            Archive(path).close()
+    except OSError as error:
+        why = (error.strerror or "unknown reason").lower()
+        raise ConfigurationError(f"journal.path: {path} cannot be looked at ({why})") from None
 
 
 def _has_no_file(config: JournalConfig) -> bool:
@@ -36,17 +59,33 @@ def _open_memory(config: JournalConfig, now: Clock) -> Journal:
 
 
 ENGINES: Final[dict[str, Engine]] = {
-    "sqlite": Engine(_has_file, open_sqlite, durable=True),
-    "memory": Engine(_has_no_file, _open_memory, durable=False),
+    "sqlite": Engine(
+        _has_file,
+        open_sqlite,
+        durable=True,
+        place=lambda config: str(config.path),
+        check=_check_file,
+    ),
+    "memory": Engine(
+        _has_no_file,
+        _open_memory,
+        durable=False,
+        place=lambda _: "memory",
+        check=lambda _: None,
+    ),
 }
 """The engines by name; the first that serves a configuration is opened."""
+
+
+def engine_of(config: JournalConfig) -> Engine:
+    """The engine that serves a configuration."""
+    return next(engine for engine in ENGINES.values() if engine.serves(config))
 
 
 @asynccontextmanager
 async def open_journal(config: JournalConfig, now: Clock) -> AsyncGenerator[Journal]:
     """Open a journal, whose clock tells microseconds since 1970, for the length of a block."""
-    engine = next(engine for engine in ENGINES.values() if engine.serves(config))
-    journal = engine.open(config, now)
+    journal = engine_of(config).open(config, now)
     try:
         yield journal
     finally:

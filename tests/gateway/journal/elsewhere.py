@@ -201,4 +201,6 @@ def _open(config: JournalConfig, now: Callable[[], int]) -> Journal:
     return RemoteJournal(config, now)
 
 
-ELSEWHERE = Engine(lambda _: True, _open, durable=True)
+ELSEWHERE = Engine(
+    lambda _: True, _open, durable=True, place=lambda _: "elsewhere", check=lambda _: None
+)
