@@ -41,6 +41,7 @@ async def test_what_could_not_be_kept_is_not_accepted(tmp_path: Path) -> None:
 
     file, port = space_yaml(tmp_path, ("alice",)), free_port()
     accepted: list[str] = []
+    one_is_accepted = anyio.Event()
     with gateway(file, port) as process:
         resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (ROOM, ROOM))
         async with connect(
@@ -57,6 +58,7 @@ async def test_what_could_not_be_kept_is_not_accepted(tmp_path: Path) -> None:
                         said: dict[str, Any] = json.loads(await alice.recv())
                         if said["kind"] == "chat":
                             accepted.append(said["id"])
+                            one_is_accepted.set()
 
             with anyio.fail_after(PATIENCE):
                 async with anyio.create_task_group() as tasks:
@@ -68,6 +70,8 @@ async def test_what_could_not_be_kept_is_not_accepted(tmp_path: Path) -> None:
                             await alice.send(
                                 json.dumps({**header, "id": str(number), "payload": payload})
                             )
+                            # Or all could be written at once, which leaves room for none of them.
+                            await one_is_accepted.wait()
             assert alice.close_code == 1012
         assert process.end() == exit_codes.FAILED
     assert "Traceback" not in process.err
