@@ -22,8 +22,8 @@ export PYTHONDONTWRITEBYTECODE :=
 
 SYNC    := $(if $(filter output-sync,$(.FEATURES)),--output-sync)
 CORES   := $(shell getconf _NPROCESSORS_ONLN)
-# Many tests wait for other processes, so two of them share a core well.
-WORKERS := $(shell echo $$((2 * $(CORES))))
+# Many tests wait for other processes, so three of them share a core well.
+WORKERS := $(shell echo $$((3 * $(CORES))))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -2,8 +2,10 @@
 
 `python -m pytest -p tests.workers --workers=4`. Processes that each import and collect everything,
 and tell of each test in six messages, cost a sixth of what the tests themselves do. Here one
-process collects, and its forks tell of many tests at a time. Each takes the next tests in order
-whenever it begins the last that it has: fewer towards the end, so that all end together.
+process collects, and its forks tell of many tests at a time. Each has a part of the tests, in their
+order, and takes the next of it whenever it begins the last that it has; when its part is over, it
+helps where most is left, with fewer towards the end, so that all end together. The parts lie apart,
+since neighbours are alike: tests that wait for programs share a core with tests that compute.
 
 Where a process ends in a test, as it does when the test's time is over, that test has failed.
 Another process goes on, and repeats what had not been told of.
@@ -19,6 +21,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Sequence
+from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, cast
@@ -53,7 +56,7 @@ class _Pool:
     def __init__(self, count: int) -> None:
         self._count = count
         self._running: dict[Connection, _Worker] = {}
-        self._next = 0
+        self._parts: list[range] = []
         self._session: pytest.Session
 
     @pytest.hookimpl
@@ -65,9 +68,11 @@ class _Pool:
         terminal.showfspath = False  # the files' tests come in between each other's
         # Before there are processes that would each make one.
         _folders(session.config).getbasetemp()
+        bounds = [session.testscollected * i // self._count for i in range(self._count + 1)]
+        self._parts = [range(*each) for each in pairwise(bounds)]
         try:
-            for _ in range(self._count):
-                self._start(self._take())
+            for part in range(self._count):
+                self._start(part, self._take(part))
             while self._running:
                 for connection in cast("list[Connection]", wait(list(self._running))):
                     self._hear(connection)
@@ -80,17 +85,25 @@ class _Pool:
             raise session.Interrupted(session.shouldstop)
         return True
 
-    def _take(self) -> list[int]:
-        """The indices of the next tests; none where there are no more, or no more are wanted."""
+    def _take(self, own: int) -> list[int]:
+        """The indices of a part's next tests, or of another's last, when that part is over.
+
+        None where there are no more, or no more are wanted.
+        """
         if self._is_over():
             return []
-        left = self._session.testscollected - self._next
-        begin, self._next = self._next, self._next + min(AT_ONCE, -(-left // (4 * self._count)))
-        return list(range(begin, self._next))
+        count = min(AT_ONCE, -(-sum(map(len, self._parts)) // (4 * self._count)))
+        if part := self._parts[own]:
+            taken, self._parts[own] = part[:count], part[count:]
+        else:
+            most = max(range(self._count), key=lambda each: len(self._parts[each]))
+            part = self._parts[most]
+            self._parts[most], taken = part[:-count], part[-count:]
+        return list(taken)
 
-    def _start(self, indices: list[int]) -> None:
+    def _start(self, part: int, indices: list[int]) -> None:
         if indices:
-            worker = _Worker(self._session, indices, list(self._running))
+            worker = _Worker(self._session, part, indices, list(self._running))
             self._running[worker.connection] = worker
 
     def _hear(self, connection: Connection) -> None:
@@ -110,7 +123,7 @@ class _Pool:
             else:
                 self._tell(name, arguments)
         if asks:
-            taken = self._take()
+            taken = self._take(worker.part)
             worker.untold += taken
             connection.send(taken)
 
@@ -140,7 +153,7 @@ class _Pool:
         self._session.config.hook.pytest_runtest_logreport(report=report)
         left = [untold for untold in ended.untold if untold != index]
         if not self._is_over():
-            self._start(left or self._take())
+            self._start(ended.part, left or self._take(ended.part))
 
     def _is_over(self) -> bool:
         """True when no more tests are wanted, as after the failure that was to be the last."""
@@ -151,8 +164,9 @@ class _Worker:
     """One of the processes, as the one that collected the tests sees it."""
 
     def __init__(
-        self, session: pytest.Session, indices: list[int], others: Sequence[Connection]
+        self, session: pytest.Session, part: int, indices: list[int], others: Sequence[Connection]
     ) -> None:
+        self.part = part
         fork = multiprocessing.get_context("fork")
         self.connection, theirs = fork.Pipe()
         # Shared, since a process may end without a word.
