@@ -260,6 +260,8 @@ class _Runner:
         config.pluginmanager.unregister(terminal)
         config.pluginmanager.register(_Silent(terminal), "terminalreporter")
         config.pluginmanager.register(self, "worker")
+        # A process in the place of another: pytest repeats to it each warning that has been told.
+        self._events.clear()
 
 
 class _Silent:
