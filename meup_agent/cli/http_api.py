@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 from urllib.parse import quote
@@ -13,17 +13,21 @@ from meup_agent.cli.address import HttpAddress
 from meup_agent.cli.failures import Failure, Misuse
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import format_call
+from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
 from meup_agent.protocol.dialects import decode
+from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import Call, as_object, objects_in
 from meup_agent.protocol.payloads import digest as digest_of_call
+from meup_agent.protocol.timestamps import read_moment
 from meup_agent.transport.handshake import Advice, advice_for, with_tls, without_tls
 from meup_agent.transport.http import fetch, open_client
 
 if TYPE_CHECKING:
     import httpx
 
+    from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
 
 MAX_NAMED = 4  # proposals that an error names
@@ -195,6 +199,19 @@ async def pending_proposal(
     if isinstance(by, str) and not in_progress:
         raise AlreadyInProgress(str(record.get("id")), by)
     return record
+
+
+def note_proposer_left(space: Space, records: Iterable[Mapping[str, Any]]) -> None:
+    """Note of which open proposals the gateway says that their proposers have left.
+
+    Only what the space knows: an inbox, or a feed, has entered them before.
+    """
+    feed = ProposalFeed(space)
+    for record in records:
+        left = read_moment(record.get("proposer_left"))
+        if left is not None:
+            key = ProposalKey(str(record.get("proposer")), str(record.get("id")))
+            feed.note_proposer_left(key, left)
 
 
 def _same(found: list[dict[str, Any]], *, whichever_call: bool) -> list[dict[str, Any]]:

@@ -96,6 +96,15 @@ class ProposalFeed:
         """Enter what was said about an open proposal before that was entered."""
         self._session.apply(self._session.table.enter(envelope, self.now, mark))
 
+    def note_proposer_left(self, key: ProposalKey, at: int) -> None:
+        """Note when the proposer of a known proposal left, before we came.
+
+        Our gateway says it, in microseconds since 1970 (PROTOCOL 4.6).
+        """
+        record = self.get(key)
+        if record is not None:
+            self._session.table.note_proposer_left(record, at, self.now)
+
     def hold(self, record: ProposalEntry) -> None:
         """Keep a proposal for as long as it is shown."""
         self._store.hold(record)

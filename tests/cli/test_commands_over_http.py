@@ -22,6 +22,7 @@ from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.presets import one_space_config
 from meup_agent.protocol import payloads
 from meup_agent.protocol.payloads import build_proposal
+from meup_agent.protocol.space.server import SpaceServer
 from tests.cli.conftest import Done
 from tests.cli.processes import COMMAND, Running, environment, meup, running
 from tests.cli.stage import ESCAPED, HOSTILE, PARTICIPANTS, Stage, on_stage
@@ -469,3 +470,24 @@ def test_tools_of_one_who_is_absent_or_not_to_be_asked(beside: Beside) -> None:
     refused = beside("tools", "--as", "nobody", participant="nobody")
     assert (refused.code, refused.out) == (exit_codes.REFUSED, "")
     assert refused.err.startswith("meup: 'nobody' may not ask for tools: that takes")
+
+
+@pytest.mark.rule("4.6.proposer_left", "4.4.before_it_is_sent")
+def test_what_a_proposer_has_left_is_not_fulfilled(
+    stage: Stage, beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a minute ago, says the gateway; its proposer may have died."""
+    monkeypatch.setattr(SpaceServer, "left_after", lambda _, who, accepted: accepted - 31_000_000)
+    call = {"name": "write_file", "arguments": {"path": "a", "text": "b"}}
+    say(
+        stage,
+        "paula",
+        "mcp/proposal",
+        "left",
+        build_proposal("tools/call", call, target="files", expires=None),
+    )
+    done = beside("fulfill", "left", "--yes")
+    assert (done.code, stage.calls) == (exit_codes.ABSENT, [])
+    assert "'paula', whose it is, has left the space" in done.err
+    assert beside("fulfill", "left", "--yes", "--even-if-gone").code == exit_codes.OK
+    assert [call["path"] for call in stage.calls] == ["a"]

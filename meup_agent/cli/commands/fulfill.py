@@ -13,11 +13,12 @@ from meup_agent.cli.address import HttpOptions
 from meup_agent.cli.arguments import convert_arguments, read_arguments
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure, Misuse, code_for
-from meup_agent.cli.http_api import digest_of, pending_proposal
+from meup_agent.cli.http_api import digest_of, note_proposer_left, pending_proposal
 from meup_agent.cli.options import Args, ArgsFile, ResultOptions, seconds, seconds_option
 from meup_agent.cli.render.escape import compact, visible
 from meup_agent.cli.render.formatting import MAX_NAME
 from meup_agent.cli.render.progress import progress_line
+from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.client.requests import TIMEOUT
 from meup_agent.errors import OutcomeUnknown, RequestError, ToolError
 from meup_agent.protocol import payloads
@@ -74,6 +75,10 @@ def fulfill(
             " carried out.",
         ),
     ] = None,
+    even_if_gone: Annotated[
+        bool,
+        typer.Option("--even-if-gone", help="Carry it out though its proposer has left the space."),
+    ] = False,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask; needed where no terminal is.")
     ] = False,
@@ -126,12 +131,18 @@ def fulfill(
         if not yes:
             await _confirm(session.stderr)
             # It may have been withdrawn, or its id used again, while it was being read.
-            await find(envelope.id, proposer=envelope.sender, digest=digest_of(record))
+            record = await find(envelope.id, proposer=envelope.sender, digest=digest_of(record))
+        ProposalFeed(session.space).add(envelope)
+        note_proposer_left(session.space, [record])
         session.given_up = f"{visible(to, 64)} was asked to stop"
         try:
             async with progress_line(session.stderr.console, f"waiting for {to}") as waiting:
                 answer = await session.space.proposal(envelope).fulfill(
-                    arguments, executor=to, timeout=limit, on_progress=waiting.update
+                    arguments,
+                    executor=to,
+                    timeout=limit,
+                    on_progress=waiting.update,
+                    even_if_gone=even_if_gone,
                 )
         except OutcomeUnknown as error:
             raise await _withdrawn(session.api, record) or error from None

@@ -19,7 +19,7 @@ from meup_agent.cli.address import Address, BesideOptions, HttpAddress, find_htt
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.commands import Command, Group
 from meup_agent.cli.failures import Failure, Misuse, code_for
-from meup_agent.cli.http_api import open_http_api, pending_proposal
+from meup_agent.cli.http_api import note_proposer_left, open_http_api, pending_proposal
 from meup_agent.cli.inbox.card import card_rows, time_left
 from meup_agent.cli.inbox.past import SpacePast, read_past
 from meup_agent.cli.inbox.rows import ShownValue
@@ -141,6 +141,7 @@ async def _show_live(
     past = await _past_of(session, where)
     box = _inbox(space, past)
     async with box, Notifier(notify) as told:
+        note_proposer_left(space, past.documents)
         me, name = visible(space.me, MAX_NAME), visible(session.space_name, MAX_NAME)
 
         async def edit(text: str) -> str:
@@ -206,6 +207,7 @@ async def _opened(session: CommandSession) -> AsyncGenerator[Inbox]:
     """The inbox, once it knows what it can know."""
     past = await read_past(session.api, session.space)
     async with _inbox(session.space, past) as box:
+        note_proposer_left(session.space, past.documents)
         await box.settle(SETTLE_SECONDS)
         yield box
 

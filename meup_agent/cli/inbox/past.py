@@ -36,11 +36,13 @@ class SpacePast(NamedTuple):
         decided: Those that were decided, oldest first.
         waiting: Open ones that the gateway did not tell of when we joined.
         rejected: The proposer and id of open ones that we have rejected.
+        documents: The open ones as the gateway describes them.
     """
 
     decided: tuple[PastProposal, ...] = ()
     waiting: tuple[Envelope, ...] = ()
     rejected: tuple[tuple[str, str], ...] = ()
+    documents: tuple[dict[str, Any], ...] = ()
 
 
 async def read_past(api: HttpApi, space: Space) -> SpacePast:
@@ -68,7 +70,8 @@ async def read_past(api: HttpApi, space: Space) -> SpacePast:
         if (each.get("proposer"), each.get("id")) not in known and each.get("proposer") != space.me
     ]
     found = await _envelopes(api, missing)
-    return SpacePast(tuple(past_of_documents(latest)), tuple(found), rejected)
+    documents = tuple(waiting.values())
+    return SpacePast(tuple(past_of_documents(latest)), tuple(found), rejected, documents)
 
 
 async def _envelopes(api: HttpApi, numbers: list[int]) -> list[Envelope]:

@@ -18,7 +18,7 @@ from meup_agent.gateway.console.connector import local_connector
 from meup_agent.gateway.console.frame_filter import filter_of
 from meup_agent.gateway.console.open_proposals import OpenProposals
 from meup_agent.gateway.edge.http.context import Problem
-from meup_agent.gateway.edge.http.space_views import proposals_of
+from meup_agent.gateway.edge.http.space_views import left_after, proposals_of
 from meup_agent.gateway.logs import log, quote
 from meup_agent.protocol.exchange import Mode, ProposalKey
 from meup_agent.protocol.lifecycle import ProposalState
@@ -26,7 +26,7 @@ from meup_agent.session.settings import Settings
 from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 
     from meup_agent.approval.proposal_history import PastProposal
     from meup_agent.client.space import Space
@@ -122,8 +122,9 @@ class DeskOpener:
         space = await stack.enter_async_context(join)
         await _until_known(space, found[-1] if found else None)
         before, past = await self._older(identity), self._past(identity)
-        inbox = make_inbox(space, before=before, past=past)
-        return Desk(space, await stack.enter_async_context(inbox))
+        inbox = await stack.enter_async_context(make_inbox(space, before=before, past=past))
+        _note_proposers_left(self.runtime.spaces[identity.space], ProposalFeed(space), found)
+        return Desk(space, inbox)
 
     async def _open_first(
         self,
@@ -165,13 +166,15 @@ class DeskOpener:
             for begin in range(0, len(found), MAX_READ_AT_A_TURN):
                 # Up to date: what was decided meanwhile must not come back.
                 await proposals.catch_up(host, host.now())
-                desk.inbox.add_before(
-                    each.record.envelope
+                missing = [
+                    each
                     for each in found[begin : begin + MAX_READ_AT_A_TURN]
                     if each.state.is_pending
                     and earlier.named(each.id) is None
                     and feed.get(each.record.key) is None
-                )
+                ]
+                desk.inbox.add_before(each.record.envelope for each in missing)
+                _note_proposers_left(host, feed, missing)
         except Problem as problem:
             said = "console: the journal of %s could not be read: %s"
             log.warning(said, quote(host.name), problem)
@@ -243,6 +246,16 @@ def _is_behind(host: SpaceServer) -> bool:
     """True if so much is still to be folded of a journal that no page waits for it."""
     folded = max(proposals_of(host).audit.latest, host.journal.floor(host.name))
     return host.fanout.delivered - folded > MAX_UNFOLDED
+
+
+def _note_proposers_left(
+    host: SpaceServer, feed: ProposalFeed, proposals: Iterable[ProposalAudit]
+) -> None:
+    """Note which proposers have left: no welcome tells a page of it (PROTOCOL 4.6)."""
+    for each in proposals:
+        left = left_after(host, each)
+        if left is not None:
+            feed.note_proposer_left(each.record.key, left)
 
 
 async def _from_now() -> None:

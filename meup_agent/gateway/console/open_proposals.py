@@ -89,6 +89,7 @@ class OpenProposals:
         rejections = self._rejections.pop(key.id, ())
         if not item.state_at(self._host.now()).is_pending:
             return []
-        mark = ReplayMark(in_progress=True, expires_at=item.expires_at)
+        left = self._host.left_after(key.proposer, item.at)
+        mark = ReplayMark(in_progress=True, expires_at=item.expires_at, proposer_left=left)
         requests = (each.envelope for each in item.fulfilling.values() if each.whole)
         return [(each, mark) for each in (item.envelope, *rejections, *requests)]

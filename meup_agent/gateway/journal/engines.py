@@ -32,6 +32,10 @@ def _has_file(config: JournalConfig) -> bool:
     return config.path is not None
 
 
+def _place_of_file(config: JournalConfig) -> str:
+    return str(config.path)
+
+
 def _check_file(config: JournalConfig) -> None:
     """Look at a journal's file; a gateway that runs may have it open."""
     from meup_agent.gateway.journal.archive import Archive  # no gateway that runs needs it
@@ -54,6 +58,14 @@ def _has_no_file(config: JournalConfig) -> bool:
     return config.path is None
 
 
+def _in_memory(_: JournalConfig) -> str:
+    return "memory"
+
+
+def _needs_nothing(_: JournalConfig) -> None:
+    pass
+
+
 def _open_memory(config: JournalConfig, now: Clock) -> Journal:
     return MemoryJournal(now, max_entries=config.memory_entries, max_bytes=config.memory_bytes)
 
@@ -63,15 +75,15 @@ ENGINES: Final[dict[str, Engine]] = {
         _has_file,
         open_sqlite,
         durable=True,
-        place=lambda config: str(config.path),
+        place=_place_of_file,
         check=_check_file,
     ),
     "memory": Engine(
         _has_no_file,
         _open_memory,
         durable=False,
-        place=lambda _: "memory",
-        check=lambda _: None,
+        place=_in_memory,
+        check=_needs_nothing,
     ),
 }
 """The engines by name; the first that serves a configuration is opened."""

@@ -272,11 +272,8 @@ class InboundProposals(TablePart):
         record = store.add(envelope, now, accepted=context.moment(now))
         if replayed.expires_at is not None and replayed.expires_at != record.expires_at:
             store.set_deadline(record, replayed.expires_at)
-        moment = context.moment(now)
-        if replayed.proposer_left is not None and moment is not None:
-            left = now - max(moment - replayed.proposer_left, 0) / 1_000_000
-            if context.roster.note_left(envelope.sender, left, now):
-                record.seen_at = left
+        if replayed.proposer_left is not None:
+            self.note_proposer_left(record, replayed.proposer_left, now)
         reason = context.tombstones.get("withdrawn", *key, now)
         if reason is not None:
             store.withdrawn(key, reason, now)
@@ -292,6 +289,15 @@ class InboundProposals(TablePart):
             and context.mode.answers
         ):
             self._take(record, envelope, now)
+
+    def note_proposer_left(self, record: ProposalEntry, at: int, now: float) -> None:
+        """Note when the proposer left, before we came, in the gateway's microseconds since 1970."""
+        moment = self._context.moment(now)
+        if moment is None:
+            return
+        left = now - max(moment - at, 0) / 1_000_000
+        if self._context.roster.note_left(record.key.proposer, left, now):
+            record.seen_at = min(record.seen_at, left)
 
     def _take(self, record: ProposalEntry, envelope: Envelope, now: float) -> None:
         """Queue a handler for a proposal, or reject it where it was addressed to us."""

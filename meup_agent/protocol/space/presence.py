@@ -18,7 +18,7 @@ from meup_agent.protocol.dialects.translate import announce_response
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.guarantees import DIALECT
 from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.payloads import JsonObject
+from meup_agent.protocol.payloads import JsonObject, as_object
 from meup_agent.protocol.resume import ARRIVED, ReplayMark
 from meup_agent.protocol.space.decisions import Consequence
 from meup_agent.protocol.space.indexes import OpenItem
@@ -112,8 +112,10 @@ class AbsenceTracker:
 
     def __init__(self) -> None:
         self._left: dict[str, int] = {}
-        # Of these, those whose leave was seen; after a restart, none was seen.
+        # Of these, those that were here before.
         self._seen_off: set[str] = set()
+        # Those that were here as the gateway ended.
+        self._was_here: set[str] = set()
         self._gone: dict[str, int] = {}
 
     def left(self, participant: str, at: int) -> None:
@@ -121,9 +123,29 @@ class AbsenceTracker:
         self._left[participant] = at
         self._seen_off.add(participant)
 
+    def recover(self, presence: Entry) -> None:
+        """Record a presence of before a restart."""
+        payload = presence.envelope.payload_object
+        participant = as_object(payload.get("participant")).get("id")
+        if not isinstance(participant, str):
+            return
+        if payload.get("event") == "join":
+            self._left.pop(participant, None)
+            self._seen_off.discard(participant)
+            self._was_here.add(participant)
+        elif payload.get("event") == "leave":
+            self._was_here.discard(participant)
+            self.left(participant, presence.at)
+
     def restored(self, participant: str, at: int) -> None:
-        """Record that a participant has something open of before a restart, and is not here."""
-        self._left[participant] = at
+        """Record that a participant has something open of before a restart, and is not here.
+
+        One that was present then has left with it; one that spoke over HTTP alone has not.
+        """
+        if participant not in self._left:
+            self._left[participant] = at
+        if participant in self._was_here:
+            self._seen_off.add(participant)
 
     def left_after(self, participant: str, accepted: int) -> int | None:
         """The time at which an absent participant left that was here for what was accepted."""

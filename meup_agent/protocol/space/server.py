@@ -150,6 +150,13 @@ class SpaceServer:
         """The same, as it is said to a reader of a dialect."""
         return self._state.described(reader)
 
+    def left_after(self, participant: str, accepted: int) -> int | None:
+        """The time at which an absent participant left that was here for what was accepted.
+
+        Both in microseconds since 1970; ``None``: it is here, or was never seen.
+        """
+        return self._state.left_after(participant, accepted)
+
     def __len__(self) -> int:
         """The number of members."""
         return len(self._members)

@@ -204,6 +204,10 @@ class SpaceState:
         may = self.grants[participant].allow
         return select_replayed(self.open, self._absences, participant, may, self._now())
 
+    def left_after(self, participant: str, accepted: int) -> int | None:
+        """The time at which an absent participant left that was here for what was accepted."""
+        return self._absences.left_after(participant, accepted)
+
     def leave(self, participant: str) -> tuple[Consequence, ...]:
         """Remove a participant; the drafts for the others, its presence first."""
         del self._present[participant]
@@ -381,6 +385,8 @@ class SpaceState:
         """Learn what an envelope from before a restart began or ended, and recognize it again."""
         envelope = entry.envelope
         self.arrivals.note(entry)
+        if envelope.kind == kinds.SYSTEM_PRESENCE:
+            self._absences.recover(entry)
         self._deduplicator.remember(envelope, entry.at, entry.seq)
         self.control.remember(envelope)
         self._track(envelope, envelope.payload_object, entry.at)

@@ -28,6 +28,7 @@ PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
     "reader": [{"kind": "chat"}],
     "bot": PROPOSE,
     "bot2": PROPOSE,
+    "visitor": PROPOSE,
 }
 POLICY = """
 rules:

@@ -6,12 +6,16 @@ import json
 import os
 from typing import Any
 
+import httpx
 import pytest
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.inbox.rows import MAX_SHOWN
+from meup_agent.protocol.payloads import build_proposal
+from meup_agent.protocol.space.server import SpaceServer
 from tests.cli.inbox.conftest import Office, Person
 from tests.cli.stage import HOSTILE
+from tests.patience import PATIENCE
 
 
 def listed(meup: Person) -> dict[str, dict[str, Any]]:
@@ -234,3 +238,23 @@ def test_at_a_terminal_approving_asks_once(
     if not runs:
         assert "not confirmed; nothing was sent" in done.err
         office.withdraw(proposal)
+
+
+@pytest.mark.rule("4.6.proposer_left", "4.4.before_it_is_sent")
+def test_what_a_proposer_has_left_is_not_approved(
+    meup: Person, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = {"name": "write", "arguments": {"path": "a"}}
+    payload = build_proposal("tools/call", call, target="files", expires=None)
+    answer = httpx.post(
+        f"{office.gateway.http_url}/participants/visitor/messages",
+        headers={"Authorization": f"Bearer {office.gateway.token('visitor')}"},
+        json={"id": "left", "kind": "mcp/proposal", "to": ["alice"], "payload": payload},
+        timeout=PATIENCE,
+    )
+    assert answer.status_code == 200, answer.text
+    monkeypatch.setattr(SpaceServer, "left_after", lambda _, who, accepted: accepted - 31_000_000)
+    done = meup("approve", "left", "--yes")
+    assert (done.code, office.calls) == (exit_codes.ABSENT, [])
+    assert "'visitor', whose it is, has left the space" in done.err
+    assert meup("reject", "left", "--reason", "disagree").code == exit_codes.OK

@@ -15,11 +15,16 @@ from meup_agent.approval import Inbox, InboxItem, InboxRenewed, ItemArrived, Ver
 from meup_agent.approval.inbox_backlog import InboxBacklog
 from meup_agent.approval.reviewer import Reviewer
 from meup_agent.client.proposal_handle import ProposalHandle
+from meup_agent.errors import ParticipantGone
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.console.desk import Desk, DeskOpener
 from meup_agent.gateway.console.open_proposals import OpenProposals
 from meup_agent.gateway.member import WriteBatcher
+from meup_agent.protocol import payloads
+from meup_agent.protocol.dialects import encode
+from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.space.server import SpaceServer
 from tests.interaction.cast import calculator
 from tests.interaction.people import InMemory, gathered, until
 from tests.patience import PATIENCE
@@ -327,3 +332,26 @@ async def test_a_backlog_is_hastened_by_id() -> None:
         await until(lambda: not len(backlog))
         tasks.cancel_scope.cancel()
     assert listed == ["3", "1", "2", "4"]
+
+
+@pytest.mark.rule("4.6.proposer_left", "4.4.before_it_is_sent")
+@pytest.mark.parametrize("first", [True, False], ids=["the first screen", "the whole"])
+async def test_what_a_proposer_has_left_is_not_approved(
+    turns: pytest.MonkeyPatch, first: bool
+) -> None:
+    if not first:
+        turns.setattr("meup_agent.gateway.console.desk.MAX_AWAITED", 100)
+    turns.setattr(SpaceServer, "left_after", lambda _, who, accepted: accepted - 31_000_000)
+    async with hall() as h:
+        call = {"name": "add", "arguments": {"a": 1, "b": 1}}
+        said = payloads.build_proposal("tools/call", call, target="tools", expires=None)
+        frame = encode(draft("mcp/proposal", said, id="left", sender="mallory"), "meup/v0.1")
+        host = h.meeting.space._runtime.spaces["demo"]
+        host.receive_as("mallory", frame, "meup/v0.1", lambda _: None)
+        inbox = await h.inbox()
+        await until(lambda: inbox.find("mallory", "left") is not None)
+        item = inbox.find("mallory", "left")
+        assert item is not None
+        with pytest.raises(ParticipantGone):
+            await inbox.approve(item)
+        assert item.state is ProposalState.PENDING

@@ -201,6 +201,16 @@ def _open(config: JournalConfig, now: Callable[[], int]) -> Journal:
     return RemoteJournal(config, now)
 
 
-ELSEWHERE = Engine(
-    lambda _: True, _open, durable=True, place=lambda _: "elsewhere", check=lambda _: None
-)
+def _serves(_: JournalConfig) -> bool:
+    return True
+
+
+def _place(_: JournalConfig) -> str:
+    return "elsewhere"
+
+
+def _check(_: JournalConfig) -> None:
+    pass
+
+
+ELSEWHERE = Engine(_serves, _open, durable=True, place=_place, check=_check)

@@ -240,6 +240,30 @@ def test_who_was_lost_behind_a_gap_is_told_again() -> None:
     assert back.replayed == [("p", False)]
 
 
+@pytest.mark.rule("4.6.proposer_left")
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_newcomer_is_told_when_a_proposer_left(room: Room, restarted: bool) -> None:
+    for name in ("ann", "eve"):
+        member = room.joins(name)
+        room.propose(name, f"of {name}")
+        if name == "ann":
+            room.now += 1_000_000
+            room.host.leave(member)
+    room.propose("guest", "of guest")  # over HTTP, where it is never present
+    room.now += 3_000_000
+    if restarted:
+        room.restart()
+    reviewer = room.joins("reviewer")
+    told = [said[MARK].get("proposer_left") for said in reviewer.heard if MARK in said]
+    # One that was here as the gateway ended has left with it.
+    ended = "2025-01-01T00:00:04.000Z" if restarted else None
+    assert told == ["2025-01-01T00:00:01.000Z", ended, None]
+    room.joins("eve", seen=0)
+    again = room.joins("tools")
+    told = [said[MARK].get("proposer_left") for said in again.heard if MARK in said]
+    assert told == ["2025-01-01T00:00:01.000Z", None, None]
+
+
 @pytest.mark.rule("4.6.replays")
 def test_what_has_certainly_expired_is_left_out(room: Room) -> None:
     params = {"name": "write", "_meta": {"dev.meup/expires_at": "2025-01-01T00:00:10Z"}}

@@ -21,10 +21,11 @@ from meup_agent.gateway.edge.http.context import (
 )
 from meup_agent.gateway.edge.http.messages import is_seq, page_size
 from meup_agent.gateway.runtime import GatewayRuntime
-from meup_agent.protocol.audit import Audit, proposal_as_json
+from meup_agent.protocol.audit import Audit, ProposalAudit, proposal_as_json
 from meup_agent.protocol.exchange.table_context import TRANSIT_SECONDS
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.timestamps import rfc3339
 
 
 async def get_me(runtime: GatewayRuntime, request: Request) -> Response:
@@ -97,6 +98,20 @@ def proposals_of(host: SpaceServer) -> SpaceProposals:
     return _proposals_by_space.setdefault(host, SpaceProposals())
 
 
+def left_after(host: SpaceServer, proposal: ProposalAudit) -> int | None:
+    """The time at which the proposer of what is pending left, in microseconds since 1970.
+
+    ``None``: it is here, was never seen, or the proposal is decided.
+    """
+    if not proposal.state.is_pending:
+        return None
+    return host.left_after(proposal.proposer, proposal.first.at)
+
+
+def _moment_text(at: int | None) -> str | None:
+    return None if at is None else rfc3339(at)
+
+
 async def get_proposals(runtime: GatewayRuntime, request: Request) -> Response:
     """The latest proposals, oldest first, each with its outcome."""
     _, host = authorize_space(runtime, request)
@@ -115,6 +130,12 @@ async def get_proposals(runtime: GatewayRuntime, request: Request) -> Response:
     end = int(before) if before else math.inf
     found = [each for each in named if state in (None, str(each.state)) and each.first.seq < end]
     page = found[-limit:]
-    said = [proposal_as_json(each, timeline=timeline) for each in page]
+    said = [
+        {
+            **proposal_as_json(each, timeline=timeline),
+            "proposer_left": _moment_text(left_after(host, each)),
+        }
+        for each in page
+    ]
     older = page[0].first.seq if len(found) > limit else None
     return Json({"proposals": said, "before": older, "gap": proposals.gap})
