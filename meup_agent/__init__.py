@@ -20,7 +20,7 @@ _RENAMED = {
     "Rejected": "Rejection",
     "Withdrawn": "Withdrawal",
 }
-"""Names of version 0.1 → names of today."""
+"""Names from before the first release → names of today."""
 
 __all__ = sorted(_NAMES)  # pyright: ignore[reportUnsupportedDunderAll] - the stub has it
 
