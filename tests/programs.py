@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 # Removed when this process ends.
 _STATE = tempfile.TemporaryDirectory(prefix="meup-state-")
 STATE = {"MEUP_STATE_DIR": _STATE.name}
-"""Where `meup gateway --dev` keeps its tokens in tests: not among the developer's own."""
+"""The folder of `meup gateway --dev` for its tokens in tests: not among the developer's own."""
 
 
 class Program:

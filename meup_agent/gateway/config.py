@@ -174,7 +174,7 @@ class JournalConfig:
 
 @dataclass(frozen=True, slots=True)
 class HttpConfig:
-    """Where HTTP is served: at the port for WebSocket, or at a port of its own.
+    """The place of HTTP: at the port for WebSocket, or at a port of its own.
 
     With a host or a port it gets one of its own.
     """

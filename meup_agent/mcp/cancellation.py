@@ -190,7 +190,7 @@ def key_of(participant: str, ctx: Ctx) -> Key:
 
 
 def _ended(ctx: Ctx) -> str:
-    """Why a call ends without a cancel of its client's."""
+    """The reason for which a call ends without a cancel of its client's."""
     if isinstance(ctx.session, TaskSession):
         return ctx.session.task.status_message or "its task ended"
     if ctx.request is None:

@@ -406,7 +406,7 @@ class ServerConnection:
         self._ended.set()
 
     def _describe(self, error: BaseException) -> str:
-        """Why a connection ended, in words."""
+        """The reason for which a connection ended, in words."""
         while isinstance(error, BaseExceptionGroup):
             error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
         if isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED:

@@ -162,7 +162,7 @@ class _Budget:
 
 
 def _problem(tool: Any, result: JsonObject, version: str, budget: _Budget) -> str | None:
-    """Why a tool cannot be used; ``None`` if it can."""
+    """The reason for which a tool cannot be used; ``None`` if it can."""
     if not isinstance(tool, dict):
         return "it is no object"
     fields = cast("JsonObject", tool)

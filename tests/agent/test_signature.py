@@ -1,4 +1,4 @@
-"""Which functions can be handlers, and what those that cannot are told."""
+"""Functions that can be handlers, and the errors of those that cannot."""
 
 import functools
 import inspect

@@ -30,7 +30,7 @@ Spaces = Mapping[str, Mapping[str, list[dict[str, Any]]]]
 
 
 class Address(NamedTuple):
-    """Where a gateway listens, and the tokens by space and participant."""
+    """The address of a gateway, and the tokens by space and participant."""
 
     url: str
     port: int

@@ -176,7 +176,7 @@ class Shares:
 
 
 async def by_part(count: int) -> Counter[str]:
-    """Where the time goes, in samples."""
+    """Samples of the time, by the part that it goes to."""
     shares = Shares()
     async with fed_agent() as peer:
         frames = requests(10**9, count)

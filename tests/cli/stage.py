@@ -23,7 +23,7 @@ from tests.patience import PATIENCE
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202egnp.exe\r\x9b31m[red]\u200b"
 ESCAPED = "\\e[2J\\e]0;owned\\x07\\u202egnp.exe\\r\\x9b31m[red]\\u200b"
 ON_ONE_LINE = ESCAPED.replace("\\r", " ")
-"""Where white space is of no importance."""
+"""The same text where white space is of no importance."""
 
 
 CALL = {"kind": "mcp.request", "payload": {"method": "tools/call", "params": {"name": "read_*"}}}

@@ -1,4 +1,4 @@
-"""Whom a proposal is for: in the published dialects ``to`` names its executor, in ours who decides.
+"""The addressee of a proposal: in the published dialects its executor, in ours who decides.
 
 Each of a person at a terminal of existing spaces, their agents, and agents of ours proposes,
 approves and executes.
@@ -214,7 +214,7 @@ async def test_ours_proposes_their_agent_approves_ours_executes(
 async def test_the_deciders_of_ours_are_not_taken_for_executors(
     gateway: ThreadedGateway, dialect: str
 ) -> None:
-    """Where a proposal of ours has a target, members of these dialects read that in `to`."""
+    """Members of these dialects read the target of a proposal of ours in `to`."""
     site = Site(gateway, dialect)
     with site.join("approver") as (theirs,), site.join("proposer", dialect=V01) as (ours,):
         targeted: Json = {

@@ -18,7 +18,7 @@ import yaml
 HERE = Path(__file__).parent
 
 INSTALLED = Path(sys.prefix) / "conformance"
-"""Where npm puts the suite: beside what pip installs, so that both go away together."""
+"""The folder into which npm puts it: beside what pip installs, so that both go away together."""
 
 PACKAGE = INSTALLED / "node_modules" / "@modelcontextprotocol" / "conformance"
 

@@ -11,7 +11,7 @@ from typing import Any
 HERE = Path(__file__).parent
 
 INSTALLED = Path(sys.prefix) / "console"
-"""Where npm puts it: beside what pip installs, so that both go away together."""
+"""The folder into which npm puts it: beside what pip installs, so that both go away together."""
 
 SCRIPT = INSTALLED / "node_modules" / "axe-core" / "axe.min.js"
 

@@ -42,7 +42,7 @@ def kind_in(kind: str) -> Callable[[str], str]:
 
 
 def where_about(kind: str) -> Callable[[str], str]:
-    """Where a dialect says what an envelope refers to."""
+    """The field in which a dialect says what an envelope refers to."""
 
     def found(dialect: str) -> str:
         frame = written(kind, dialect, "e0")
@@ -62,7 +62,7 @@ def chat_payload(dialect: str) -> str:
 
 
 def several(dialect: str) -> str:
-    """Where a dialect says the others of several that an envelope refers to."""
+    """The field in which a dialect says the others of several that an envelope refers to."""
     frame = written(kinds.CHAT, dialect, "e0", "e9")
     (name,) = (name for name, value in frame.items() if value == ["e0", "e9"])
     return f"`{name}`, a list" if len(frame) == ALL_FIELDS else f"`{name}` beside it, a list"

@@ -275,7 +275,7 @@ async def test_a_grant_is_an_update_and_no_new_session(gateway: ExistingGateway)
 async def test_two_fulfillers_race_and_the_tool_runs_once(
     gateway: ExistingGateway, to: tuple[str, ...]
 ) -> None:
-    """Where targets are hidden, the executor must see the proposal to know of the race."""
+    """The executor must see the proposal to know of the race, where targets are hidden."""
     ran: list[str] = []
     agent = Agent("files")
 

@@ -137,7 +137,7 @@ def is_idle(space: Space) -> bool:
 
 
 def state_of(space: Space, proposal_id: str) -> ProposalState | None:
-    """Where a proposal stands, as this participant has seen it."""
+    """State of a proposal, as this participant has seen it."""
     return next((r.state for r in space.proposals if r.id == proposal_id), None)
 
 

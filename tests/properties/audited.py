@@ -45,7 +45,7 @@ def check_audit(log: list[Envelope], expected: Mapping[ProposalKey, str]) -> Non
 
 
 def check_own(log: Iterable[Envelope], records: Iterable[ProposalEntry]) -> None:
-    """Where nothing was lost, the audit never says less than a proposer's own record.
+    """The audit never says less than a proposer's own record, where nothing was lost.
 
     A proposer that takes a rejection for an answer says so by its withdrawal. Only what crossed
     that on its way may be otherwise: a fulfillment that was ordered before it.

@@ -144,7 +144,7 @@ class Participant:
         )
 
     def _check_known(self, wake: Wake) -> None:
-        """Where nothing is lost, nothing that was sent ends unknown once we have caught up."""
+        """Nothing that was sent ends unknown once we have caught up, where nothing is lost."""
         table, world = self.table, self.world
         waits = any(send.draft.id == wake.key.id for send in self.ordered)
         if world.resumes and world.lossless and table.connected and table.caught_up and not waits:

@@ -243,7 +243,7 @@ class HostilePeers(RuleBasedStateMachine):
     def meant(
         self, request: Envelope, named: list[tuple[ProposalKey, Proposed]]
     ) -> Proposed | None:
-        """Which one a request means, judged by what its sender can have read."""
+        """The proposal that a request means, judged by what its sender can have read."""
         if len(named) == 1:
             return named[0][1]
         call = payloads.read_call(request.payload)

@@ -15,7 +15,7 @@ from tests.properties.silence import Process, SilentWorld
 PROPOSERS: Final = ("p", "q")
 REVIEWERS: Final = ("r1", "r2")
 VOTERS: Final = ("v1", "v2", "p")
-"""Whom the rule names: a proposer, too, whose vote about its own proposal does not count."""
+"""Those that the rule names: a proposer, too, whose vote about its own proposal does not count."""
 
 EXECUTORS: Final = ("e", "f")
 CLOCKS: Final = dict.fromkeys((*PROPOSERS, *REVIEWERS, "v1", "v2", *EXECUTORS), 0.0)

@@ -253,7 +253,7 @@ class World:
             self._check_ledgers()
 
     def _check_ends_arrived(self) -> None:
-        """When all are back, what works on what was given up has been cancelled."""
+        """Handlers at work on what was given up have been cancelled, once all are back."""
         for participant in self.participants.values():
             for key in participant.waiting():
                 fulfills = participant.fulfills.get(key.id)

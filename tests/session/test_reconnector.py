@@ -1,4 +1,4 @@
-"""When to dial again, when to stop: an hour of it, on a clock that jumps (PROTOCOL 3)."""
+"""Dialling again, and stopping: an hour of it, on a clock that jumps (PROTOCOL 3)."""
 
 import random
 from collections.abc import Generator

@@ -21,7 +21,7 @@ STUCK = 0.1
 
 
 CONNECTIONS = ("memory", "websocket", "websocket with TLS")
-"""Where every frame goes the same way; over HTTP ours are POSTs, which the gateway answers."""
+"""Transports with one way for all frames; over HTTP ours are POSTs, which the gateway answers."""
 
 
 @pytest.fixture(params=[*CONNECTIONS, "http"])

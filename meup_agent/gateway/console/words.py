@@ -73,7 +73,7 @@ IGNORED: Final = {
     Ignored.REFUSED: "refused to carry it out",
     Ignored.FORGED: "said in the gateway's name",
 }
-"""Why a step changed nothing."""
+"""Reason for which a step changed nothing → its words."""
 
 
 def describe_step(step: Step) -> str:

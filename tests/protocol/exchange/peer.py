@@ -469,7 +469,7 @@ def woken(effects: Iterable[Effect]) -> dict[Key, Ending]:
 
 
 def dropped(effects: Iterable[Effect]) -> list[str]:
-    """Why things were left out."""
+    """Reasons for which envelopes were left out."""
     return [drop.why for drop in of(effects, Drop)]
 
 

@@ -1,4 +1,4 @@
-"""Which envelopes reach a handler, and which are refused at the door (PROTOCOL 4.4, 5)."""
+"""Envelopes that reach a handler, and those that are refused at the door (PROTOCOL 4.4, 5)."""
 
 from __future__ import annotations
 
