@@ -1,4 +1,4 @@
-"""The exit codes of ``meup``, all of them."""
+"""The exit codes of ``meup``, all of them; in one place, since they are a promise to scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A way to a space for several participants of one process: its MCP clients, or its bridges."""
+"""A way to a space for several participants of one process: its MCP clients, or its bridges.
+
+By itself, since both directions use it, and neither imports the other.
+"""
 
 from __future__ import annotations
 

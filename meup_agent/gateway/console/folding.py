@@ -1,4 +1,7 @@
-"""Folded rows: a line of thought, or a stream, is one row of the timeline, its parts inside."""
+"""Folded rows: a line of thought, or a stream, is one row of the timeline, its parts inside.
+
+By itself, since the page and the feed that renews it fold alike.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The addressee of a proposal: its decider, or in the published dialects its executor (4.4)."""
+"""The addressee of a proposal: its decider, or in the published dialects its executor (4.4).
+
+By itself, since only proposals that come from or go into the published dialects need it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Recovery: what a space knew before its gateway was restarted, read from the journal."""
+"""Recovery: what a space knew before its gateway was restarted, read from the journal.
+
+By itself, since the state does not read a journal, and a server does this once in its life.
+"""
 
 from __future__ import annotations
 

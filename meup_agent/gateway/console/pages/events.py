@@ -1,4 +1,4 @@
-"""The event stream of a browser."""
+"""The event stream of a browser; by itself, since it is the one page whose answer goes on."""
 
 from __future__ import annotations
 
