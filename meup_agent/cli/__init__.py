@@ -3,9 +3,9 @@
 ``program`` reads the command line, loads the command that it names from ``commands``, and makes one
 sentence and an exit code of whatever goes wrong. A command that takes part in a space runs in a
 ``command_session``; ``render`` makes what is written on a terminal, where text of strangers is
-always escaped; ``doctor``, ``audit`` and ``demo`` are the larger commands' own parts. Results go to
-standard output and nothing else does. Nothing here is imported by the rest of the package, and
-typer and rich are loaded when the command runs, not before.
+always escaped; ``doctor``, ``audit``, ``inbox`` and ``demo`` are the larger commands' own parts.
+Results go to standard output and nothing else does. Nothing here is imported by the rest of the
+package, and typer and rich are loaded when the command runs, not before.
 """
 
 from __future__ import annotations

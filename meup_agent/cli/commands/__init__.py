@@ -3,7 +3,9 @@
 Loading an agent takes most of the time: ``meup gateway`` and ``meup token`` start in a third of it.
 So this package knows the commands by name only. A command is a function that typer reads: it checks
 its options, then runs its work itself, or in a space by a
-:class:`~meup_agent.cli.command_session.CommandSession`. What it prints is made in ``render``.
+:class:`~meup_agent.cli.command_session.CommandSession`. Most of what it prints is made in
+``render``. It never ends the process itself: it returns or raises, and ``program`` makes the exit
+code.
 """
 
 from __future__ import annotations

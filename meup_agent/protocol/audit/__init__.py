@@ -3,7 +3,7 @@
 The entries of a journal come in, one by one and in their order. A
 :class:`~meup_agent.protocol.audit.folder.ProposalFolder` lets the exchange table decide what each
 does to a proposal; :class:`Audit` writes it down: a :class:`ProposalAudit` of each proposal, with
-every step and the decision, and an :class:`SpaceOperation` for each grant, revocation, invitation
+every step and the decision, and a :class:`SpaceOperation` for each grant, revocation, invitation
 and kick. Both go out as records or as JSON values. :class:`SettledProposals` hands over what a long
 journal is done with, and lets go of it. An audit decides nothing itself, sends nothing, and has no
 clock: time is that of the entries.

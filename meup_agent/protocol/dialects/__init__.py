@@ -3,6 +3,11 @@
 Reading is lenient and the same for every dialect that writes its correlation and kinds in plain
 sight; writing is strict and each dialect's own. A dialect is one file here and one line in
 :data:`DIALECTS`.
+
+A frame comes in and an :class:`~meup_agent.protocol.envelope.Envelope` goes out, or the other way.
+A dialect never decides whether an envelope is allowed, and never changes a payload but as
+``translate`` says; one that came in a dialect leaves in it byte for byte. What a dialect has no
+words for is ``NotExpressible``, and never written as something else.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ The road of an envelope goes down through these files, never up::
       dispatcher             by number, by sender (gateway, others, ourselves, a sibling), by kind
         system_messages      welcome, presence, refusals  -> roster, both sides
         control_messages     pause, status, shutdown ...  -> what runs, what is begun
-        inbound_calls        proposal, withdraw, reject   -> proposal_store
+        inbound_calls        proposal, withdraw, reject   -> addressing, proposal_store
                              request, cancel              -> resolution: which proposal it means
         response_reader      response, progress           -> outbound_tracker, Relays
           handler_scheduler  admission, queue, Start      -> inbound_exchange: the answers
@@ -56,7 +56,8 @@ The road of our own request or proposal: ``table.open`` -> ``outbound_tracker`` 
 ``OutboundExchange`` -> ``envelope_sender``, which also keeps what may have to be sent again. What
 depends on others waits for their end in ``dependencies``; ``fulfillment_check`` refuses what is
 not wanted any more; ``outbound_renewals`` gives more time; ``absence`` tells when no participant is
-left that could answer. All parts share one ``TableContext``.
+left that could answer; ``explanations`` keeps what senders say later about their rejects and
+withdraws. All parts share one ``TableContext``.
 
 States
 ======

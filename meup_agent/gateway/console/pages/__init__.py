@@ -1,4 +1,12 @@
-"""The pages, in one table: each is a function of a checked request."""
+"""The pages, in one table: each is a function of a checked request.
+
+In comes a :class:`~meup_agent.gateway.console.context.PageContext`, once the guard has let the
+request through; out goes a response: HTML, a redirect, or an event stream. What is shown is read
+from the participant's inbox, the envelopes of its space and the gateway's runtime; what is changed
+is changed by the verbs of its :class:`~meup_agent.client.space.Space`. A page never decides what
+the participant may do, never shows what is said in another space, and keeps nothing itself but the
+samples that ``health`` plots.
+"""
 
 from __future__ import annotations
 
