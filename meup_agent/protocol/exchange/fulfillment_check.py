@@ -59,8 +59,8 @@ class FulfillmentCheck:
         if not fulfilling.even_if_gone and self._has_left(proposal, record, now):
             raise ParticipantGone(
                 f"proposal {proposal.id} was not fulfilled: {proposal.proposer!r}, whose it is,"
-                " has left the space; even_if_gone=True (meup fulfill --even-if-gone) carries it out"
-                " all the same"
+                " has left the space; even_if_gone=True (meup fulfill --even-if-gone) carries it"
+                " out all the same"
             )
         return record
 
