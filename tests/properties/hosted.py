@@ -96,7 +96,7 @@ class Client:
         self.welcomed = self.whole = self.arrived = False
         self.read: list[tuple[int, str]] = []
         """Envelopes for everybody: number and id."""
-        self.gaps = 0
+        self.gaps = self.told_until = 0
         self.begun = 0
         self.unaccepted: dict[str, bytes] = {}
         self.accepted: dict[str, int] = {}
@@ -149,6 +149,8 @@ class Client:
 
     def lose(self) -> None:
         """The connection is gone, with what was on its way."""
+        if not self.welcomed:
+            self.arrived = False  # it may have been announced anew, and told, without reading it
         self.seat, self.welcomed, self.until = None, False, None
         self.uplink.clear()
 
@@ -180,7 +182,7 @@ class Client:
             assert self.welcomed, "something came before the welcome"
             self.seq = seq
             self.read.append((seq, said["id"]))
-            if said["payload"].get(ARRIVED) in ("new", "gap"):
+            if said["payload"].get(ARRIVED) in ("new", "gap") and seq > self.told_until:
                 self.arrived |= said["payload"]["participant"]["id"] == self.name
             if said["from"] == self.name:
                 self._accept(said["id"], seq)
@@ -199,7 +201,8 @@ class Client:
         if payload["gap"] or not payload["resumed"]:
             self.read.clear()
             self.begun = seq
-            self.arrived = False
+            # Its own presence follows what it missed, where an older one of its own may be.
+            self.arrived, self.told_until = False, payload["until"]
         else:
             assert seq == self.seq, "it goes on elsewhere than it was asked to"
         self.seq, self.until = seq, payload["until"]
