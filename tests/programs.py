@@ -19,8 +19,16 @@ ROOT = Path(__file__).parent.parent
 
 # Removed when this process ends.
 _STATE = tempfile.TemporaryDirectory(prefix="meup-state-")
-STATE = {"MEUP_STATE_DIR": _STATE.name}
-"""The folder of `meup gateway --dev` for its tokens in tests: not among the developer's own."""
+
+
+def state() -> dict[str, str]:
+    """The variable for the folder of `meup gateway --dev`: not among the developer's own.
+
+    One for each process of the tests: a command that finds two such gateways asks which is meant.
+    """
+    folder = Path(_STATE.name, str(os.getpid()))
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return {"MEUP_STATE_DIR": str(folder)}
 
 
 class Program:
@@ -108,7 +116,7 @@ def program(
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith("MEUP_")}
     fixed = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "error"}
-    everything = {**own, **STATE, **fixed, **(environment or {})}
+    everything = {**own, **state(), **fixed, **(environment or {})}
     process: Forked | subprocess.Popen[bytes]
     # pytest wants to load the libraries itself.
     if fork and "pytest" not in arguments and is_forkable(environment or {}):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.forkserver import Forked, is_forkable, start
 from tests.patience import PATIENCE
-from tests.programs import ROOT, STATE
+from tests.programs import ROOT, state
 
 PYTHON = (sys.executable, "-W", "error")
 """The command line of programs that may be forked; with other options they start as usual."""
@@ -29,7 +29,7 @@ def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
         kept.pop(name, None)
     return {
         **kept,
-        **STATE,
+        **state(),
         "PYTHONPATH": str(ROOT),
         "PYTHONIOENCODING": "utf-8",
         **(variables or {}),
