@@ -14,9 +14,15 @@ pytestmark = pytest.mark.anyio
 
 
 async def card(page: Page, path: str) -> None:
-    """Wait for the decision about a file, with what its tool says of itself."""
+    """Wait for the decision about a file, with what its tool says of itself, to be taken."""
     await expect(page.locator("#call")).to_contain_text(path)
     await expect(page.locator("#word")).to_have_count(0)
+    await settled(page)
+
+
+async def settled(page: Page) -> None:
+    """Wait for a card to have been there for a moment."""
+    await expect(page.locator("#acts [aria-disabled]")).to_have_count(0)
 
 
 async def test_approve_with_one_key(desk: Desk) -> None:
@@ -99,6 +105,94 @@ async def test_edit_is_checked_against_the_schema_while_it_is_typed(desk: Desk) 
     await page.click("#send-edit")
     assert isinstance(await proposal.outcome(), Fulfillment)
     assert desk.site.ran == [{**given, "copies": 3, "form": "text", "urgent": False}]
+
+
+async def begin_edit(page: Page, arguments: str) -> None:
+    await page.click("#edit-summary")
+    if not await page.locator("#json-form").is_visible():
+        await page.click("text=Arguments as JSON")
+    await page.fill("#arguments", arguments)
+
+
+async def test_edited_call_is_not_approved_as_it_was_proposed(desk: Desk) -> None:
+    await desk.site.tools()
+    proposal = await desk.site.propose(await desk.site.join("proposer"))
+    page = await desk.open()
+    await card(page, "a.md")
+    await begin_edit(page, '{"path": "b.md", "text": "hello"}')
+    await page.keyboard.press("Escape")
+    await page.keyboard.press("a")
+    await expect(page.locator("main")).to_contain_text("you are editing this call")
+    await expect(page.locator("#approve")).to_be_disabled()
+    assert await violations(page) == []
+    # Nor after a reload, which keeps what was typed.
+    await page.reload()
+    await expect(page.locator("#arguments")).to_have_value('{"path": "b.md", "text": "hello"}')
+    await expect(page.locator("#approve")).to_be_disabled()
+    # What changes is shown where the approval was, and the whole call as it will run.
+    await page.locator("#json-form button").click()
+    await expect(page.locator("#seen-title")).to_be_focused()
+    await expect(page.locator("#seen-title")).to_be_in_viewport()
+    await expect(page.locator("#call")).to_contain_text("b.md")
+    await expect(page.locator("#approve")).to_have_count(0)
+    assert desk.site.ran == []
+    await settled(page)
+    await page.keyboard.press("a")
+    assert isinstance(await proposal.outcome(), Fulfillment)
+    assert desk.site.ran == [{"path": "b.md", "text": "hello"}]
+
+
+async def test_dropped_edit_leaves_the_call_as_it_was_proposed(desk: Desk) -> None:
+    await desk.site.tools()
+    proposal = await desk.site.propose(await desk.site.join("proposer"))
+    page = await desk.open()
+    await card(page, "a.md")
+    await begin_edit(page, '{"path": "b.md", "text": "hello"}')
+    await page.click("#drop-edit")
+    await expect(page.locator("#edited")).to_be_hidden()
+    await page.reload()
+    await expect(page.locator("#approve")).to_be_enabled()
+    # From the page of what changes as well.
+    await begin_edit(page, '{"path": "b.md", "text": "hello"}')
+    await page.locator("#json-form button").click()
+    await page.click("#leave-edit")
+    await expect(page.locator("#call")).to_contain_text("a.md")
+    await settled(page)
+    await page.keyboard.press("a")
+    assert isinstance(await proposal.outcome(), Fulfillment)
+    assert [each["path"] for each in desk.site.ran] == ["a.md"]
+
+
+async def test_what_has_just_changed_is_not_decided(desk: Desk) -> None:
+    await desk.site.tools()
+    proposer = await desk.site.join("proposer")
+    first = await desk.site.propose(proposer)
+    second = await desk.site.propose(proposer, {"path": "b.md"})
+    page = await desk.open()
+    await card(page, "a.md")
+    # The same key again, as it is held down or pressed twice, meets the next proposal.
+    await page.add_init_script(
+        "addEventListener('DOMContentLoaded', () => document.body.dispatchEvent("
+        "new KeyboardEvent('keydown', {key: 'a', bubbles: true})))"
+    )
+    await page.keyboard.press("a")
+    assert isinstance(await first.outcome(), Fulfillment)
+    await expect(page.locator("main")).to_contain_text("this had just changed")
+    await settled(page)
+    await page.keyboard.press("a")
+    assert isinstance(await second.outcome(), Fulfillment)
+
+
+async def test_edit_of_one_proposal_is_not_that_of_the_next(desk: Desk) -> None:
+    await desk.site.tools()
+    proposer = await desk.site.join("proposer")
+    first = await desk.site.propose(proposer)
+    await desk.site.propose(proposer, {"path": "b.md", "text": "second"})
+    page = await desk.open()
+    await card(page, "a.md")
+    await first.withdraw()
+    await card(page, "b.md")
+    await expect(page.locator("#arguments")).to_have_value(re.compile("second"))
 
 
 async def test_reject_by_keyboard_alone(desk: Desk) -> None:

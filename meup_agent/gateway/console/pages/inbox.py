@@ -97,30 +97,32 @@ def inbox_page(
         "word": CONFIRM_WORD,
     }
     if item is not None:
-        values |= _card(item, now)
+        sent = edit.arguments if edit is not None and edit.is_ready else None
+        values |= _card(item, now, sent)
         values["form"] = values["fields"] if edit is None else edit.fields
     return context.page("inbox.html", status, **values)
 
 
-def _card(item: InboxItem, now: datetime) -> dict[str, Any]:
-    """The values of a decision beside the item itself."""
+def _card(item: InboxItem, now: datetime, edited: dict[str, Any] | None) -> dict[str, Any]:
+    """The values of a decision beside the item itself, with the arguments of an edit, if any."""
     deadline = item.deadline
     sent = item.call.expires_at
     left = None if deadline is None else max((deadline - now).total_seconds(), 0.0)
     facts = item.tool_facts
     is_editable = can_be_edited(item)
+    arguments = item.arguments if edited is None else edited
     return {
-        "whole_call": whole_call(item),
+        "whole_call": whole_call(item, edited),
         "digest": digest_of(item),
         "seconds_left": left,
         "whole": None if left is None or sent is None else _whole(item, left),
         "is_editable": is_editable,
-        "fields": fields_of(schema_of(item), item.arguments) if is_editable else [],
+        "fields": fields_of(schema_of(item), arguments) if is_editable else [],
         "arguments_text": editable(item.arguments) if is_editable else "",
         "similar": item.similar,
         "facts": facts,
         "record": item.record,
-        "danger": dangers_of(item),
+        "danger": dangers_of(item, edited),
         "may": {each.value for each in item.may},
     }
 
@@ -130,17 +132,21 @@ def _whole(item: InboxItem, left: float) -> float:
     return max(left + anyio.current_time() - item.arrived_at, 1.0)
 
 
-def dangers_of(item: InboxItem) -> tuple[str, ...]:
+def dangers_of(item: InboxItem, sent: dict[str, Any] | None = None) -> tuple[str, ...]:
     """Reasons to look twice: the proposal's own, and what this page does not show of it."""
-    if is_shown_whole(whole_call(item)):
+    if is_shown_whole(whole_call(item, sent)):
         return item.danger
     return (*item.danger, "it is more than this page shows; meup inbox shows all of it")
 
 
-def whole_call(item: InboxItem) -> dict[str, Any]:
-    """The call as it will run: what its digest covers, and nothing else."""
+def whole_call(item: InboxItem, sent: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The call as it will run, with the arguments of an edit, if any.
+
+    It is what its digest covers, and nothing else.
+    """
     said: dict[str, Any] = {"to": item.target, "method": item.method}
-    return {**said, "params": without_meta(item.call.params)}
+    edited = {} if sent is None else {"arguments": sent}
+    return {**said, "params": {**without_meta(item.call.params), **edited}}
 
 
 def digest_of(item: InboxItem) -> str:
@@ -177,7 +183,7 @@ async def approve_edited(context: PageContext) -> Response:
     # A browser ends the lines of a form of its own accord with both.
     if context.form.get("seen", "").replace("\r\n", "\n") != edit.text:
         return inbox_page(context, item, edit=edit)
-    if problem := _lacks_word(context, item):
+    if problem := _lacks_word(context, item, edit.arguments):
         return inbox_page(context, item, status=BAD_REQUEST, problem=problem, edit=edit)
     return await _carry_out(context, item, edit.arguments if edit.changes else None)
 
@@ -233,8 +239,10 @@ def _decided(context: PageContext) -> InboxItem | Response:
     return item
 
 
-def _lacks_word(context: PageContext, item: InboxItem) -> str:
-    if dangers_of(item) and context.form.get("word", "").strip().lower() != CONFIRM_WORD:
+def _lacks_word(
+    context: PageContext, item: InboxItem, sent: dict[str, Any] | None = None
+) -> str:
+    if dangers_of(item, sent) and context.form.get("word", "").strip().lower() != CONFIRM_WORD:
         return f"This call is marked as dangerous: type “{CONFIRM_WORD}” to approve it."
     return ""
 

@@ -44,23 +44,68 @@
 
   // --- drafts: what is typed survives a reload, a reconnect and a new neighbour ---
   const drafts = {
-    key() { return `draft ${base} ${$("#decision")?.dataset.key || ""}`; },
+    key() { return `draft ${base} ${body.dataset.signedIn} ${$("#decision")?.dataset.key || ""}`; },
     read() { try { return JSON.parse(sessionStorage.getItem(this.key())) || {}; } catch { return {}; } },
-    keep(field) { const kept = this.read(); kept[field.id] = field.value; try { sessionStorage.setItem(this.key(), JSON.stringify(kept)); } catch { /* full: it stays on the page */ } },
+    write(kept) {
+      try {
+        if (Object.keys(kept).length) sessionStorage.setItem(this.key(), JSON.stringify(kept)); else sessionStorage.removeItem(this.key());
+      } catch { /* full: it stays on the page */ }
+    },
+    keep(field) {
+      this.write({ ...this.read(), [field.id]: field.value });
+      // The page of what is typed about, so that a reload finds it whatever came before it meanwhile.
+      if (location.pathname === `${base}/inbox`) history.replaceState(null, "", `${base}/inbox/${$("#decision").dataset.key}`);
+    },
     restore() {
-      if ($("#seen-form")) return;
-      for (const [id, value] of Object.entries(this.read())) {
+      if ($("#leave-edit")) return;
+      const kept = this.read(), lost = [];
+      for (const [id, value] of Object.entries(kept)) {
         const field = document.getElementById(id);
-        if (!field || !("draft" in field.dataset) || field.value === value) continue;
+        if (!field || !("draft" in field.dataset)) { lost.push(value); continue; }
+        if (field.value === value) continue;
         field.value = value;
         field.closest("#edit")?.setAttribute("open", "");
         field.closest("details")?.setAttribute("open", "");
         if (field.form.matches(".checked")) { check(field); checkSoon(field.form); }
       }
+      const typed = $("#typed");
+      if (typed && lost.length) { typed.hidden = false; $("textarea", typed).value = lost.join("\n"); }
+      guardEdit();
     },
     drop() { sessionStorage.removeItem(this.key()); },
     get any() { return Object.keys(this.read()).length > 0; },
   };
+  // What was decided needs no draft; where the same decision is shown again, it was not.
+  const SENT = `sent ${base}`;
+  function dropSent() {
+    const sent = sessionStorage.getItem(SENT);
+    sessionStorage.removeItem(SENT);
+    if (sent && sent !== drafts.key()) sessionStorage.removeItem(sent);
+  }
+  // While there is an edit, the call as it was proposed is not approved: by an edit one means another call.
+  function isEdited(field) {
+    if (!field.options) return field.value !== field.defaultValue.replace(/\r\n?/g, "\n");
+    const options = [...field.options];
+    return field.selectedOptions[0] !== (options.find((each) => each.defaultSelected) || options[0]);
+  }
+  const edits = () => all("#edit [data-draft]").filter(isEdited);
+  function guardEdit() {
+    // What is typed stays as it is; a form that nobody typed into must become that of the next proposal.
+    for (const form of all("#edit form")) form.toggleAttribute("hx-morph-skip", all("[data-draft]", form).some(isEdited));
+    const note = $("#edited");
+    if (!note) return;
+    note.hidden = !edits().length;
+    for (const each of all("#approve, #vote")) if (!each.dataset.gone) each.disabled = !note.hidden;
+  }
+  function dropEdit() {
+    const kept = drafts.read();
+    for (const field of all("#edit [data-draft]")) delete kept[field.id];
+    drafts.write(kept);
+    all("#edit form").forEach((form) => { form.reset(); clearTimeout(asking); asked += 1; });
+    all("#edit .complaint").forEach((line) => { line.hidden = true; put(line, ""); });
+    all("#edit [aria-invalid]").forEach((field) => field.removeAttribute("aria-invalid"));
+    guardEdit();
+  }
   function complain(field, problem) {
     const line = document.getElementById(`${field.id}-problem`);
     if (!line) return;
@@ -96,18 +141,40 @@
     drafts.keep(field);
     const form = field.closest("form.checked");
     if (form) { check(field); checkSoon(form); }
+    guardEdit();
+  });
+  document.addEventListener("click", (event) => {
+    const target = event.target.closest("#drop-edit");
+    if (target) { dropEdit(); ($("#approve") || $("#edit-summary")).focus(); }
+    if (event.target.closest("#leave-edit, #forget")) drafts.drop();
   });
   document.addEventListener("submit", (event) => {
     const form = event.target;
     if (!all("[data-json]", form).every(check)) { event.preventDefault(); $("[aria-invalid=true]", form).focus(); return; }
-    if (["approve-form", "reject-form", "vote-form", "seen-form"].includes(form.id)) drafts.drop();
+    const decides = form.closest("#acts");
+    if (decides && isNew()) { event.preventDefault(); notice("Nothing was done: this had just changed. Look at it, and choose again.", true); return; }
+    if (decides) { try { sessionStorage.setItem(SENT, drafts.key()); } catch { /* full: the draft stays */ } event.submitter?.classList.add("sent"); }
     // Twice would be refused; once is enough. Later, since a disabled button sends no value.
-    setTimeout(() => all("button", form).forEach((each) => { each.disabled = true; }), 0);
+    setTimeout(() => all("button", decides || form).forEach((each) => { each.disabled = true; }), 0);
   });
-  window.addEventListener("pageshow", () => all("button:disabled").forEach((each) => { each.disabled = false; }));
+  window.addEventListener("pageshow", () => all("button:disabled").forEach((each) => { each.disabled = false; each.classList.remove("sent"); }));
+  window.addEventListener("pageshow", guardEdit);
+
+  // --- a decision that has just come in the place of another is not made by what was meant for that one ---
+  const GUARD = 400; // ms, as in the terminal
+  const shown = () => `${$("#decision")?.dataset.key} ${$("#acts [name=digest]")?.value}`;
+  let shownWas = null, shownAt = 0;
+  const isNew = () => performance.now() - shownAt < GUARD;
+  function noticeChange() {
+    if (shown() !== shownWas) { shownWas = shown(); shownAt = performance.now(); armed = 0; votes = false; setTimeout(markNew, GUARD + 1); }
+    markNew();
+    // Who sat on what is gone would sit nowhere.
+    if (!document.activeElement || document.activeElement === body) $("#card-title")?.focus({ preventScroll: true });
+  }
+  function markNew() { for (const each of all("#acts button")) if (isNew()) each.ariaDisabled = "true"; else each.removeAttribute("aria-disabled"); }
 
   // --- keys ---
-  let armed = 0;
+  let armed = 0, votes = false;
   // Its last line has been on the screen.
   const endIsShown = (call) => call.scrollTop + call.clientHeight >= call.scrollHeight - 4 && call.getBoundingClientRect().bottom <= innerHeight + 4;
   const isSeen = () => { const call = $("#call"); return !call || call.dataset.seen || endIsShown(call); };
@@ -120,26 +187,41 @@
     rows[Math.min(Math.max(at + by, 0), rows.length - 1)]?.click();
   }
   const keys = {
-    j: () => step(1), k: () => step(-1),
+    j: () => step(1), k: () => step(-1), n: () => step(1), p: () => step(-1),
     a() {
-      const button = $("#approve"), word = $("#word");
-      if (!button || button.disabled) return;
+      const button = $("#send-edit") || $("#approve") || $("#vote"), word = $("#word");
+      if (!button) return;
+      if (edits().length && !$("#send-edit")) { notice("Nothing was done: you are editing this call. Show what changes, or drop the edit.", true); return; }
+      if (button.disabled) return;
+      if (isNew()) { notice("Nothing was done: this had just changed. Look at it, and press the key again.", true); return; }
       if (word && !word.value) { word.focus(); say("Type the word to approve this call."); return; }
       if (!isSeen() && Date.now() - armed > 3000) {
         armed = Date.now(); $("#call").focus();
-        notice("You have not seen all of the call. Press a again to approve it all the same."); return;
+        notice("You have not seen all of the call. Press a or y to approve it all the same."); return;
       }
       button.click();
     },
+    y() { if (Date.now() - armed < 3000) keys.a(); },
     e() { const edit = $("#edit"); if (edit) { edit.open = true; ($("[data-draft]", edit) || edit).focus(); } },
     r() { $("#reason")?.focus(); },
-    v() { $("#vote")?.focus(); },
+    v() {
+      const button = $("#vote");
+      if (!button || button.disabled) return;
+      button.focus(); votes = true; notice("Vote: a for it, r against it; any other key goes back.");
+    },
     "?"() { const help = $(".keys"); if (help) { help.open = !help.open; $("summary", help).focus(); } },
   };
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && event.target.closest("input, textarea, select")) { event.target.blur(); return; }
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select")) return;
-    if (Object.hasOwn(keys, event.key) && $("#desk")) { event.preventDefault(); keys[event.key](); }
+    // A key that is held down decides one proposal, not those that come behind it.
+    if (event.repeat && !"jknp".includes(event.key)) return;
+    if (!$("#desk")) return;
+    const voting = votes;
+    votes = false;
+    if (voting && "ar".includes(event.key)) { event.preventDefault(); $(event.key === "a" ? "#vote" : "#vote-against")?.click(); }
+    else if (voting && event.key !== "Enter" && event.key !== "Tab") { event.preventDefault(); notice("No vote was given."); }
+    else if (Object.hasOwn(keys, event.key)) { event.preventDefault(); keys[event.key](); }
   });
 
   // --- the page, part by part ---
@@ -158,7 +240,7 @@
     if (badge) { badge.hidden = !count; put(badge, String(count)); }
     if ($("#desk")) { put($("#count"), String(count)); document.title = `${count ? `(${count}) ` : ""}Inbox · meup`; const more = $("#more"); more.hidden = count <= 50; put($("span", more), (count - 50).toLocaleString("en")); }
   }
-  const isEditing = () => drafts.any || Boolean($("#seen-form")) || $("#decision")?.contains(document.activeElement?.closest("input, textarea, select"));
+  const isEditing = () => drafts.any || Boolean($("#leave-edit")) || $("#decision")?.contains(document.activeElement?.closest("input, textarea, select"));
 
   const handlers = {
     hello(data) {
@@ -184,7 +266,7 @@
         if (held) $("a", row).focus({ preventScroll: true });
       }
       if (why) left(why);
-      else if (data.changed.includes(shown)) refresh("#decision");
+      else if (data.changed.includes(shown)) { if (!$("#leave-edit")) refresh("#decision"); }
       else if (!$("#decision .card") && !$("#decision").dataset.key && data.waiting) refresh("#decision", `${base}/inbox`);
     },
     renew({ keepCard = false, tell = false } = {}) {
@@ -301,7 +383,7 @@
     else if (event.detail.ctx.target?.id === "timeline" && $("#older .htmx-request")) { event.preventDefault(); soon("#timeline"); }
     if (signedOut) handlers.gone();
   });
-  document.addEventListener("htmx:after:swap", () => { if ($("#filters")) { fold(); filter(); } });
+  document.addEventListener("htmx:after:swap", () => { if ($("#filters")) { fold(); filter(); } drafts.restore(); noticeChange(); });
 
   // --- one event stream for all tabs ---
   function listen() {
@@ -353,8 +435,10 @@
   }
 
   tick();
+  dropSent();
   drafts.restore();
   setUpTimeline();
   if (body.dataset.signedIn) listen();
-  if ($("#decision .card, #card")) $("#card-title")?.focus({ preventScroll: true });
+  ($("#seen-title") || $("#card-title"))?.focus({ preventScroll: !$("#seen-title") });
+  noticeChange();
 })();
