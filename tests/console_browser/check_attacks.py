@@ -3,7 +3,7 @@
 import pytest
 from playwright.async_api import Page, Route, expect
 
-from tests.console_browser.conftest import Desk
+from tests.console_browser.conftest import Desk, settled
 
 pytestmark = pytest.mark.anyio
 
@@ -24,6 +24,7 @@ async def test_form_of_another_site_decides_nothing(desk: Desk) -> None:
     await desk.site.propose(await desk.site.join("proposer"))
     page = await desk.open()
     await expect(page.locator("#call")).to_contain_text("a.md")
+    await settled(page)
     # With all that the page itself would send: as if another site had read it.
     form = await page.locator("#approve-form").evaluate("each => each.outerHTML")
     action = await page.locator("#approve-form").evaluate("each => each.action")

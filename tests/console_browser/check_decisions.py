@@ -5,10 +5,10 @@ import re
 import pytest
 from playwright.async_api import Page, Route, expect
 
-from meup_agent.gateway.console.sign_in import SESSION_IDLE
+from meup_agent.gateway.console.sign_in import SESSION_IDLE, BrowserSessions, FormSeals
 from meup_agent.protocol.outcomes import Fulfillment, Rejection
 from tests.console_browser.axe import violations
-from tests.console_browser.conftest import Desk
+from tests.console_browser.conftest import Desk, settled
 
 pytestmark = pytest.mark.anyio
 
@@ -18,11 +18,6 @@ async def card(page: Page, path: str) -> None:
     await expect(page.locator("#call")).to_contain_text(path)
     await expect(page.locator("#word")).to_have_count(0)
     await settled(page)
-
-
-async def settled(page: Page) -> None:
-    """Wait for a card to have been there for a moment."""
-    await expect(page.locator("#acts [aria-disabled]")).to_have_count(0)
 
 
 async def test_approve_with_one_key(desk: Desk) -> None:
@@ -306,6 +301,58 @@ async def test_edit_survives_reload_neighbour_and_a_killed_gateway(desk: Desk) -
     desk.site.gateway.restart()
     await expect(page.locator("#offline")).to_be_hidden()
     await expect(page.locator("#arguments")).to_have_value(typed)
+
+
+async def test_edit_survives_a_neighbour_that_comes_before_it(desk: Desk) -> None:
+    await desk.site.tools()
+    proposer = await desk.site.join("proposer")
+    await desk.site.propose(proposer)
+    page = await desk.open()
+    await card(page, "a.md")
+    await begin_edit(page, '{"path": "mine.md"}')
+    urgent = proposer.propose("tools", "write_file", {"path": "urgent.md"}, ttl=60)
+    async with urgent:
+        await expect(page.locator("#queue li").first).to_contain_text("s left")
+        await page.reload()
+        await expect(page.locator("#arguments")).to_have_value('{"path": "mine.md"}')
+
+
+async def test_what_was_typed_is_shown_after_all_else_is_forgotten(desk: Desk) -> None:
+    desk.expect("Failed to load resource", "ERR_", "net::")
+    await desk.site.tools()
+    proposal = await desk.site.propose(await desk.site.join("proposer"))
+    page = await desk.open()
+    await card(page, "a.md")
+    await begin_edit(page, '{"path": "mine.md"}')
+    desk.site.gateway.kill()
+    await expect(page.locator("#offline")).to_contain_text("nothing that you typed is lost")
+    # As another process would: it knows no session, and no proposal.
+    desk.site.console.sessions = BrowserSessions(desk.site.clock)
+    desk.site.console.seals = FormSeals()
+    desk.site.gateway.restart()
+    await expect(page.locator("#offline")).to_contain_text("You are signed out")
+    await proposal.withdraw()
+    await page.reload()
+    await page.fill("#token", desk.site.token("you"))
+    await page.press("#token", "Enter")
+    await expect(page.locator("#typed-text")).to_have_value('{"path": "mine.md"}')
+    assert await violations(page) == []
+    await page.click("#forget")
+    await expect(page.locator("#card-title")).to_contain_text("Nothing waits for you")
+
+
+async def test_words_survive_a_decision_that_was_not_taken(desk: Desk) -> None:
+    desk.expect("status of 403")
+    await desk.site.tools()
+    await desk.site.propose(await desk.site.join("proposer"), to="you")
+    page = await desk.open()
+    await card(page, "a.md")
+    await page.fill("#words", "not this one")
+    await page.evaluate("document.querySelector('#reject-form [name=csrf]').value = 'earlier'")
+    await page.click("#reject")
+    await expect(page.get_by_role("alert")).to_contain_text("what you typed is kept")
+    await page.click("text=Back to the proposal")
+    await expect(page.locator("#words")).to_have_value("not this one")
 
 
 async def test_session_that_expires_is_said(desk: Desk) -> None:

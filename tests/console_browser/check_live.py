@@ -9,9 +9,15 @@ from tests.console_browser.conftest import Desk
 pytestmark = pytest.mark.anyio
 
 
-async def test_eight_tabs_share_one_stream(desk: Desk) -> None:
+@pytest.mark.parametrize("secure", [True, False], ids=["locks", "no locks"])
+async def test_eight_tabs_share_one_stream(desk: Desk, *, secure: bool) -> None:
     await desk.site.tools()
     first = await desk.open()
+    if not secure:
+        # As on a page that came over plain HTTP from another machine.
+        without = "Object.defineProperty(navigator, 'locks', {value: undefined})"
+        await first.context.add_init_script(without)
+        await first.reload()
     tabs = [first, *[await desk.tab(first.context) for _ in range(7)]]
     for page in tabs[1:]:
         await page.goto(f"{desk.url}/inbox")
@@ -19,11 +25,13 @@ async def test_eight_tabs_share_one_stream(desk: Desk) -> None:
     proposal = await desk.site.propose(proposer)
     for page in tabs:
         await expect(page.locator("#call")).to_contain_text("a.md")
+    assert len(desk.streams) == 1
     # The tab that holds the stream goes, and another one takes it over.
     await first.close()
     await proposal.withdraw()
     for page in tabs[1:]:
         await expect(page.locator("#count")).to_have_text("0")
+    assert len(desk.streams) == 1
 
 
 async def test_timeline_is_live_filtered_and_paused(desk: Desk) -> None:

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Dialog, Page, Playwright, async_playwright, expect
+from playwright.async_api import (
+    Browser,
+    Dialog,
+    Page,
+    Playwright,
+    Request,
+    async_playwright,
+    expect,
+)
 
 from meup_agent.gateway.config import Config
 from tests.console_browser.axe import SCRIPT
@@ -59,6 +67,11 @@ async def chromium() -> AsyncGenerator[Browser]:
         await browser.close()
 
 
+async def settled(page: Page) -> None:
+    """Wait for a card to have been there for a moment."""
+    await expect(page.locator("#acts [aria-disabled]")).to_have_count(0)
+
+
 class Desk:
     """A gateway with its console, and browsers at it."""
 
@@ -69,6 +82,7 @@ class Desk:
         self.expected: list[Callable[[str], bool]] = []
         self.requests: list[str] = []
         self.foreign: list[str] = []
+        self.streams: set[Request] = set()
         self._chromium = chromium
         self._stack = stack
 
@@ -91,8 +105,19 @@ class Desk:
         page.on("console", lambda message: self.problems.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
         page.on("dialog", self._dismiss)
-        page.on("request", lambda request: self.requests.append(request.url))
+        page.on("request", self._note)
+        page.on("requestfinished", lambda request: self.streams.discard(request))
+        page.on("requestfailed", lambda request: self.streams.discard(request))
+        page.on("close", self._forget)
         return page
+
+    def _note(self, request: Request) -> None:
+        self.requests.append(request.url)
+        if "/events?" in request.url:
+            self.streams.add(request)
+
+    def _forget(self, page: Page) -> None:
+        self.streams -= {each for each in self.streams if each.frame.page is page}
 
     async def _dismiss(self, dialog: Dialog) -> None:
         self.problems.append(f"dialog: {dialog.message}")

@@ -31,7 +31,6 @@ from meup_agent.gateway.admission import (
 from meup_agent.gateway.auth import digest_of_token
 from meup_agent.gateway.console.connector import check_entry
 from meup_agent.gateway.console.context import (
-    CONSOLE_HOME,
     PageContext,
     cookie_name,
     redirect,
@@ -217,7 +216,7 @@ def _sign_in_first(context: PageContext) -> Response:
     request = context.request
     if request.headers.get("accept", "").startswith("text/event-stream"):
         raise Denied(UNAUTHORIZED, "You are not signed in any more.")
-    path = request.url.path if request.method == "GET" else CONSOLE_HOME
+    path = request.url.path if request.method == "GET" else context.page_of_form
     return redirect(context, f"/sign-in?next={quote(path, safe='')}")
 
 

@@ -64,6 +64,14 @@ class PageContext:
         """The path that the console is mounted at."""
         return str(self.request.scope.get("root_path", ""))
 
+    @property
+    def page_of_form(self) -> str:
+        """The path of the page whose form was sent: of a decision its own, else the inbox."""
+        path = self.request.url.path.removeprefix(self.base)
+        first, _, rest = path.removeprefix("/").partition("/")
+        key, _, verb = rest.partition("/")
+        return f"{CONSOLE_HOME}/{key}" if first == "inbox" and key and verb else CONSOLE_HOME
+
     def page(self, template: str, status: int = 200, /, **values: Any) -> HTMLResponse:
         """A page made of a template."""
         return HTMLResponse(self.html(template, **values), status)
@@ -86,7 +94,8 @@ class PageContext:
     def problem(self, denied: Denied) -> Response:
         """The page that says why there is no other."""
         title = _PROBLEM_TITLES.get(denied.status, "That did not work")
-        page = self.page("problem.html", denied.status, title=title, message=str(denied))
+        page = self.page("problem.html", denied.status, title=title, message=str(denied),
+                         back=self.page_of_form)  # fmt: skip
         page.headers.update(denied.headers)
         if denied.status == UNAUTHORIZED:
             page.headers["Cache-Control"] = "no-store"

@@ -123,11 +123,17 @@ def check_origin(request: Request) -> None:
         raise Denied(FORBIDDEN, "This did not come from a page of the console; nothing was done.")
 
 
+_OF_ANOTHER: Final = (
+    "The page was of an earlier sign-in, so nothing was done. Go back to it and try again; what you"
+    " typed is kept."
+)
+
+
 def check_csrf(session: BrowserSession, form: Mapping[str, str]) -> None:
     """Raise :exc:`Denied` unless a form has its session's token."""
     given = form.get("csrf", "").encode(errors="surrogatepass")
     if not hmac.compare_digest(session.csrf.encode(), given):
-        raise Denied(FORBIDDEN, "The page was too old to be trusted; reload it and try again.")
+        raise Denied(FORBIDDEN, _OF_ANOTHER)
 
 
 async def read_form(request: Request, max_bytes: int) -> bytes:

@@ -33,6 +33,7 @@ class SchemaField(NamedTuple):
     required: bool
     given: bool  # True: the call has it, be it empty
     choices: tuple[str, ...] = ()
+    default: str = ""  # its schema's, as JSON; empty: none is said
 
     @property
     def key(self) -> str:
@@ -105,6 +106,7 @@ def fields_of(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[S
                 name in required,
                 given,
                 choices,
+                _json(described["default"]) if "default" in described else "",
             )
         )
     return fields

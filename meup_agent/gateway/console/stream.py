@@ -39,7 +39,7 @@ KEEP_ALIVE_SECONDS: Final = 15.0
 
 MAX_STREAMS: Final = 256
 """Event streams of a participant's browsers at once: one of each browser, or of each tab where the
-browser cannot share one."""
+browser lets no page keep anything."""
 
 MAX_QUEUED_BYTES: Final = 1024 * 1024
 """Bytes that wait for one browser; one that is slower loads its page anew."""

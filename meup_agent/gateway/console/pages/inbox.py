@@ -239,9 +239,7 @@ def _decided(context: PageContext) -> InboxItem | Response:
     return item
 
 
-def _lacks_word(
-    context: PageContext, item: InboxItem, sent: dict[str, Any] | None = None
-) -> str:
+def _lacks_word(context: PageContext, item: InboxItem, sent: dict[str, Any] | None = None) -> str:
     if dangers_of(item, sent) and context.form.get("word", "").strip().lower() != CONFIRM_WORD:
         return f"This call is marked as dangerous: type “{CONFIRM_WORD}” to approve it."
     return ""

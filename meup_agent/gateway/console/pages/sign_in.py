@@ -143,7 +143,9 @@ def _check_seal(context: PageContext) -> None:
         return
     cookie = context.request.cookies.get(cookie_name(context.request) + SEAL_COOKIE, "")
     if not context.site.console.seals.fits(cookie, context.form.get("seal", "")):
-        raise Denied(FORBIDDEN, "The page was too old to be trusted; reload it and try again.")
+        raise Denied(
+            FORBIDDEN, "The page was loaded too long ago, so nobody was signed in; load it anew."
+        )
 
 
 def _count_wrong_code(context: PageContext, code: str) -> None:

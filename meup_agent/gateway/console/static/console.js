@@ -78,6 +78,7 @@
   // What was decided needs no draft; where the same decision is shown again, it was not.
   const SENT = `sent ${base}`;
   function dropSent() {
+    if (!$("#decision")) return;
     const sent = sessionStorage.getItem(SENT);
     sessionStorage.removeItem(SENT);
     if (sent && sent !== drafts.key()) sessionStorage.removeItem(sent);
@@ -395,7 +396,7 @@
     const locks = navigator.locks;
     const lockOf = (name) => `meup ${base} ${name}`;
     async function topics() {
-      if (!locks) return topic;
+      if (!locks) return "inbox,space";
       const { held: taken } = await locks.query(), prefix = lockOf("topic ");
       return [...new Set(["inbox", ...taken.filter((each) => each.name.startsWith(prefix)).map((each) => each.name.slice(prefix.length))])].sort().join(",");
     }
@@ -417,6 +418,27 @@
         if (mine.readyState === EventSource.CLOSED) setTimeout(retry, 2000, mine);
       };
     }
+    // Without a secure context there are no locks. The stream is then of the tab that was last to say in
+    // storage that it holds it; a hidden tab, whose timers a browser slows down, says so for longer.
+    function takeTurns() {
+      const lease = lockOf("stream"), me = crypto.getRandomValues(new Uint32Array(2)).join("-");
+      let away = false; // a page that goes is hidden after it has left
+      const holder = () => { try { return JSON.parse(localStorage.getItem(lease)) || {}; } catch { return {}; } };
+      function hold() {
+        if (away) return;
+        const { id, until } = holder();
+        if (id !== me && until > Date.now()) { source?.close(); source = null; return; }
+        try { localStorage.setItem(lease, JSON.stringify({ id: me, until: Date.now() + (document.hidden ? 90000 : 6000) })); } catch { /* each tab has its own */ }
+        if (!source) open();
+      }
+      const leave = () => { away = true; source?.close(); source = null; if (holder().id === me) localStorage.removeItem(lease); };
+      window.addEventListener("pagehide", leave);
+      window.addEventListener("pageshow", (event) => { if (event.persisted) { away = false; hold(); } });
+      window.addEventListener("storage", (event) => { if (event.key === lease && !event.newValue) setTimeout(hold, Math.random() * 200); });
+      document.addEventListener("visibilitychange", hold);
+      channel.postMessage({ type: "topics" });
+      setInterval(hold, 2000); hold();
+    }
     async function retry(mine) {
       if (mine !== source) return;
       // A refused stream closes for good, and does not say why: the page that asks does.
@@ -429,7 +451,7 @@
       else if (message.type === "topics") { if (source) { open(); if (last) channel.postMessage({ type: "hello", data: { version: last.version, waiting: last.waiting } }); } }
       else handle(message.type, message.data);
     };
-    if (!locks) { open(); return; } // without a secure context each tab has its own
+    if (!locks) { takeTurns(); return; }
     locks.request(lockOf(`topic ${topic}`), { mode: "shared" }, () => { channel.postMessage({ type: "topics" }); return new Promise(() => {}); });
     locks.request(lockOf("stream"), () => { open(); setInterval(open, 15000); return new Promise(() => {}); });
   }
