@@ -1,9 +1,17 @@
 """Signing in: by a token, by a link, and how a session ends."""
 
+import ssl
+from dataclasses import replace
+
+import httpx
 import pytest
 
+from meup_agent.gateway.config import TlsConfig
 from meup_agent.gateway.console.sign_in import LINK_SECONDS, SESSION_AGE, SESSION_IDLE
-from tests.gateway.console.conftest import Browser, Site
+from meup_agent.gateway.presets import one_space_config
+from tests.gateway.console.conftest import PARTICIPANTS, Browser, Site, open_site
+from tests.patience import PATIENCE
+from tests.transport.peers import CERTIFICATE
 
 pytestmark = pytest.mark.anyio
 
@@ -27,6 +35,26 @@ async def test_token_opens_a_session(site: Site) -> None:
     page = await browser.get("/inbox")
     assert "Nothing waits for you" in page.text
     assert '<bdi class="name">you</bdi>' in page.text
+
+
+async def test_cookies_are_secure_under_tls() -> None:
+    config = replace(
+        one_space_config("demo", PARTICIPANTS), tls=TlsConfig(CERTIFICATE, CERTIFICATE)
+    )
+    async with open_site(config) as site:
+        trust = ssl.create_default_context(cafile=str(CERTIFICATE))
+        origin = site.gateway.http_url.replace("127.0.0.1", "localhost")
+        async with httpx.AsyncClient(
+            base_url=origin, trust_env=False, verify=trust, timeout=PATIENCE
+        ) as client:
+            browser = Browser(client, origin)
+            form = await browser.get("/sign-in")
+            entered = await browser.sign_in(site.token("you"))
+            for answer in (form, entered):
+                name, _, said = answer.headers["set-cookie"].partition("=")
+                assert name.startswith("__Secure-meup_")
+                assert "; Secure" in said
+            assert await is_signed_in(browser)
 
 
 async def test_cookie_is_no_token(site: Site) -> None:
