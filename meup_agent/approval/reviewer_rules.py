@@ -27,6 +27,8 @@ log = logging.getLogger("meup_agent.approval")
 VOTE: Final = "vote"
 WAITING: Final = "waiting"
 
+_VOTE_NAME: Final = VOTE.encode()
+
 ASK_SECONDS: Final = 5.0
 """Wait for a reviewer's answer."""
 
@@ -35,6 +37,10 @@ PAUSE_SECONDS: Final = 0.25
 
 AGAIN_SECONDS: Final = 15.0
 """Interval at which reviewers are asked although nothing happened: a policy file may change."""
+
+MAX_VOTES: Final = 1_000
+"""Votes of others whose answers are waited for; that of one that is forgotten is heard of at the
+next question."""
 
 MAX_TEXT: Final = 2_000
 """Characters of a rule that are kept."""
@@ -108,6 +114,8 @@ class ReviewerRules:
         self._seek = seek
         self._asked = asked
         self._changed = Condition()
+        # Others' votes without an answer so far, by voter and id.
+        self._votes: dict[tuple[str, str], None] = {}
         self._is_due = True
         self._young_since: float | None = None
         self.has_asked = False
@@ -141,13 +149,27 @@ class ReviewerRules:
         self._changed.notify_all()
 
     def hear(self, envelope: Envelope) -> None:
-        """Ask again after what a reviewer has said to others: a vote was counted, perhaps."""
-        if (
-            envelope.kind == kinds.MCP_RESPONSE
-            and self._space.me not in envelope.to
-            and self._has(envelope.sender)
-        ):
-            self.look_again()
+        """Ask again once a reviewer has answered somebody else's vote: it was counted, perhaps.
+
+        An answer to a question like ours is no reason: two inboxes would ask each other for ever.
+        """
+        if self._space.me in (envelope.sender, *envelope.to):
+            return
+        if envelope.kind == kinds.MCP_REQUEST and _is_vote(envelope):
+            self._votes[envelope.sender, envelope.id] = None
+            if len(self._votes) > MAX_VOTES:
+                del self._votes[next(iter(self._votes))]
+        elif envelope.kind == kinds.MCP_RESPONSE and self._votes:
+            answered = [
+                (voter, each)
+                for voter in envelope.to
+                for each in envelope.correlation
+                if (voter, each) in self._votes
+            ]
+            for each in answered:
+                del self._votes[each]
+            if answered and self._has(envelope.sender):
+                self.look_again()
 
     async def run(self) -> None:
         """Ask, until cancelled."""
@@ -188,6 +210,17 @@ class ReviewerRules:
             log.info("%r does not tell what waits: %s", reviewer, printable(str(error)))
             return
         self._told(reviewer, dict(read_waiting(reviewer, said)))
+
+
+def _is_vote(envelope: Envelope) -> bool:
+    """True for a call of a tool ``vote``."""
+    if _VOTE_NAME not in envelope.raw_payload:
+        return False
+    payload = as_object(envelope.payload)
+    return (
+        payload.get("method") == "tools/call"
+        and as_object(payload.get("params")).get("name") == VOTE
+    )
 
 
 def read_waiting(reviewer: str, said: Mapping[str, Any]) -> Iterable[tuple[ProposalKey, InboxRule]]:

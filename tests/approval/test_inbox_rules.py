@@ -9,12 +9,13 @@ from typing import Any
 
 import anyio
 import pytest
+from trio.testing import MockClock
 
 from meup_agent import Agent, Proposal, Rejection, Space
 from meup_agent.approval import Inbox, InboxItem, ItemArrived, Verb
 from meup_agent.approval.reviewer import Reviewer
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, NotOffered, RequestError
-from tests.interaction.people import InMemory, Meeting, join
+from tests.interaction.people import InMemory, Meeting, Tape, call_of, join, session_of
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -75,10 +76,14 @@ class Office:
 
 @asynccontextmanager
 async def office(
-    meeting: Meeting, *people: str, policy: Path | None, proposer: Agent | str = "proposer"
+    meeting: Meeting,
+    *people: str,
+    policy: Path | None,
+    proposer: Agent | str = "proposer",
+    seconds: float = PATIENCE,
 ) -> AsyncGenerator[Office]:
     made = Office()
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(seconds):
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(join(meeting, tools()))
             if policy is not None:
@@ -266,3 +271,36 @@ async def test_of_two_reviewers_the_one_that_counts_votes_is_shown(
             assert item.rule is not None
             assert (item.rule.reviewer, item.rule.name) == ("reviewer", "four eyes")
             assert item.may == {Verb.VOTE, Verb.REJECT}
+
+
+# --- how often reviewers are asked, in virtual time ---
+
+
+def questions(tape: Tape) -> int:
+    """Number of times that a reviewer was asked what waits, since the last time."""
+    count = sum(call_of(each).params.get("name") == "waiting" for each in tape.calls("tools/call"))
+    tape.envelopes.clear()
+    return count
+
+
+@pytest.mark.parametrize(
+    "anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})], ids=["virtual"]
+)
+async def test_inboxes_do_not_make_each_other_ask(path: Path) -> None:
+    people, tape = ("second", "deep", "mallory"), Tape()
+    async with office(InMemory(), *people, policy=path, seconds=3_600) as o:
+        session_of(o.proposer).watchers.listen(tape)
+        async with o.proposer.propose("tools", "deploy", {"version": 7}, ttl=None):
+            mine = await o.until("second", ruled)
+            # For a while the reviewer may not know its rule yet.
+            await anyio.sleep(60)
+            assert 3 < questions(tape) < 50
+            # From then on each asks four times a minute: a policy file may change.
+            await anyio.sleep(600)
+            assert 60 < questions(tape) <= 3 * 41
+            # A vote makes all of them look, once or twice.
+            await o.inboxes["second"].vote(mine, approve=True)
+            with anyio.fail_after(1):
+                await o.until("deep", lambda item: item.votes == {"second": "approve"})
+            await anyio.sleep(10)
+            assert 3 <= questions(tape) <= 3 * 3

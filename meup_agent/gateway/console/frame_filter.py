@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from meup_agent.approval.vote_tools import VOTE, WAITING
+from meup_agent.approval.vote_tools import VOTE
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.gateway.member import GatewayMember
 from meup_agent.protocol import kinds
@@ -49,9 +49,6 @@ _TALK: Final = ("chat", "reasoning/", "stream/")
 """The kinds of what participants say and show each other."""
 
 _CANCELLED: Final = kinds.CANCELLED.encode()
-
-_REVIEW_TOOLS: Final = frozenset({VOTE, WAITING})
-"""Tools of reviewers: what these answer tells every voter to look again."""
 
 _NONE: Final = frozenset[str]()
 
@@ -185,13 +182,16 @@ def _cancelled_by(envelope: Envelope) -> tuple[str, str] | None:
 
 
 def _is_plain_call(envelope: Envelope) -> bool:
-    """True for a request that fulfills no proposal, cancels nothing, and asks no reviewer."""
+    """True for a request that fulfills no proposal, cancels nothing, and is no vote.
+
+    The answer to a vote tells every voter to look again.
+    """
     if envelope.correlation:
         return False
     payload = as_object(envelope.payload)
     if "id" not in payload:
         return payload.get("method") == kinds.PROGRESS
-    return as_object(payload.get("params")).get("name") not in _REVIEW_TOOLS
+    return as_object(payload.get("params")).get("name") != VOTE
 
 
 class PersonMember(GatewayMember):
