@@ -72,7 +72,8 @@ class Inbox(AsyncContextManagerMixin):
         space: The participant's space.
         past: Proposals that were decided before, in the order of their decisions:
             :mod:`~meup_agent.approval.past_proposals` reads them.
-        before: Proposals of before we came, of which the gateway did not tell when we joined.
+        before: Proposals of before we came, of which the gateway did not tell when we joined, each
+            before the rejections of it, and the requests that are out for it.
         earlier: More of these, as the space itself knows them; entered when they are listed.
         has_no_tools: True for participants that are known to have no tools, and are not asked.
         rejected: The proposer and id of those that we have rejected before we came.

@@ -76,7 +76,10 @@ class EarlierEntries:
         return () if self._source is None else self._source.waiting()
 
     def add(self, envelope: Envelope) -> ProposalEntry | None:
-        """Enter one at once, unless it is known."""
+        """Enter one at once, unless it is known; or what was said about one, which is returned."""
+        if envelope.kind != kinds.MCP_PROPOSAL:
+            self._feed.add_word(envelope)
+            return next(iter(self._feed.concerned(envelope)), None)
         self._feed.add(envelope)
         return self._keep(ProposalKey(envelope.sender, envelope.id))
 

@@ -24,6 +24,29 @@ if TYPE_CHECKING:
 _CANCELLED: Final = kinds.CANCELLED.encode()
 
 
+class NamedSince:
+    """The ids that envelopes have named since a moment; a listener.
+
+    What is read elsewhere meanwhile may be older than these say: an envelope about a proposal that
+    the session does not know yet changes nothing in it.
+    """
+
+    def __init__(self) -> None:
+        self._ids: set[str] = set()
+
+    def begin(self) -> None:
+        """Forget what was named before this moment."""
+        self._ids.clear()
+
+    def put(self, envelope: Envelope) -> None:
+        """Note what an envelope names."""
+        self._ids.update(envelope.correlation)
+
+    def __contains__(self, id: str) -> bool:
+        """True if an envelope has named an id."""
+        return id in self._ids
+
+
 class ProposalFeed:
     """The proposals that a participant knows, and which of them an envelope may have changed."""
 

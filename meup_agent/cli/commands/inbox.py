@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
@@ -26,6 +26,7 @@ from meup_agent.cli.inbox.rows import ShownValue
 from meup_agent.cli.options import NoColour, ResultOptions, complete_reason, expand_groups
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import MAX_NAME, format_proposed
+from meup_agent.client.proposal_feed import NamedSince, ProposalFeed
 from meup_agent.errors import MeupError, NotOffered
 from meup_agent.protocol.exchange import Mode
 from meup_agent.protocol.outcomes import value_of
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 
 PAST_SECONDS: Final = 5.0
 """Wait for what was before; the inbox is shown without it then."""
+
+MAX_READINGS: Final = 3
+"""Times that what was before is read, where it is decided meanwhile; of the last, what was decided
+while it was read is left out."""
 
 SETTLE_SECONDS: Final = 3.0
 """Wait of a command for the rules of reviewers and the tools of executors."""
@@ -138,10 +143,7 @@ async def _show_live(
     from meup_agent.cli.inbox.screen import InboxApp
 
     space = session.space
-    past = await _past_of(session, where)
-    box = _inbox(space, past)
-    async with box, Notifier(notify) as told:
-        note_proposer_left(space, past.documents)
+    async with _inbox(space, partial(_past_of, session, where)) as box, Notifier(notify) as told:
         me, name = visible(space.me, MAX_NAME), visible(session.space_name, MAX_NAME)
 
         async def edit(text: str) -> str:
@@ -174,8 +176,23 @@ async def _past_of(session: CommandSession, where: BesideOptions) -> SpacePast:
     return SpacePast()
 
 
-def _inbox(space: Space, past: SpacePast) -> Inbox:
-    return Inbox(space, past=past.decided, before=past.waiting, rejected=past.rejected)
+@asynccontextmanager
+async def _inbox(space: Space, read: Callable[[], Awaitable[SpacePast]]) -> AsyncGenerator[Inbox]:
+    """An inbox that knows the past of its space."""
+    named, past = NamedSince(), SpacePast()
+    async with AsyncExitStack() as stack:
+        with ProposalFeed(space).following(named):
+            for _ in range(MAX_READINGS):
+                named.begin()
+                past = await read()
+                # Our session has not heard of what was decided while it was read.
+                if not any(each.id in named for each in past.waiting):
+                    break
+            waiting = [each for each in past.waiting if each.id not in named]
+            box = Inbox(space, past=past.decided, before=waiting, rejected=past.rejected)
+            await stack.enter_async_context(box)
+        note_proposer_left(space, past.documents)
+        yield box
 
 
 def _http_of(where: Address, url: str) -> HttpAddress:
@@ -205,9 +222,7 @@ def _session(ctx: typer.Context, where: BesideOptions, result: ResultOptions) ->
 @asynccontextmanager
 async def _opened(session: CommandSession) -> AsyncGenerator[Inbox]:
     """The inbox, once it knows what it can know."""
-    past = await read_past(session.api, session.space)
-    async with _inbox(session.space, past) as box:
-        note_proposer_left(session.space, past.documents)
+    async with _inbox(session.space, partial(read_past, session.api, session.space)) as box:
         await box.settle(SETTLE_SECONDS)
         yield box
 

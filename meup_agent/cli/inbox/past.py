@@ -34,7 +34,8 @@ class SpacePast(NamedTuple):
 
     Attributes:
         decided: Those that were decided, oldest first.
-        waiting: Open ones that the gateway did not tell of when we joined.
+        waiting: Open ones that the gateway did not tell of when we joined, each before the
+            requests that are out for it.
         rejected: The proposer and id of open ones that we have rejected.
         documents: The open ones as the gateway describes them.
     """
@@ -65,13 +66,24 @@ async def read_past(api: HttpApi, space: Space) -> SpacePast:
     )
     known = {(each.proposer, each.id) for each in space.proposals}
     missing = [
-        seq
+        number
         for seq, each in sorted(waiting.items())
         if (each.get("proposer"), each.get("id")) not in known and each.get("proposer") != space.me
+        for number in (seq, *_requests_of(each))
     ]
     found = await _envelopes(api, missing)
     documents = tuple(waiting.values())
     return SpacePast(tuple(past_of_documents(latest)), tuple(found), rejected, documents)
+
+
+def _requests_of(record: dict[str, Any]) -> list[int]:
+    """The numbers of the requests that are out for a proposal."""
+    return [
+        number
+        for each in objects_in(record.get("fulfillments"))
+        if each.get("cancelled_at") is None and each.get("responded_at") is None
+        if isinstance(number := each.get("seq"), int)
+    ]
 
 
 async def _envelopes(api: HttpApi, numbers: list[int]) -> list[Envelope]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
@@ -13,15 +13,16 @@ from meup_agent.agent.agent import Agent
 from meup_agent.approval import Inbox
 from meup_agent.approval.inbox_backlog import pause_for_screen
 from meup_agent.approval.past_proposals import past_of_audit
-from meup_agent.client.proposal_feed import ProposalFeed
+from meup_agent.client.proposal_feed import NamedSince, ProposalFeed
 from meup_agent.gateway.console.connector import local_connector
 from meup_agent.gateway.console.frame_filter import filter_of
 from meup_agent.gateway.console.open_proposals import OpenProposals
 from meup_agent.gateway.edge.http.context import Problem
 from meup_agent.gateway.edge.http.space_views import left_after, proposals_of
 from meup_agent.gateway.logs import log, quote
+from meup_agent.protocol import kinds
+from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import Mode, ProposalKey
-from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.session.settings import Settings
 from meup_agent.transport.loops import background_tasks
 
@@ -117,13 +118,27 @@ class DeskOpener:
         self, stack: AsyncExitStack, identity: Identity, make_inbox: Callable[..., Inbox]
     ) -> Desk:
         """A desk that knows all that there is when it is opened."""
-        found = await self._open_proposals(identity)
+        host = self.runtime.spaces[identity.space]
+        found, after = await self._open_proposals(identity), self._replayed_after(host)
         join = self._join(identity, lambda: self._begin(identity))
         space = await stack.enter_async_context(join)
-        await _until_known(space, found[-1] if found else None)
-        before, past = await self._older(identity), self._past(identity)
-        inbox = await stack.enter_async_context(make_inbox(space, before=before, past=past))
-        _note_proposers_left(self.runtime.spaces[identity.space], ProposalFeed(space), found)
+        feed, named = ProposalFeed(space), NamedSince()
+        with feed.following(named):
+            # After a restart all of them may be older than what is heard again.
+            await _until_known(space, found[-1] if found and found[-1].first.seq > after else None)
+            while True:
+                named.begin()
+                older = [
+                    each
+                    for each in await self._older(identity)
+                    if feed.get(ProposalKey(each[0].sender, each[0].id)) is None
+                ]
+                # The session has not heard of what was decided while it was read.
+                if not any(each[0].id in named for each in older):
+                    break
+            before, past = chain.from_iterable(older), self._past(identity)
+            inbox = await stack.enter_async_context(make_inbox(space, before=before, past=past))
+        _note_proposers_left(host, feed, found)
         return Desk(space, inbox)
 
     async def _open_first(
@@ -158,22 +173,28 @@ class DeskOpener:
     ) -> None:
         """Read in the journal what the space itself does not keep, and hand it to an inbox."""
         host = self.runtime.spaces[identity.space]
-        proposals, feed = proposals_of(host), ProposalFeed(desk.space)
+        proposals, feed, named = proposals_of(host), ProposalFeed(desk.space), NamedSince()
         await until_drawn()
         try:
             await proposals.catch_up(host, host.now())
             found = proposals.audit.proposals
             for begin in range(0, len(found), MAX_READ_AT_A_TURN):
-                # Up to date: what was decided meanwhile must not come back.
-                await proposals.catch_up(host, host.now())
-                missing = [
-                    each
-                    for each in found[begin : begin + MAX_READ_AT_A_TURN]
-                    if each.state.is_pending
-                    and earlier.named(each.id) is None
-                    and feed.get(each.record.key) is None
-                ]
-                desk.inbox.add_before(each.record.envelope for each in missing)
+                some = found[begin : begin + MAX_READ_AT_A_TURN]
+                with feed.following(named):
+                    while True:
+                        named.begin()
+                        # Up to date: what was decided meanwhile must not come back.
+                        await proposals.catch_up(host, host.now())
+                        missing = [
+                            each
+                            for each in some
+                            if each.state.is_pending
+                            and earlier.named(each.id) is None
+                            and feed.get(each.record.key) is None
+                        ]
+                        if not any(each.id in named for each in missing):
+                            break
+                desk.inbox.add_before(chain.from_iterable(map(_said_about, missing)))
                 _note_proposers_left(host, feed, missing)
         except Problem as problem:
             said = "console: the journal of %s could not be read: %s"
@@ -204,22 +225,25 @@ class DeskOpener:
             return None
         return max(oldest.first.seq - 1, self._replayed_after(host))
 
-    async def _older(self, identity: Identity) -> list[Envelope]:
-        """The open proposals that are older than what is heard again."""
+    async def _older(self, identity: Identity) -> list[list[Envelope]]:
+        """The open proposals that are older than what is heard again, with what was said of each.
+
+        That a request is out, or who has rejected it, no session heard that begins now.
+        """
         host = self.runtime.spaces[identity.space]
         after = self._replayed_after(host)
         found = await self._open_proposals(identity)
         known, at = proposals_of(host).audit, host.now()
         # Older than the journal: the space itself knows them as long as they are open.
         oldest = [
-            item.envelope
+            [item.envelope, *(each.envelope for each in item.fulfilling.values() if each.whole)]
             for item in host.in_flight
             if item.is_proposal
             and item.whole
-            and item.state_at(at) is ProposalState.PENDING
+            and item.state_at(at).is_pending
             and known.latest_of(item.envelope.sender, item.envelope.id) is None
         ]
-        return oldest + [each.record.envelope for each in found if each.first.seq <= after]
+        return oldest + [_said_about(each) for each in found if each.first.seq <= after]
 
     def _past(self, identity: Identity) -> list[PastProposal]:
         """The latest decided proposals, as far as the audit has been brought up to date."""
@@ -246,6 +270,26 @@ def _is_behind(host: SpaceServer) -> bool:
     """True if so much is still to be folded of a journal that no page waits for it."""
     folded = max(proposals_of(host).audit.latest, host.journal.floor(host.name))
     return host.fanout.delivered - folded > MAX_UNFOLDED
+
+
+def _said_about(proposal: ProposalAudit) -> list[Envelope]:
+    """A proposal, the rejections of it without their words, and the requests that are out."""
+    record = proposal.record
+    rejects = [
+        draft(
+            kinds.MCP_REJECT,
+            {"reason": each.reason},
+            id=each.id,
+            sender=each.by,
+            correlation=(record.key.id,),
+        )
+        for each in record.rejections.values()
+    ]
+    return [
+        record.envelope,
+        *rejects,
+        *(each.envelope for each in record.fulfillments if each.live),
+    ]
 
 
 def _note_proposers_left(

@@ -274,6 +274,7 @@ def _fulfillment(item: FulfillmentAudit) -> JsonObject:
         "id": item.id,
         "by": item.by,
         "to": list(item.to),
+        "seq": item.step.seq,
         "at": rfc3339(item.step.at),
         "changes": [_change(change) for change in item.changes],
         "progress": item.progress,

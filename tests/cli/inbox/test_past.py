@@ -76,6 +76,13 @@ async def test_what_the_space_has_not_told_of_is_read_in_order() -> None:
     assert gateway.most_at_once <= AT_A_TIME
 
 
+async def test_requests_that_are_out_are_read_behind_their_proposal() -> None:
+    out = {"seq": 7, "cancelled_at": None, "responded_at": None}
+    ended = [{**out, "seq": 3, "cancelled_at": "then"}, {**out, "seq": 4, "responded_at": "then"}]
+    gateway = Gateway(pending(2, state="in_progress", fulfillments=[*ended, out]), pending(5))
+    assert [each.id for each in (await past_of(gateway)).waiting] == ["p2", "p7", "p5"]
+
+
 async def test_our_own_and_what_is_decided_are_not_read() -> None:
     decided = pending(2, state="fulfilled", method="tools/call", decision={"by": "lead"})
     gateway = Gateway(pending(1, proposer="lead"), decided, pending(3, state="in_progress"))
