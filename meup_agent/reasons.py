@@ -36,6 +36,11 @@ class Reason(StrEnum):
     REVOKED = "revoked"
 
 
+REASONS_TO_REJECT = tuple(
+    each for each in Reason if each not in (Reason.NO_LONGER_NEEDED, Reason.REVOKED)
+)
+"""Those with which a proposal is rejected; the others are a proposer's and a gateway's."""
+
 _KNOWN = {str(reason) for reason in Reason}
 
 

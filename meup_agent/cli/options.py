@@ -215,10 +215,17 @@ def complete_kind(incomplete: str) -> list[str]:
 
 
 def complete_reason(incomplete: str) -> list[str]:
-    """Reason codes of a rejection (PROTOCOL 4.3)."""
+    """Reason codes (PROTOCOL 4.3)."""
     from meup_agent.reasons import Reason
 
     return _starting_with(incomplete, (reason.value for reason in Reason))
+
+
+def complete_reason_to_reject(incomplete: str) -> list[str]:
+    """Reason codes of a rejection."""
+    from meup_agent.reasons import REASONS_TO_REJECT
+
+    return _starting_with(incomplete, (reason.value for reason in REASONS_TO_REJECT))
 
 
 def _starting_with(incomplete: str, names: Iterable[str]) -> list[str]:

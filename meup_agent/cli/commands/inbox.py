@@ -23,14 +23,14 @@ from meup_agent.cli.http_api import note_proposer_left, open_http_api, pending_p
 from meup_agent.cli.inbox.card import card_rows, time_left
 from meup_agent.cli.inbox.past import SpacePast, read_past
 from meup_agent.cli.inbox.rows import ShownValue
-from meup_agent.cli.options import NoColour, ResultOptions, complete_reason, expand_groups
+from meup_agent.cli.options import NoColour, ResultOptions, complete_reason_to_reject, expand_groups
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import MAX_NAME, format_proposed
 from meup_agent.client.proposal_feed import NamedSince, ProposalFeed
 from meup_agent.errors import MeupError, NotOffered
 from meup_agent.protocol.exchange import Mode
 from meup_agent.protocol.outcomes import value_of
-from meup_agent.reasons import Reason
+from meup_agent.reasons import REASONS_TO_REJECT, Reason
 
 if TYPE_CHECKING:
     from meup_agent.client.space import Space
@@ -354,8 +354,8 @@ def reject(
         str,
         typer.Option(
             metavar="REASON",
-            help=f"Why: {', '.join(Reason)}.",
-            autocompletion=complete_reason,
+            help=f"Why: {', '.join(REASONS_TO_REJECT)}.",
+            autocompletion=complete_reason_to_reject,
         ),
     ] = str(Reason.DISAGREE),
     explain: Explain = None,

@@ -13,13 +13,13 @@ from meup_agent.cli.arguments import did_you_mean
 from meup_agent.cli.command_session import CommandSession, JoinOptions, send_confirmed, unconfirmed
 from meup_agent.cli.failures import Misuse
 from meup_agent.cli.http_api import pending_proposal
-from meup_agent.cli.options import ResultOptions, complete_reason
+from meup_agent.cli.options import ResultOptions, complete_reason, complete_reason_to_reject
 from meup_agent.cli.render.console import Stderr
 from meup_agent.cli.render.escape import visible
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
 from meup_agent.protocol import kinds
 from meup_agent.protocol.payloads import as_object
-from meup_agent.reasons import Reason
+from meup_agent.reasons import REASONS_TO_REJECT, Reason
 
 if TYPE_CHECKING:
     from meup_agent.client.proposal import ProposalRecord
@@ -43,9 +43,9 @@ def reject(
         str,
         typer.Argument(
             metavar="REASON",
-            help=f"Why: {_REASONS}.",
+            help=f"Why: {', '.join(REASONS_TO_REJECT)}.",
             show_default=False,
-            autocompletion=complete_reason,
+            autocompletion=complete_reason_to_reject,
         ),
     ],
     explain: Annotated[
