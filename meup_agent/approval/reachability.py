@@ -6,6 +6,7 @@ said to be may still be.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import combinations
@@ -21,14 +22,21 @@ from meup_agent.approval.rules import (
 )
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.capability.covering import covers
+from meup_agent.protocol.capability.patterns import compile_pattern
 
 _WILDCARDS: Final = frozenset("*?[]{}!/")
+
+_SET: Final = re.compile(r"\[[^]]*\]")
+_CHOICE: Final = re.compile(r"\{([^}]*)\}")
 
 MAX_COMPARED_CHARS: Final = 200
 """Characters of two globs that are held against one another: the comparison is a recursion."""
 
-EVERYTHING: Final = frozenset({"*", "**", "/.*/", "/.+/", "/./", "/^/", "/^.*$/"})
-"""Patterns that every name of a tool matches."""
+NEW_NAMES: Final = ("q", "zx7_new-tool.v2", "Delete")
+"""Names of tools that nobody has thought of, which a narrow pattern does not match all of."""
+
+MIN_FIXED: Final = 2
+"""Letters and digits that a glob which is narrow enough says."""
 
 
 def check_reachable(rules: Sequence[PolicyRule], names: Sequence[str]) -> None:
@@ -88,16 +96,27 @@ def find_contradictions(rules: Sequence[PolicyRule], names: Sequence[str]) -> It
 
 
 def find_wide(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[str]:
-    """Rules that allow calls of any tool, or of every one but some."""
+    """Rules that allow calls of any tool, of every one but some, or of all with some letter."""
     for rule, name in zip(rules, names, strict=True):
         if not isinstance(rule, AllowRule):
             continue
-        for pattern in _texts(rule.tool) if rule.tool is not None else ("**",):
-            if pattern in EVERYTHING or pattern.startswith("!"):
-                yield (
-                    f"{name} is too wide: it allows tools that do not exist yet; name those that"
-                    f" are meant instead of {pattern!r}"
-                )
+        if rule.tool is None:
+            yield f"{name} is too wide: it allows every tool; name those that are meant"
+            continue
+        for pattern in filter(_is_wide, _texts(rule.tool)):
+            yield (
+                f"{name} is too wide: it allows tools that do not exist yet; name those that"
+                f" are meant instead of {pattern!r}"
+            )
+
+
+def _is_wide(tool: str) -> bool:
+    # Of a choice the shortest, and of a set of letters none, is said for certain.
+    said = _CHOICE.sub(lambda found: min(found[1].split(","), key=len), _SET.sub("", tool))
+    fixed = sum(letter.isalnum() for letter in said)
+    is_glob = not tool.startswith("/") and not _WILDCARDS.isdisjoint(tool)
+    matches = compile_pattern(tool).matches
+    return (is_glob and fixed < MIN_FIXED) or tool.startswith("!") or all(map(matches, NEW_NAMES))
 
 
 def _common_tool(first: PolicyRule, second: PolicyRule) -> str | None:

@@ -97,6 +97,14 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         ([AllowRule(["a", "**"])], "too wide"),
         ([AllowRule("!shell")], "too wide"),
         ([AllowRule("/.*/", proposer="bob")], "too wide"),
+        ([AllowRule("/^[^!]+$/")], "too wide"),
+        ([AllowRule("*?")], "too wide"),
+        ([AllowRule("?*")], "too wide"),
+        ([AllowRule("*e*")], "too wide"),
+        ([AllowRule("[a-z]*")], "too wide"),
+        ([AllowRule("{a,b}*")], "too wide"),
+        ([AllowRule(["read_file", "a*"])], "instead of 'a\\*'"),
+        ([AllowRule(method="*")], "it allows every tool"),
         (
             [AllowRule("read_*"), DenyRule("*_secret")],
             r"rules\[0\] allows calls of 'read_secret' that rules\[1\], behind it, would deny",
@@ -151,3 +159,10 @@ def test_any_document_is_read_or_refused_with_a_sentence(rules: Any) -> None:
     assert [next(iter(each)) for each in document["rules"]] == [
         rule.verdict for rule in policy.rules
     ]
+
+
+@pytest.mark.parametrize(
+    "tool", ["read_*", "*_list", "fs.*", "{read,get}_*", "/^(read|get)_/", "a"]
+)
+def test_a_check_takes_an_allow_that_says_what_it_means(tool: str) -> None:
+    assert findings_of(Policy([AllowRule(tool)])) == []

@@ -41,7 +41,8 @@ def check(file: PolicyFilePath) -> None:
     """Check a policy, and end with 0 only if it is good.
 
     Not good are unknown keys, patterns that do not compile, rules that can never match, an allow
-    that takes calls from a rule behind it, and an allow of any tool.
+    that takes calls from a rule behind it, and an allow of any tool, or of all that begin with a
+    letter.
 
     Example: `meup policy check policy.yaml`
     """
@@ -54,7 +55,8 @@ def check(file: PolicyFilePath) -> None:
         sys.stdout.write(f"{visible(f'{file}: {each}', 500)}\n")
     if findings:
         raise Failure(f"{file} is not good: {len(findings)} of its rules should be changed")
-    sys.stdout.write(f"{file}: {len(loaded.rules)} rules, digest {loaded.digest}\n")
+    count = len(loaded.rules)
+    sys.stdout.write(f"{file}: {count} rule{'' if count == 1 else 's'}, digest {loaded.digest}\n")
 
 
 @policy.command("explain", cls=Command)
