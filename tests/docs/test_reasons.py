@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 
 from meup_agent import Reason
+from meup_agent.reasons import REASONS_TO_REJECT
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/reasons.md").read_text(encoding="utf-8")
-
-TO_REJECT = [each for each in Reason if each not in (Reason.NO_LONGER_NEEDED, Reason.REVOKED)]
-"""The eleven of the lifecycle note; the others are of withdrawals and of our gateway."""
 
 
 def rows(section: str) -> list[list[str]]:
@@ -23,8 +21,8 @@ def rows(section: str) -> list[list[str]]:
 
 def test_each_of_the_eleven_reasons_has_its_row_in_their_order() -> None:
     table = rows("When you reject")
-    assert [row[0] for row in table] == [f"`{reason}`" for reason in TO_REJECT]
-    assert len(TO_REJECT) == 11
+    assert [row[0] for row in table] == [f"`{reason}`" for reason in REASONS_TO_REJECT]
+    assert len(REASONS_TO_REJECT) == 11
     assert all(len(row) == 3 and row[1] and row[2] for row in table)
 
 
