@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import anyio.lowlevel
@@ -14,9 +15,10 @@ from meup_agent.gateway.console.pages.health import Gauge, Samples
 from meup_agent.gateway.console.rendering import size
 from meup_agent.gateway.console.words import describe_capability
 from meup_agent.gateway.member import GatewayMember
-from meup_agent.gateway.presets import PARTICIPANTS
+from meup_agent.gateway.presets import PARTICIPANTS, one_space_config
 from meup_agent.types import StatusRequest
-from tests.gateway.console.conftest import Browser, Site
+from tests.gateway.console.conftest import PARTICIPANTS as CAST
+from tests.gateway.console.conftest import Browser, Site, open_site
 
 pytestmark = pytest.mark.anyio
 
@@ -186,6 +188,55 @@ async def test_invitation_shows_its_token_once(site: Site) -> None:
     assert (await (await site.browser()).sign_in(token[1])).status_code == 303
     assert token[1] not in (await browser.get("/participants")).text
     assert token[1] not in (await browser.get("/timeline")).text
+
+
+NARROW = [
+    {"kind": "capability/grant", "to": ["look*"], "payload": {"capabilities": [{"kind": "chat"}]}},
+    {"kind": "capability/revoke", "payload": {"recipient": "looker"}},
+    {"kind": "space/kick", "payload": {"participant_id": "vot*"}},
+]
+
+
+@pytest.fixture
+async def narrow() -> AsyncGenerator[Site]:
+    config = one_space_config("demo", {**CAST, "you": [*CAST["you"], *NARROW]})
+    async with open_site(config) as opened:
+        yield opened
+
+
+async def test_what_may_be_managed_is_offered_and_nothing_else(narrow: Site) -> None:
+    page = (await (await narrow.browser("you")).get("/participants")).text
+    cards = re.findall(r'<li class="panel person.*?</ul>\n.*?</li>\n', page, re.DOTALL)
+    offered = {
+        found[1]: set(re.findall(r"/participants/(grant|revoke|kick)", each))
+        for each in cards
+        if (found := re.search(r'<bdi class="name">(\w+)<', each))
+    }
+    assert offered["looker"] == {"grant", "revoke"}
+    assert offered["voter"] == {"kick"}
+    assert offered["boss"] == offered["you"] == set()
+    assert "/participants/invite" not in page
+
+
+@pytest.mark.parametrize(
+    ("deed", "to", "answer"),
+    [
+        ("grant", "looker", "Yes."),
+        ("grant", "voter", "No."),
+        ("grant", "", "Yes."),
+        ("revoke", "looker", "Yes."),
+        ("revoke", "boss", "No."),
+        ("kick", "voter", "Yes."),
+        ("kick", "boss", "No."),
+        ("invite", "", "No."),
+    ],
+)
+async def test_may_they_counts_whom_it_is_about(
+    narrow: Site, deed: str, to: str, answer: str
+) -> None:
+    asked = {"who": "you", "deed": deed, "to": to}
+    page = (await (await narrow.browser("boss")).get("/participants/try", params=asked)).text
+    assert f"<strong>{answer}</strong>" in page
 
 
 async def test_who_may_not_manage_is_offered_nothing(site: Site) -> None:

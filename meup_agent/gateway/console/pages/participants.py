@@ -17,6 +17,7 @@ from meup_agent.gateway.console.words import describe_capability
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.control_payloads import PAUSE, REQUEST_STATUS, RESUME
 from meup_agent.protocol.management_payloads import GRANT, INVITE, KICK, REVOKE
+from meup_agent.protocol.payloads import as_object
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,8 +46,12 @@ MAX_MINUTES: Final = 7 * 24 * 60
 STATUS_SECONDS: Final = 3.0
 """Seconds for which the page waits for the status that was asked for."""
 
-SAMPLE: Final[dict[str, Any]] = {"recipient": "x", "capabilities": [], "participant_id": "x"}
-"""A payload by which it is tried if one may manage."""
+WHOM: Final = {GRANT: "recipient", REVOKE: "recipient", INVITE: "participant_id",
+               KICK: "participant_id"}  # fmt: skip
+"""Kind by which a participant is managed → the field of its payload that says whom it is about."""
+
+ADDRESSED: Final = frozenset({GRANT, REVOKE})
+"""Those of them that are addressed to whom they are about."""
 
 
 class ParticipantView(NamedTuple):
@@ -62,8 +67,8 @@ class ParticipantView(NamedTuple):
     last_heard: float | None
     status: OwnStatus | None  # as it said of itself
     paused_by: str
-    verbs: frozenset[str]  # of those in CONTROLLED, what the person that looks may do to it
-    may: list[tuple[str, str]]  # in words, and as the pattern
+    verbs: frozenset[str]  # what the person that looks may do to it, but revoke
+    may: list[tuple[str, str, bool]]  # in words, as the pattern, and if that may be revoked
 
 
 async def show_participants(context: PageContext) -> Response:
@@ -80,7 +85,7 @@ async def try_capability(context: PageContext) -> Response:
     if who not in host.grants or deed not in TRIED:
         raise Denied(BAD_REQUEST, "Choose a participant of this space, and what it would do.")
     kind, words = TRIED[deed]
-    payload: dict[str, Any] = dict(SAMPLE)
+    payload: dict[str, Any] = {}
     if deed in ("propose", "call"):
         call = {"name": tool, "arguments": _object(given or "{}", "The arguments must be")}
         payload = payloads.request("tools/call", call, "")
@@ -89,12 +94,15 @@ async def try_capability(context: PageContext) -> Response:
     elif deed == "chat":
         payload = {"message": ""}
     capabilities, addressees = host.grants[who], (to,) if to else ()
-    allowed = capabilities.allow(kind, payload, addressees)
+    if kind in WHOM:
+        found = next((each for each in capabilities.patterns if _manages(each, kind, to)), None)
+        allowed, by = found is not None, describe_capability(found) if found else ""
+    else:
+        allowed = capabilities.allow(kind, payload, addressees)
+        by = _allowing(capabilities, kind, payload, addressees) if allowed else ""
     about = tool if deed in ("propose", "call") else ""
     tried = {"who": who, "deed": deed, "tool": tool, "arguments": given, "to": to,
-             "words": words, "about": about, "allowed": allowed}  # fmt: skip
-    if allowed:
-        tried["by"] = _allowing(capabilities, kind, payload, addressees)
+             "words": words, "about": about, "allowed": allowed, "by": by}  # fmt: skip
     return await _page(context, tried)
 
 
@@ -124,7 +132,11 @@ async def _page(context: PageContext, tried: dict[str, Any]) -> Response:
                 paused_by=host.paused_by(name),
                 verbs=_verbs(own, name, here=member is not None, me=context.identity.participant),
                 may=[
-                    (describe_capability(each), json.dumps(each, ensure_ascii=False))
+                    (
+                        describe_capability(each),
+                        json.dumps(each, ensure_ascii=False),
+                        _may_revoke(own, name, each, me=context.identity.participant),
+                    )
                     for each in host.grants[name].patterns
                 ],
             )
@@ -135,22 +147,52 @@ async def _page(context: PageContext, tried: dict[str, Any]) -> Response:
         participants=shown,
         tried=tried,
         deeds={each: words for each, (_, words) in TRIED.items()},
-        may={
-            "grant": own.allow(GRANT, SAMPLE),
-            "revoke": own.allow(REVOKE, SAMPLE),
-            "invite": own.allow(INVITE, SAMPLE),
-            "kick": own.allow(KICK, SAMPLE),
-        },
+        may_invite=any(_manages(each, INVITE, "") for each in own.patterns),
         topics="space",
     )
 
 
 def _verbs(own: Capabilities, name: str, *, here: bool, me: str) -> frozenset[str]:
-    """The verbs by which a participant may be controlled; none of them by itself."""
+    """The verbs by which a participant may be controlled and managed; none of them by itself."""
     if name == me:
         return frozenset()
     may = {verb for verb, kind in CONTROLLED.items() if own.allow(kind, {}, (name,))}
-    return frozenset(may if here else may - {"status"})
+    managed = {
+        verb
+        for verb, kind in (("grant", GRANT), ("kick", KICK))
+        if any(_manages(each, kind, name) for each in own.patterns)
+    }
+    return frozenset(managed | (may if here else may - {"status"}))
+
+
+def _may_revoke(own: Capabilities, name: str, capability: Mapping[str, Any], *, me: str) -> bool:
+    payload = {WHOM[REVOKE]: name, "capabilities": [capability]}
+    return name != me and own.allow(REVOKE, payload, (name,))
+
+
+def _manages(capability: Mapping[str, Any], kind: str, whom: str) -> bool:
+    """True if a capability lets a participant be managed, whatever else it asks for.
+
+    What may be granted, and why, is not known before it is typed; the gateway refuses the rest.
+
+    Args:
+        capability: The capability.
+        kind: A kind of :data:`WHOM`.
+        whom: The participant that it would be about; empty: any.
+    """
+    from meup_agent.protocol.capability import compile_capabilities
+
+    field, asked = WHOM[kind], capability.get("payload")
+    rest = {name: each for name, each in capability.items() if name != "payload"}
+    if not whom:
+        rest.pop("to", None)
+    if isinstance(asked, list):
+        alternatives = cast("list[object]", asked)
+        return any(_manages({**rest, "payload": each}, kind, whom) for each in alternatives)
+    about = as_object(asked).get(field) if whom else None
+    pattern: dict[str, Any] = rest if about is None else {**rest, "payload": {field: about}}
+    to = (whom,) if whom and kind in ADDRESSED else ()
+    return compile_capabilities([pattern]).allow(kind, {field: whom}, to)
 
 
 def _allowing(
