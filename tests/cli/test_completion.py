@@ -79,13 +79,13 @@ def in_bash(script: str, home: Path) -> "subprocess.CompletedProcess[str]":
 def test_bash_completes_with_what_is_shown(tmp_path: Path) -> None:
     done = in_bash(
         'eval "$(meup --show-completion bash)"\n'
-        "COMP_WORDS=(meup reject 4f2a no) COMP_CWORD=3\n"
+        "COMP_WORDS=(meup reject 4f2a dis) COMP_CWORD=3\n"
         "_meup_completion meup\n"
         'echo "${COMPREPLY[@]}"; complete -p meup\n',
         tmp_path,
     )
     assert done.stderr == ""
-    assert done.stdout == "no_longer_needed\ncomplete -o default -F _meup_completion meup\n"
+    assert done.stdout == "disagree\ncomplete -o default -F _meup_completion meup\n"
 
 
 def test_bash_gets_it_installed(tmp_path: Path) -> None:

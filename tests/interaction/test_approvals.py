@@ -103,7 +103,8 @@ async def test_fulfill_waits_as_long_as_its_proposer_does(
     long, endless = asked
     assert endless is None
     assert long is not None
-    assert 600 < long <= 660
+    # A second more: we know the gateway's time by what it said last, which was under way for some.
+    assert 600 < long <= 661
 
 
 @pytest.mark.rule("4.13.returns_at_once")
