@@ -1,5 +1,6 @@
 """Voting in the inbox, where a rule asks for several people."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,9 @@ async def test_two_votes_carry_a_call_out(site: Site, tmp_path: Path) -> None:
     assert isinstance(outcome, Fulfillment)
     assert outcome.by == "reviewer"
     assert len(site.ran) == 1
+    # Its page tells by which rule it ran, and who voted how.
+    story = " ".join(re.sub(r"<[^>]+>", " ", (await you.get(f"/proposals/{key}")).text).split())
+    assert "By the rule four eyes , which asks for 2 votes: you voted for it, voter" in story
 
 
 async def test_approval_is_a_vote_before_a_desk_of_ones_own_was_told_the_rule(site: Site) -> None:
