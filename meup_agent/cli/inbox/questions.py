@@ -28,7 +28,7 @@ REASONS: Final = {
     "t": (Reason.DUPLICATE, "was done already"),
     "i": (Reason.INVALID, "wrong arguments"),
     "l": (Reason.RESOURCE_LIMIT, "costs too much"),
-    "x": (Reason.NO_LONGER_NEEDED, "not needed any more"),
+    "x": (Reason.TIMEOUT, "it came too late"),
     "o": (Reason.OTHER, "another reason"),
 }
 """The key of each reason, and what it says to a person."""

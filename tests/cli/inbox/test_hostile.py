@@ -153,7 +153,7 @@ async def test_a_terminal_of_40_by_10_decides() -> None:
         assert await first.result() == "text of a"
         await d.until(lambda: len(d.inbox) == 1)
         await d.press("r")
-        for code in ("unsafe", "no_longer_needed", "other", "say something"):
+        for code in ("unsafe", "timeout", "other", "say something"):
             assert code in d.looks()
         await d.press("u")
         assert isinstance(await second.outcome(), Rejection)

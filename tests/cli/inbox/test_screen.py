@@ -7,8 +7,9 @@ import json
 import pytest
 
 from meup_agent import Fulfillment, Rejection
-from meup_agent.cli.inbox.questions import ScreenQuestion
+from meup_agent.cli.inbox.questions import REASONS, ScreenQuestion
 from meup_agent.cli.inbox.screen import GUARD_SECONDS
+from meup_agent.reasons import REASONS_TO_REJECT
 from tests.cli.inbox.people import desk
 
 pytestmark = pytest.mark.anyio
@@ -68,6 +69,11 @@ async def test_two_keys_reject_with_a_reason() -> None:
         assert isinstance(outcome, Rejection)
         assert outcome.reason == "unsafe"
         await d.until(lambda: "you rejected" in d.text("#note"))
+
+
+def test_each_of_the_eleven_reasons_has_a_key() -> None:
+    assert {code for code, _ in REASONS.values()} == set(REASONS_TO_REJECT)
+    assert len(REASONS) == len(REASONS_TO_REJECT)
 
 
 @pytest.mark.parametrize(
