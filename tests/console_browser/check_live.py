@@ -1,5 +1,7 @@
 """Live parts: one stream for all tabs, the timeline, and a crowd of proposals."""
 
+import re
+
 import pytest
 from playwright.async_api import expect
 
@@ -26,11 +28,17 @@ async def test_eight_tabs_share_one_stream(desk: Desk, *, secure: bool) -> None:
     for page in tabs:
         await expect(page.locator("#call")).to_contain_text("a.md")
     assert len(desk.streams) == 1
+    # Each page says how many wait, whichever it is.
+    other = await desk.tab(first.context)
+    await other.goto(f"{desk.url}/health")
+    await expect(other).to_have_title("(1) Health · meup")
+    tabs.append(other)
     # The tab that holds the stream goes, and another one takes it over.
     await first.close()
     await proposal.withdraw()
     for page in tabs[1:]:
-        await expect(page.locator("#count")).to_have_text("0")
+        await expect(page.locator("#badge")).to_be_hidden()
+        await expect(page).to_have_title(re.compile(r"^\w+ · meup$"))
     assert len(desk.streams) == 1
 
 

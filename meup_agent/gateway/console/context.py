@@ -93,7 +93,7 @@ class PageContext:
 
     def problem(self, denied: Denied) -> Response:
         """The page that says why there is no other."""
-        title = _PROBLEM_TITLES.get(denied.status, "That did not work")
+        title = denied.title or _PROBLEM_TITLES.get(denied.status, "That did not work")
         page = self.page("problem.html", denied.status, title=title, message=str(denied),
                          back=self.page_of_form)  # fmt: skip
         page.headers.update(denied.headers)

@@ -81,8 +81,16 @@ PACE_SECONDS: Final = 2.0
 class Denied(Exception):
     """A request is refused, with a status and a sentence for the person who made it."""
 
-    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        title: str = "",
+    ) -> None:
         super().__init__(message)
+        self.title = title  # of its page; empty: that of its status
         self.status = status
         self.headers = dict(headers or {})
 

@@ -237,6 +237,9 @@ async def test_may_they_counts_whom_it_is_about(
     asked = {"who": "you", "deed": deed, "to": to}
     page = (await (await narrow.browser("boss")).get("/participants/try", params=asked)).text
     assert f"<strong>{answer}</strong>" in page
+    assert " ." not in re.sub(
+        r"<[^>]+>", "", page.partition('class="answer')[2].partition("</p>")[0]
+    )
 
 
 async def test_who_may_not_manage_is_offered_nothing(site: Site) -> None:

@@ -193,7 +193,9 @@ async def test_link_ends_after_ten_minutes(site: Site) -> None:
     browser = await site.browser()
     fields = await browser.fields(link, "/link")
     site.clock.now += LINK_SECONDS + 1
-    assert (await browser.get(link)).status_code == 403
+    ended = await browser.get(link)
+    assert ended.status_code == 403
+    assert "<h1>The link is over</h1>" in ended.text
     assert (await browser.post("/link", fields)).status_code == 403
     assert not await is_signed_in(browser)
 

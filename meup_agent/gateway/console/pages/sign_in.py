@@ -61,7 +61,7 @@ async def show_link(context: PageContext) -> Response:
     link = context.site.console.links.find(code)
     if link is None:
         _count_wrong_code(context, code)
-        raise Denied(FORBIDDEN, _USED)
+        raise Denied(FORBIDDEN, _USED, title="The link is over")
     return _form(context, "link.html", code=code, participant=link.identity.participant,
                  to=link.identity.space)  # fmt: skip
 
@@ -73,7 +73,7 @@ async def enter_by_link(context: PageContext) -> Response:
     link = context.site.console.links.take(code)
     if link is None or context.site.runtime.tokens.holder(link.token) != link.identity:
         _count_wrong_code(context, code)
-        raise Denied(FORBIDDEN, _USED)
+        raise Denied(FORBIDDEN, _USED, title="The link is over")
     check_entry(context.site.runtime, link.identity)
     await context.site.pace.wait(link.identity)
     return _enter(context, link.identity, link.token, CONSOLE_HOME)

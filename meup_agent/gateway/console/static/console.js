@@ -238,8 +238,9 @@
   const soon = (selector, wait = 300) => { clearTimeout(later); later = setTimeout(() => refresh(selector), wait); };
   function title(count) {
     const badge = $("#badge");
+    document.title = `${count ? `(${count}) ` : ""}${document.title.replace(/^\(\d+\) /, "")}`;
     if (badge) { badge.hidden = !count; put(badge, String(count)); }
-    if ($("#desk")) { put($("#count"), String(count)); document.title = `${count ? `(${count}) ` : ""}Inbox · meup`; const more = $("#more"); more.hidden = count <= 50; put($("span", more), (count - 50).toLocaleString("en")); }
+    if ($("#desk")) { put($("#count"), String(count)); const more = $("#more"); more.hidden = count <= 50; put($("span", more), (count - 50).toLocaleString("en")); }
   }
   const isEditing = () => drafts.any || Boolean($("#leave-edit")) || $("#decision")?.contains(document.activeElement?.closest("input, textarea, select"));
 
