@@ -41,6 +41,7 @@ _NOUNS = {
     StepKind.REFERRED: "request",
 }
 _NOUN = max(map(len, _NOUNS.values()))
+_TIME = len("00:00:00.000")
 
 _STYLES = {
     StepKind.PROPOSED: "bold",
@@ -62,6 +63,9 @@ class ProposalTimeline:
         """The proposal in a few lines, then what was said about it, in the gateway's order."""
         yield from self._head(proposal)
         who = max(cell_len(name(step.by)) for step in proposal.steps)
+        if self._width is not None:
+            # A longer name is cut there: what follows it on its line is not pushed out.
+            who = min(who, max(self._width - _TIME - _NOUN - 2 * len("  "), NARROWEST))
         day = ""
         previous = None
         for step in proposal.steps:
@@ -102,6 +106,7 @@ class ProposalTimeline:
         moment = local(step.at)
         line.append(f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03d}  ", style="dim")
         who = Text(name(step.by) if step.by else "")
+        who.truncate(who_width, overflow="ellipsis")
         who.align("left", who_width)
         line.append_text(who).append("  ")
         line.append(f"{_NOUNS[step.what]:<{_NOUN}}  ", style=_STYLES.get(step.what, ""))
