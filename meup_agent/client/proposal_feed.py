@@ -24,11 +24,16 @@ if TYPE_CHECKING:
 _CANCELLED: Final = kinds.CANCELLED.encode()
 
 
+MAX_READINGS: Final = 3
+"""Times that open proposals are read elsewhere, where they are named while they are read."""
+
+
 class NamedSince:
     """The ids that envelopes have named since a moment; a listener.
 
     What is read elsewhere meanwhile may be older than these say: an envelope about a proposal that
-    the session does not know yet changes nothing in it.
+    the session does not know yet changes nothing in it. So it is read again, but not for ever:
+    whoever may reject can name them without end. What was decided is then shown, and refused.
     """
 
     def __init__(self) -> None:
@@ -39,8 +44,9 @@ class NamedSince:
         self._ids.clear()
 
     def put(self, envelope: Envelope) -> None:
-        """Note what an envelope names."""
-        self._ids.update(envelope.correlation)
+        """Note what an envelope of an exchange names."""
+        if envelope.kind.startswith("mcp/"):
+            self._ids.update(envelope.correlation)
 
     def __contains__(self, id: str) -> bool:
         """True if an envelope has named an id."""

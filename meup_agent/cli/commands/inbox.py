@@ -26,7 +26,7 @@ from meup_agent.cli.inbox.rows import ShownValue
 from meup_agent.cli.options import NoColour, ResultOptions, complete_reason_to_reject, expand_groups
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import MAX_NAME, format_proposed
-from meup_agent.client.proposal_feed import NamedSince, ProposalFeed
+from meup_agent.client.proposal_feed import MAX_READINGS, NamedSince, ProposalFeed
 from meup_agent.errors import MeupError, NotOffered
 from meup_agent.protocol.exchange import Mode
 from meup_agent.protocol.outcomes import value_of
@@ -37,10 +37,6 @@ if TYPE_CHECKING:
 
 PAST_SECONDS: Final = 5.0
 """Wait for what was before; the inbox is shown without it then."""
-
-MAX_READINGS: Final = 3
-"""Times that what was before is read, where it is decided meanwhile; of the last, what was decided
-while it was read is left out."""
 
 SETTLE_SECONDS: Final = 3.0
 """Wait of a command for the rules of reviewers and the tools of executors."""
@@ -188,8 +184,7 @@ async def _inbox(space: Space, read: Callable[[], Awaitable[SpacePast]]) -> Asyn
                 # Our session has not heard of what was decided while it was read.
                 if not any(each.id in named for each in past.waiting):
                     break
-            waiting = [each for each in past.waiting if each.id not in named]
-            box = Inbox(space, past=past.decided, before=waiting, rejected=past.rejected)
+            box = Inbox(space, past=past.decided, before=past.waiting, rejected=past.rejected)
             await stack.enter_async_context(box)
         note_proposer_left(space, past.documents)
         yield box

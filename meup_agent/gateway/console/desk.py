@@ -13,7 +13,7 @@ from meup_agent.agent.agent import Agent
 from meup_agent.approval import Inbox
 from meup_agent.approval.inbox_backlog import pause_for_screen
 from meup_agent.approval.past_proposals import past_of_audit
-from meup_agent.client.proposal_feed import NamedSince, ProposalFeed
+from meup_agent.client.proposal_feed import MAX_READINGS, NamedSince, ProposalFeed
 from meup_agent.gateway.console.connector import local_connector
 from meup_agent.gateway.console.frame_filter import filter_of
 from meup_agent.gateway.console.open_proposals import OpenProposals
@@ -126,7 +126,8 @@ class DeskOpener:
         with feed.following(named):
             # After a restart all of them may be older than what is heard again.
             await _until_known(space, found[-1] if found and found[-1].first.seq > after else None)
-            while True:
+            older: list[list[Envelope]] = []
+            for _ in range(MAX_READINGS):
                 named.begin()
                 older = [
                     each
@@ -180,8 +181,9 @@ class DeskOpener:
             found = proposals.audit.proposals
             for begin in range(0, len(found), MAX_READ_AT_A_TURN):
                 some = found[begin : begin + MAX_READ_AT_A_TURN]
+                missing: list[ProposalAudit] = []
                 with feed.following(named):
-                    while True:
+                    for _ in range(MAX_READINGS):
                         named.begin()
                         # Up to date: what was decided meanwhile must not come back.
                         await proposals.catch_up(host, host.now())

@@ -9,11 +9,13 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Reason
+from meup_agent.client.proposal_feed import MAX_READINGS
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.console.desk import DeskOpener
+from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import Envelope
 from tests.gateway.console.test_open_proposals import Hall, hall, numbers
-from tests.interaction.people import until
+from tests.interaction.people import raw, until
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -80,6 +82,26 @@ async def test_one_that_is_decided_while_they_are_read_is_not_listed(
         # Read once by who approved meanwhile, and once more by who heard of it.
         assert readings == [2, 2, 1]
         assert numbers(inbox) == [1]
+
+
+async def test_who_names_them_without_end_keeps_nobody_from_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read, readings = DeskOpener._older, list[int]()
+    async with hall() as h, raw(h.meeting) as mallory:
+        proposal = await h.propose(1)
+
+        async def older(opener: DeskOpener, identity: Identity) -> list[list[Envelope]]:
+            found = await read(opener, identity)
+            readings.append(len(found))
+            named, id = (proposal.id,), f"m{len(readings)}"
+            await mallory.say(kinds.MCP_REJECT, {"reason": "busy"}, id=id, correlation=named)
+            await anyio.wait_all_tasks_blocked()
+            return found
+
+        monkeypatch.setattr(DeskOpener, "_older", older)
+        assert numbers(await h.inbox()) == [1]
+        assert len(readings) == MAX_READINGS
 
 
 async def test_one_that_is_carried_out_meanwhile_waits_for_nobody() -> None:
