@@ -2,22 +2,13 @@
 
 import re
 
-import anyio
 import pytest
 from playwright.async_api import expect
 
 from tests.console_browser.axe import violations
 from tests.console_browser.conftest import Desk
-from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
-
-
-async def one_stream(desk: Desk) -> None:
-    """Wait until there is one: without locks, two tabs that take it at once find out soon."""
-    with anyio.fail_after(PATIENCE):
-        while len(desk.streams) != 1:
-            await anyio.sleep(0.05)
 
 
 @pytest.mark.parametrize("secure", [True, False], ids=["locks", "no locks"])
@@ -36,7 +27,7 @@ async def test_eight_tabs_share_one_stream(desk: Desk, *, secure: bool) -> None:
     proposal = await desk.site.propose(proposer)
     for page in tabs:
         await expect(page.locator("#call")).to_contain_text("a.md")
-    await one_stream(desk)
+    await desk.one_stream()
     # Each page says how many wait, whichever it is.
     other = await desk.tab(first.context)
     await other.goto(f"{desk.url}/health")
@@ -48,7 +39,7 @@ async def test_eight_tabs_share_one_stream(desk: Desk, *, secure: bool) -> None:
     for page in tabs[1:]:
         await expect(page.locator("#badge")).to_be_hidden()
         await expect(page).to_have_title(re.compile(r"^\w+ · meup$"))
-    await one_stream(desk)
+    await desk.one_stream()
 
 
 async def test_timeline_is_live_filtered_and_paused(desk: Desk) -> None:

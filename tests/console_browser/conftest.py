@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from playwright.async_api import (
     Browser,
@@ -82,7 +83,8 @@ class Desk:
         self.expected: list[Callable[[str], bool]] = []
         self.requests: list[str] = []
         self.foreign: list[str] = []
-        self.streams: set[Request] = set()
+        self._streams: set[Request] = set()
+        self._streams_changed = anyio.Event()
         self._chromium = chromium
         self._stack = stack
 
@@ -106,18 +108,30 @@ class Desk:
         page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
         page.on("dialog", self._dismiss)
         page.on("request", self._note)
-        page.on("requestfinished", lambda request: self.streams.discard(request))
-        page.on("requestfailed", lambda request: self.streams.discard(request))
-        page.on("close", self._forget)
+        page.on("requestfinished", lambda request: self._end_streams({request}))
+        page.on("requestfailed", lambda request: self._end_streams({request}))
+        page.on("close", lambda page: self._end_streams(self._streams_of(page)))
         return page
 
     def _note(self, request: Request) -> None:
         self.requests.append(request.url)
         if "/events?" in request.url:
-            self.streams.add(request)
+            self._streams.add(request)
+            self._streams_changed.set()
 
-    def _forget(self, page: Page) -> None:
-        self.streams -= {each for each in self.streams if each.frame.page is page}
+    def _streams_of(self, page: Page) -> set[Request]:
+        return {each for each in self._streams if each.frame.page is page}
+
+    def _end_streams(self, streams: set[Request]) -> None:
+        self._streams -= streams
+        self._streams_changed.set()
+
+    async def one_stream(self) -> None:
+        """Wait until there is one: without locks, two tabs that take it at once find out soon."""
+        with anyio.fail_after(PATIENCE):
+            while len(self._streams) != 1:
+                self._streams_changed = anyio.Event()
+                await self._streams_changed.wait()
 
     async def _dismiss(self, dialog: Dialog) -> None:
         self.problems.append(f"dialog: {dialog.message}")
