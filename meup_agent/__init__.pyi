@@ -3,6 +3,7 @@ from meup_agent.agent.context import Context as Context
 from meup_agent.agent.decorators import handlers as handlers
 from meup_agent.agent.observers import Counters as Counters
 from meup_agent.agent.observers import log_events as log_events
+from meup_agent.causes import Reason as Reason
 from meup_agent.client.call_scope import CallScope as CallScope
 from meup_agent.client.messages import Chat as Chat
 from meup_agent.client.messages import Progress as Progress
@@ -27,6 +28,5 @@ from meup_agent.protocol.outcomes import Gone as Gone
 from meup_agent.protocol.outcomes import Outcome as Outcome
 from meup_agent.protocol.outcomes import Rejection as Rejection
 from meup_agent.protocol.outcomes import Withdrawal as Withdrawal
-from meup_agent.reasons import Reason as Reason
 from meup_agent.session import Backoff as Backoff
 from meup_agent.session import Settings as Settings

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from meup_agent.reasons import Cause
+from meup_agent.causes import Cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ write a middleware, manage a space, control participants, or keep what a verb ga
 from __future__ import annotations
 
 from meup_agent.agent.middleware import CallNext, InboundMessage, OutboundMessage
+from meup_agent.causes import Cause, CauseStep
 from meup_agent.client.explanations import DecisionReceipt
 from meup_agent.client.management import Invitation
 from meup_agent.client.offer_finder import FoundTool
@@ -28,7 +29,6 @@ from meup_agent.protocol.exchange import Conflict
 from meup_agent.protocol.guarantees import Guarantees
 from meup_agent.protocol.management_payloads import Grant, Revocation
 from meup_agent.protocol.payloads import Change
-from meup_agent.reasons import Cause, CauseStep
 
 __all__ = [
     "Acknowledgement",

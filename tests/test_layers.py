@@ -14,7 +14,7 @@ ROOT = Path(meup_agent.__file__).parent
 LAYERS = {
     "errors": 0,
     "lazy_names": 0,
-    "reasons": 0,
+    "causes": 0,
     "events": 1,
     "uncaught": 1,
     "protocol": 1,

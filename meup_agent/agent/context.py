@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from meup_agent.agent.scope import Scope
+    from meup_agent.causes import Cause
     from meup_agent.client.messages import OnProgress
     from meup_agent.client.proposal_handle import ProposalHandle
     from meup_agent.client.reasoning import Reasoning
     from meup_agent.client.space import Space
     from meup_agent.client.streams import OnStream, StreamWriter
     from meup_agent.protocol.envelope import Envelope
-    from meup_agent.reasons import Cause
 
 PROGRESS_SECONDS: Final = 0.1
 """Progress is told at most this often: it is for people (PROTOCOL 4.9)."""

@@ -16,8 +16,8 @@ from meup_agent.events import (
 )
 
 if TYPE_CHECKING:
+    from meup_agent.causes import Cause
     from meup_agent.protocol.exchange import Key, Work
-    from meup_agent.reasons import Cause
     from meup_agent.session.event_emitter import EventEmitter
 
 

@@ -44,10 +44,10 @@ from meup_agent.protocol import exchange, payloads
 
 if TYPE_CHECKING:
     from meup_agent.agent.definitions import Invocation
+    from meup_agent.causes import Cause
     from meup_agent.client.proposal import Proposal
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
-    from meup_agent.reasons import Cause
 
 log = logging.getLogger("meup_agent.agent")
 

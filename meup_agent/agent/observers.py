@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from meup_agent.causes import Cause
 from meup_agent.events import (
     Connected,
     Disconnected,
@@ -23,7 +24,6 @@ from meup_agent.events import (
     Resumed,
     Retrying,
 )
-from meup_agent.reasons import Cause
 
 if TYPE_CHECKING:
     from collections.abc import Callable

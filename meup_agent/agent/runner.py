@@ -21,10 +21,10 @@ from meup_agent.agent.scope import (
     without_cancellations,
 )
 from meup_agent.agent.tool import TOOL_CALL, answer_method, error_result, untyped_result
+from meup_agent.causes import Cause, Reason
 from meup_agent.client.running_handler import RunningHandler, begin_handler
 from meup_agent.errors import InvalidArguments, NotExpressible, RequestError
 from meup_agent.protocol import exchange, payloads
-from meup_agent.reasons import Cause, Reason
 from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from meup_agent.errors import HandlerCancelled
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from meup_agent.causes import Cause
     from meup_agent.protocol.exchange import Key
-    from meup_agent.reasons import Cause
 
 T = TypeVar("T")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from meup_agent.approval.inbox_item import Verb
+from meup_agent.causes import Reason
 from meup_agent.protocol import kinds, payloads
-from meup_agent.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

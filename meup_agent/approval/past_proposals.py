@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from meup_agent.approval.proposal_history import PastProposal
+from meup_agent.causes import Reason
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import TARGET, Call, as_object, objects_in, read_proposal
-from meup_agent.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

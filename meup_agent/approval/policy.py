@@ -27,11 +27,11 @@ from meup_agent.approval.rules import (
     written,
 )
 from meup_agent.approval.voting import is_out_of_reach
+from meup_agent.causes import Reason
 from meup_agent.errors import ConfigurationError, InvalidPattern
 from meup_agent.protocol.capability.patterns import Compiler, Match
 from meup_agent.protocol.capability.work import Exhausted, WorkBudget
 from meup_agent.protocol.payloads import RULE, Call
-from meup_agent.reasons import Reason
 
 if TYPE_CHECKING:
     from meup_agent.agent.agent import Agent

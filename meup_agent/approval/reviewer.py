@@ -29,6 +29,7 @@ from meup_agent.approval.vote_tools import (
 from meup_agent.approval.voter_watch import VoterWatch
 from meup_agent.approval.voting import Vote, VoteCount, VoteOutcome
 from meup_agent.approval.watched_policy import WatchedPolicy
+from meup_agent.causes import Reason
 from meup_agent.client.explanations import allowed_words
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.client.running_handler import handler_is
@@ -42,7 +43,6 @@ from meup_agent.errors import (
 )
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.reasons import Reason
 from meup_agent.transport.loops import Condition, background_tasks
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, ClassVar, Final, Literal, cast
 
+from meup_agent.causes import Reason
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.capability.patterns import MAX_PARTS
-from meup_agent.reasons import Reason
 
 MAX_SECONDS: Final = 366 * 86_400.0
 """A year: of a longer span of time the author has made a slip."""

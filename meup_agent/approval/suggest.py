@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 from meup_agent.approval.decision_log import MAX_VALUE_CHARS, Judgement, LoggedProposal
 from meup_agent.approval.policy import Policy
 from meup_agent.approval.rules import AllowRule, DenyRule, PolicyRule
+from meup_agent.causes import Reason
 from meup_agent.errors import ConfigurationError
-from meup_agent.reasons import Reason
 
 LEAST: Final = 20
 """Decisions that a rule covers at the least: with as many its bound is 0.84."""

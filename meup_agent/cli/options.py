@@ -216,14 +216,14 @@ def complete_kind(incomplete: str) -> list[str]:
 
 def complete_reason(incomplete: str) -> list[str]:
     """Reason codes (PROTOCOL 4.3)."""
-    from meup_agent.reasons import Reason
+    from meup_agent.causes import Reason
 
     return _starting_with(incomplete, (reason.value for reason in Reason))
 
 
 def complete_reason_to_reject(incomplete: str) -> list[str]:
     """Reason codes of a rejection."""
-    from meup_agent.reasons import REASONS_TO_REJECT
+    from meup_agent.causes import REASONS_TO_REJECT
 
     return _starting_with(incomplete, (reason.value for reason in REASONS_TO_REJECT))
 

@@ -22,7 +22,7 @@ from meup_agent.gateway.config import DEFAULT_PORT, ParticipantConfig, participa
 from meup_agent.gateway.presets import ROLES
 
 if TYPE_CHECKING:
-    from meup_agent.mcp.servers import Server
+    from meup_agent.mcp.server_config import Server
 
 SPACE: Final = "mcp"
 """The id of the space."""
@@ -84,7 +84,7 @@ def check_command(server: Server) -> None:
     Raises:
         ConfigurationError: It is not.
     """
-    from meup_agent.mcp.servers import StdioServer
+    from meup_agent.mcp.server_config import StdioServer
 
     if isinstance(server, StdioServer) and os.sep not in server.command:
         path = server.env.get("PATH", os.environ.get("PATH"))

@@ -15,15 +15,15 @@ from anyio import to_thread
 
 from meup_agent.cli import exit_codes
 from meup_agent.errors import MeupError
+from meup_agent.mcp.server_config import HttpServer
 from meup_agent.mcp.server_process import ServerStarter
-from meup_agent.mcp.servers import HttpServer
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
     from types import FrameType
 
     from meup_agent.cli.children import Children
-    from meup_agent.mcp.servers import Server
+    from meup_agent.mcp.server_config import Server
 
 Place = tuple[str, str]
 """A space, and the participant in it that a server is."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from meup_agent.reasons import Cause, Reason
+from meup_agent.causes import Cause, Reason
 
 if TYPE_CHECKING:
     from contextvars import Token

@@ -13,7 +13,7 @@ from meup_agent.errors import OutcomeUnknown, Refused, UsageError
 from meup_agent.protocol import kinds, management_payloads
 from meup_agent.protocol.management_payloads import Grant
 from meup_agent.session.deadlines import checked_timeout
-from meup_agent.session.listeners import read_refusal
+from meup_agent.session.envelope_listeners import read_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -33,11 +33,11 @@ from meup_agent.session.deadlines import checked_timeout
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from meup_agent.causes import Cause
     from meup_agent.client.schema_check import Checker
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.payloads import JsonObject
-    from meup_agent.reasons import Cause
     from meup_agent.session import Session
 
 log = logging.getLogger("meup_agent.client")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, cast
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
+from meup_agent.causes import Cause, Reason
 from meup_agent.client.explanations import (
     DecisionReceipt,
     check_may_explain,
@@ -36,7 +37,6 @@ from meup_agent.protocol.outcomes import (
 )
 from meup_agent.protocol.payloads import build_proposal
 from meup_agent.protocol.timestamps import moment_of
-from meup_agent.reasons import Cause, Reason
 from meup_agent.session.deadlines import checked_timeout
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
+from meup_agent.causes import Cause, Reason, read_reason
 from meup_agent.client.call_scope import CallScope
 from meup_agent.client.explanations import check_may_send
 from meup_agent.client.running_handler import cause_of_leaving
 from meup_agent.errors import ReasoningCancelled, UsageError
 from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange.inbound_exchange import cause_of_end
-from meup_agent.reasons import Cause, Reason, read_reason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

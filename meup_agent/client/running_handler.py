@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
+from meup_agent.causes import Cause, Reason
 from meup_agent.client.call_scope import cause_of_calls
 from meup_agent.errors import UsageError
-from meup_agent.reasons import Cause, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator

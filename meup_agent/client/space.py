@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from meup_agent.causes import Cause, Reason
 from meup_agent.client.call_streams import reading_of_call
 from meup_agent.client.control import ControlVerbs
 from meup_agent.client.explanations import (
@@ -30,7 +31,6 @@ from meup_agent.protocol.dialects import PUBLISHED
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange import Participant, Wait
 from meup_agent.protocol.outcomes import result_of, value_of
-from meup_agent.reasons import Cause, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.guarantees import Guarantees
     from meup_agent.session import Session
-    from meup_agent.session.listeners import EnvelopeStream
+    from meup_agent.session.envelope_listeners import EnvelopeStream
 
 
 class Space(SpaceManagement, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs):

@@ -38,7 +38,7 @@ from meup_agent.protocol.streams import (
     write_frame,
 )
 from meup_agent.session.deadlines import checked_timeout
-from meup_agent.session.listeners import refusal_in
+from meup_agent.session.envelope_listeners import refusal_in
 from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:

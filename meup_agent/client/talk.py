@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from anyio.lowlevel import checkpoint
 
+from meup_agent.causes import Reason
 from meup_agent.client.messages import Chat
 from meup_agent.client.reasoning import REASONING_SECONDS, Reasoning, reason_aloud
 from meup_agent.client.running_handler import awaited
 from meup_agent.protocol import kinds
-from meup_agent.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

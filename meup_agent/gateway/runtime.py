@@ -27,8 +27,8 @@ from meup_agent.gateway.admission import (
 )
 from meup_agent.gateway.auth import Identity, new_token
 from meup_agent.gateway.backlog import Backlogs
+from meup_agent.gateway.frame_queue import WriteBatcher
 from meup_agent.gateway.logs import RefusalLog, log
-from meup_agent.gateway.member import WriteBatcher
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, spoken
 from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.decisions import Refusal

@@ -2,11 +2,11 @@
 
 **An MCP server in a space.** :mod:`.bridge` is the participant: it sends the space's requests on,
 and announces what changes. :mod:`.connection` has the server: it starts it over one of
-:mod:`.transports`, as a :mod:`.server_process`, and again when it ends;
+:mod:`.sdk_transports`, as a :mod:`.server_process`, and again when it ends;
 :mod:`.watched_streams` see what the SDK's session does not tell, and :mod:`.server_asks` brings
 what the server asks to the participant that called.
 :mod:`.tool_list` leaves out what is unusable, :mod:`.offered_tools` says what changed, :mod:`.pin`
-holds back what was not approved, :mod:`.servers` reads the file of servers.
+holds back what was not approved, :mod:`.server_config` reads the file of servers.
 
 **A space for MCP clients.** :mod:`.http` finds the participant that a client is, by its token
 (:mod:`.http_auth`; :mod:`.principal_pool` has each :mod:`.principal` in the space once), and reads

@@ -3,9 +3,9 @@ from meup_agent.mcp.http import McpApp as McpApp
 from meup_agent.mcp.http import mcp_app as mcp_app
 from meup_agent.mcp.pin import ToolLock as ToolLock
 from meup_agent.mcp.server_asks import Ask as Ask
-from meup_agent.mcp.servers import HttpServer as HttpServer
-from meup_agent.mcp.servers import StdioServer as StdioServer
-from meup_agent.mcp.servers import read_servers as read_servers
+from meup_agent.mcp.server_config import HttpServer as HttpServer
+from meup_agent.mcp.server_config import StdioServer as StdioServer
+from meup_agent.mcp.server_config import read_servers as read_servers
 from meup_agent.mcp.task_client import TasksClientExtension as TasksClientExtension
 from meup_agent.mcp.tasks import TasksExtension as TasksExtension
 from meup_agent.mcp.tasks import TaskSupport as TaskSupport

@@ -38,8 +38,8 @@ from meup_agent.protocol.limits import MAX_FRAME_BYTES
 if TYPE_CHECKING:
     from meup_agent.client.space import Space
     from meup_agent.mcp.pin import ToolLock
+    from meup_agent.mcp.server_config import Server
     from meup_agent.mcp.server_process import ServerStarter
-    from meup_agent.mcp.servers import Server
     from meup_agent.protocol.payloads import JsonObject
     from meup_agent.session import Settings
     from meup_agent.session.reconnector import Token

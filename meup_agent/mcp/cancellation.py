@@ -18,12 +18,12 @@ from mcp.shared.dispatcher import as_request_id, coerce_request_id
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.responses import Response
 
+from meup_agent.causes import MAX_REASON_CHARS
 from meup_agent.client.call_scope import CallScope
 from meup_agent.errors import printable
 from meup_agent.mcp.announcements import SESSION_KEY, id_of
 from meup_agent.mcp.tool_task import TaskSession
 from meup_agent.protocol import payloads
-from meup_agent.reasons import MAX_REASON_CHARS
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -17,10 +17,10 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import RootModel, TypeAdapter, ValidationError
 
 from meup_agent.errors import MeupError, RequestError, printable
+from meup_agent.mcp.sdk_transports import connect
 from meup_agent.mcp.server_asks import ELICITATION, ROOTS, SAMPLING
-from meup_agent.mcp.servers import HttpServer
+from meup_agent.mcp.server_config import HttpServer
 from meup_agent.mcp.stderr_tail import Pace, StderrTail
-from meup_agent.mcp.transports import connect
 from meup_agent.mcp.watched_streams import Traffic
 from meup_agent.protocol import payloads
 from meup_agent.session.reconnector import Backoff
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from mcp.client import ClientRequestContext, IncomingMessage
     from mcp.shared.dispatcher import ProgressFnT
 
+    from meup_agent.mcp.server_config import Server
     from meup_agent.mcp.server_process import ServerStarter
-    from meup_agent.mcp.servers import Server
     from meup_agent.protocol.payloads import JsonObject
 
 log = logging.getLogger("meup_agent.mcp")

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from meup_agent.causes import Reason
 from meup_agent.errors import printable
-from meup_agent.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,7 +23,7 @@ from meup_agent.errors import CannotConnect
 from meup_agent.mcp import stdio_guard
 
 if TYPE_CHECKING:
-    from meup_agent.mcp.servers import StdioServer
+    from meup_agent.mcp.server_config import StdioServer
 
 MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
 """Bytes of a server's message that are read: twice what fits a message of the space."""

@@ -8,6 +8,7 @@ from typing import Any, Final, NoReturn, cast
 
 import msgspec
 
+from meup_agent.causes import Cause
 from meup_agent.errors import (
     AlreadyInProgress,
     MeupError,
@@ -24,7 +25,6 @@ from meup_agent.errors import (
 )
 from meup_agent.protocol.callers import MissingCaller
 from meup_agent.protocol.payloads import WRAPPED, Change, JsonObject, as_object, objects_in
-from meup_agent.reasons import Cause
 
 EXPLANATION_TIMEOUT: Final = 5.0
 """Wait for an explanation: it follows its reject at once, where there is one."""

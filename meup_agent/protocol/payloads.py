@@ -15,9 +15,9 @@ from typing import Any, Final, cast
 import msgspec
 import rfc8785
 
+from meup_agent.causes import Cause
 from meup_agent.protocol import kinds
 from meup_agent.protocol.timestamps import moment_of, read_moment, rfc3339
-from meup_agent.reasons import Cause
 
 META: Final = "_meta"
 PREFIX: Final = "dev.meup/"

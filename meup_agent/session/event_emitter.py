@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import anyio
 
+from meup_agent.causes import Reason
 from meup_agent.errors import SessionEnded, UsageError, printable
 from meup_agent.events import (
     Connected,
@@ -37,7 +38,6 @@ from meup_agent.protocol.outcomes import (
     Unwanted,
     Withdrawal,
 )
-from meup_agent.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence

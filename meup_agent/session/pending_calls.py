@@ -18,10 +18,10 @@ from meup_agent.transport.loops import Condition
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
 
+    from meup_agent.causes import Cause
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import Effect, ExchangeTable, Fulfills, Key, Progressed
     from meup_agent.protocol.outcomes import Ending
-    from meup_agent.reasons import Cause
     from meup_agent.session.event_emitter import EventEmitter
     from meup_agent.session.outbox import Outbox
 

@@ -15,6 +15,7 @@ import msgspec
 from anyio import AsyncContextManagerMixin
 from anyio.lowlevel import checkpoint
 
+from meup_agent.causes import Cause, Reason
 from meup_agent.errors import (
     CannotConnect,
     InvalidEnvelope,
@@ -45,12 +46,11 @@ from meup_agent.protocol.limits import check_frame
 from meup_agent.protocol.payloads import Call
 from meup_agent.protocol.streams import read_frame
 from meup_agent.protocol.timestamps import moment_of
-from meup_agent.reasons import Cause, Reason
 from meup_agent.session.connection import SessionConnection
 from meup_agent.session.deadlines import Timer
+from meup_agent.session.envelope_listeners import EnvelopeListeners, Receipts
 from meup_agent.session.event_emitter import DropCounters, EventEmitter
 from meup_agent.session.join import Welcomed, check_welcome, join_frame
-from meup_agent.session.listeners import EnvelopeListeners, Receipts
 from meup_agent.session.outbox import Outbox
 from meup_agent.session.pending_calls import PendingCalls, log_cancel
 from meup_agent.session.reconnector import Reconnector

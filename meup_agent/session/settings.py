@@ -13,10 +13,10 @@ from meup_agent.session.deadlines import checked_timeout
 from meup_agent.session.reconnector import Backoff
 
 if TYPE_CHECKING:
+    from meup_agent.causes import Cause
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import Key, Role, Work
     from meup_agent.protocol.payloads import Call
-    from meup_agent.reasons import Cause
 
 
 TTL: Final = 300.0

@@ -20,7 +20,7 @@ from meup_agent.gateway.edge.handshake import (
     read_resume,
     repeats_join,
 )
-from meup_agent.gateway.member import describe_overflow
+from meup_agent.gateway.frame_queue import describe_overflow
 from meup_agent.gateway.presets import Participants, first_token, one_space_config
 from meup_agent.gateway.runtime import RESTARTING, GatewayRuntime
 from meup_agent.protocol.dialects import STREAMING

@@ -16,7 +16,7 @@ from meup_agent.errors import ConfigurationError, ProposalExpired, UsageError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.session.listeners import EnvelopeStream
+from meup_agent.session.envelope_listeners import EnvelopeStream
 from meup_agent.testing import MemorySpace
 from tests.interaction.people import Meeting, Notes, gathered, has_state, join, raw, until
 

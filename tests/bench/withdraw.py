@@ -17,7 +17,7 @@ import anyio
 
 from meup_agent import Agent, Context, Proposal
 from meup_agent.protocol import kinds
-from meup_agent.session.listeners import EnvelopeStream
+from meup_agent.session.envelope_listeners import EnvelopeStream
 from tests.bench.figures import Figure, Program, main
 from tests.bench.processes import Address, answer, gateway, on_uvloop, process
 

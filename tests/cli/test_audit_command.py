@@ -14,8 +14,8 @@ from rich.cells import cell_len
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.audit import listing
+from meup_agent.cli.audit.journal_readers import moment
 from meup_agent.cli.audit.phrases import IGNORED, lasted
-from meup_agent.cli.audit.sources import moment
 from meup_agent.cli.program import run
 from meup_agent.cli.render.output import Output
 from meup_agent.errors import ConfigurationError

@@ -13,8 +13,8 @@ import pytest
 from meup_agent import Agent, Context
 from meup_agent.cli import exit_codes
 from meup_agent.cli.commands.gateway import describe_checked
-from meup_agent.cli.connector import ReportingConnector
 from meup_agent.cli.program import run
+from meup_agent.cli.reporting_connector import ReportingConnector
 from meup_agent.gateway.config import HttpConfig, JournalConfig
 from meup_agent.gateway.embedded import ThreadedGateway
 from meup_agent.gateway.journal.engines import ENGINES

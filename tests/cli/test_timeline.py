@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from meup_agent.causes import Cause, CauseStep
 from meup_agent.cli.render.layout import NARROW, Glyphs
 from meup_agent.cli.render.timeline import Timeline
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.reasons import Cause, CauseStep
 
 ids = count()
 

@@ -17,7 +17,7 @@ PACKAGE = Path(meup_agent.__file__).parent
 UNITS = {"": 1, "s": 1, "days": 86_400, "KiB": 2**10, "MiB": 2**20}
 
 NO_LIMITS = {
-    "rendering.KEY_CHARS",  # the form of an address
+    "template_environment.KEY_CHARS",  # the form of an address
     # Codes and numbers that standards give.
     *(
         "admission.TOO_MANY",
@@ -64,13 +64,13 @@ NO_LIMITS = {
         "schema.MAX_KEPT",
     ),
     *("fanout.PAGE", "journal.ENTRY_BYTES", "indexes.SWEEP_INTERVAL"),
-    "capabilities.MAX_KINDS_REMEMBERED",
+    "compiled_capabilities.MAX_KINDS_REMEMBERED",
     # The form of the journal's file, and how much of it is looked at in a turn.
     *("database.APPLICATION", "database.VERSION", "retention.ROW_BYTES"),
     *("database.PAGE_SIZE_AT", "database.LOCKED_BYTE", "wal.MAGIC", "wal.USUAL_PAGE_SIZE"),
     *("sqlite.MAX_SEQ", "sqlite.A_TURN", "sqlite.RECOVER_PAGE"),
     # Where a short cut ends; what is beyond takes the long way.
-    *("capabilities.MAX_JOINED_KEYS", "capabilities.MAX_JOINED_LEVELS"),
+    *("compiled_capabilities.MAX_JOINED_KEYS", "compiled_capabilities.MAX_JOINED_LEVELS"),
     # How deep an error is looked into, how much of a reason is logged; the size of a double.
     *(
         "handshake.MAX_CAUSES",

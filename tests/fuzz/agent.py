@@ -13,11 +13,11 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from meup_agent.causes import Cause, Reason
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import ProposalKey, Role, Send, Start, Wake
-from meup_agent.reasons import Cause, Reason
 from tests.fuzz.frames import EXAMPLES
 from tests.fuzz.logs import checked_log
 from tests.protocol.exchange.peer import Peer, of

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from meup_agent.causes import Cause, Reason
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, ParticipantGone
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import decode, encode
@@ -35,7 +36,6 @@ from meup_agent.protocol.exchange import (
 from meup_agent.protocol.exchange.resolution import resolve
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Ending, Unknown
-from meup_agent.reasons import Cause, Reason
 
 if TYPE_CHECKING:
     from tests.properties.world import World

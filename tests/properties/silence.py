@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any, Final
 
+from meup_agent.causes import Cause, Reason
 from meup_agent.errors import MeupError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.audit import Audit
@@ -34,7 +35,6 @@ from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.journal import MemoryJournal
 from meup_agent.protocol.space.server import SpaceServer
-from meup_agent.reasons import Cause, Reason
 from tests.properties.hosted import Seat
 
 DIALECT: Final = "meup/v0.1"

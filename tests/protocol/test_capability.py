@@ -13,7 +13,10 @@ from meup_agent.protocol.capability import (
     compile_kind,
     compile_pattern,
 )
-from meup_agent.protocol.capability.capabilities import MAX_CAPABILITIES, MAX_KINDS_REMEMBERED
+from meup_agent.protocol.capability.compiled_capabilities import (
+    MAX_CAPABILITIES,
+    MAX_KINDS_REMEMBERED,
+)
 from meup_agent.protocol.capability.glob import MAX_BRACES
 from meup_agent.protocol.capability.patterns import MAX_NESTING, MAX_PARTS
 from meup_agent.protocol.capability.strings import MAX_PATTERN_CHARS

@@ -14,7 +14,11 @@ from meup_agent.protocol.capability import (
     compile_kind,
     compile_pattern,
 )
-from meup_agent.protocol.capability.capabilities import MAX_CAPABILITIES, MAX_NOT_UNDERSTOOD, joined
+from meup_agent.protocol.capability.compiled_capabilities import (
+    MAX_CAPABILITIES,
+    MAX_NOT_UNDERSTOOD,
+    joined,
+)
 from meup_agent.protocol.capability.paths import MAX_PATH_STEPS
 from meup_agent.protocol.capability.strings import MAX_STEPS
 from meup_agent.protocol.capability.work import MAX_WORK, WORK_PER_BYTE, Exhausted, WorkBudget

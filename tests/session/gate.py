@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 
+from meup_agent.causes import Cause
 from meup_agent.errors import HandshakeRefused, TransportError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import decode, encode
@@ -16,7 +17,6 @@ from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange import Key, Role, Work
 from meup_agent.protocol.guarantees import OURS, said_by
 from meup_agent.protocol.payloads import JsonObject
-from meup_agent.reasons import Cause
 from meup_agent.session import Backoff, Session, Settings
 from meup_agent.transport.base import Connector
 from meup_agent.transport.memory import MemoryTransport, memory_connector

@@ -6,7 +6,7 @@ import pytest
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange import Priority
-from meup_agent.session.listeners import EnvelopeStream
+from meup_agent.session.envelope_listeners import EnvelopeStream
 from meup_agent.session.outbox import (
     MAX_BYTES,
     MAX_ENVELOPES,

@@ -15,7 +15,7 @@ from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange import Role
 from meup_agent.protocol.guarantees import Guarantees, said_by
 from meup_agent.session import Session
-from meup_agent.session.listeners import RECEIPT_SECONDS
+from meup_agent.session.envelope_listeners import RECEIPT_SECONDS
 from tests.patience import PATIENCE
 from tests.session.gate import End, Gate, Recorder, present
 from tests.session.test_refused_early import proposed

@@ -20,7 +20,7 @@ from meup_agent.protocol.exchange import Limits, Priority
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from meup_agent.protocol.outcomes import Expiry, raise_for
 from meup_agent.session import Session, Settings
-from meup_agent.session.listeners import WATCHED
+from meup_agent.session.envelope_listeners import WATCHED
 from meup_agent.session.outbox import MAX_ENVELOPES
 from meup_agent.transport.memory import memory_connector
 from tests.patience import PATIENCE

@@ -29,6 +29,7 @@ from meup_agent.cli.audit.phrases import (
     why,
 )
 from meup_agent.cli.render.escape import compact, visible
+from meup_agent.cli.render.exchange_observer import MAX_FOLLOWED
 from meup_agent.cli.render.formatting import (
     MAX_NAME,
     format_answer,
@@ -36,7 +37,6 @@ from meup_agent.cli.render.formatting import (
     format_proposed,
 )
 from meup_agent.cli.render.layout import NARROW, STATE_STYLES, Glyphs, RowBuilder
-from meup_agent.cli.render.observer import MAX_FOLLOWED
 from meup_agent.protocol.audit import ProposalAudit, SpaceOperation, Step, StepKind
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import objects_in

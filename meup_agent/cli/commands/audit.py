@@ -22,10 +22,10 @@ from meup_agent.cli.address import (
     TokenFile,
     find_http_url,
 )
+from meup_agent.cli.audit.journal_readers import Pages, moment, read_file, read_over_http
 from meup_agent.cli.audit.listing import ProposalListing
 from meup_agent.cli.audit.phrases import names, time_of
 from meup_agent.cli.audit.proposal_timeline import ProposalTimeline
-from meup_agent.cli.audit.sources import Pages, moment, read_file, read_over_http
 from meup_agent.cli.failures import Failure, Misuse
 from meup_agent.cli.options import NoColour
 from meup_agent.cli.render.console import Stderr, log_nothing

@@ -17,7 +17,7 @@ from meup_agent.cli.options import LogLevel
 from meup_agent.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from meup_agent.mcp.servers import Server
+    from meup_agent.mcp.server_config import Server
 
 TOKEN_VARIABLE: Final = "MEUP_TOKEN_"
 """Beginning of the variable that holds the token of a server's participant."""
@@ -135,7 +135,7 @@ def _target(
     at: SpaceOptions,
 ) -> Target:
     """The one server of the command line."""
-    from meup_agent.mcp.servers import StdioServer, check_name, http_server
+    from meup_agent.mcp.server_config import StdioServer, check_name, http_server
 
     if http is not None:
         if variables:
@@ -172,7 +172,7 @@ def _variable(name: str) -> str:
 
 def _targets(path: Path, at: SpaceOptions) -> list[Target]:
     """The servers of a file, each with the token of its participant."""
-    from meup_agent.mcp.servers import read_servers
+    from meup_agent.mcp.server_config import read_servers
 
     if at.token or at.token_file or at.participant:
         raise ConfigurationError(

@@ -15,6 +15,7 @@ import anyio
 import typer
 
 from meup_agent.approval import Inbox, InboxItem, Verb
+from meup_agent.causes import REASONS_TO_REJECT, Reason
 from meup_agent.cli.address import Address, BesideOptions, HttpAddress, find_http_url
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.commands import Command, Group
@@ -30,7 +31,6 @@ from meup_agent.client.proposal_feed import MAX_READINGS, NamedSince, ProposalFe
 from meup_agent.errors import MeupError, NotOffered
 from meup_agent.protocol.exchange import Mode
 from meup_agent.protocol.outcomes import value_of
-from meup_agent.reasons import REASONS_TO_REJECT, Reason
 
 if TYPE_CHECKING:
     from meup_agent.client.space import Space
@@ -134,7 +134,7 @@ def _live_session(where: Address | HttpAddress, result: ResultOptions) -> Comman
 async def _show_live(
     session: CommandSession, *, where: BesideOptions, notify: str | None, light: bool
 ) -> None:
-    from meup_agent.cli.inbox.edit import run_editor
+    from meup_agent.cli.inbox.editor import run_editor
     from meup_agent.cli.inbox.notifier import Notifier
     from meup_agent.cli.inbox.screen import InboxApp
 

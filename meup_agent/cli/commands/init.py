@@ -121,7 +121,7 @@ def _command(given: str) -> list[str]:
 def _servers(path: Path, folder: Path) -> dict[str, str]:
     """The servers of a configuration, each with the configuration's path as seen from a folder."""
     from meup_agent.cli.servers_space import server_participants
-    from meup_agent.mcp.servers import read_servers
+    from meup_agent.mcp.server_config import read_servers
 
     servers = server_participants(read_servers(path, os.environ, _warn), _warn)
     return dict.fromkeys(servers, os.path.relpath(path.resolve(), folder))

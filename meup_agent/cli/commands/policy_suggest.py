@@ -14,7 +14,7 @@ import anyio
 import typer
 
 from meup_agent.cli.address import Http, HttpOptions, Space, Token, TokenFile, find_http_url
-from meup_agent.cli.audit.sources import Pages, moment, read_file, read_over_http
+from meup_agent.cli.audit.journal_readers import Pages, moment, read_file, read_over_http
 from meup_agent.cli.failures import require_extra
 from meup_agent.cli.options import Json
 from meup_agent.cli.render.console import Stderr, log_nothing

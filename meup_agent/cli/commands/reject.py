@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import anyio
 import typer
 
+from meup_agent.causes import REASONS_TO_REJECT, Reason
 from meup_agent.cli.address import As, Http, HttpOptions, beside, http_url
 from meup_agent.cli.arguments import did_you_mean
 from meup_agent.cli.command_session import CommandSession, JoinOptions, send_confirmed, unconfirmed
@@ -19,7 +20,6 @@ from meup_agent.cli.render.escape import visible
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
 from meup_agent.protocol import kinds
 from meup_agent.protocol.payloads import as_object
-from meup_agent.reasons import REASONS_TO_REJECT, Reason
 
 if TYPE_CHECKING:
     from meup_agent.client.proposal import ProposalRecord

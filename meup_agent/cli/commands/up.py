@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from meup_agent.gateway.config import Config, ParticipantConfig
     from meup_agent.gateway.config_file import MakeTokens
     from meup_agent.gateway.server import RunningGateway
+    from meup_agent.mcp.server_config import Server
     from meup_agent.mcp.server_process import ServerStarter
-    from meup_agent.mcp.servers import Server
 
 DEFAULT_FILE: Final = Path("space.yaml")
 
@@ -249,7 +249,7 @@ def _read_servers(path: Path, listen: ListenOptions) -> Plan:
     from meup_agent.cli.up_state import token_path
     from meup_agent.gateway.config import Config, HttpConfig, SpaceConfig
     from meup_agent.gateway.config_file import environment_over
-    from meup_agent.mcp.servers import read_servers
+    from meup_agent.mcp.server_config import read_servers
 
     servers = read_servers(path, os.environ, _warn)
     joining = servers_space.server_participants(servers, _warn)
@@ -305,7 +305,7 @@ def _server(name: str, entry: ParticipantConfig, folder: Path) -> Server | None:
     if entry.command is not None:
         raise ConfigurationError("has a command and an mcp_server; remove one of them")
     from meup_agent.cli.servers_space import check_command
-    from meup_agent.mcp.servers import StdioServer, read_servers
+    from meup_agent.mcp.server_config import StdioServer, read_servers
 
     if given.file is not None:
         servers = read_servers(folder / given.file, os.environ, _warn)
@@ -328,7 +328,7 @@ def _words(command: str | tuple[str, ...], args: tuple[str, ...]) -> tuple[str, 
 
 def _fill_env(env: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
     """Variables of a file, with those filled in that their values name."""
-    from meup_agent.mcp.servers import fill_variables
+    from meup_agent.mcp.server_config import fill_variables
 
     variables = {**os.environ, **known}
     return {key: fill_variables(value, f"env.{key}", variables) for key, value in env.items()}

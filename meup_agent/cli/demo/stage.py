@@ -11,7 +11,6 @@ import anyio
 from rich.console import RenderableType
 
 from meup_agent import Agent, Backoff, Chat, Envelope, Rejection, Settings, Space, Withdrawal
-from meup_agent.cli.connector import ReportingConnector, format_close
 from meup_agent.cli.demo.agents import (
     EventLog,
     Stop,
@@ -23,6 +22,7 @@ from meup_agent.cli.demo.agents import (
 )
 from meup_agent.cli.demo.workspace import Workspace
 from meup_agent.cli.render.output import Output
+from meup_agent.cli.reporting_connector import ReportingConnector, format_close
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.protocol import kinds, payloads
 from meup_agent.transport.base import CloseInfo

@@ -12,7 +12,6 @@ import anyio
 
 from meup_agent.agent.agent import Agent
 from meup_agent.cli.address import Address, SpaceOptions
-from meup_agent.cli.connector import format_close
 from meup_agent.cli.doctor.findings import (
     FIRST_CLOSE_CODE,
     NAMES,
@@ -37,6 +36,7 @@ from meup_agent.cli.doctor.probe import (
 )
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import name_some
+from meup_agent.cli.reporting_connector import format_close
 from meup_agent.client.space import Space
 from meup_agent.errors import (
     ConfigurationError,

@@ -11,8 +11,8 @@ from meup_agent.errors import MeupError
 if TYPE_CHECKING:
     from meup_agent.approval.inbox import Inbox
     from meup_agent.approval.inbox_item import InboxItem
+    from meup_agent.causes import Reason
     from meup_agent.cli.inbox.rows import Part
-    from meup_agent.reasons import Reason
 
 
 class Tell(Protocol):

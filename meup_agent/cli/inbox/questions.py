@@ -5,10 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from meup_agent.causes import Reason
 from meup_agent.cli.inbox.card import title
 from meup_agent.cli.inbox.rows import Part, theirs
 from meup_agent.cli.render.escape import visible
-from meup_agent.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

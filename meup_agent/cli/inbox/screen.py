@@ -17,7 +17,7 @@ from meup_agent.approval.inbox_item import (
     Verb,
 )
 from meup_agent.cli.inbox.card import change_rows, title, why_no_approval
-from meup_agent.cli.inbox.edit import EditRefused, edited_arguments
+from meup_agent.cli.inbox.editor import EditRefused, edited_arguments
 from meup_agent.cli.inbox.frame import InboxFrame
 from meup_agent.cli.inbox.questions import (
     MAX_MARKED,

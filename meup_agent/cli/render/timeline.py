@@ -24,6 +24,13 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from meup_agent.cli.render.escape import visible
+from meup_agent.cli.render.exchange_observer import (
+    AGAIN,
+    REJECTED,
+    ExchangeObserver,
+    Observation,
+    recent,
+)
 from meup_agent.cli.render.formatting import (
     EXPIRY,
     MAX_NAME,
@@ -32,7 +39,6 @@ from meup_agent.cli.render.formatting import (
     format_envelope,
 )
 from meup_agent.cli.render.layout import NARROW, NARROWEST, STATE_STYLES, Glyphs, RowBuilder, folded
-from meup_agent.cli.render.observer import AGAIN, REJECTED, ExchangeObserver, Observation, recent
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.proposal_store import ProposalKey

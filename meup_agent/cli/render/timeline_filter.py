@@ -11,8 +11,8 @@ from difflib import get_close_matches
 from typing import Final
 
 from meup_agent.cli.render.escape import visible
+from meup_agent.cli.render.exchange_observer import Observation
 from meup_agent.cli.render.formatting import MAX_NAME, NOUNS
-from meup_agent.cli.render.observer import Observation
 from meup_agent.cli.render.timeline import TimelineEntry
 from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import compile_kind

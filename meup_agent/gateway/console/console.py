@@ -29,12 +29,12 @@ from meup_agent.gateway.admission import (
     NotAdmitted,
 )
 from meup_agent.gateway.auth import digest_of_token
-from meup_agent.gateway.console.connector import check_entry
 from meup_agent.gateway.console.context import (
     PageContext,
     cookie_name,
     redirect,
 )
+from meup_agent.gateway.console.event_stream import SpaceFeeds
 from meup_agent.gateway.console.guard import (
     FORM_PIECE_BYTES,
     MAX_FORM_BYTES,
@@ -47,11 +47,15 @@ from meup_agent.gateway.console.guard import (
     decode_form,
     read_form,
 )
+from meup_agent.gateway.console.local_transport import check_entry
 from meup_agent.gateway.console.pages import PAGES, PageRoute
 from meup_agent.gateway.console.presence import PersonPresences
-from meup_agent.gateway.console.rendering import STATIC, compile_templates, make_environment
 from meup_agent.gateway.console.sign_in import BrowserSessions, FormSeals, SignInLinks
-from meup_agent.gateway.console.stream import SpaceFeeds
+from meup_agent.gateway.console.template_environment import (
+    STATIC,
+    compile_templates,
+    make_environment,
+)
 from meup_agent.gateway.edge.http.context import Problem
 from meup_agent.gateway.logs import log
 from meup_agent.gateway.logs import quote as quote_for_log

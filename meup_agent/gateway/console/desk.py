@@ -14,8 +14,8 @@ from meup_agent.approval import Inbox
 from meup_agent.approval.inbox_backlog import pause_for_screen
 from meup_agent.approval.past_proposals import past_of_audit
 from meup_agent.client.proposal_feed import MAX_READINGS, NamedSince, ProposalFeed
-from meup_agent.gateway.console.connector import local_connector
 from meup_agent.gateway.console.frame_filter import filter_of
+from meup_agent.gateway.console.local_transport import local_connector
 from meup_agent.gateway.console.open_proposals import OpenProposals
 from meup_agent.gateway.edge.http.context import Problem
 from meup_agent.gateway.edge.http.space_views import left_after, proposals_of

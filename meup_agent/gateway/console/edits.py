@@ -11,8 +11,8 @@ from anyio import to_thread
 
 from meup_agent.client.schema_check import SchemaViolation, checker_for
 from meup_agent.errors import printable
-from meup_agent.gateway.console.rendering import editable
 from meup_agent.gateway.console.schema_form import SchemaField, fields_of, read_fields
+from meup_agent.gateway.console.template_environment import editable
 from meup_agent.protocol.payloads import Call, Change
 from meup_agent.protocol.payloads import changes as changes_between
 

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from meup_agent.approval.vote_tools import VOTE
 from meup_agent.errors import InvalidEnvelope
-from meup_agent.gateway.member import GatewayMember
+from meup_agent.gateway.frame_queue import GatewayMember
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.exchange.roster import read_participant
@@ -25,7 +25,7 @@ from meup_agent.protocol.space.fanout import FrameFormat
 
 if TYPE_CHECKING:
     from meup_agent.gateway.auth import Identity
-    from meup_agent.gateway.member import FrameWriter
+    from meup_agent.gateway.frame_queue import FrameWriter
     from meup_agent.gateway.runtime import GatewayRuntime
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.space.server import SpaceServer

@@ -9,13 +9,13 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from meup_agent.causes import read_reason
 from meup_agent.gateway.edge.http.context import read_journal
 from meup_agent.gateway.edge.http.space_views import FOLD_PAGE
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.protocol.resume import ReplayMark
-from meup_agent.reasons import read_reason
 
 if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope

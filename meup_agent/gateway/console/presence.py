@@ -19,12 +19,12 @@ from meup_agent.approval import Inbox
 from meup_agent.approval.seat import SEATED, keep_seat
 from meup_agent.errors import MeupError
 from meup_agent.gateway.admission import UNAVAILABLE
-from meup_agent.gateway.console.connector import seat_connector
 from meup_agent.gateway.console.desk import JOIN_SECONDS, NO_TOKEN, Desk, DeskOpener
+from meup_agent.gateway.console.event_stream import EventQueue, pack
 from meup_agent.gateway.console.feed import InboxFeed
 from meup_agent.gateway.console.guard import Denied
+from meup_agent.gateway.console.local_transport import seat_connector
 from meup_agent.gateway.console.shared_desk import SharedDesk, SharedDesks
-from meup_agent.gateway.console.stream import EventQueue, pack
 from meup_agent.gateway.logs import log, quote
 from meup_agent.transport.loops import Condition
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, cast
 
-from meup_agent.gateway.console.rendering import editable, hides_something
+from meup_agent.gateway.console.template_environment import editable, hides_something
 from meup_agent.protocol.payloads import as_object
 
 MAX_SCHEMA_FIELDS: Final = 40

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 
-from meup_agent.gateway.console.folding import fold_rows
-from meup_agent.gateway.console.rendering import key_of, make_environment
+from meup_agent.gateway.console.event_stream import FRESH, GATHER_SECONDS, EventQueues, pack
+from meup_agent.gateway.console.folded_rows import fold_rows
 from meup_agent.gateway.console.sentences import describe
-from meup_agent.gateway.console.stream import FRESH, GATHER_SECONDS, EventQueues, pack
+from meup_agent.gateway.console.template_environment import key_of, make_environment
 from meup_agent.gateway.console.threads import ThreadIndex
 from meup_agent.gateway.edge.http.context import Problem, read_journal
 from meup_agent.gateway.edge.http.space_views import proposals_of

@@ -24,8 +24,8 @@ from meup_agent.gateway.edge.handshake import (
     read_join_frame,
     repeats_join,
 )
+from meup_agent.gateway.frame_queue import GatewayMember
 from meup_agent.gateway.logs import log, quote
-from meup_agent.gateway.member import GatewayMember
 from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.transport.base import MAX_CLOSE_REASON_BYTES, TOO_BIG
 

@@ -19,7 +19,7 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal.database import Database, error_text
 from meup_agent.gateway.journal.retention import Retention
 from meup_agent.gateway.journal.rows import READ_BACK, entries_of, row_of
-from meup_agent.gateway.journal.threads import BatchWriter, PageReader, PageRequest, WriteJob
+from meup_agent.gateway.journal.worker_threads import BatchWriter, PageReader, PageRequest, WriteJob
 from meup_agent.protocol.space.journal import Entry, Fact, Recovered, ignore
 
 if TYPE_CHECKING:

@@ -10,11 +10,12 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from meup_agent.causes import read_reason
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.audit.folder import ProposalFolder
 from meup_agent.protocol.audit.fulfillments import FulfillmentRecorder
-from meup_agent.protocol.audit.index import ProposalIndex, decide
 from meup_agent.protocol.audit.operations import GrantHistory, SpaceOperation, read_operation
+from meup_agent.protocol.audit.proposal_folder import ProposalFolder
+from meup_agent.protocol.audit.proposal_index import ProposalIndex, decide
 from meup_agent.protocol.audit.records import Ignored, ProposalAudit, StepKind, seconds
 from meup_agent.protocol.audit.told_rule import read_told_rule
 from meup_agent.protocol.envelope import Envelope
@@ -22,7 +23,6 @@ from meup_agent.protocol.exchange.inbound_exchange import USED_AGAIN
 from meup_agent.protocol.exchange.proposal_store import ProposalKey, ProposalStore
 from meup_agent.protocol.guarantees import OURS
 from meup_agent.protocol.space.journal import Entry
-from meup_agent.reasons import read_reason
 
 MAX_OPERATIONS: Final = 10_000
 """Operations that are kept, where proposals are bounded."""

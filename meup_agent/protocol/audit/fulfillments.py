@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from meup_agent.protocol import payloads
-from meup_agent.protocol.audit.folder import ProposalFolder
-from meup_agent.protocol.audit.index import ProposalIndex, decide
+from meup_agent.protocol.audit.proposal_folder import ProposalFolder
+from meup_agent.protocol.audit.proposal_index import ProposalIndex, decide
 from meup_agent.protocol.audit.records import (
     MAX_RESULT_BYTES,
     FulfillmentAudit,

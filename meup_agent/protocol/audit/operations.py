@@ -13,7 +13,10 @@ import msgspec
 
 from meup_agent.errors import InvalidEnvelope, InvalidPattern
 from meup_agent.protocol.audit.records import MAX_TEXT
-from meup_agent.protocol.capability.capabilities import compile_announced, compile_capabilities
+from meup_agent.protocol.capability.compiled_capabilities import (
+    compile_announced,
+    compile_capabilities,
+)
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.management_payloads import READERS, Grant, Invite, Kick, Revocation
 from meup_agent.protocol.payloads import JsonObject, as_object, objects_in

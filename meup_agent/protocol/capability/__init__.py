@@ -7,7 +7,7 @@ and a check that takes more than its share of work allows nothing.
 
 from __future__ import annotations
 
-from meup_agent.protocol.capability.capabilities import (
+from meup_agent.protocol.capability.compiled_capabilities import (
     Capabilities,
     compile_announced,
     compile_capabilities,

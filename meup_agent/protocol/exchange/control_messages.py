@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple, cast
 
+from meup_agent.causes import Cause, CauseStep, Reason
 from meup_agent.errors import InvalidEnvelope, NotExpressible, Refused
 from meup_agent.protocol.control_payloads import (
     ANSWERS,
@@ -37,7 +38,6 @@ from meup_agent.protocol.exchange.inbound_exchange import InboundExchange
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.table_context import CONTROL, TableContext
 from meup_agent.protocol.payloads import JsonObject
-from meup_agent.reasons import Cause, CauseStep, Reason
 
 SHUTDOWN_SECONDS: Final = 5.0
 """Grace of what runs when an agent is shut down; then it is cancelled."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from meup_agent.causes import Cause, Reason
 from meup_agent.errors import UsageError
 from meup_agent.protocol.envelope import encode_json
 from meup_agent.protocol.exchange.effects import Priority
@@ -19,7 +20,6 @@ from meup_agent.protocol.lifecycle import OutboundEvent
 from meup_agent.protocol.outcomes import Ending, Expiry, Fulfillment, Gone, Rejection, Withdrawal
 from meup_agent.protocol.payloads import with_expiry
 from meup_agent.protocol.timestamps import moment_of
-from meup_agent.reasons import Cause, Reason
 
 if TYPE_CHECKING:
     from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange

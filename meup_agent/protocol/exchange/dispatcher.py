@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from meup_agent.causes import Cause, Reason, cause_of_cancel, read_reason
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.control_payloads import CONTROL_KINDS, read_acknowledgement
@@ -29,7 +30,6 @@ from meup_agent.protocol.management_payloads import (
     read_revocation,
 )
 from meup_agent.protocol.resume import ReplayMark, read_replayed
-from meup_agent.reasons import Cause, Reason, cause_of_cancel, read_reason
 
 ACKNOWLEDGING: Final = "mew/v0.4"
 """The dialect whose participants expect that a chat is acknowledged."""

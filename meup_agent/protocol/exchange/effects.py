@@ -8,6 +8,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from meup_agent.causes import Cause
 from meup_agent.protocol.control_payloads import Acknowledgement, Control
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.stream_buffer import StreamBuffer
@@ -21,7 +22,6 @@ from meup_agent.protocol.outcomes import (
     Withdrawal,
 )
 from meup_agent.protocol.payloads import Call
-from meup_agent.reasons import Cause
 
 
 class Key(NamedTuple):

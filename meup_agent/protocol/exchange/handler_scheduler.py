@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from meup_agent.causes import Cause, Reason
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.exchange.admission import Admission, ConcurrencyLimiter, Denial, Limits
@@ -34,7 +35,6 @@ from meup_agent.protocol.exchange.table_context import ABSENCE_SECONDS, TableCon
 from meup_agent.protocol.lifecycle import InboundAction, InboundEvent, InboundState, inbound_step
 from meup_agent.protocol.outcomes import Expiry, Withdrawal
 from meup_agent.protocol.payloads import Call
-from meup_agent.reasons import Cause, Reason
 
 _DROPPABLE: Final = frozenset(
     {

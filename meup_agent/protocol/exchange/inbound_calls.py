@@ -5,9 +5,9 @@ PROTOCOL 4.1 to 4.5 for proposals, withdraws and rejects, 4.4 and 4.7 for reques
 
 from __future__ import annotations
 
+from meup_agent.causes import Cause, Reason, cause_of_cancel, read_reason
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.addressing import as_broadcast
 from meup_agent.protocol.exchange.admission import early_fulfillment, is_early
 from meup_agent.protocol.exchange.effects import Conflict, Role
 from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, TablePart
@@ -19,13 +19,13 @@ from meup_agent.protocol.exchange.proposal_store import (
     ProposalKey,
     fingerprint_of,
 )
+from meup_agent.protocol.exchange.proposal_target import as_broadcast
 from meup_agent.protocol.exchange.resolution import NO_PROPOSAL, Resolution, executors_of, resolve
 from meup_agent.protocol.exchange.response_reader import ResponseReader
 from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.lifecycle import ProposalEvent
 from meup_agent.protocol.payloads import Call
 from meup_agent.protocol.resume import NOT_REPLAYED, ReplayMark
-from meup_agent.reasons import Cause, Reason, cause_of_cancel, read_reason
 
 
 class InboundRequests(TablePart):

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from meup_agent.causes import Cause, CauseStep, Reason
 from meup_agent.errors import NotExpressible
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope, encode_json, encode_leniently
@@ -22,7 +23,6 @@ from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.exchange.ttl_map import PerSenderTTLMap
 from meup_agent.protocol.lifecycle import InboundState
 from meup_agent.protocol.payloads import Call
-from meup_agent.reasons import Cause, CauseStep, Reason
 
 SETTLED_A_SENDER = 1000
 SETTLED_SENDERS = 256

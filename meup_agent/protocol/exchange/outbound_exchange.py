@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from meup_agent.causes import Cause, Reason
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Key, Priority
@@ -25,7 +26,6 @@ from meup_agent.protocol.outcomes import (
     Unknown,
     Withdrawal,
 )
-from meup_agent.reasons import Cause, Reason
 
 
 class Wait(StrEnum):

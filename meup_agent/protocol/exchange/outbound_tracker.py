@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from meup_agent.causes import Cause
 from meup_agent.protocol.exchange.absence import AbsenceWatch
 from meup_agent.protocol.exchange.dependencies import DependentProposals
 from meup_agent.protocol.exchange.effects import Key, Priority, Unsend, Wake
@@ -41,7 +42,6 @@ from meup_agent.protocol.outcomes import (
     Unsent,
     Withdrawal,
 )
-from meup_agent.reasons import Cause
 
 ENDED_COUNT = 1000
 ENDED_SECONDS = 300.0

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from meup_agent.causes import Reason
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.ttl_map import FairTTLMap, PerSenderTTLMap, size_of
 from meup_agent.protocol.lifecycle import (
@@ -24,7 +25,6 @@ from meup_agent.protocol.lifecycle import (
 )
 from meup_agent.protocol.outcomes import Rejection
 from meup_agent.protocol.payloads import Call, changes, read_call, read_proposal
-from meup_agent.reasons import Reason
 
 MAX_PROPOSALS = 4096
 """Proposals that are remembered: history for a person, and enough for everything in flight. The

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
+from meup_agent.causes import Cause, Reason
 from meup_agent.errors import NotExpressible
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope, encode_json
@@ -23,7 +24,6 @@ from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.lifecycle import OutboundEvent, OutboundState, ProposalEvent
 from meup_agent.protocol.outcomes import Ending, Fulfillment, LostRace, Rejection, Responded
 from meup_agent.protocol.payloads import read_response
-from meup_agent.reasons import Cause, Reason
 
 
 class ResponseReader(TablePart):

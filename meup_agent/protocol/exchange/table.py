@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
+from meup_agent.causes import Cause
 from meup_agent.errors import IllegalStep, ObservingOnly
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.control_payloads import Pause
@@ -38,7 +39,6 @@ from meup_agent.protocol.lifecycle import OutboundState, ProposalState
 from meup_agent.protocol.outcomes import Ending
 from meup_agent.protocol.resume import NOT_REPLAYED, ReplayMark
 from meup_agent.protocol.streams import CANCELLED
-from meup_agent.reasons import Cause
 
 UNSENT = "the answer could not be sent"
 """The beginning of the error that takes the place of an answer which cannot be sent."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from meup_agent.causes import Reason
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Drop, Effect, Gap, Key, Role
@@ -21,7 +22,6 @@ from meup_agent.protocol.exchange.ttl_map import Tombstones
 from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState, state_at
 from meup_agent.protocol.payloads import Call
 from meup_agent.protocol.timestamps import microseconds, read_moment
-from meup_agent.reasons import Reason
 
 if TYPE_CHECKING:
     from meup_agent.protocol.resume import Missed

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from meup_agent.causes import Reason
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState, renewal_problem
@@ -24,7 +25,6 @@ from meup_agent.protocol.space.decisions import (
     gateway_draft,
 )
 from meup_agent.protocol.space.indexes import MAX_DECIDED, MAX_ORIGINS, OpenIndex, OpenItem
-from meup_agent.reasons import Reason
 
 MAX_OPEN_REQUESTS: Final = 1_000
 """Requests of a participant that are remembered as open; the oldest is forgotten first."""

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from meup_agent.causes import Reason
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.dialects import PUBLISHED
@@ -24,7 +25,6 @@ from meup_agent.protocol.space.decisions import Consequence
 from meup_agent.protocol.space.indexes import OpenItem
 from meup_agent.protocol.space.inflight import InFlight
 from meup_agent.protocol.space.journal import Entry, Fact
-from meup_agent.reasons import Reason
 
 _TOLD: Final = frozenset({"new", "gap"})
 """The values of :data:`ARRIVED` for those to whom the open proposals are told."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from meup_agent.causes import read_reason
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.capability import Capabilities
@@ -57,7 +58,6 @@ from meup_agent.protocol.space.streams import STREAM_KINDS, StreamStore
 from meup_agent.protocol.space.welcomes import WelcomeWriter
 from meup_agent.protocol.streams import StreamInfo
 from meup_agent.protocol.timestamps import rfc3339
-from meup_agent.reasons import read_reason
 
 DROPPED_KINDS: Final = frozenset({"system/heartbeat", "system/register"})
 """Kinds that TypeScript clients send to a gateway and that have no reader (PROTOCOL 2)."""

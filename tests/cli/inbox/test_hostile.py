@@ -9,7 +9,7 @@ import pytest
 
 from meup_agent import Rejection
 from meup_agent.approval import Inbox
-from meup_agent.cli.inbox.edit import EditRefused
+from meup_agent.cli.inbox.editor import EditRefused
 from meup_agent.cli.inbox.questions import ScreenQuestion
 from meup_agent.protocol import kinds, payloads
 from tests.cli.inbox.people import desk

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from meup_agent.cli.inbox.edit import as_text
+from meup_agent.cli.inbox.editor import as_text
 from meup_agent.cli.inbox.rows import GUTTER, CardRow, Part, ShownValue, wrapped
 
 JSON = st.recursive(

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from meup_agent import Fulfillment, Rejection
+from meup_agent.causes import REASONS_TO_REJECT
 from meup_agent.cli.inbox.questions import REASONS, ScreenQuestion
 from meup_agent.cli.inbox.screen import GUARD_SECONDS
-from meup_agent.reasons import REASONS_TO_REJECT
 from tests.cli.inbox.people import desk
 
 pytestmark = pytest.mark.anyio

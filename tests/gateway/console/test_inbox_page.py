@@ -5,7 +5,7 @@ import re
 import pytest
 
 from meup_agent.client.space import Space
-from meup_agent.gateway.console.rendering import compile_templates, make_environment
+from meup_agent.gateway.console.template_environment import compile_templates, make_environment
 from meup_agent.protocol.outcomes import Fulfillment, Rejection
 from tests.gateway.console.conftest import Browser, Site, fields_in
 
@@ -191,7 +191,7 @@ async def test_what_comes_alone_is_told_at_once(
 async def test_first_screen_compiles_nothing_once_its_templates_are(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meup_agent.gateway.console.rendering.COMPILE_SECONDS", 0.0)
+    monkeypatch.setattr("meup_agent.gateway.console.template_environment.COMPILE_SECONDS", 0.0)
     await site.tools()
     await site.propose(await site.join("proposer"))
     browser = await site.browser("you")

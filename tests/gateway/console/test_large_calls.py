@@ -17,7 +17,7 @@ from meup_agent.gateway.console.guard import (
     RequestPace,
     decode_form,
 )
-from meup_agent.gateway.console.rendering import (
+from meup_agent.gateway.console.template_environment import (
     MAX_LINES,
     MAX_PARTS,
     editable,

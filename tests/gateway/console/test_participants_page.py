@@ -12,9 +12,9 @@ from meup_agent import Agent
 from meup_agent.errors import MeupError
 from meup_agent.gateway.console.pages import participants
 from meup_agent.gateway.console.pages.health import Gauge, Samples
-from meup_agent.gateway.console.rendering import size
+from meup_agent.gateway.console.template_environment import size
 from meup_agent.gateway.console.words import describe_capability
-from meup_agent.gateway.member import GatewayMember
+from meup_agent.gateway.frame_queue import GatewayMember
 from meup_agent.gateway.presets import PARTICIPANTS, one_space_config
 from meup_agent.types import StatusRequest
 from tests.gateway.console.conftest import PARTICIPANTS as CAST

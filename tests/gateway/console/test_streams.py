@@ -9,7 +9,7 @@ import pytest
 from anyio.abc import TaskGroup
 
 from meup_agent.gateway.console import Console
-from meup_agent.gateway.console.stream import (
+from meup_agent.gateway.console.event_stream import (
     FRESH,
     MAX_QUEUED_BYTES,
     MAX_STREAMS,
@@ -137,7 +137,7 @@ async def test_one_person_holds_so_many_streams_and_no_more(
 ) -> None:
     most = 8
     assert most < MAX_STREAMS
-    monkeypatch.setattr("meup_agent.gateway.console.stream.MAX_STREAMS", most)
+    monkeypatch.setattr("meup_agent.gateway.console.event_stream.MAX_STREAMS", most)
     browser, other = await site.browser("you"), await site.browser("other")
     heard: list[bytes] = []
     closing = anyio.Event()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from meup_agent.gateway.console.folding import fold_rows
+from meup_agent.gateway.console.folded_rows import fold_rows
 from meup_agent.gateway.console.pages.timeline import RowFilter, read_filter
 from meup_agent.gateway.console.sentences import describe
 from meup_agent.gateway.console.threads import MAX_THREADS, ThreadIndex

@@ -15,7 +15,7 @@ from meup_agent.mcp.bridge import Bridge
 from meup_agent.mcp.connection import ConnectionSettings
 from meup_agent.mcp.pin import ToolLock
 from meup_agent.mcp.server_asks import OnAsk
-from meup_agent.mcp.servers import HttpServer, Server, StdioServer
+from meup_agent.mcp.server_config import HttpServer, Server, StdioServer
 from meup_agent.session.reconnector import Backoff
 from tests.forkserver import launched
 from tests.patience import PATIENCE

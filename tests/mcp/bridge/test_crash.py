@@ -12,7 +12,7 @@ from meup_agent.errors import RequestError, ToolError
 from meup_agent.mcp.bridge import Bridge
 from meup_agent.mcp.connection import ServerGone
 from meup_agent.mcp.pin import ToolLock
-from meup_agent.mcp.servers import HttpServer
+from meup_agent.mcp.server_config import HttpServer
 from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, log_lines, over, stdio
 from tests.patience import PATIENCE
 

@@ -10,8 +10,8 @@ from meup_agent.errors import RequestError
 from meup_agent.mcp.connection import Callbacks, ConnectionSettings, ServerConnection
 from meup_agent.mcp.offered_tools import OfferedTools
 from meup_agent.mcp.pin import ToolLock
+from meup_agent.mcp.server_config import StdioServer
 from meup_agent.mcp.server_news import ServerNews
-from meup_agent.mcp.servers import StdioServer
 
 pytestmark = pytest.mark.anyio
 

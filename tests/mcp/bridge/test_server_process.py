@@ -10,13 +10,13 @@ from mcp.client.stdio import DEFAULT_INHERITED_ENV_VARS
 
 from meup_agent.errors import CannotConnect
 from meup_agent.mcp.bridge import Bridge
+from meup_agent.mcp.server_config import StdioServer
 from meup_agent.mcp.server_process import (
     INHERITED,
     ServerProcess,
     ServerStarter,
     server_environment,
 )
-from meup_agent.mcp.servers import StdioServer
 from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, stdio
 from tests.patience import PATIENCE
 

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from meup_agent import Expiry, Fulfillment, Gone, Rejection, Withdrawal
+from meup_agent.causes import Cause, Reason
 from meup_agent.mcp import decisions
 from meup_agent.protocol.envelope import encode_json
-from meup_agent.reasons import Cause, Reason
 from meup_agent.types import Change
 from tests.programs import ROOT
 

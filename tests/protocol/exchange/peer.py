@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from meup_agent.causes import Cause, Reason
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.envelope import Envelope, draft
@@ -35,7 +36,6 @@ from meup_agent.protocol.exchange import (
 from meup_agent.protocol.exchange.proposal_store import ProposalStore
 from meup_agent.protocol.guarantees import Guarantees, said_by
 from meup_agent.protocol.outcomes import Ending
-from meup_agent.reasons import Cause, Reason
 
 T = TypeVar("T")
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from meup_agent.causes import CauseStep
 from meup_agent.protocol.exchange import Key, ProposalKey
 from meup_agent.protocol.outcomes import (
     Withdrawal,
 )
-from meup_agent.reasons import CauseStep
 from tests.protocol.exchange.peer import (
     Peer,
     cancelled,

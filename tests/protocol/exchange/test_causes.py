@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from meup_agent.causes import MAX_CHAIN, Cause, CauseStep
 from meup_agent.protocol import payloads
 from meup_agent.protocol.exchange import Key, ProposalKey
-from meup_agent.reasons import MAX_CHAIN, Cause, CauseStep
 from tests.protocol.exchange.peer import (
     Peer,
     cancelled,

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meup_agent.causes import Cause
 from meup_agent.errors import UsageError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import Key, Send
@@ -22,7 +23,6 @@ from meup_agent.protocol.outcomes import (
     Unsent,
     Withdrawal,
 )
-from meup_agent.reasons import Cause
 from tests.protocol.exchange.peer import Peer, of, said, woken
 
 OK = {"content": [{"type": "text", "text": "done"}]}

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meup_agent.causes import Cause
 from meup_agent.errors import InvalidEnvelope, ObservingOnly
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import decode
@@ -24,7 +25,6 @@ from meup_agent.protocol.exchange import (
     Start,
 )
 from meup_agent.protocol.guarantees import Guarantees, said_by
-from meup_agent.reasons import Cause
 from tests.protocol.exchange.peer import Peer, dropped, said, started
 from tests.protocol.exchange.test_hostile_envelopes import envelopes
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from meup_agent.causes import Cause
 from meup_agent.protocol.exchange import Conflict, Key, Role, Start
 from meup_agent.protocol.outcomes import (
     Expiry,
@@ -16,7 +17,6 @@ from meup_agent.protocol.outcomes import (
     Unsent,
     Withdrawal,
 )
-from meup_agent.reasons import Cause
 from tests.protocol.exchange.peer import (
     EXCHANGES,
     Peer,

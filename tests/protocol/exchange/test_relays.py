@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from meup_agent.causes import Cause, Reason
 from meup_agent.errors import AlreadyDecided
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope, draft
@@ -13,7 +14,6 @@ from meup_agent.protocol.exchange import Conflict, Fulfills, Key, ProposalKey, R
 from meup_agent.protocol.exchange.effects import Effect, Progressed
 from meup_agent.protocol.guarantees import OURS, Guarantees
 from meup_agent.protocol.outcomes import Expiry, Fulfillment
-from meup_agent.reasons import Cause, Reason
 from tests.protocol.exchange.peer import (
     CALL,
     EXCHANGES,

@@ -7,7 +7,7 @@ from typing import cast
 from starlette.responses import Response
 
 from meup_agent.gateway.console.context import PageContext
-from meup_agent.gateway.console.stream import StreamResponse
+from meup_agent.gateway.console.event_stream import StreamResponse
 
 
 async def get_events(context: PageContext) -> Response:

@@ -14,16 +14,16 @@ import anyio
 from starlette.responses import JSONResponse, Response
 
 from meup_agent.approval import Verb
+from meup_agent.causes import Reason
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError
 from meup_agent.gateway.admission import BAD_REQUEST
 from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, redirect
 from meup_agent.gateway.console.edits import Edit, can_be_edited, read_edit, schema_of
 from meup_agent.gateway.console.feed import QUEUE_ROWS, item_key
 from meup_agent.gateway.console.guard import Denied
-from meup_agent.gateway.console.rendering import editable, is_shown_whole
 from meup_agent.gateway.console.schema_form import fields_of
+from meup_agent.gateway.console.template_environment import editable, is_shown_whole
 from meup_agent.protocol.payloads import digest, without_meta
-from meup_agent.reasons import Reason
 
 if TYPE_CHECKING:
     from meup_agent.approval import Inbox, InboxItem

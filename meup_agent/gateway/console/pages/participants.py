@@ -12,7 +12,7 @@ from meup_agent.errors import InvalidPattern, MeupError, OutcomeUnknown
 from meup_agent.gateway.admission import BAD_REQUEST
 from meup_agent.gateway.console.context import PageContext, redirect
 from meup_agent.gateway.console.guard import Denied
-from meup_agent.gateway.console.rendering import key_of
+from meup_agent.gateway.console.template_environment import key_of
 from meup_agent.gateway.console.words import describe_capability
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.control_payloads import PAUSE, REQUEST_STATUS, RESUME

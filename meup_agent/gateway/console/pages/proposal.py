@@ -10,7 +10,7 @@ from starlette.responses import Response
 from meup_agent.gateway.admission import NOT_FOUND
 from meup_agent.gateway.console.context import PageContext
 from meup_agent.gateway.console.guard import Denied
-from meup_agent.gateway.console.rendering import key_of
+from meup_agent.gateway.console.template_environment import key_of
 from meup_agent.gateway.console.words import IGNORED, STATES, STEPS
 from meup_agent.gateway.edge.http.space_views import proposals_of
 from meup_agent.protocol.audit import proposal_as_json

@@ -9,9 +9,9 @@ from starlette.responses import Response
 
 from meup_agent.gateway.admission import FORBIDDEN, UNAUTHORIZED, NotAdmitted
 from meup_agent.gateway.auth import Identity, digest_of_token
-from meup_agent.gateway.console.connector import check_entry
 from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, cookie_name, redirect
 from meup_agent.gateway.console.guard import Denied, check_csrf
+from meup_agent.gateway.console.local_transport import check_entry
 
 if TYPE_CHECKING:
     from starlette.responses import HTMLResponse

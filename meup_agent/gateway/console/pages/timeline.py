@@ -11,9 +11,9 @@ from starlette.responses import Response
 
 from meup_agent.gateway.admission import NOT_FOUND
 from meup_agent.gateway.console.context import PageContext
-from meup_agent.gateway.console.folding import fold_rows
+from meup_agent.gateway.console.folded_rows import fold_rows
 from meup_agent.gateway.console.guard import Denied
-from meup_agent.gateway.console.rendering import KEY_CHARS, json_lines, key_of, lines
+from meup_agent.gateway.console.template_environment import KEY_CHARS, json_lines, key_of, lines
 from meup_agent.gateway.console.threads import ThreadIndex, learn_before
 from meup_agent.gateway.console.timeline import OTHERS, PAGE_ROWS, SpaceFeed, TimelineRow
 from meup_agent.gateway.edge.http.context import read_journal

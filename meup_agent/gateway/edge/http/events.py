@@ -23,7 +23,7 @@ from meup_agent.gateway.edge.http.context import (
     read_journal,
 )
 from meup_agent.gateway.edge.http.messages import is_seq, requested_dialect
-from meup_agent.gateway.member import FrameQueue, GatewayMember
+from meup_agent.gateway.frame_queue import FrameQueue, GatewayMember
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.server import SpaceServer

@@ -20,7 +20,7 @@ from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.console.frame_filter import PersonMember, filter_of
 from meup_agent.gateway.edge.handshake import read_dialect, read_resume, repeats_join
 from meup_agent.gateway.edge.http.context import Problem, await_callback
-from meup_agent.gateway.member import GatewayMember
+from meup_agent.gateway.frame_queue import GatewayMember
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import decode

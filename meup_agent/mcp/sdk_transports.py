@@ -16,6 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
+from meup_agent.mcp.server_config import HttpServer, Server, StdioServer
 from meup_agent.mcp.server_process import (
     MAX_MESSAGE_BYTES,
     ServerProcess,
@@ -23,7 +24,6 @@ from meup_agent.mcp.server_process import (
     check_startable,
     guarded,
 )
-from meup_agent.mcp.servers import HttpServer, Server, StdioServer
 from meup_agent.mcp.watched_streams import Traffic, WatchedReader, WatchedWriter
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from meup_agent.gateway.console.rendering import key_of
+from meup_agent.gateway.console.template_environment import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,8 +1,8 @@
 """The exchange and the state of each envelope, as ``meup tail`` shows them.
 
-The states of proposals come from the :class:`~meup_agent.protocol.audit.folder.ProposalFolder`, as
-in an audit. Added here are requests without a proposal, which no audit keeps, and envelopes that
-were sent again.
+The states of proposals come from the
+:class:`~meup_agent.protocol.audit.proposal_folder.ProposalFolder`, as in an audit. Added here are
+requests without a proposal, which no audit keeps, and envelopes that were sent again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.audit import Ignored
-from meup_agent.protocol.audit.folder import Folded, ProposalFolder
+from meup_agent.protocol.audit.proposal_folder import Folded, ProposalFolder
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalKey
 from meup_agent.protocol.exchange.ttl_map import TTLMap

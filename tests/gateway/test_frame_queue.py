@@ -8,8 +8,8 @@ import pytest
 
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.config import Config
+from meup_agent.gateway.frame_queue import GatewayMember
 from meup_agent.gateway.limits import GatewayLimits
-from meup_agent.gateway.member import GatewayMember
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.space.fanout import FrameFormat
 

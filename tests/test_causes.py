@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meup_agent.protocol.payloads import cancelled
-from meup_agent.reasons import (
+from meup_agent.causes import (
     MAX_CHAIN,
     MAX_REASON_CHARS,
     Cause,
@@ -16,6 +15,7 @@ from meup_agent.reasons import (
     cause_of_cancel,
     read_reason,
 )
+from meup_agent.protocol.payloads import cancelled
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

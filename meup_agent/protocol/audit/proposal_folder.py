@@ -11,6 +11,7 @@ from __future__ import annotations
 from itertools import count
 from typing import Final, NamedTuple
 
+from meup_agent.causes import Reason, read_reason
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.audit.records import Ignored
 from meup_agent.protocol.envelope import Envelope, draft
@@ -27,7 +28,6 @@ from meup_agent.protocol.guarantees import Guarantees, said_by
 from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState
 from meup_agent.protocol.outcomes import Rejection
 from meup_agent.protocol.timestamps import rfc3339
-from meup_agent.reasons import Reason, read_reason
 
 _ME: Final = "\0observer"
 """The table's own name: one that no participant can have, so that no envelope is its own."""
