@@ -121,6 +121,10 @@ class Decider:
         call = read_proposal(proposal.envelope.payload)
         return await self._decide(call, proposal.proposer, space, again=again)
 
+    async def judge(self, call: Call, proposer: str, space: Space) -> PolicyDecision:
+        """Judge a call that a person would make of a proposal; no limit counts it."""
+        return await self._decide(call, proposer, space, again=True)
+
     async def _decide(
         self, call: Call, proposer: str, space: Space, *, again: bool
     ) -> PolicyDecision:

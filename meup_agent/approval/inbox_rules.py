@@ -95,9 +95,18 @@ class InboxRules:
         """True if a reviewer's ``vote`` takes the digest of the call that was looked at."""
         return self._reviewers.takes_digest(reviewer)
 
+    def judges_edits(self, reviewer: str) -> bool:
+        """True if a reviewer says what its rules make of an edited call, or may do so."""
+        return self._reviewers.judges_edits(reviewer)
+
     def rule_for(self, entry: ProposalEntry, call: Call) -> InboxRule | None:
         """The rule that asks: of several reviewers', one that counts votes, else the first."""
-        found = [
+        found = self.rules_for(entry, call)
+        return min(found, key=lambda rule: not rule.is_quorum, default=None)
+
+    def rules_for(self, entry: ProposalEntry, call: Call) -> list[InboxRule]:
+        """The rules that ask, one of each reviewer that has one."""
+        return [
             rule
             for reviewer, rules in sorted(self._rules.items())
             if (rule := rules.get(entry.key)) is not None
@@ -105,7 +114,6 @@ class InboxRules:
             and self._feed.may_carry_out(reviewer, call)
             and (not rule.digest or rule.digest == self._digest_of(entry, call))
         ]
-        return min(found, key=lambda rule: not rule.is_quorum, default=None)
 
     def _digest_of(self, entry: ProposalEntry, call: Call) -> str | None:
         known, found = self._digests.get(entry.key, (None, None))

@@ -18,11 +18,14 @@ from meup_agent.approval.policy import PolicyDecision
 from meup_agent.approval.rules import QuorumRule, Verdict
 from meup_agent.approval.vote_file import VoteFile, vote_key
 from meup_agent.approval.vote_tools import (
+    JUDGE,
     VOTE,
     WAITING,
+    EditVerdict,
     VoteResult,
     WaitingProposals,
     describe_all,
+    describe_verdict,
     explain_rejection,
     result_of_vote,
 )
@@ -43,6 +46,7 @@ from meup_agent.errors import (
 )
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.payloads import read_proposal
 from meup_agent.transport.loops import Condition, background_tasks
 
 if TYPE_CHECKING:
@@ -69,7 +73,8 @@ class Reviewer:
     """Decides by a policy file; what is asked it leaves to people, and reminds them by chat.
 
     Of a quorum it counts the votes, which people give by its MCP tool ``vote``. The tool
-    ``waiting`` lists what waits for people, with the rule that asks and the votes so far.
+    ``waiting`` lists what waits for people, with the rule that asks and the votes so far, and
+    ``judge`` says which rule decides one of these calls as a person would edit it.
 
     Args:
         path: The policy file.
@@ -97,6 +102,7 @@ class Reviewer:
         self._decider.install(self.agent)
         self.agent.tool(name=VOTE)(self.vote)
         self.agent.tool(name=WAITING, read_only=True)(self.waiting)
+        self.agent.tool(name=JUDGE, read_only=True)(self.judge)
 
     @asynccontextmanager
     async def join(self, *where: Any, **options: Any) -> AsyncGenerator[Space]:
@@ -173,6 +179,28 @@ class Reviewer:
         waiting = [held for held in self._held if held.is_pending]
         return describe_all(waiting, anyio.current_time())
 
+    async def judge(
+        self,
+        proposal: str,
+        proposer: str,
+        arguments: dict[str, Any],
+        context: Context,
+        digest: str | None = None,
+    ) -> EditVerdict:
+        """Judge a call that waits for people as it would be with other arguments.
+
+        The digest, if it is given, is that of the call which was looked at.
+        """
+        try:
+            await self._until_held(context.space, proposal, proposer)
+            held = self._waiting(proposal, proposer)
+            _check_digest(held, digest)
+        except VoteRefused as error:
+            raise RequestError(payloads.INVALID_PARAMS, str(error)) from None
+        call = read_proposal(held.proposal.envelope.payload)
+        edited = msgspec.structs.replace(call, params={**call.params, "arguments": arguments})
+        return describe_verdict(held, await self._decider.judge(edited, proposer, held.space))
+
     def _vote(
         self,
         context: Context,
@@ -229,28 +257,29 @@ class Reviewer:
         if self._tasks is None:
             raise VoteRefused("the reviewer is stopping; vote again when it is back")
 
-    def _votable(self, proposal: str, proposer: str, digest: str | None) -> HeldProposal:
-        """The held proposal that a vote is about."""
+    def _waiting(self, proposal: str, proposer: str) -> HeldProposal:
+        """The held proposal of a name, as long as it can be decided."""
         held = self._held.get(proposer, proposal)
-        named = f"proposal {printable(proposal)!r} of {printable(proposer)!r}"
+        named = _named(proposal, proposer)
         if held is None:
             raise VoteRefused(f"no {named} waits here")
         state = held.proposal.state
         if state is None or not state.is_pending:
             raise VoteRefused(f"{named} is {state or 'long forgotten'}; no vote counts any more")
+        return held
+
+    def _votable(self, proposal: str, proposer: str, digest: str | None) -> HeldProposal:
+        """The held proposal that a vote is about."""
+        held = self._waiting(proposal, proposer)
+        named = _named(proposal, proposer)
         if held.count is None:
             raise VoteRefused(
                 f"{named} takes no votes: the rule {held.decision.rule!r} leaves it to one person,"
                 " who fulfills or rejects it"
             )
-        if held.is_counted or state is ProposalState.IN_PROGRESS:
+        if held.is_counted or held.proposal.state is ProposalState.IN_PROGRESS:
             raise VoteRefused(f"{named} is being carried out; no vote counts any more")
-        if digest is None and held.is_ambiguous:
-            raise VoteRefused(
-                f"{named} is one of several under its id; name the digest of its call"
-            )
-        if digest is not None and digest != held.digest:
-            raise VoteRefused(f"{named} is another call than the one of that digest")
+        _check_digest(held, digest)
         return held
 
     def _open_votes(self) -> VoteFile:
@@ -381,6 +410,20 @@ class Reviewer:
 def held_words(held: HeldProposal) -> tuple[str, str]:
     """The id and the proposer of a held proposal, for the log."""
     return printable(held.proposal.id), held.proposal.proposer
+
+
+def _named(proposal: str, proposer: str) -> str:
+    """The words for a proposal in a refusal."""
+    return f"proposal {printable(proposal)!r} of {printable(proposer)!r}"
+
+
+def _check_digest(held: HeldProposal, digest: str | None) -> None:
+    """Refuse what may be about another call than the one that was looked at."""
+    named = _named(held.proposal.id, held.proposal.proposer)
+    if digest is None and held.is_ambiguous:
+        raise VoteRefused(f"{named} is one of several under its id; name the digest of its call")
+    if digest is not None and digest != held.digest:
+        raise VoteRefused(f"{named} is another call than the one of that digest")
 
 
 def _asks_the_same(before: PolicyDecision, now: PolicyDecision) -> bool:

@@ -1,4 +1,4 @@
-"""Vote tools: the results of the MCP tools by which people vote, and see what waits for them."""
+"""Results of a reviewer's MCP tools: people vote, see what waits, and have an edit judged."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from meup_agent.protocol.envelope import encode_json
 
 if TYPE_CHECKING:
     from meup_agent.approval.held_proposals import HeldProposal
+    from meup_agent.approval.policy import PolicyDecision
     from meup_agent.client.proposal import Proposal
 
 VOTE: Final = "vote"
 WAITING: Final = "waiting"
+JUDGE: Final = "judge"
 
 MAX_WAITING_BYTES: Final = 512 * 1024
 """Bytes of a list of what waits; what follows is only counted, so that the answer fits a frame."""
@@ -60,6 +62,26 @@ class VoteResult(TypedDict):
     votes: dict[str, str]
 
 
+class EditVerdict(TypedDict):
+    """The verdict of the rules about a proposal's call as somebody would edit it."""
+
+    proposal: str
+    proposer: str
+    verdict: str
+    rule: RuleOfProposal
+    explain: str
+
+
+def describe_rule(decision: PolicyDecision) -> RuleOfProposal:
+    """The rule of a decision for its readers."""
+    return {
+        "name": decision.rule,
+        "number": decision.number,
+        "text": decision.text,
+        "policy": decision.policy,
+    }
+
+
 def describe(held: HeldProposal, now: float) -> WaitingProposal:
     """A held proposal for its readers."""
     decision, count = held.decision, held.count
@@ -68,12 +90,7 @@ def describe(held: HeldProposal, now: float) -> WaitingProposal:
         "proposal": held.proposal.id,
         "proposer": held.proposal.proposer,
         "digest": held.digest,
-        "rule": {
-            "name": decision.rule,
-            "number": decision.number,
-            "text": decision.text,
-            "policy": decision.policy,
-        },
+        "rule": describe_rule(decision),
         "kind": "ask" if count is None else "quorum",
         "of": 0 if count is None else count.of,
         "among": [] if count is None else list(count.voters),
@@ -110,6 +127,17 @@ def result_of_vote(held: HeldProposal, count: VoteCount) -> VoteResult:
         "of": count.of,
         "among": list(count.voters),
         "votes": {who: str(vote) for who, vote in count.votes.items()},
+    }
+
+
+def describe_verdict(held: HeldProposal, decision: PolicyDecision) -> EditVerdict:
+    """The verdict about an edited call, for who would make it."""
+    return {
+        "proposal": held.proposal.id,
+        "proposer": held.proposal.proposer,
+        "verdict": str(decision.verdict),
+        "rule": describe_rule(decision),
+        "explain": decision.explain or decision.why,
     }
 
 

@@ -61,6 +61,7 @@ class Office:
 
     def __init__(self) -> None:
         self.inboxes: dict[str, Inbox] = {}
+        self.spaces: dict[str, Space] = {}
         self.proposer: Space
 
     def item(self, who: str) -> InboxItem | None:
@@ -93,6 +94,7 @@ async def office(
             made.proposer = await stack.enter_async_context(join(meeting, proposer))
             for name in people:
                 space = await stack.enter_async_context(join(meeting, name))
+                made.spaces[name] = space
                 made.inboxes[name] = await stack.enter_async_context(Inbox(space))
             yield made
 

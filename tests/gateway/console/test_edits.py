@@ -1,9 +1,14 @@
 """Edits: the fields of a tool's schema, and what the schema says of what was typed."""
 
+from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.lowlevel
+import httpx
 import pytest
 
+from meup_agent.approval.reviewer import Reviewer
 from meup_agent.gateway.console.schema_form import (
     MAX_FIELD_CHARS,
     MAX_SCHEMA_FIELDS,
@@ -125,6 +130,38 @@ async def test_edit_that_does_not_fit_the_schema_is_not_sent(site: Site) -> None
     await browser.post(action, fields_in(shown.text, action, "seen"))
     assert isinstance(await proposal.outcome(), Fulfillment)
     assert site.ran == [{"to": "a@b", "copies": 3, "form": "pdf", "urgent": False}]
+
+
+@pytest.mark.rule("4.4.edits_judged")
+async def test_edit_that_a_rule_denies_is_not_sent_and_not_lost(site: Site, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        "rules:\n"
+        "  - deny: {tool: send_report, arguments: {copies: 3}, name: paper, explain: too many}\n"
+        "  - ask: {tool: send_report, name: by hand}\n"
+    )
+    reviewer = Reviewer(policy).join(
+        site.gateway.url, space="demo", token=site.token("reviewer", "demo")
+    )
+    await site.stack.enter_async_context(reviewer)
+    browser, key, proposal = await begin(site)
+    while "by hand" not in (await browser.get("/inbox")).text:
+        await anyio.lowlevel.checkpoint()
+    action = f"/inbox/{key}/edit"
+
+    async def send(copies: str) -> httpx.Response:
+        form = fields_in((await browser.get("/inbox")).text, action, "field-1")
+        shown = await browser.post(action, {**form, "field-1": copies})
+        return await browser.post(action, fields_in(shown.text, action, "seen"))
+
+    answer = await send("3")
+    assert answer.status_code == 400
+    assert "the rule &#39;paper&#39; of &#39;reviewer&#39;: too many" in answer.text
+    assert fields_in(answer.text, action, "field-1")["field-1"] == "3"
+    assert site.ran == []
+    assert (await send("4")).status_code == 303
+    assert isinstance(await proposal.outcome(), Fulfillment)
+    assert [each["copies"] for each in site.ran] == [4]
 
 
 async def test_edit_is_checked_while_it_is_typed(site: Site) -> None:

@@ -169,7 +169,7 @@ async def approve(context: PageContext) -> Response:
         return item
     if problem := _lacks_word(context, item):
         return inbox_page(context, item, status=BAD_REQUEST, problem=problem)
-    return await _carry_out(context, item, None)
+    return await _carry_out(context, item)
 
 
 async def approve_edited(context: PageContext) -> Response:
@@ -185,7 +185,7 @@ async def approve_edited(context: PageContext) -> Response:
         return inbox_page(context, item, edit=edit)
     if problem := _lacks_word(context, item, edit.arguments):
         return inbox_page(context, item, status=BAD_REQUEST, problem=problem, edit=edit)
-    return await _carry_out(context, item, edit.arguments if edit.changes else None)
+    return await _carry_out(context, item, edit)
 
 
 async def check_edit(context: PageContext) -> Response:
@@ -245,10 +245,9 @@ def _lacks_word(context: PageContext, item: InboxItem, sent: dict[str, Any] | No
     return ""
 
 
-async def _carry_out(
-    context: PageContext, item: InboxItem, arguments: dict[str, Any] | None
-) -> Response:
+async def _carry_out(context: PageContext, item: InboxItem, edit: Edit | None = None) -> Response:
     """Approve, and wait a moment for the result; a longer one is told later."""
+    arguments = edit.arguments if edit is not None and edit.changes else None
     presence = context.here
     name = item.tool or item.method
     done = anyio.Event()
@@ -283,7 +282,7 @@ async def _carry_out(
     if not outcome:
         context.notify(f"Approved: {name} runs now.")
     elif isinstance(outcome[0], MeupError):
-        return _failed(context, item, outcome[0])
+        return _failed(context, item, outcome[0], edit)
     else:
         context.notify(outcome[0])
     return redirect(context, CONSOLE_HOME)
@@ -320,13 +319,15 @@ async def _decide(
     return redirect(context, CONSOLE_HOME)
 
 
-def _failed(context: PageContext, item: InboxItem, error: MeupError) -> Response:
+def _failed(
+    context: PageContext, item: InboxItem, error: MeupError, edit: Edit | None = None
+) -> Response:
     late = isinstance(error, AlreadyDecided | AlreadyInProgress)
     waits = find_item(context.here.inbox, item_key(item)) is not None
     if late or not waits:
         context.notify(f"Not done: {error}")
         return redirect(context, CONSOLE_HOME)
-    return inbox_page(context, item, status=BAD_REQUEST, problem=f"Not done: {error}")
+    return inbox_page(context, item, status=BAD_REQUEST, problem=f"Not done: {error}", edit=edit)
 
 
 __all__ = [

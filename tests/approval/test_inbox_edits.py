@@ -1,0 +1,148 @@
+"""Edits of a person in an inbox: judged by the rules of the reviewers that ask."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from meup_agent.approval import Verb
+from meup_agent.errors import NotOffered, Refused, RequestError, RequestTimeout
+from tests.approval.test_decider import hear
+from tests.approval.test_inbox_rules import office, rewrite, ruled
+from tests.interaction.people import Capabilities, InMemory, Meeting
+
+pytestmark = pytest.mark.anyio
+
+POLICY = """
+rules:
+  - deny: {tool: wipe, arguments: {disk: system}, name: never, explain: "it holds the system"}
+  - allow: {tool: wipe, arguments: {disk: scratch}, name: scratch}
+  - quorum: {tool: wipe, arguments: {disk: shared}, of: 2, among: [second, deep], name: several}
+  - ask: {tool: wipe, name: by hand}
+"""
+
+UNFIT: dict[str, Any] = {"disk": 7}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.yaml"
+    path.write_text(POLICY)
+    return path
+
+
+@pytest.mark.rule("4.4.edits_judged")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"disk": "system"}, "rule 'never' of 'reviewer': it holds the system"),
+        ({"disk": "shared"}, "rule 'several' of 'reviewer'"),
+        (UNFIT, "rule 'schema' of 'reviewer': The tool does not take these arguments"),
+    ],
+    ids=["denied", "for votes", "unfit"],
+)
+async def test_an_edit_that_the_reviewers_rules_do_not_let_pass_runs_nowhere(
+    meeting: Meeting, path: Path, arguments: dict[str, Any], words: str
+) -> None:
+    async with (
+        office(meeting, "mallory", policy=path) as o,
+        o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
+    ):
+        item = await o.until("mallory", ruled)
+        with o.proposer.watch() as envelopes:
+            with pytest.raises(Refused, match=words):
+                await o.inboxes["mallory"].approve(item, arguments)
+            # It waits again, and as it was proposed it may run.
+            assert o.item("mallory") is item
+            assert await o.inboxes["mallory"].approve(item) is not None
+            request = await hear(envelopes, lambda e: proposal.id in e.correlation)
+            assert request.payload["params"]["arguments"] == {"disk": "old"}
+            assert await proposal.result() == "old"
+
+
+@pytest.mark.rule("4.4.edits_judged")
+@pytest.mark.parametrize("disk", ["scratch", "older"], ids=["allowed", "asked"])
+async def test_an_edit_that_the_rules_leave_to_people_runs(
+    meeting: Meeting, path: Path, disk: str
+) -> None:
+    async with (
+        office(meeting, "mallory", policy=path) as o,
+        o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
+    ):
+        item = await o.until("mallory", ruled)
+        done = await o.inboxes["mallory"].approve(item, {"disk": disk})
+        assert done is not None
+        assert await proposal.result(accept_edits=True) == disk
+
+
+@pytest.mark.rule("4.4.edits_judged")
+async def test_an_edit_is_judged_by_the_rules_of_the_moment(meeting: Meeting, path: Path) -> None:
+    async with (
+        office(meeting, "mallory", policy=path) as o,
+        o.proposer.propose("tools", "wipe", {"disk": "old"}),
+    ):
+        item = await o.until("mallory", ruled)
+        rewrite(path, POLICY.replace("disk: system", "disk: older"))
+        with pytest.raises(Refused, match="never"):
+            await o.inboxes["mallory"].approve(item, {"disk": "older"})
+
+
+@pytest.mark.rule("4.4.edits_judged")
+async def test_without_the_reviewers_answer_no_edit_runs(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*args: Any, **options: Any) -> Any:
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr("meup_agent.approval.decider.Decider.judge", never)
+    monkeypatch.setattr("meup_agent.approval.inbox_decisions.VOTE_SECONDS", 0.1)
+    async with (
+        office(InMemory(), "mallory", policy=path) as o,
+        o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
+    ):
+        item = await o.until("mallory", ruled)
+        with pytest.raises(RequestTimeout):
+            await o.inboxes["mallory"].approve(item, {"disk": "older"})
+        assert o.item("mallory") is item
+        assert proposal.state.is_pending
+
+
+@pytest.mark.rule("4.4.edits_judged")
+async def test_who_may_not_ask_the_reviewer_may_edit_nothing_that_it_asks_about(path: Path) -> None:
+    wipe = {"method": "tools/call", "params": {"name": ["wipe", "waiting", "vote"]}}
+    capabilities: Capabilities = [
+        {"kind": "mcp/request", "payload": wipe},
+        {"kind": "mcp/request", "payload": {"method": "tools/list"}},
+    ]
+    everything: Capabilities = [{"kind": "*"}]
+    names = ("tools", "reviewer", "proposer")
+    meeting = InMemory({**dict.fromkeys(names, everything), "clerk": capabilities})
+    async with (
+        office(meeting, "clerk", policy=path) as o,
+        o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
+    ):
+        item = await o.until("clerk", ruled)
+        assert Verb.APPROVE in item.may
+        with pytest.raises(NotOffered, match="tool judge of 'reviewer'"):
+            await o.inboxes["clerk"].approve(item, {"disk": "older"})
+        assert proposal.state.is_pending
+
+
+async def test_the_reviewer_judges_only_what_waits_there(meeting: Meeting, path: Path) -> None:
+    async with office(meeting, "mallory", policy=path) as o:
+        async with o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal:
+            await o.until("mallory", ruled)
+            about = {"proposal": proposal.id, "proposer": "proposer", "arguments": {"disk": "x"}}
+            said = await o.spaces["mallory"].call("reviewer", "judge", about)
+            assert (said["verdict"], said["rule"]["name"]) == ("ask", "by hand")
+            for wrong in ({"proposal": "other"}, {"proposer": "tools"}, {"digest": "sha256:0"}):
+                with pytest.raises(RequestError):
+                    await o.spaces["mallory"].call("reviewer", "judge", about | wrong)
+        changes = o.inboxes["mallory"].changes()
+        while o.item("mallory") is not None:
+            await anext(changes)
+        with pytest.raises(RequestError, match=r"withdrawn|waits here"):
+            await o.spaces["mallory"].call("reviewer", "judge", about)
