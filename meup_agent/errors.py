@@ -42,7 +42,7 @@ Whose fault it was decides the branch::
         │   ├── NoSuchSpace
         │   ├── Kicked
         │   ├── TakenOver
-        │   ├── ShutDown
+        │   ├── RemoteShutdown
         │   ├── CannotObserve
         │   └── WrongParticipant
         ├── NotSent                   certainly not sent
@@ -495,7 +495,7 @@ class TakenOver(SessionEnded):
     """A newer connection of the same participant took over (4409)."""
 
 
-class ShutDown(SessionEnded):
+class RemoteShutdown(SessionEnded):
     """Another participant shut us down (``participant/shutdown``), and what ran has ended.
 
     Attributes:

@@ -37,7 +37,7 @@ class _Begun:
     left_behind: bool = False
 
 
-class HandlerEvents:
+class HandlerMonitor:
     """Follows each handler from its start to its end, where the agent is observed."""
 
     def __init__(self, events: EventEmitter) -> None:

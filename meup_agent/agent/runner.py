@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import anyio
 
 from meup_agent.agent.definitions import HandlerDefinition, Invocation
-from meup_agent.agent.handler_events import HandlerEvents
+from meup_agent.agent.handler_events import HandlerMonitor
 from meup_agent.agent.middleware import RequestRefused, pass_inbound
 from meup_agent.agent.results import encode_result, encode_whole_result
 from meup_agent.agent.scope import (
@@ -64,7 +64,7 @@ class Runner:
         self._tasks = tasks
         self._group = group
         self._events = events
-        self._handler_events = HandlerEvents(events)
+        self._handler_events = HandlerMonitor(events)
         self._scopes: dict[Key, Scope] = {}
         self._idle = Condition()
         # How many run at once is the exchange table's decision: a handler that awaits an exchange

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 import anyio
 
 from meup_agent.agent.scope import abandoned
-from meup_agent.errors import MeupError, ShutDown, UsageError
+from meup_agent.errors import MeupError, RemoteShutdown, UsageError
 from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def run_script(
             backend=backend,
             backend_options=_options(backend),
         )
-    except ShutDown as end:
+    except RemoteShutdown as end:
         log.info("%s", end)
     except MeupError as error:
         sentence = f"meup: {error}"
@@ -99,7 +99,7 @@ def _leave(code: int) -> NoReturn:
 
 
 async def _until_stopped(join: Join, grace: float, patience: float) -> None:
-    stopping = _Shutdown()
+    stopping = _ScriptStopper()
     async with background_tasks() as tasks:
         await tasks.start(stopping.listen, name=f"{TASK_PREFIX} signals")
         tasks.start_soon(
@@ -114,7 +114,7 @@ async def _until_stopped(join: Join, grace: float, patience: float) -> None:
                     stopping.ending.set()
 
 
-class _Shutdown:
+class _ScriptStopper:
     """Stops a script by signals: a grace first, then at once, then without waiting."""
 
     def __init__(self) -> None:

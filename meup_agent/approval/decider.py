@@ -17,7 +17,7 @@ from meup_agent.approval.rules import TOOL_CALL, QuorumRule, Verdict
 from meup_agent.causes import Reason
 from meup_agent.client.explanations import allowed_words
 from meup_agent.client.proposal import Proposal
-from meup_agent.client.schema_check import Checker, checker_for
+from meup_agent.client.schema_check import ArgumentChecker, checker_for
 from meup_agent.client.space import Space
 from meup_agent.errors import ConfigurationError, MeupError, Refused, printable
 from meup_agent.protocol.payloads import META, Call, as_object, read_proposal
@@ -63,7 +63,9 @@ class Decider:
         self._policy = policy
         self._held = held
         self._histories: WeakKeyDictionary[Space, History] = WeakKeyDictionary()
-        self._checkers: OrderedDict[tuple[str, str], tuple[Any, Checker | None]] = OrderedDict()
+        self._checkers: OrderedDict[tuple[str, str], tuple[Any, ArgumentChecker | None]] = (
+            OrderedDict()
+        )
 
     def install(self, agent: Agent) -> None:
         """Register it as the agent's handler of proposals of every method."""
@@ -202,7 +204,7 @@ class Decider:
             return Shown(call, problem=f"The tool does not take these arguments: {said}.")
         return Shown(with_defaults(call, as_object(schema)))
 
-    def _checker(self, target: str, tool: str, schema: object) -> Checker | None:
+    def _checker(self, target: str, tool: str, schema: object) -> ArgumentChecker | None:
         key = (target, tool)
         known = self._checkers.get(key)
         if known is None or known[0] != schema:

@@ -29,7 +29,7 @@ from meup_agent.approval.rules import (
 from meup_agent.approval.voting import is_out_of_reach
 from meup_agent.causes import Reason
 from meup_agent.errors import ConfigurationError, InvalidPattern
-from meup_agent.protocol.capability.patterns import Compiler, Match
+from meup_agent.protocol.capability.patterns import Match, PatternCompiler
 from meup_agent.protocol.capability.work import Exhausted, WorkBudget
 from meup_agent.protocol.payloads import RULE, Call
 
@@ -135,7 +135,7 @@ class History:
 _NO_HISTORY: Final = History()
 
 
-class _Compiled(NamedTuple):
+class _CompiledRule(NamedTuple):
     rule: PolicyRule
     name: str
     id: str  # of a limit: equal ones go on counting when a file is read again
@@ -148,13 +148,13 @@ class _Compiled(NamedTuple):
 class _Candidates:
     """The rules for one tool, in their order."""
 
-    def __init__(self, rules: list[_Compiled]) -> None:
+    def __init__(self, rules: list[_CompiledRule]) -> None:
         self.rules = rules
         self._index = None
         if len(rules) > FEW:
             self._index = ArgumentIndex([each.rule.pattern.get("arguments") for each in rules])
 
-    def of(self, arguments: dict[str, Any]) -> Iterable[_Compiled]:
+    def of(self, arguments: dict[str, Any]) -> Iterable[_CompiledRule]:
         """Those that may match a call with some arguments."""
         numbers = None if self._index is None else self._index.find(arguments)
         return self.rules if numbers is None else [self.rules[number] for number in numbers]
@@ -275,7 +275,7 @@ class Policy:
             self._by_tool[method, tool] = found
         return found
 
-    def _gave_up(self, at: _Compiled | None) -> PolicyDecision:
+    def _gave_up(self, at: _CompiledRule | None) -> PolicyDecision:
         name = DEFAULT if at is None else at.name
         why = "comparing the arguments with this rule takes too much work"
         return PolicyDecision(Verdict.ASK, name, why=why, policy=self.digest)
@@ -320,9 +320,9 @@ def _without_voters(decision: PolicyDecision) -> PolicyDecision:
     )
 
 
-def _compile(rule: PolicyRule, name: str, id: str, digest: str, index: int) -> _Compiled:
+def _compile(rule: PolicyRule, name: str, id: str, digest: str, index: int) -> _CompiledRule:
     pattern = rule.pattern
-    compiler = Compiler()
+    compiler = PatternCompiler()
     try:
         method = compiler.compile(pattern.pop("method"), "method")
         tool = compiler.compile(pattern.pop("tool"), "tool") if "tool" in pattern else None
@@ -333,7 +333,7 @@ def _compile(rule: PolicyRule, name: str, id: str, digest: str, index: int) -> _
     made = PolicyDecision(
         verdict, name, why=f"it matches {name}", policy=digest, number=index, text=id
     )
-    return _Compiled(rule, name, id, method, tool, rest, _decision(rule, name, verdict, made))
+    return _CompiledRule(rule, name, id, method, tool, rest, _decision(rule, name, verdict, made))
 
 
 def _decision(

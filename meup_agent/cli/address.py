@@ -132,7 +132,7 @@ class HttpOptions(OptionGroup):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BesideOptions(SpaceOptions):
+class SpaceOrHttpOptions(SpaceOptions):
     """The same, for a command that can also act beside the participant's agent, over HTTP."""
 
     act_as: As = None
@@ -140,13 +140,13 @@ class BesideOptions(SpaceOptions):
 
     def resolve(self) -> Address | HttpAddress:
         """The HTTP address with ``--as``, else the gateway's."""
-        return self.address() if self.act_as is None else beside(self, self.http, self.act_as)
+        return self.address() if self.act_as is None else resolve_http(self, self.http, self.act_as)
 
     def over_http(self) -> HttpAddress:
         """The HTTP address, whichever option leads there, to act beside the participant's agent."""
-        return beside(self, self.http, self.act_as or self.participant)
+        return resolve_http(self, self.http, self.act_as or self.participant)
 
-    def beneath(self, outer: BesideOptions | None) -> BesideOptions:
+    def beneath(self, outer: SpaceOrHttpOptions | None) -> SpaceOrHttpOptions:
         """These options, and those of the group of commands that are not among them."""
         if outer is None:
             return self
@@ -158,7 +158,7 @@ class BesideOptions(SpaceOptions):
         return replace(self, **{**given, "space": given["space"] or outer.space})
 
 
-def beside(where: SpaceOptions, http: str | None, act_as: str | None) -> HttpAddress:
+def resolve_http(where: SpaceOptions, http: str | None, act_as: str | None) -> HttpAddress:
     """The HTTP address of the space that some options name, to act as a participant of it."""
     return HttpOptions(
         act_as=act_as, http=http, space=where.space, token=where.token, token_file=where.token_file

@@ -21,7 +21,7 @@ from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from meup_agent.protocol.payloads import as_object, objects_in
 
 if TYPE_CHECKING:
-    from meup_agent.client.schema_check import Checker
+    from meup_agent.client.schema_check import ArgumentChecker
 
 STDIN: Final = "-"  # in place of a text: it is read from standard input
 MAX_SHOWN: Final = 60  # characters of a name that are shown
@@ -91,7 +91,7 @@ def read_stdin() -> str:
 
 
 def convert_arguments(
-    given: GivenArguments, inputs: ToolInputs | None = None, checker: Checker | None = None
+    given: GivenArguments, inputs: ToolInputs | None = None, checker: ArgumentChecker | None = None
 ) -> dict[str, Any]:
     """The arguments as JSON values.
 

@@ -24,7 +24,7 @@ from anyio import CancelScope, Event, create_task_group, move_on_after
 
 from meup_agent.cli.render.escape import visible
 from meup_agent.mcp.server_process import signal_group, wait_ended
-from meup_agent.mcp.stderr_tail import Pace, StderrTail
+from meup_agent.mcp.stderr_tail import LineLimiter, StderrTail
 from meup_agent.session.reconnector import Backoff
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Children:
         """Start a program, and wait for its end; why it failed, if it is to be started again."""
         name = visible(program.name, 64)
         tail = StderrTail(
-            name, Pace(lambda line, _: self.show(program.name, line), LINES_PER_SECOND)
+            name, LineLimiter(lambda line, _: self.show(program.name, line), LINES_PER_SECOND)
         )
         with tail.pipe() as (source, target):
             try:

@@ -14,14 +14,14 @@ import typer
 from typer.main import get_command
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.commands import Commands
+from meup_agent.cli.commands import CommandGroup
 from meup_agent.cli.failures import Failure, code_for, sentence_for
 from meup_agent.cli.render.console import wants_colour
 from meup_agent.errors import MeupError
 from meup_agent.uncaught import DEBUG_VARIABLE, debugging, was_interrupted
 
 app = typer.Typer(
-    name="meup", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}
+    name="meup", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]}
 )
 
 WIDE_ENOUGH: Final = 60

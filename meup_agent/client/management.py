@@ -59,7 +59,7 @@ class AwaitedAnswer:
             self.came.set()
 
 
-class SpaceManagement:
+class ManagementVerbs:
     """The verbs of a participant that manages a space."""
 
     def __init__(self, session: Session) -> None:

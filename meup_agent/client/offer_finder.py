@@ -88,7 +88,7 @@ class FoundTool(msgspec.Struct, frozen=True):
     described: dict[str, Any] = {}
 
 
-class _Offer(NamedTuple):
+class _FoundOffer(NamedTuple):
     kind: str
     name: str
 
@@ -102,11 +102,11 @@ class OfferFinder:
     def __init__(self, session: Session, lists: OfferLists) -> None:
         self._session = session
         self._lists = lists
-        self._owners: dict[_Offer, str] = {}
+        self._owners: dict[_FoundOffer, str] = {}
 
     async def find(self, tool: str, timeout: float, *, renew: bool) -> list[FoundTool]:
         """The tools of a name; see :meth:`meup_agent.Space.find`."""
-        offer = _Offer(TOOLS, tool)
+        offer = _FoundOffer(TOOLS, tool)
         owners = await self._owners_of(offer, timeout)
         if renew:
             self._owners.pop(offer, None)
@@ -118,7 +118,7 @@ class OfferFinder:
 
     async def owner(self, kind: str, name: str, timeout: float | None) -> str:
         """The one participant that has what is named, the same as before."""
-        offer = _Offer(kind, name)
+        offer = _FoundOffer(kind, name)
         limit = FIND_SECONDS if timeout is None else min(timeout, FIND_SECONDS)
         pinned = self._owners.get(offer)
         present = pinned is not None and pinned in self._session.table.roster
@@ -152,7 +152,7 @@ class OfferFinder:
             )
         return await self.owner(kind, name, timeout)
 
-    def _pin(self, offer: _Offer, owner: str) -> None:
+    def _pin(self, offer: _FoundOffer, owner: str) -> None:
         if offer not in self._owners and len(self._owners) >= MAX_PINNED:
             raise UsageError(
                 f"the owners of {MAX_PINNED} names are known here, and no more are kept; "
@@ -160,7 +160,7 @@ class OfferFinder:
             )
         self._owners.setdefault(offer, owner)
 
-    async def _owners_of(self, offer: _Offer, timeout: float) -> list[str]:
+    async def _owners_of(self, offer: _FoundOffer, timeout: float) -> list[str]:
         """All who list what is named, those that came first first."""
         roster = self._session.table.roster
         asking = payloads.request(METHODS[offer.kind], {}, "")
@@ -192,7 +192,7 @@ class OfferFinder:
             raise failures[0]
         return [each for each in asked if each in owners]
 
-    async def _has(self, participant: str, offer: _Offer, timeout: float) -> bool | None:
+    async def _has(self, participant: str, offer: _FoundOffer, timeout: float) -> bool | None:
         """True if a participant offers what is named; ``None`` if it does not say.
 
         A resource is offered by its URI and by a template of it alike: were a listed URI preferred,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from meup_agent.causes import Cause
-    from meup_agent.client.schema_check import Checker
+    from meup_agent.client.schema_check import ArgumentChecker
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.payloads import JsonObject
@@ -94,7 +94,9 @@ class _Known:
     since: float
     names: dict[str, None]
     is_whole: bool = True  # else only its names are kept
-    checkers: dict[str, Checker | None] = field(default_factory=dict[str, "Checker | None"])
+    checkers: dict[str, ArgumentChecker | None] = field(
+        default_factory=dict[str, "ArgumentChecker | None"]
+    )
 
     @property
     def size(self) -> int:

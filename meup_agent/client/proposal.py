@@ -14,7 +14,7 @@ from meup_agent.client.requests import request
 from meup_agent.client.running_handler import awaited
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, Refused, UsageError
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.exchange import Fulfills, ProposalKey
+from meup_agent.protocol.exchange import FulfillmentTarget, ProposalKey
 from meup_agent.protocol.exchange.proposal_store import fingerprint_of
 from meup_agent.protocol.outcomes import Fulfillment
 from meup_agent.protocol.payloads import build_fulfillment, build_rejection
@@ -181,7 +181,9 @@ class Proposal:
                 params,
                 timeout=timeout,
                 on_progress=on_progress,
-                fulfills=Fulfills(self._key, self._record or self._entry, even_if_gone, follows),
+                fulfills=FulfillmentTarget(
+                    self._key, self._record or self._entry, even_if_gone, follows
+                ),
             )
         except AlreadyInProgress as error:
             raise AlreadyInProgress(self.id, error.by) from None

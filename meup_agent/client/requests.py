@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from meup_agent.client.messages import OnProgress
-    from meup_agent.protocol.exchange import Fulfills, Key
+    from meup_agent.protocol.exchange import FulfillmentTarget, Key
     from meup_agent.protocol.outcomes import Ending
     from meup_agent.session import Session
 
@@ -44,7 +44,7 @@ async def request(
     idempotent: bool = False,
     on_progress: OnProgress | None = None,
     on_begun: Callable[[str], None] | None = None,
-    fulfills: Fulfills | None = None,
+    fulfills: FulfillmentTarget | None = None,
     total_timeout: float | None = None,
 ) -> Responded:
     """Send an MCP request and wait for the response.
@@ -100,7 +100,7 @@ async def ending_or_give_up(session: Session, key: Key, parent: Key | None) -> E
         session.pending_calls.forget(key)
 
 
-class Pages(NamedTuple):
+class PagedList(NamedTuple):
     """A list that was read page by page, whole or cut; perhaps the answer was no list."""
 
     items: list[payloads.JsonObject]
@@ -108,7 +108,7 @@ class Pages(NamedTuple):
     is_whole: bool
 
 
-async def read_pages(ask: Callable[[dict[str, Any]], Awaitable[Any]], key: str) -> Pages:
+async def read_pages(ask: Callable[[dict[str, Any]], Awaitable[Any]], key: str) -> PagedList:
     """Read every page of a list, each asked for with the parameters that lead to it."""
     items: list[payloads.JsonObject] = []
     params: dict[str, Any] = {}
@@ -119,10 +119,10 @@ async def read_pages(ask: Callable[[dict[str, Any]], Awaitable[Any]], key: str) 
         for item in payloads.objects_in(page.get(key)):
             size += len(json.dumps(item))
             if size > MAX_LIST_CHARS:
-                return Pages(items, is_list, False)
+                return PagedList(items, is_list, False)
             items.append(item)
         cursor = page.get("nextCursor")
         if not isinstance(cursor, str) or not cursor:
-            return Pages(items, is_list, not cursor)
+            return PagedList(items, is_list, not cursor)
         params = {"cursor": cursor}
-    return Pages(items, is_list, False)
+    return PagedList(items, is_list, False)

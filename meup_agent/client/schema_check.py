@@ -89,25 +89,25 @@ class TooManySteps(Exception):
     """A check took more than :data:`MAX_STEPS`."""
 
 
-class _Steps:
+class _StepBudget:
     def __init__(self) -> None:
         self.left = MAX_STEPS
 
 
-_steps: ContextVar[_Steps] = ContextVar("meup_agent.schema_steps")
+_steps: ContextVar[_StepBudget] = ContextVar("meup_agent.schema_steps")
 
 
 @contextmanager
 def steps_counted() -> Generator[None]:
     """A check in the block ends with :class:`TooManySteps` when it takes too many."""
-    token = _steps.set(_Steps())
+    token = _steps.set(_StepBudget())
     try:
         yield
     finally:
         _steps.reset(token)
 
 
-class Checker:
+class ArgumentChecker:
     """Checks arguments against one schema."""
 
     def __init__(self, validator: Any, whose: str) -> None:
@@ -139,7 +139,7 @@ class Checker:
         return None
 
 
-def checker_for(schema: object, whose: str, *, exact: bool = False) -> Checker | None:
+def checker_for(schema: object, whose: str, *, exact: bool = False) -> ArgumentChecker | None:
     """A checker for a tool's schema; ``None``, and a line in the log, if it cannot be read.
 
     An exact one takes no value of another type than the schema names, as a number in quotes.
@@ -150,7 +150,7 @@ def checker_for(schema: object, whose: str, *, exact: bool = False) -> Checker |
         body = cast("dict[str, Any]", schema)
         if len(encode_leniently(body)) > MAX_SCHEMA_BYTES:
             raise ValueError(f"it is larger than {MAX_SCHEMA_BYTES} bytes")
-        return Checker(validator_for(body, exact=exact), whose)
+        return ArgumentChecker(validator_for(body, exact=exact), whose)
     except Exception as error:  # as above
         _log_unreadable(whose, error)
         return None

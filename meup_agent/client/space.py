@@ -14,7 +14,7 @@ from meup_agent.client.explanations import (
     check_may_send,
     explainer_of,
 )
-from meup_agent.client.management import SpaceManagement
+from meup_agent.client.management import ManagementVerbs
 from meup_agent.client.offer_finder import OfferFinder
 from meup_agent.client.offer_lists import TOOLS, OfferLists
 from meup_agent.client.proposal import Proposal, ProposalRecord
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from meup_agent.session.envelope_listeners import EnvelopeStream
 
 
-class Space(SpaceManagement, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs):
+class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs):
     """A participant's presence in a space; :meth:`meup_agent.Agent.join` gives one."""
 
     def __init__(self, session: Session) -> None:

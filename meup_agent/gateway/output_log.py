@@ -49,15 +49,15 @@ class OutputLog:
         then()
 
 
-class _Output(NamedTuple):
+class _OutputFile(NamedTuple):
     path: Path
     at_once: bool
 
 
-def outputs_of(config: Config) -> dict[Identity, _Output]:
+def outputs_of(config: Config) -> dict[Identity, _OutputFile]:
     """The files of participants that speak over HTTP, and if each is present from the beginning."""
     return {
-        Identity(space.id, name): _Output(entry.output_log, entry.auto_connect)
+        Identity(space.id, name): _OutputFile(entry.output_log, entry.auto_connect)
         for space in config.spaces
         for name, entry in space.participants.items()
         if entry.output_log is not None and (entry.auto_connect or not entry.starts)

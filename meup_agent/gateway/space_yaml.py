@@ -81,10 +81,10 @@ def is_existing(path: Path) -> bool:
 
 def understood(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """A file as our form has it, without what means nothing here; that is named in a warning."""
-    return _Reading(path).read(raw)
+    return _IgnoredFields(path).read(raw)
 
 
-class _Reading:
+class _IgnoredFields:
     """Collects what is ignored of one file."""
 
     def __init__(self, path: Path) -> None:

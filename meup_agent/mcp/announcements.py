@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mcp.server.subscriptions import ServerEvent
     from mcp_types import LoggingLevel
 
-    from meup_agent.mcp.naming import Owned
+    from meup_agent.mcp.naming import OwnName
 
 log = logging.getLogger("meup_agent.mcp")
 
@@ -98,7 +98,7 @@ class ClientSession:
         self._session = ctx.session
         self._pending: dict[ServerEvent, None] = {}
         self._came = anyio.Event()
-        self.subscribed: dict[str, Owned] = {}
+        self.subscribed: dict[str, OwnName] = {}
         self.log_level: LoggingLevel = "debug"
 
     def put(self, event: ServerEvent) -> None:

@@ -27,7 +27,7 @@ from meup_agent.mcp.decisions import words
 from meup_agent.mcp.offered_tools import TOOLS_CHANGED, OfferedTools
 from meup_agent.mcp.server_asks import OnAsk, RunningCall, RunningCalls, answered
 from meup_agent.mcp.server_news import ServerNews
-from meup_agent.mcp.stderr_tail import Pace
+from meup_agent.mcp.stderr_tail import LineLimiter
 from meup_agent.mcp.subscriptions import MAX_URI_CHARS, Subscriptions
 from meup_agent.mcp.tool_list import remove_unusable
 from meup_agent.protocol import payloads
@@ -132,7 +132,7 @@ class Bridge:
         self._calls = RunningCalls()
         self._news = anyio.Event()
         self._changed: set[str] = set()
-        self._pace = Pace(lambda text, level: log.log(level, "%s: %s", name, text))
+        self._limiter = LineLimiter(lambda text, level: log.log(level, "%s: %s", name, text))
         self._news_sender = ServerNews(name)
         self._lost_told = False
         self._connection = ServerConnection(
@@ -318,7 +318,7 @@ class Bridge:
         """The result, if it fits a message of the space."""
         key = LISTS.get(request.method)
         if key is not None and isinstance(result.get(key), list) and len(result[key]) > MAX_ITEMS:
-            self._pace.line(f"only {MAX_ITEMS} of its {len(result[key])} {key} are passed on")
+            self._limiter.line(f"only {MAX_ITEMS} of its {len(result[key])} {key} are passed on")
             result = {**result, key: result[key][:MAX_ITEMS]}
         try:
             size = len(encode_json(result))
@@ -365,7 +365,7 @@ class Bridge:
             self._warn(each)
 
     def _warn(self, text: str) -> None:
-        self._pace.line(text, logging.WARNING)
+        self._limiter.line(text, logging.WARNING)
 
     def _notified(self, notification: types.ServerNotification) -> None:
         changed = LIST_CHANGED.get(type(notification))

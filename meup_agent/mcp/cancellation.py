@@ -55,7 +55,7 @@ Key = tuple[str, str, "RequestId"]
 """Participant, session and request id of a call."""
 
 
-class _Head(msgspec.Struct):
+class _MessageStart(msgspec.Struct):
     """The beginning of a JSON-RPC message, as far as a cancel needs it."""
 
     method: str = ""
@@ -63,15 +63,15 @@ class _Head(msgspec.Struct):
     params: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class _Cancel(msgspec.Struct):
+class _CancelledParams(msgspec.Struct):
     """The parameters of ``notifications/cancelled``."""
 
     requestId: Any = None  # noqa: N815 - MCP's own name
     reason: Any = None
 
 
-_heads: Final = msgspec.json.Decoder(_Head)
-_cancels: Final = msgspec.json.Decoder(_Cancel)
+_heads: Final = msgspec.json.Decoder(_MessageStart)
+_cancels: Final = msgspec.json.Decoder(_CancelledParams)
 
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Exceptions raised for a body that is no such message."""
@@ -244,7 +244,7 @@ class CancellationLayer:
         stream = scope[_SCOPE_KEY] = self._streams.add(key)
         try:
             if key is None:
-                watched = _Disconnect(stream, receive, send)
+                watched = _DisconnectWatch(stream, receive, send)
                 await self._app(scope, watched.receive, watched.send)
             else:
                 await self._app(scope, receive, send)
@@ -252,7 +252,7 @@ class CancellationLayer:
             if not stream.started:
                 self._streams.discard(stream)
 
-    def _cancel(self, participant: str, session: str, head: _Head) -> bool:
+    def _cancel(self, participant: str, session: str, head: _MessageStart) -> bool:
         if not session:
             return False
         try:
@@ -266,7 +266,7 @@ class CancellationLayer:
         return self._streams.cancel(key, said.reason)
 
 
-class _Disconnect:
+class _DisconnectWatch:
     """Cancels a call whose client closes its stream before the answer is complete."""
 
     def __init__(self, stream: OpenStream, receive: Receive, send: Send) -> None:
@@ -313,11 +313,11 @@ async def _read(receive: Receive, limit: int) -> tuple[bytes, Receive]:
     return body, replay
 
 
-def _decode(body: bytes) -> _Head:
+def _decode(body: bytes) -> _MessageStart:
     try:
         return _heads.decode(body)
     except _UNREADABLE:
-        return _Head()  # the SDK says what is wrong with it
+        return _MessageStart()  # the SDK says what is wrong with it
 
 
 class CancellingStream:

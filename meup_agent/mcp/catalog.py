@@ -28,7 +28,7 @@ from meup_agent.client.offer_lists import (
 )
 from meup_agent.errors import MeupError, RequestError, RequestTimeout
 from meup_agent.mcp.naming import (
-    Owned,
+    OwnName,
     Template,
     exposed_name,
     needs_wrapping,
@@ -88,7 +88,7 @@ class Offer:
 
 
 @dataclass(slots=True)
-class _List:
+class _CachedList:
     """A participant's list of one kind; ``retry_at``: the time from which it is asked for again."""
 
     items: list[JsonObject]
@@ -117,7 +117,7 @@ class Catalog:
         self._changed = changed
         self._start_soon = start_soon
         self._bare = bare
-        self._lists: dict[tuple[str, str], _List] = {}
+        self._lists: dict[tuple[str, str], _CachedList] = {}
         self._locks: dict[tuple[str, str], anyio.Lock] = {}
         self._offers: dict[str, dict[str, Offer]] = {}
         # As they were before something changed: a name stays its participant's for good.
@@ -179,7 +179,7 @@ class Catalog:
             return known  # whatever became of other participants meanwhile
         return (await self.offers(kind)).get(exposed)
 
-    async def owner_of(self, uri: str) -> Owned | None:
+    async def owner_of(self, uri: str) -> OwnName | None:
         """The participant that has a resource, and its URI there.
 
         Raises:
@@ -188,7 +188,7 @@ class Catalog:
         resources = await self.offers(RESOURCES)
         found = resources.get(uri)
         if found is not None:
-            return Owned(found.participant, found.name)
+            return OwnName(found.participant, found.name)
         templates = [
             Template(each.participant, each.name)
             for each in (await self.offers(TEMPLATES)).values()
@@ -202,13 +202,13 @@ class Catalog:
                 if template.participant == wrapped.participant:
                     own = template.unwrap(uri)
                     if own is not None:
-                        return Owned(wrapped.participant, own)
+                        return OwnName(wrapped.participant, own)
             return wrapped
         owners = {each.participant for each in resources.values() if each.name == uri}
         owners = owners or {each.participant for each in templates if each.matches(uri)}
         if len(owners) > 1:
             raise Ambiguous(tuple(sorted(owners)))
-        return Owned(owners.pop(), uri) if owners else None
+        return OwnName(owners.pop(), uri) if owners else None
 
     async def template_of(self, exposed: str) -> Offer | None:
         """The template, or resource, with a URI for MCP clients."""
@@ -253,7 +253,7 @@ class Catalog:
                 # It may have changed on its way: good for who waits for it, and asked for again.
                 retry_at = anyio.current_time()
             before = self._lists.get((participant, kind))
-            self._lists[participant, kind] = _List(items, retry_at)
+            self._lists[participant, kind] = _CachedList(items, retry_at)
             if before is None:
                 self._forget_derived((kind,))
             elif before.items != items:

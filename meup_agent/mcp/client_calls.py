@@ -90,7 +90,7 @@ class Question:
         self.answer: JsonObject = {}
 
 
-class _Relay:
+class _NoteRelay:
     """A task that tells a client of notes."""
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class ClientCall:
         self._done = -_STEP
         self._notes: deque[Note] = deque()
         self._ended = False
-        self._relay: _Relay | None = None
+        self._relay: _NoteRelay | None = None
         self._failure: Exception | None = None
 
     @property
@@ -170,7 +170,7 @@ class ClientCall:
             return
         self._notes.append(note)
         if self._relay is None:  # a task group of each call would slow down those that tell nothing
-            self._relay = _Relay()
+            self._relay = _NoteRelay()
             self._start_soon(self._tell, self._relay)
 
     async def finish_notes(self) -> None:
@@ -190,7 +190,7 @@ class ClientCall:
         if self._relay is not None:
             self._relay.scope.cancel()
 
-    async def _tell(self, relay: _Relay) -> None:
+    async def _tell(self, relay: _NoteRelay) -> None:
         try:
             with relay.scope:
                 while self._notes:

@@ -20,7 +20,7 @@ from meup_agent.errors import MeupError, RequestError, printable
 from meup_agent.mcp.sdk_transports import connect
 from meup_agent.mcp.server_asks import ELICITATION, ROOTS, SAMPLING
 from meup_agent.mcp.server_config import HttpServer
-from meup_agent.mcp.stderr_tail import Pace, StderrTail
+from meup_agent.mcp.stderr_tail import LineLimiter, StderrTail
 from meup_agent.mcp.watched_streams import Traffic
 from meup_agent.protocol import payloads
 from meup_agent.session.reconnector import Backoff
@@ -165,7 +165,7 @@ class ServerConnection:
         self._gone = anyio.Event()
         self._error: ServerGone | None = None
         self._stopping = False
-        self._pace = Pace(self._log_message)
+        self._limiter = LineLimiter(self._log_message)
         self._traffic = Traffic(self._note_end, callbacks.clean)
         self._tail = StderrTail(name)
 
@@ -422,7 +422,7 @@ class ServerConnection:
         if isinstance(message, Exception):
             # What is no message of MCP: old servers print to their standard output.
             why = _first_problem(message) if isinstance(message, ValidationError) else str(message)
-            self._pace.line(f"sent what is no message: {why[:200]}")
+            self._limiter.line(f"sent what is no message: {why[:200]}")
         else:
             self._callbacks.notified(message)
 
@@ -430,7 +430,7 @@ class ServerConnection:
         said = params.data if isinstance(params.data, str) else json.dumps(params.data, default=str)
         source = f"{params.logger}: " if params.logger else ""
         level = LOG_LEVELS.get(params.level, logging.INFO)
-        self._pace.line(f"{source}{said}"[:MAX_ERROR_CHARS], level)
+        self._limiter.line(f"{source}{said}"[:MAX_ERROR_CHARS], level)
 
     def _log_message(self, text: str, level: int) -> None:
         log.log(level, "%s: %s", self.name, printable(text))

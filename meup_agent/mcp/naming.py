@@ -28,7 +28,7 @@ _SUFFIXED: Final = re.compile(rf"-[a-z2-7]{{{SUFFIX_CHARS}}}\Z")
 _EXPRESSION: Final = re.compile(r"(\{[^{}]*\})")
 
 
-class Owned(NamedTuple):
+class OwnName(NamedTuple):
     """A participant's own name or URI of something.
 
     Attributes:
@@ -72,14 +72,14 @@ def wrap_uri(participant: str, uri: str) -> str:
     return f"{WRAPPED}{quote(participant, safe='')}/{_quote(uri)}"
 
 
-def unwrap_uri(uri: str) -> Owned | None:
+def unwrap_uri(uri: str) -> OwnName | None:
     """Participant and own URI of a wrapped URI; ``None`` for any other."""
     if not uri.startswith(WRAPPED):
         return None
     participant, slash, own = uri.removeprefix(WRAPPED).partition("/")
     if not slash or not participant or not own:
         return None
-    return Owned(unquote(participant), unquote(own, errors="surrogateescape"))
+    return OwnName(unquote(participant), unquote(own, errors="surrogateescape"))
 
 
 def wrap_template(participant: str, template: str) -> str:

@@ -229,7 +229,7 @@ def _limited_client(
 
     async def limit(response: httpx2.Response) -> None:
         await _limit_response(response)
-        if not isinstance(response.stream, (_Compressed, _Limited)):
+        if not isinstance(response.stream, (_Compressed, _LimitedStream)):
             response.stream = _LimitedEvents(cast("httpx2.AsyncByteStream", response.stream))
 
     return httpx2.AsyncClient(
@@ -246,7 +246,7 @@ async def _limit_response(response: httpx2.Response) -> None:
         response.stream = _Compressed(cast("httpx2.AsyncByteStream", response.stream))
         return
     if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-        response.stream = _Limited(cast("httpx2.AsyncByteStream", response.stream))
+        response.stream = _LimitedStream(cast("httpx2.AsyncByteStream", response.stream))
 
 
 class _Compressed(httpx2.AsyncByteStream):
@@ -262,7 +262,7 @@ class _Compressed(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
-class _Limited(httpx2.AsyncByteStream):
+class _LimitedStream(httpx2.AsyncByteStream):
     def __init__(self, inner: httpx2.AsyncByteStream) -> None:
         self._inner = inner
 

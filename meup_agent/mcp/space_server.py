@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from mcp.server.models import InitializationOptions
 
     from meup_agent.mcp.catalog import Offer
-    from meup_agent.mcp.naming import Owned
+    from meup_agent.mcp.naming import OwnName
     from meup_agent.mcp.principal import Principal
     from meup_agent.protocol.payloads import JsonObject
 
@@ -61,7 +61,7 @@ RESULT_SECONDS: Final = 3600.0
 """A task is kept so much longer than its call may wait for a decision."""
 
 
-class _Server(Server[Any]):
+class _AnnouncingServer(Server[Any]):
     """The SDK's server, which says at the handshake that its lists may change."""
 
     def create_initialization_options(
@@ -245,7 +245,7 @@ class SpaceHandlers:
     ) -> types.SubscriptionsListenResult:
         """``subscriptions/listen``."""
         principal = self._principal_of(ctx)
-        subscribed: list[Owned] = []
+        subscribed: list[OwnName] = []
         try:
             for uri in (params.notifications.resource_subscriptions or ())[:MAX_SUBSCRIPTIONS]:
                 with suppress(MCPError):  # as a URI that never changes
@@ -263,7 +263,7 @@ class SpaceHandlers:
         return types.EmptyResult()
 
 
-async def _owner(principal: Principal, uri: str, ctx: Ctx) -> Owned:
+async def _owner(principal: Principal, uri: str, ctx: Ctx) -> OwnName:
     try:
         owned = await principal.catalog.owner_of(uri)
     except Ambiguous as error:
@@ -285,7 +285,7 @@ async def _prompt(principal: Principal, name: str) -> Offer:
     return offer
 
 
-async def _subscribe(principal: Principal, owned: Owned) -> None:
+async def _subscribe(principal: Principal, owned: OwnName) -> None:
     if principal.subscribed.is_full:
         raise MCPError(INVALID_REQUEST, "too many resources are subscribed to already")
     try:
@@ -334,7 +334,7 @@ async def _ask(
 
 def make_server(handlers: SpaceHandlers) -> Server[Any]:
     """The SDK's server with our handlers."""
-    server = _Server(
+    server = _AnnouncingServer(
         "meup",
         version=version("meup-agent"),
         # Else it would ask for tools/list before each call; see _check_param_headers.

@@ -31,7 +31,7 @@ MAX_BYTES_PER_SECOND: Final = 4_194_304
 """Bytes that are read in a second; a program that writes more waits."""
 
 
-class Pace:
+class LineLimiter:
     """A bound on the lines that one source logs in a second; what is left out is counted.
 
     Args:
@@ -70,14 +70,16 @@ class StderrTail:
 
     Args:
         name: The server's name, for the log.
-        pace: Takes the lines, in place of the log.
+        limiter: Takes the lines, in place of the log.
     """
 
-    def __init__(self, name: str, pace: Pace | None = None) -> None:
+    def __init__(self, name: str, limiter: LineLimiter | None = None) -> None:
         self._lines: deque[str] = deque(maxlen=MAX_LINES)
         self._rest = b""
         self._skips = False
-        self._pace = pace or Pace(lambda line, level: log.log(level, "%s: %s", name, line))
+        self._limiter = limiter or LineLimiter(
+            lambda line, level: log.log(level, "%s: %s", name, line)
+        )
 
     @property
     def lines(self) -> list[str]:
@@ -133,11 +135,11 @@ class StderrTail:
         if self._rest:
             self._keep(self._rest)
         self._rest = b""
-        self._pace.flush()
+        self._limiter.flush()
 
     def _keep(self, line: bytes) -> None:
         text = line[: 4 * MAX_LINE_CHARS].decode(errors="replace").rstrip()[:MAX_LINE_CHARS]
         if text:
             shown = printable(text)[:MAX_LINE_CHARS]
             self._lines.append(shown)
-            self._pace.line(shown)
+            self._limiter.line(shown)

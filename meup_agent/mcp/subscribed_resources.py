@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from meup_agent.client.space import Space
-    from meup_agent.mcp.naming import Owned
+    from meup_agent.mcp.naming import OwnName
 
 log = logging.getLogger("meup_agent.mcp")
 
@@ -35,15 +35,15 @@ class SubscribedResources:
     def __init__(self, space: Space, start_soon: Callable[..., object]) -> None:
         self._space = space
         self._start_soon = start_soon
-        self._clients: dict[Owned, int] = {}
-        self._asking: dict[Owned, anyio.Lock] = {}
+        self._clients: dict[OwnName, int] = {}
+        self._asking: dict[OwnName, anyio.Lock] = {}
 
     @property
     def is_full(self) -> bool:
         """True if there is no room for another resource."""
         return len(self._clients) + len(self._asking) >= MAX_RESOURCES
 
-    async def add(self, resource: Owned) -> None:
+    async def add(self, resource: OwnName) -> None:
         """Count a client.
 
         Raises:
@@ -59,7 +59,7 @@ class SubscribedResources:
             if not lock.locked() and self._asking.get(resource) is lock:
                 del self._asking[resource]
 
-    def discard(self, resource: Owned) -> None:
+    def discard(self, resource: OwnName) -> None:
         """Count a client no longer."""
         count = self._clients.get(resource, 0) - 1
         if count > 0:
@@ -73,13 +73,13 @@ class SubscribedResources:
             if resource.participant == participant:
                 self._start_soon(self._try, "resources/subscribe", resource)
 
-    async def _try(self, method: str, resource: Owned) -> None:
+    async def _try(self, method: str, resource: OwnName) -> None:
         try:
             await self._ask(method, resource)
         except MeupError as error:
             log.info("%s of %r at %r: %s", method, resource.name, resource.participant, error)
 
-    async def _ask(self, method: str, resource: Owned) -> None:
+    async def _ask(self, method: str, resource: OwnName) -> None:
         await self._space.request(
             resource.participant, method, {"uri": resource.name}, timeout=SUBSCRIBE_SECONDS
         )

@@ -310,7 +310,7 @@ StreamMessage = (
 
 def read_request(envelope: Envelope, payload: JsonObject) -> StreamRequest:
     """Read a ``stream/request``; InvalidEnvelope if its ``target`` names no participants."""
-    read = _StreamReader(envelope, payload)
+    read = _StreamPayloadReader(envelope, payload)
     fields = {name: value for name, value in payload.items() if name not in _OF_OPEN}
     return StreamRequest(
         envelope.id, envelope.sender, read.targets(), fields, about=envelope.correlation
@@ -323,50 +323,50 @@ def read_open(envelope: Envelope, payload: JsonObject) -> StreamOpen:
     given = payload if "owner" in payload else {**payload, "owner": "".join(envelope.to[:1])}
     stream = read_stream(given)
     if stream is None or not envelope.correlation:
-        read = _StreamReader(envelope, payload)
+        read = _StreamPayloadReader(envelope, payload)
         raise read.problem("it must name its stream, the stream's owner and its request")
     return StreamOpen(stream, envelope.correlation[0])
 
 
 def read_close(envelope: Envelope, payload: JsonObject) -> StreamClose:
     """Read a ``stream/close``; InvalidEnvelope if nothing in it tells which stream."""
-    read = _StreamReader(envelope, payload)
+    read = _StreamPayloadReader(envelope, payload)
     named = read.stream() if "stream_id" in payload or not envelope.correlation else ""
     return StreamClose(envelope.sender, named, read.text("reason"), envelope.correlation)
 
 
 def read_grant_write(envelope: Envelope, payload: JsonObject) -> GrantWrite:
     """Read a ``stream/grant-write``; InvalidEnvelope if it lacks something."""
-    return GrantWrite(envelope.sender, *_StreamReader(envelope, payload).right())
+    return GrantWrite(envelope.sender, *_StreamPayloadReader(envelope, payload).right())
 
 
 def read_revoke_write(envelope: Envelope, payload: JsonObject) -> RevokeWrite:
     """Read a ``stream/revoke-write``; errors as of :func:`read_grant_write`."""
-    return RevokeWrite(envelope.sender, *_StreamReader(envelope, payload).right())
+    return RevokeWrite(envelope.sender, *_StreamPayloadReader(envelope, payload).right())
 
 
 def read_transfer_ownership(envelope: Envelope, payload: JsonObject) -> TransferOwnership:
     """Read a ``stream/transfer-ownership``; errors as of :func:`read_grant_write`."""
-    read = _StreamReader(envelope, payload)
+    read = _StreamPayloadReader(envelope, payload)
     return TransferOwnership(
         envelope.sender, read.stream(), read.name("new_owner"), read.text("reason")
     )
 
 
 def _read_write_granted(envelope: Envelope, payload: JsonObject) -> WriteGranted:
-    read = _StreamReader(envelope, payload)
+    read = _StreamPayloadReader(envelope, payload)
     stream, participant, reason = read.right()
     return WriteGranted(stream, participant, read.writers(), reason)
 
 
 def _read_write_revoked(envelope: Envelope, payload: JsonObject) -> WriteRevoked:
-    read = _StreamReader(envelope, payload)
+    read = _StreamPayloadReader(envelope, payload)
     stream, participant, reason = read.right()
     return WriteRevoked(stream, participant, read.writers(), reason)
 
 
 def _read_transferred(envelope: Envelope, payload: JsonObject) -> OwnershipTransferred:
-    read = _StreamReader(envelope, payload)
+    read = _StreamPayloadReader(envelope, payload)
     return OwnershipTransferred(
         read.stream(),
         read.name("previous_owner"),
@@ -377,7 +377,7 @@ def _read_transferred(envelope: Envelope, payload: JsonObject) -> OwnershipTrans
 
 
 def _read_lost(envelope: Envelope, payload: JsonObject) -> StreamLost:
-    read = _StreamReader(envelope, payload)
+    read = _StreamPayloadReader(envelope, payload)
     return StreamLost(read.stream(), read.count("frames"), read.count("bytes"))
 
 
@@ -407,7 +407,7 @@ def is_stream_id(value: object) -> bool:
     )
 
 
-class _StreamReader(PayloadReader):
+class _StreamPayloadReader(PayloadReader):
     """Reads what payloads about streams alone have."""
 
     def stream(self) -> str:

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
     from meup_agent.causes import Cause
     from meup_agent.protocol.envelope import Envelope
-    from meup_agent.protocol.exchange import Effect, ExchangeTable, Fulfills, Key, Progressed
+    from meup_agent.protocol.exchange import (
+        Effect,
+        ExchangeTable,
+        FulfillmentTarget,
+        Key,
+        Progressed,
+    )
     from meup_agent.protocol.outcomes import Ending
     from meup_agent.session.event_emitter import EventEmitter
     from meup_agent.session.outbox import Outbox
@@ -33,7 +39,7 @@ MAX_LOGGED_CHARS: Final = 200
 
 
 @dataclass(slots=True)
-class _Wait:
+class _Waiter:
     done: Condition
     kind: str
     since: float
@@ -56,7 +62,7 @@ class PendingCalls:
     now: Callable[[], float]
     written: Callable[[Envelope], Envelope]
     check_present: Callable[[str], None]
-    _waits: dict[Key, _Wait] = field(default_factory=dict["Key", _Wait], init=False)
+    _waits: dict[Key, _Waiter] = field(default_factory=dict["Key", _Waiter], init=False)
 
     # --- what handlers and clients use ---
 
@@ -68,7 +74,7 @@ class PendingCalls:
         parent: Key | None = None,
         wait: Wait = Wait.ADDRESSED,
         idempotent: bool = False,
-        fulfills: Fulfills | None = None,
+        fulfills: FulfillmentTarget | None = None,
         on_progress: Callable[[Progressed], None] | None = None,
         depends_on: Mapping[str, Ending | None] | None = None,
     ) -> Key:
@@ -91,7 +97,7 @@ class PendingCalls:
             depends_on=depends_on,
             ttl=timeout,
         )
-        self._waits[key] = _Wait(Condition(), opening.kind, now, on_progress)
+        self._waits[key] = _Waiter(Condition(), opening.kind, now, on_progress)
         if self.events.observers:
             self.events.began(opening, parent)
         self.apply(effects)

@@ -20,8 +20,8 @@ from meup_agent.errors import (
     CannotConnect,
     InvalidEnvelope,
     NotSent,
+    RemoteShutdown,
     SessionEnded,
-    ShutDown,
     UsageError,
 )
 from meup_agent.protocol.dialects import encode, spoken
@@ -356,7 +356,7 @@ class Session(AsyncContextManagerMixin):
         """End the session, since another participant shut us down; our last words go first."""
         with anyio.move_on_after(FLUSH_SECONDS):
             await self.outbox.wait_emptied()
-        self._over = str(error := ShutDown(effect.by, effect.reason))
+        self._over = str(error := RemoteShutdown(effect.by, effect.reason))
         self.apply(self.table.stopped(self._over, self.now()))
         raise error
 

@@ -84,7 +84,7 @@ class MemorySpace:
     ) -> None:
         self._config = config or one_space_config(space, participants or {}, limits)
         self._ids = count(1)
-        self._seats: list[_Seat] = []
+        self._seats: list[_MemoryConnection] = []
         self._earliest = 0
         self._start()
 
@@ -172,7 +172,9 @@ class MemorySpace:
     def _now(self) -> int:
         return max(_now(), self._earliest)
 
-    def _admit(self, headers: Mapping[str, str], participant: str | None, space: str) -> _Seat:
+    def _admit(
+        self, headers: Mapping[str, str], participant: str | None, space: str
+    ) -> _MemoryConnection:
         """Decide about a handshake."""
         if not self._running:
             raise CannotConnect("there is no gateway here now; restart it")
@@ -200,7 +202,7 @@ class MemorySpace:
         host = self._runtime.spaces[space]
         frames = bytes if dialect in STREAMING else None
         form = FrameFormat(dialect, resumes, pack_frame=frames)
-        seat = _Seat(
+        seat = _MemoryConnection(
             self, host, identity.participant, form, last_seen, self._config.limits, observes
         )
         self._seats.append(seat)
@@ -209,7 +211,7 @@ class MemorySpace:
         return seat
 
 
-class _Seat:
+class _MemoryConnection:
     """Both ends of one connection: a member of the space, and the transport of its participant."""
 
     def __init__(

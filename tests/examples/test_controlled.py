@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from meup_agent import Agent
-from meup_agent.errors import ShutDown
+from meup_agent.errors import RemoteShutdown
 from meup_agent.gateway.embedded import Gateway
 from tests.patience import PATIENCE
 
@@ -37,7 +37,7 @@ async def test_supervisor_looks_after_its_worker(
         async with anyio.create_task_group() as tasks:
 
             async def work() -> None:
-                with pytest.raises(ShutDown):
+                with pytest.raises(RemoteShutdown):
                     async with worker.agent.join(gateway.url, token=gateway.token("worker")):
                         await anyio.sleep_forever()
 

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Context, Space
-from meup_agent.errors import OutcomeUnknown, Refused, RequestError, ShutDown
+from meup_agent.errors import OutcomeUnknown, Refused, RemoteShutdown, RequestError
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.types import (
     Compact,
@@ -185,7 +185,9 @@ async def be_shut_down(meeting: Meeting, boss: Space, notes: Notes) -> None:
 async def test_shutdown_drains_and_ends_the_block(controlled: Meeting, notes: Notes) -> None:
     with anyio.fail_after(PATIENCE):
         async with join(controlled, "boss") as boss:
-            with pytest.raises(ShutDown, match="'boss' shut this participant down: enough") as end:
+            with pytest.raises(
+                RemoteShutdown, match="'boss' shut this participant down: enough"
+            ) as end:
                 await be_shut_down(controlled, boss, notes)
             assert (end.value.by, end.value.reason) == ("boss", "enough")
             await notes.until(("shut down", "boss", "enough"))

@@ -18,7 +18,7 @@ from meup_agent.protocol.exchange import (
     Drop,
     Effect,
     ExchangeTable,
-    Fulfills,
+    FulfillmentTarget,
     Key,
     Limits,
     Priority,
@@ -257,7 +257,7 @@ class Participant:
                 parent=parent,
                 wait=wait,
                 idempotent=idempotent,
-                fulfills=None if fulfills is None else Fulfills(fulfills),
+                fulfills=None if fulfills is None else FulfillmentTarget(fulfills),
             )
         except (AlreadyInProgress, AlreadyDecided, ParticipantGone):
             return

@@ -18,7 +18,7 @@ from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange import (
     Effect,
     ExchangeTable,
-    Fulfills,
+    FulfillmentTarget,
     Key,
     Priority,
     ProposalKey,
@@ -258,7 +258,9 @@ class SilentWorld:
             to=(executor,),
             correlation=(record.key.id,),
         )
-        fulfills = Fulfills(ProposalKey(proposer, record.key.id), record, even_if_gone, True)
+        fulfills = FulfillmentTarget(
+            ProposalKey(proposer, record.key.id), record, even_if_gone, True
+        )
         try:
             _, effects = process.table.open(request, now=self.now, deadline=None, fulfills=fulfills)
         except MeupError:

@@ -77,7 +77,7 @@ def _bare_flags(parameters: list[Any]) -> list[Any]:
     return parameters
 
 
-class Commands(Group):
+class CommandGroup(Group):
     """The group of all commands, as typer makes it of a program that has no commands itself."""
 
     def __init__(self, **attributes: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import BesideOptions
+from meup_agent.cli.address import SpaceOrHttpOptions
 from meup_agent.cli.arguments import (
     convert_arguments,
     did_you_mean,
@@ -106,7 +106,7 @@ def call(
         bool,
         typer.Option("--idempotent", help="A request may be sent again after a lost connection."),
     ] = False,
-    where: BesideOptions,
+    where: SpaceOrHttpOptions,
     timeout: Annotated[float | None, ttl_option()] = None,
     result: ResultOptions,
 ) -> None:
@@ -136,7 +136,7 @@ def propose(
         ),
     ] = Wait.ADDRESSED,
     ttl: Annotated[float | None, ttl_option("--ttl", "--timeout")] = None,
-    where: BesideOptions,
+    where: SpaceOrHttpOptions,
     result: ResultOptions,
 ) -> None:
     """Propose the call of a tool, wait, and print its result.

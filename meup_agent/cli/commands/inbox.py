@@ -16,7 +16,7 @@ import typer
 
 from meup_agent.approval import Inbox, InboxItem, Verb
 from meup_agent.causes import REASONS_TO_REJECT, Reason
-from meup_agent.cli.address import Address, BesideOptions, HttpAddress, find_http_url
+from meup_agent.cli.address import Address, HttpAddress, SpaceOrHttpOptions, find_http_url
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.commands import Command, Group
 from meup_agent.cli.failures import Failure, Misuse, code_for
@@ -87,7 +87,7 @@ def live(
     ] = False,
     no_colour: NoColour = False,
     *,
-    where: BesideOptions,
+    where: SpaceOrHttpOptions,
 ) -> None:
     """Decide the proposals that wait for you: a live screen, or one by one.
 
@@ -132,7 +132,7 @@ def _live_session(where: Address | HttpAddress, result: ResultOptions) -> Comman
 
 
 async def _show_live(
-    session: CommandSession, *, where: BesideOptions, notify: str | None, light: bool
+    session: CommandSession, *, where: SpaceOrHttpOptions, notify: str | None, light: bool
 ) -> None:
     from meup_agent.cli.inbox.editor import run_editor
     from meup_agent.cli.inbox.notifier import Notifier
@@ -157,7 +157,7 @@ async def _show_live(
         await app.run_async()
 
 
-async def _past_of(session: CommandSession, where: BesideOptions) -> SpacePast:
+async def _past_of(session: CommandSession, where: SpaceOrHttpOptions) -> SpacePast:
     """The past of the space, if the gateway tells it over HTTP."""
     try:
         with anyio.move_on_after(PAST_SECONDS):
@@ -200,11 +200,13 @@ def _http_of(where: Address, url: str) -> HttpAddress:
 class _GroupOptions(NamedTuple):
     """Options that stand before a command, and count for it."""
 
-    where: BesideOptions
+    where: SpaceOrHttpOptions
     no_colour: bool
 
 
-def _session(ctx: typer.Context, where: BesideOptions, result: ResultOptions) -> CommandSession:
+def _session(
+    ctx: typer.Context, where: SpaceOrHttpOptions, result: ResultOptions
+) -> CommandSession:
     """A session over HTTP, so that an agent that runs under the same name is not disturbed."""
     outer = ctx.find_object(_GroupOptions)
     if outer is not None:
@@ -242,7 +244,7 @@ async def _list(session: CommandSession) -> None:
 
 @inbox.command("list", cls=Command)
 @expand_groups
-def list_(ctx: typer.Context, *, where: BesideOptions, result: ResultOptions) -> None:
+def list_(ctx: typer.Context, *, where: SpaceOrHttpOptions, result: ResultOptions) -> None:
     """List what waits for you, oldest deadline first, each with what you may do.
 
     Example: `meup inbox list --json`
@@ -257,7 +259,7 @@ def show(
     proposal: Proposal,
     proposer: Proposer = None,
     *,
-    where: BesideOptions,
+    where: SpaceOrHttpOptions,
     result: ResultOptions,
 ) -> None:
     """Show one proposal: the exact call, what is known of it, and what you may do.
@@ -286,7 +288,7 @@ def approve(
         bool, typer.Option("--yes", "-y", help="Do not ask; needed where no terminal is.")
     ] = False,
     *,
-    where: BesideOptions,
+    where: SpaceOrHttpOptions,
     result: ResultOptions,
 ) -> None:
     """Approve proposals: carry each out, or vote for it where a reviewer counts your vote.
@@ -356,7 +358,7 @@ def reject(
     explain: Explain = None,
     proposer: Proposer = None,
     *,
-    where: BesideOptions,
+    where: SpaceOrHttpOptions,
     result: ResultOptions,
 ) -> None:
     """Reject proposals that wait for you.
@@ -388,7 +390,7 @@ def vote(
     explain: Explain = None,
     proposer: Proposer = None,
     *,
-    where: BesideOptions,
+    where: SpaceOrHttpOptions,
     result: ResultOptions,
 ) -> None:
     """Vote about a proposal whose reviewer counts votes; you may change it until it counts.

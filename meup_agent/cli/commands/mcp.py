@@ -44,7 +44,7 @@ ONE_PER_CLIENT: Final = (
 )
 
 
-class _Encryption(NamedTuple):
+class _PortEncryption(NamedTuple):
     tls: TlsConfig | None
     insecure: bool
 
@@ -119,7 +119,7 @@ def mcp(
         ttl="space" if ttl is None else seconds(ttl, "--ttl"), to=tuple(to or ())
     )
     host, port = ("", 0) if http is None else _host_and_port(http)
-    encryption = _Encryption(tls_config(tls_certificate, tls_key), insecure)
+    encryption = _PortEncryption(tls_config(tls_certificate, tls_key), insecure)
     if http is not None:
         check_encrypted(encryption, host)
         if encryption.tls is not None:

@@ -9,7 +9,7 @@ import anyio
 import typer
 
 from meup_agent.causes import REASONS_TO_REJECT, Reason
-from meup_agent.cli.address import As, Http, HttpOptions, beside, http_url
+from meup_agent.cli.address import As, Http, HttpOptions, http_url, resolve_http
 from meup_agent.cli.arguments import did_you_mean
 from meup_agent.cli.command_session import CommandSession, JoinOptions, send_confirmed, unconfirmed
 from meup_agent.cli.failures import Misuse
@@ -113,7 +113,7 @@ def reject(
     if not is_http:
         join.run(act)
         return
-    CommandSession(beside(join, http, act_as or join.participant), join.result).run(act)
+    CommandSession(resolve_http(join, http, act_as or join.participant), join.result).run(act)
 
 
 def seen_as(

@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import BesideOptions
+from meup_agent.cli.address import SpaceOrHttpOptions
 from meup_agent.cli.arguments import InputField, read_input_schema
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure
@@ -35,7 +35,7 @@ MAX_ABOUT: Final = 1_000
 NARROWEST: Final = 40
 
 
-class _Listed(NamedTuple):
+class _ToolListing(NamedTuple):
     """One participant's answer."""
 
     participant: str
@@ -51,7 +51,7 @@ def tools(
         ),
     ] = None,
     *,
-    where: BesideOptions,
+    where: SpaceOrHttpOptions,
     timeout: Annotated[
         float,
         seconds_option("How long to wait for each answer, in seconds; inf: as long as it takes."),
@@ -99,17 +99,17 @@ def _not_allowed(space: Space, error: MeupError | Failure) -> Failure | None:
 
 async def _ask(
     names: list[str], tools_of: Callable[[str], Awaitable[list[dict[str, Any]]]]
-) -> list[_Listed]:
+) -> list[_ToolListing]:
     """Ask each participant, so many at once; the answers in the order of the names."""
-    answers: dict[str, _Listed] = {}
+    answers: dict[str, _ToolListing] = {}
     limiter = anyio.CapacityLimiter(AT_ONCE)
 
     async def ask(name: str) -> None:
         async with limiter:
             try:
-                answers[name] = _Listed(name, await tools_of(name), None)
+                answers[name] = _ToolListing(name, await tools_of(name), None)
             except (MeupError, Failure) as error:
-                answers[name] = _Listed(name, [], error)
+                answers[name] = _ToolListing(name, [], error)
 
     async with anyio.create_task_group() as tasks:
         for name in names:
@@ -117,7 +117,7 @@ async def _ask(
     return [answers[name] for name in names]
 
 
-def _document(listed: list[_Listed]) -> dict[str, Any]:
+def _document(listed: list[_ToolListing]) -> dict[str, Any]:
     return {
         "participants": [
             {"participant": each.participant, "tools": each.tools}
@@ -128,7 +128,7 @@ def _document(listed: list[_Listed]) -> dict[str, Any]:
     }
 
 
-async def _show(output: Output, listed: list[_Listed]) -> None:
+async def _show(output: Output, listed: list[_ToolListing]) -> None:
     width = output.width
     with_tools = [each for each in listed if each.tools]
     for position, each in enumerate(with_tools):
@@ -138,7 +138,7 @@ async def _show(output: Output, listed: list[_Listed]) -> None:
         await output.show(*([""] if with_tools else []), *last)
 
 
-def _without(listed: list[_Listed]) -> Iterator[Text]:
+def _without(listed: list[_ToolListing]) -> Iterator[Text]:
     """The participants without tools, and those without an answer."""
     none = [each.participant for each in listed if each.error is None and not each.tools]
     if none:
@@ -152,7 +152,7 @@ def _without(listed: list[_Listed]) -> Iterator[Text]:
         yield Text("no other participant is here", style="dim")
 
 
-def _block(listed: _Listed, width: int | None) -> Iterator[Text]:
+def _block(listed: _ToolListing, width: int | None) -> Iterator[Text]:
     """A participant with its tools."""
     yield Text(visible(listed.participant, MAX_NAME), style="bold")
     for tool in listed.tools:

@@ -72,7 +72,7 @@ def who(
     show = _print_json if result.as_json else _show
 
     async def act(session: CommandSession) -> None:
-        asked = None if can is None else _Asked(session.space, can)
+        asked = None if can is None else _ToolAccess(session.space, can)
         await show(session, asked)
         if asked is not None and not asked.allowed:
             raise Failure(visible(str(asked.missing()), MAX_SENTENCE), exit_codes.ABSENT)
@@ -80,7 +80,7 @@ def who(
     session.run(act)
 
 
-class _Asked:
+class _ToolAccess:
     """A tool, and who may call it: those present, and the participant that looks on."""
 
     def __init__(self, space: Space, said: str) -> None:
@@ -103,7 +103,7 @@ class _Asked:
         return find_missing(call, self._listed.items(), me=self._space.me)
 
 
-async def _print_json(session: CommandSession, asked: _Asked | None) -> None:
+async def _print_json(session: CommandSession, asked: _ToolAccess | None) -> None:
     space = session.space
     participants: list[dict[str, Any]] = [
         {"id": each.id, "me": each.id == space.me, "capabilities": list(each.capabilities)}
@@ -129,7 +129,7 @@ async def _print_json(session: CommandSession, asked: _Asked | None) -> None:
     await session.output.write(as_json_line(document))
 
 
-async def _show(session: CommandSession, asked: _Asked | None) -> None:
+async def _show(session: CommandSession, asked: _ToolAccess | None) -> None:
     space, console = session.space, session.output.console
     capabilities = {each.id: each.capabilities for each in space.participants}
     present = set(capabilities)

@@ -75,7 +75,7 @@ class EventLog(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StoppedHandler:
     """A handler that was stopped, and is done with cleaning up."""
 
     agent: str
@@ -88,7 +88,7 @@ class Stop:
         return f"{self.handler}: {self.cause.code} ← {way}"
 
 
-class Stops(EventLog[Stop]):
+class StoppedHandlers(EventLog[StoppedHandler]):
     """Stopped handlers; each reports itself, in its own ``finally``."""
 
     @contextmanager
@@ -98,10 +98,10 @@ class Stops(EventLog[Stop]):
             yield
         finally:
             if ctx.reason is not None:
-                self.add(Stop(agent, handler, ctx.reason))
+                self.add(StoppedHandler(agent, handler, ctx.reason))
 
 
-def files_agent(workspace: Workspace, stops: Stops) -> Agent:
+def files_agent(workspace: Workspace, stops: StoppedHandlers) -> Agent:
     """The tool owner: five tools that work in a folder.
 
     Plain functions run in worker threads; the re-index is ``async``: it takes its time, reports
@@ -164,7 +164,7 @@ def count_words(workspace: Workspace) -> list[tuple[str, int]]:
     return counted.most_common()
 
 
-def reviewer_agent(stops: Stops, withdrawals: EventLog[Withdrawal]) -> Agent:
+def reviewer_agent(stops: StoppedHandlers, withdrawals: EventLog[Withdrawal]) -> Agent:
     """The reviewer: a trusted agent that carries approved proposals out by requests of its own.
 
     A path out of the folder is unsafe. Secrets are not written down: such a proposal is fulfilled

@@ -13,8 +13,8 @@ from rich.console import RenderableType
 from meup_agent import Agent, Backoff, Chat, Envelope, Rejection, Settings, Space, Withdrawal
 from meup_agent.cli.demo.agents import (
     EventLog,
-    Stop,
-    Stops,
+    StoppedHandler,
+    StoppedHandlers,
     audit,
     files_agent,
     proposer_agent,
@@ -57,8 +57,8 @@ class Stage:
         self.gateway = gateway
         # Every envelope that the auditor has seen, and that the timeline has shown.
         self.seen = EventLog[Envelope]()
-        self.stops = Stops()
-        self.stops_shown = EventLog[Stop]()  # those that the timeline has shown
+        self.stops = StoppedHandlers()
+        self.stops_shown = EventLog[StoppedHandler]()  # those that the timeline has shown
         self.rejections = EventLog[Rejection]()
         self.explanations = EventLog[Chat]()
         self.withdrawals = EventLog[Withdrawal]()
@@ -182,7 +182,7 @@ def method_of(envelope: Envelope) -> str:
     return payloads.read_call(envelope.payload).method
 
 
-def _brought_about(stop: Stop, envelope: Envelope) -> bool:
+def _brought_about(stop: StoppedHandler, envelope: Envelope) -> bool:
     """True if an envelope is the withdraw or cancel that stopped a handler."""
     is_end = envelope.kind == kinds.MCP_WITHDRAW or method_of(envelope) == kinds.CANCELLED
     return is_end and stop.cause.id in envelope.correlation

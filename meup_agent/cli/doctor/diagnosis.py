@@ -76,14 +76,14 @@ class DoctorListener(Protocol):
         ...
 
 
-class _Stop(Exception):
+class _CheckFailed(Exception):
     """A check failed, and those after it cannot be tried."""
 
 
 async def diagnose(given: SpaceOptions, listener: DoctorListener, *, timeout: float) -> Report:
     """Try one thing after the other, each for so many seconds."""
     diagnosis = _Diagnosis(given, listener, timeout)
-    with suppress(_Stop):
+    with suppress(_CheckFailed):
         await diagnosis.run()
     await diagnosis.tell_untried()
     return diagnosis.report
@@ -103,7 +103,7 @@ class _Diagnosis:
         where = await self._settings()
         await self._way(HostPort.of(self.report.url))
         if where is None:
-            raise _Stop
+            raise _CheckFailed
         await self._join(where)
 
     async def tell_untried(self) -> None:
@@ -185,10 +185,10 @@ class _Diagnosis:
                 once.waiting = waiting
                 async with joining as space:
                     waiting.deadline = float("inf")
-                    assert once.tap is not None
-                    await self._look_around(space, once.tap)
+                    assert once.recording is not None
+                    await self._look_around(space, once.recording)
         except (ConnectionFailed, AlreadyDialled) as error:
-            if once.tap is not None and once.tap.welcome is not None:
+            if once.recording is not None and once.recording.welcome is not None:
                 self.report.lost = True
                 if isinstance(error, SessionEnded):
                     await self._bad(self._next_name(), *_split(error))
@@ -198,7 +198,7 @@ class _Diagnosis:
                     f"the connection ended: {visible(why, 300)}",
                     "try again; if it stays so, look into the gateway's log",
                 )
-        if once.tap is None or once.tap.welcome is None:
+        if once.recording is None or once.recording.welcome is None:
             await self._not_welcome(once)
 
     async def _made(self, headers: Mapping[str, str]) -> None:
@@ -223,7 +223,7 @@ class _Diagnosis:
                 await self._refused(info.code, f"code {info.code}", info.reason)
             case _:
                 pass
-        unread = once.tap.unread if once.tap is not None else ""
+        unread = once.recording.unread if once.recording is not None else ""
         await self._bad(
             "welcome",
             f"what came is no welcome: {visible(unread, 200)}"
@@ -242,8 +242,8 @@ class _Diagnosis:
 
     # --- in the space ---
 
-    async def _look_around(self, space: Space, tap: RecordingTransport) -> None:
-        report, welcome = self.report, tap.welcome
+    async def _look_around(self, space: Space, recording: RecordingTransport) -> None:
+        report, welcome = self.report, recording.welcome
         assert welcome is not None
         report.me = space.me
         report.adopted = welcome.protocol
@@ -262,14 +262,16 @@ class _Diagnosis:
                 "believe no name in this space; let the network decide who gets to it",
             )
         await self._good("space", visible(report.space, 64))
-        await self._good("welcome", f"{(tap.seconds or 0.0) * 1000:.0f} ms after the handshake")
+        await self._good(
+            "welcome", f"{(recording.seconds or 0.0) * 1000:.0f} ms after the handshake"
+        )
         await self._dialect_and_gateway()
         goes_by_names = not space.guarantees.identity_checked and self._participant is None
         await self._good("me", me, _NAME if goes_by_names else "")
         await self._good("may", format_permissions(report.permissions))
         await self._good("here", _others(report))
-        await self._round_trip(tap.inner)
-        await self._clock(welcome.ts, tap.welcomed_at)
+        await self._round_trip(recording.inner)
+        await self._clock(welcome.ts, recording.welcomed_at)
 
     async def _dialect_and_gateway(self) -> None:
         report = self.report
@@ -342,7 +344,7 @@ class _Diagnosis:
 
     async def _bad(self, name: str, said: str, advice: str) -> NoReturn:
         await self._tell(Check(name, False, said, advice))
-        raise _Stop
+        raise _CheckFailed
 
     def _next_name(self) -> str:
         told = {check.name for check in self.report.checks}

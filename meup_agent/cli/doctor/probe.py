@@ -266,7 +266,7 @@ class OneShotConnector:
     ) -> None:
         self.where = where.url
         self.waiting: anyio.CancelScope | None = None
-        self.tap: RecordingTransport | None = None
+        self.recording: RecordingTransport | None = None
         self.failure: TransportError | None = None
         self.closed: CloseInfo | None = None
         self._connector = websocket_connector(
@@ -285,15 +285,17 @@ class OneShotConnector:
         try:
             async with self._connector(headers) as transport:
                 await self._made(transport.response_headers)
-                self.tap = RecordingTransport(transport)
+                self.recording = RecordingTransport(transport)
                 if self.waiting is not None:
                     self.waiting.deadline = anyio.current_time() + self._timeout
-                yield self.tap
+                yield self.recording
                 self.closed = transport.closed
         except TransportError as error:
             self.failure = error
             raise
         finally:
             # No use in waiting any more, least of all as long as a Retry-After asks for.
-            if self.waiting is not None and (self.tap is None or self.tap.welcome is None):
+            if self.waiting is not None and (
+                self.recording is None or self.recording.welcome is None
+            ):
                 self.waiting.cancel()

@@ -23,7 +23,7 @@ class Tell(Protocol):
         ...
 
 
-class Decisions:
+class PersonDecisions:
     """The decisions of a person; what they come to is told, whatever it is.
 
     Attributes:

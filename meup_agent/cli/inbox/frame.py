@@ -11,7 +11,7 @@ from textual.widgets import Input, Static
 
 from meup_agent.approval.inbox_item import Verb
 from meup_agent.cli.inbox.card import Card, time_left
-from meup_agent.cli.inbox.decisions import Decisions
+from meup_agent.cli.inbox.decisions import PersonDecisions
 from meup_agent.cli.inbox.questions import ScreenQuestion, lines_of
 from meup_agent.cli.inbox.rows import CardRow, Part, row, theirs
 from meup_agent.cli.inbox.themes import DARK, LIGHT, THEMES
@@ -88,7 +88,7 @@ class InboxFrame(App[None]):
         self.note: tuple[Part, ...] = ()
         self.question = ScreenQuestion.NOTHING
         self.words = ""
-        self.decisions = Decisions(inbox, self.tell)
+        self.decisions = PersonDecisions(inbox, self.tell)
         self.at = 0
         self.is_whole = True
 

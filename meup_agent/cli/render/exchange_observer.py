@@ -59,7 +59,7 @@ class Observation(NamedTuple):
     rejection: Rejection | None = None  # that a withdrawal takes for an answer
 
 
-class _Part(NamedTuple):
+class _ExchangePart(NamedTuple):
     exchange: str
     part: str
 
@@ -69,8 +69,8 @@ class ExchangeObserver:
 
     def __init__(self) -> None:
         self._folder = ProposalFolder()
-        self._parts: TTLMap[str, _Part] = recent()
-        self._calls: TTLMap[tuple[str, str], _Part] = recent()
+        self._parts: TTLMap[str, _ExchangePart] = recent()
+        self._calls: TTLMap[tuple[str, str], _ExchangePart] = recent()
         self._seen: TTLMap[tuple[str, str, int], bool] = recent()
         self._open: TTLMap[tuple[str, str], bool] = recent()
         # Fulfilled proposals, and whether their answer was an error: the table has one word.
@@ -93,7 +93,7 @@ class ExchangeObserver:
     def expire(self, proposal: ProposalKey, now: float) -> Observation:
         """Note that a proposal has expired, of which no envelope tells."""
         self._folder.end_expired(proposal, now)
-        exchange = self._parts.get(proposal.id, now) or _Part(proposal.id, "")
+        exchange = self._parts.get(proposal.id, now) or _ExchangePart(proposal.id, "")
         return Observation(exchange.exchange, "", _STATES[ProposalState.EXPIRED])
 
     # --- which exchange ---
@@ -115,25 +115,25 @@ class ExchangeObserver:
             return False
         return True
 
-    def _place(self, envelope: Envelope, now: float) -> _Part:
+    def _place(self, envelope: Envelope, now: float) -> _ExchangePart:
         """The exchange that an envelope belongs to, and its request."""
         if envelope.kind in (kinds.SYSTEM_WELCOME, kinds.SYSTEM_PRESENCE):
-            return _Part("", "")
+            return _ExchangePart("", "")
         refers_to = _refers_to(envelope)
         found = next(filter(None, (self._parts.get(name, now) for name in refers_to)), None)
         if found is None:
             found = self._called(envelope, now)
         if found is None:
-            found = _Part(refers_to[0], "") if refers_to else _Part(envelope.id, "")
+            found = _ExchangePart(refers_to[0], "") if refers_to else _ExchangePart(envelope.id, "")
         if envelope.kind == kinds.MCP_REQUEST and not _is_notification(envelope):
-            found = _Part(found.exchange, envelope.id)
+            found = _ExchangePart(found.exchange, envelope.id)
             rpc_name = payloads.read_call(envelope.payload).rpc_name
             if rpc_name is not None:
                 self._calls.put((envelope.sender, rpc_name), found, now)
         self._parts.put(envelope.id, found, now)
         return found
 
-    def _called(self, envelope: Envelope, now: float) -> _Part | None:
+    def _called(self, envelope: Envelope, now: float) -> _ExchangePart | None:
         """The request that a cancel names by the JSON-RPC id of its sender (PROTOCOL 4.8)."""
         if envelope.correlation or not _is_notification(envelope):
             return None

@@ -40,7 +40,7 @@ from meup_agent.gateway.console.guard import (
     MAX_FORM_BYTES,
     OPEN_FORM_BYTES,
     SECURITY_HEADERS,
-    Denied,
+    RequestDenied,
     RequestPace,
     check_csrf,
     check_origin,
@@ -160,7 +160,7 @@ class ConsoleSite:
         context = PageContext(self, request)
         try:
             return await self._serve(page, context)
-        except Denied as denied:
+        except RequestDenied as denied:
             if denied.status in (FORBIDDEN, TOO_MANY):
                 said = "console: %s %s was refused with %d: %s"
                 why = quote_for_log(str(denied))
@@ -168,24 +168,26 @@ class ConsoleSite:
             return context.problem(denied)
         except NotAdmitted as refused:
             said = f"{str(refused).capitalize()}."
-            return context.problem(Denied(refused.status, said, refused.headers))
+            return context.problem(RequestDenied(refused.status, said, refused.headers))
         except Problem as problem:
-            return context.problem(Denied(problem.status, str(problem), problem.headers))
+            return context.problem(RequestDenied(problem.status, str(problem), problem.headers))
         except Exception:
             log.exception("console: %s %s failed", page.method, page.path)
-            return context.problem(Denied(500, "The gateway failed here; its log says more."))
+            return context.problem(
+                RequestDenied(500, "The gateway failed here; its log says more.")
+            )
 
     async def _no_page(self, request: Request, error: Exception) -> Response:
         context = PageContext(self, request)
         cookie = request.cookies.get(cookie_name(request), "")
         context.session = self.console.sessions.find(cookie, self.runtime.tokens)
-        return context.problem(Denied(NOT_FOUND, "The console has no such page."))
+        return context.problem(RequestDenied(NOT_FOUND, "The console has no such page."))
 
     async def _serve(self, page: PageRoute, context: PageContext) -> Response:
         """Check a request, and let its page answer."""
         runtime, request = self.runtime, context.request
         if not runtime.accepting or self.closing.is_set():
-            raise Denied(UNAVAILABLE, "The gateway stops; come back soon.")
+            raise RequestDenied(UNAVAILABLE, "The gateway stops; come back soon.")
         cookie = request.cookies.get(cookie_name(request), "")
         context.session = self.console.sessions.find(cookie, runtime.tokens)
         if page.method == "POST":
@@ -219,7 +221,7 @@ def _sign_in_first(context: PageContext) -> Response:
     """Send a browser without a session to the sign-in, and back from there; a script is told."""
     request = context.request
     if request.headers.get("accept", "").startswith("text/event-stream"):
-        raise Denied(UNAUTHORIZED, "You are not signed in any more.")
+        raise RequestDenied(UNAUTHORIZED, "You are not signed in any more.")
     path = request.url.path if request.method == "GET" else context.page_of_form
     return redirect(context, f"/sign-in?next={quote(path, safe='')}")
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from meup_agent.gateway.auth import Identity
     from meup_agent.gateway.console.console import ConsoleSite
-    from meup_agent.gateway.console.guard import Denied
+    from meup_agent.gateway.console.guard import RequestDenied
     from meup_agent.gateway.console.presence import PersonPresence
     from meup_agent.gateway.console.sign_in import BrowserSession
     from meup_agent.protocol.space.server import SpaceServer
@@ -91,7 +91,7 @@ class PageContext:
             **values,
         )
 
-    def problem(self, denied: Denied) -> Response:
+    def problem(self, denied: RequestDenied) -> Response:
         """The page that says why there is no other."""
         title = denied.title or _PROBLEM_TITLES.get(denied.status, "That did not work")
         page = self.page("problem.html", denied.status, title=title, message=str(denied),

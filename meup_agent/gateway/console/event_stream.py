@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from meup_agent.gateway.admission import TOO_MANY
-from meup_agent.gateway.console.guard import Denied
+from meup_agent.gateway.console.guard import RequestDenied
 from meup_agent.gateway.edge.flow import CHUNK_WRITER, frame_chunk
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class StreamResponse:
         self._queue = EventQueue(topics)
         self._ends = False
         if context.here.streams >= MAX_STREAMS:
-            raise Denied(TOO_MANY, f"You have {MAX_STREAMS} browsers open; close one first.")
+            raise RequestDenied(TOO_MANY, f"You have {MAX_STREAMS} browsers open; close one first.")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until the browser goes, its session ends, or the gateway stops."""

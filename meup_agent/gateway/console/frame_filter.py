@@ -53,7 +53,7 @@ _CANCELLED: Final = kinds.CANCELLED.encode()
 _NONE: Final = frozenset[str]()
 
 
-class Audience(NamedTuple):
+class Recipients(NamedTuple):
     """The people whose inboxes and seats a frame is for; ``None``: everyone's."""
 
     inboxes: frozenset[str] | None
@@ -69,7 +69,7 @@ class FrameFilter:
         self._plain: OrderedDict[tuple[str, str], None] = OrderedDict()  # by sender and id
         # The one that was looked at last, and its frames: everybody is asked about the same one.
         self._envelope: Envelope | None = None
-        self._audience = Audience(None, None)
+        self._recipients = Recipients(None, None)
         self._frames: deque[bytes] = deque(maxlen=MAX_FORMS)
 
     @contextmanager
@@ -95,16 +95,16 @@ class FrameFilter:
         # Most of what is said, and each delivery pays for it: talk that explains no proposal.
         if not envelope.correlation and _is_talk(envelope.kind):
             return False
-        audience = self._audience if envelope is self._envelope else self._look(envelope)
-        names = audience.inboxes
+        recipients = self._recipients if envelope is self._envelope else self._look(envelope)
+        names = recipients.inboxes
         return names is None or (bool(names) and not self._people.keys().isdisjoint(names))
 
     def is_for_seats(self, envelope: Envelope) -> bool:
         """True if an envelope is for the seat of anyone."""
         if _is_talk(envelope.kind):
             return False
-        audience = self._audience if envelope is self._envelope else self._look(envelope)
-        names = audience.seats
+        recipients = self._recipients if envelope is self._envelope else self._look(envelope)
+        names = recipients.seats
         return names is None or (bool(names) and not self._people.keys().isdisjoint(names))
 
     def pack(self, frame: bytes) -> bytes:
@@ -114,47 +114,47 @@ class FrameFilter:
 
     def is_for(self, participant: str, frame: bytes, *, observes: bool) -> bool:
         """True if a frame is for the inbox, or else for the seat, of a participant."""
-        audience = self._audience if frame in self._frames else self._read_audience(frame)
-        names = audience.inboxes if observes else audience.seats
+        recipients = self._recipients if frame in self._frames else self._read_recipients(frame)
+        names = recipients.inboxes if observes else recipients.seats
         return names is None or participant in names
 
-    def _look(self, envelope: Envelope) -> Audience:
+    def _look(self, envelope: Envelope) -> Recipients:
         self._frames.clear()
-        self._audience, self._envelope = self._find_audience(envelope), envelope
-        return self._audience
+        self._recipients, self._envelope = self._find_recipients(envelope), envelope
+        return self._recipients
 
-    def _read_audience(self, frame: bytes) -> Audience:
-        """The audience of a frame that has waited since its envelope was looked at."""
+    def _read_recipients(self, frame: bytes) -> Recipients:
+        """The recipients of a frame that has waited since its envelope was looked at."""
         try:
-            return self._find_audience(decode(frame))
+            return self._find_recipients(decode(frame))
         except InvalidEnvelope:
-            return Audience(None, None)
+            return Recipients(None, None)
 
-    def _find_audience(self, envelope: Envelope) -> Audience:
+    def _find_recipients(self, envelope: Envelope) -> Recipients:
         kind = envelope.kind
         if _is_talk(kind):
             # An explanation says what it is about.
             about = kind == kinds.CHAT and envelope.correlation
-            return Audience(None if about else _NONE, _NONE)
+            return Recipients(None if about else _NONE, _NONE)
         named = frozenset((envelope.sender, *envelope.to))
         if kind == kinds.MCP_REQUEST:
             cancelled = _cancelled_by(envelope)
             if cancelled is not None:
                 # The end of a call that no inbox heard of is as little to it as its beginning.
                 is_plain = bool(envelope.to) and cancelled in self._plain
-                return Audience(named | {cancelled[0]} if is_plain else None, _NONE)
+                return Recipients(named | {cancelled[0]} if is_plain else None, _NONE)
             is_plain = bool(envelope.to) and _is_plain_call(envelope)
             self._note((envelope.sender, envelope.id), is_plain)
-            return Audience(named if is_plain else None, named if envelope.to else None)
+            return Recipients(named if is_plain else None, named if envelope.to else None)
         if kind == kinds.MCP_RESPONSE and envelope.to:
             calls = ((caller, each) for caller in envelope.to for each in envelope.correlation)
             is_plain = all(each in self._plain for each in calls)
-            return Audience(named if is_plain else None, _NONE)
+            return Recipients(named if is_plain else None, _NONE)
         if kind == kinds.SYSTEM_PRESENCE:
             # A seat sends nothing of its own, so it waits for no one else.
             told = read_participant(as_object(envelope.payload).get("participant"))
-            return Audience(None, None if told is None else frozenset({told.id}))
-        return Audience(None, _NONE if kind in _OTHERS else None)
+            return Recipients(None, None if told is None else frozenset({told.id}))
+        return Recipients(None, _NONE if kind in _OTHERS else None)
 
     def _note(self, call: tuple[str, str], is_plain: bool) -> None:
         if not is_plain:

@@ -78,7 +78,7 @@ PACE_SECONDS: Final = 2.0
 """Seconds for which a request waits that comes too fast; one that would wait longer is refused."""
 
 
-class Denied(Exception):
+class RequestDenied(Exception):
     """A request is refused, with a status and a sentence for the person who made it."""
 
     def __init__(
@@ -106,7 +106,7 @@ class RequestPace:
         """Wait for the turn of one more request, or of one that counts as several.
 
         Raises:
-            Denied: It would take too long.
+            RequestDenied: It would take too long.
         """
         bucket = self._buckets.get(identity)
         if bucket is None:
@@ -114,21 +114,25 @@ class RequestPace:
         at = int(anyio.current_time() * 1_000_000)
         if bucket.wait(at, amount) > PACE_SECONDS:
             headers = {"Retry-After": str(math.ceil(PACE_SECONDS))}
-            raise Denied(TOO_MANY, "That is too fast for one person; wait a moment.", headers)
+            raise RequestDenied(
+                TOO_MANY, "That is too fast for one person; wait a moment.", headers
+            )
         seconds = bucket.consume(at, amount)
         if seconds:
             await anyio.sleep(seconds)
 
 
 def check_origin(request: Request) -> None:
-    """Raise :exc:`Denied` unless a changing request comes from a page of our own.
+    """Raise :exc:`RequestDenied` unless a changing request comes from a page of our own.
 
     The browser sets the header, and no page can say another. One that is missing is refused too:
     each browser that the console works in sends it with a form.
     """
     own = f"{request.url.scheme}://{request.headers.get('host', '')}"
     if request.headers.get("origin") != own:
-        raise Denied(FORBIDDEN, "This did not come from a page of the console; nothing was done.")
+        raise RequestDenied(
+            FORBIDDEN, "This did not come from a page of the console; nothing was done."
+        )
 
 
 _OF_ANOTHER: Final = (
@@ -138,30 +142,30 @@ _OF_ANOTHER: Final = (
 
 
 def check_csrf(session: BrowserSession, form: Mapping[str, str]) -> None:
-    """Raise :exc:`Denied` unless a form has its session's token."""
+    """Raise :exc:`RequestDenied` unless a form has its session's token."""
     given = form.get("csrf", "").encode(errors="surrogatepass")
     if not hmac.compare_digest(session.csrf.encode(), given):
-        raise Denied(FORBIDDEN, _OF_ANOTHER)
+        raise RequestDenied(FORBIDDEN, _OF_ANOTHER)
 
 
 async def read_form(request: Request, max_bytes: int) -> bytes:
     """The body of a form.
 
     Raises:
-        Denied: It is too large, too slow, or no form.
+        RequestDenied: It is too large, too slow, or no form.
     """
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/x-www-form-urlencoded":
-        raise Denied(415, "Only forms of the console are taken.")
+        raise RequestDenied(415, "Only forms of the console are taken.")
     body = bytearray()
     try:
         with anyio.fail_after(FORM_SECONDS):
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > max_bytes:
-                    raise Denied(TOO_LARGE, "That is more than a form may have.")
+                    raise RequestDenied(TOO_LARGE, "That is more than a form may have.")
     except TimeoutError:
-        raise Denied(408, "The form did not arrive in time.") from None
+        raise RequestDenied(408, "The form did not arrive in time.") from None
     except ClientDisconnect:
         raise _unreadable() from None
     return bytes(body)
@@ -173,7 +177,7 @@ async def decode_form(body: bytes) -> dict[str, str]:
     Decoding takes a microsecond for each ``%XX``, so others are served in between.
 
     Raises:
-        Denied: It is no form.
+        RequestDenied: It is no form.
     """
     if not body.isascii() or body.count(b"&") >= MAX_FIELDS:
         raise _unreadable()
@@ -204,5 +208,5 @@ async def _decoded(text: bytes) -> bytes:
     return b"".join(pieces)
 
 
-def _unreadable() -> Denied:
-    return Denied(BAD_REQUEST, "The form cannot be read.")
+def _unreadable() -> RequestDenied:
+    return RequestDenied(BAD_REQUEST, "The form cannot be read.")

@@ -22,7 +22,7 @@ from meup_agent.gateway.admission import UNAVAILABLE
 from meup_agent.gateway.console.desk import JOIN_SECONDS, NO_TOKEN, Desk, DeskOpener
 from meup_agent.gateway.console.event_stream import EventQueue, pack
 from meup_agent.gateway.console.feed import InboxFeed
-from meup_agent.gateway.console.guard import Denied
+from meup_agent.gateway.console.guard import RequestDenied
 from meup_agent.gateway.console.local_transport import seat_connector
 from meup_agent.gateway.console.shared_desk import SharedDesk, SharedDesks
 from meup_agent.gateway.logs import log, quote
@@ -179,7 +179,7 @@ class PersonPresence:
         """Its own desk, which it keeps for the length of a block.
 
         Raises:
-            Denied: It cannot be had.
+            RequestDenied: It cannot be had.
         """
         self._decisions += 1
         self.needs_own = True
@@ -195,11 +195,11 @@ class PersonPresence:
             self._decisions -= 1
 
 
-def denied(presence: PersonPresence) -> Denied:
+def denied(presence: PersonPresence) -> RequestDenied:
     """The refusal of a page whose participant is not in its space."""
     if presence.failure is not None:
-        return Denied(UNAVAILABLE, f"The space could not be joined: {presence.failure}")
-    return Denied(UNAVAILABLE, "The space could not be joined in time; try again.")
+        return RequestDenied(UNAVAILABLE, f"The space could not be joined: {presence.failure}")
+    return RequestDenied(UNAVAILABLE, "The space could not be joined in time; try again.")
 
 
 class PersonPresences:
@@ -221,12 +221,14 @@ class PersonPresences:
         """The presence of a participant, which joins if it is not there yet.
 
         Raises:
-            Denied: It could not join.
+            RequestDenied: It could not join.
         """
         presence = self._presences.get(identity)
         if presence is None:
             if len(self._presences) >= MAX_PRESENCES:
-                raise Denied(UNAVAILABLE, "Too many people are signed in at once; try again soon.")
+                raise RequestDenied(
+                    UNAVAILABLE, "Too many people are signed in at once; try again soon."
+                )
             presence = self._presences[identity] = PersonPresence(identity)
             self._tasks.start_soon(self._be_present, presence)
         presence.touch()

@@ -40,7 +40,7 @@ class Row(NamedTuple):
     frame: bytes
 
 
-class _Read(msgspec.Struct, array_like=True, gc=False):
+class _StoredColumns(msgspec.Struct, array_like=True, gc=False):
     """The columns that are read again; the frame has the rest."""
 
     seq: int
@@ -49,7 +49,7 @@ class _Read(msgspec.Struct, array_like=True, gc=False):
     frame: str
 
 
-_read_all = msgspec.json.Decoder(list[_Read]).decode
+_read_all = msgspec.json.Decoder(list[_StoredColumns]).decode
 
 # One row with everything, since Python takes its lock again for each row that SQLite hands over:
 # beside a busy loop that takes milliseconds for each.

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from meup_agent.errors import InvalidPattern
 from meup_agent.protocol.capability.glob import StringMatch
-from meup_agent.protocol.capability.patterns import Compiler, Match
+from meup_agent.protocol.capability.patterns import Match, PatternCompiler
 from meup_agent.protocol.capability.work import Exhausted, WorkBudget
 from meup_agent.protocol.kinds import canonical
 
@@ -36,7 +36,7 @@ _NEVER: Final = (f"{_SYSTEM}/", f"{_SYSTEM}.")
 _FIELDS: Final = {"kind", "payload", "to", "id"}
 
 
-class Rule(NamedTuple):
+class CompiledCapability(NamedTuple):
     """One capability."""
 
     fits: StringMatch
@@ -50,7 +50,10 @@ class Capabilities:
     """Compiled capabilities; decides what may be sent."""
 
     def __init__(
-        self, patterns: tuple[Any, ...], rules: Sequence[Rule], compiler: Compiler
+        self,
+        patterns: tuple[Any, ...],
+        rules: Sequence[CompiledCapability],
+        compiler: PatternCompiler,
     ) -> None:
         self.patterns = patterns
         self._rules = [rule for rule in rules if rule.fits_to is None]
@@ -110,10 +113,10 @@ class Capabilities:
 
 
 def _by_addressees(
-    rules: Sequence[Rule], compiler: Compiler
+    rules: Sequence[CompiledCapability], compiler: PatternCompiler
 ) -> tuple[tuple[StringMatch, Capabilities], ...]:
     """The rules that limit addressees, together with those of the same limit."""
-    groups: dict[str, list[Rule]] = {}
+    groups: dict[str, list[CompiledCapability]] = {}
     for rule in rules:
         if rule.fits_to is not None:
             groups.setdefault(rule.to, []).append(rule)
@@ -142,7 +145,7 @@ def compile_capabilities(
             f"there are {len(patterns)} capabilities; at most {MAX_CAPABILITIES} are taken",
             place=place,
         )
-    compiler = Compiler()
+    compiler = PatternCompiler()
     rules = [
         _capability(item, compiler, f"{place}[{index}]") for index, item in enumerate(patterns)
     ]
@@ -174,9 +177,9 @@ def _refuse_reserved_kind(kind: str, place: str) -> None:
 
 def compile_announced(patterns: Sequence[object]) -> Capabilities:
     """Compile what a gateway announces, as far as it is understood; the rest allows nothing."""
-    compiler = Compiler()
+    compiler = PatternCompiler()
     understood: list[object] = []
-    rules: list[Rule] = []
+    rules: list[CompiledCapability] = []
     failed = 0
     for item in patterns[:MAX_CAPABILITIES]:
         try:
@@ -190,7 +193,7 @@ def compile_announced(patterns: Sequence[object]) -> Capabilities:
     return Capabilities(tuple(understood), rules, compiler)
 
 
-def _capability(item: object, compiler: Compiler, place: str) -> Rule:
+def _capability(item: object, compiler: PatternCompiler, place: str) -> CompiledCapability:
     if not isinstance(item, dict):
         raise InvalidPattern('a capability is an object such as {"kind": "chat"}', place=place)
     fields = cast("dict[object, object]", item)
@@ -204,7 +207,7 @@ def _capability(item: object, compiler: Compiler, place: str) -> Rule:
     fits = _kind(fields["kind"], compiler, f"{place}.kind")
     to, fits_to = _addressees(fields, compiler, f"{place}.to")
     if "payload" not in fields:
-        return Rule(fits, restricted=False, payload=None, to=to, fits_to=fits_to)
+        return CompiledCapability(fits, restricted=False, payload=None, to=to, fits_to=fits_to)
     payload: object = fields["payload"]
     if not isinstance(payload, dict | list):
         raise InvalidPattern("the pattern of a payload is an object", place=f"{place}.payload")
@@ -212,11 +215,11 @@ def _capability(item: object, compiler: Compiler, place: str) -> Rule:
     # Rules of one kind are compiled together when it first comes; the caller may change
     # its object after that.
     pattern = copy.deepcopy(cast("object", payload))
-    return Rule(fits, restricted=True, payload=pattern, to=to, fits_to=fits_to)
+    return CompiledCapability(fits, restricted=True, payload=pattern, to=to, fits_to=fits_to)
 
 
 def _addressees(
-    fields: dict[object, object], compiler: Compiler, place: str
+    fields: dict[object, object], compiler: PatternCompiler, place: str
 ) -> tuple[str, StringMatch | None]:
     """The limit of the addressees, as JSON and compiled: a name or pattern, or a list of them."""
     if "to" not in fields:
@@ -233,7 +236,7 @@ def _addressees(
     return json.dumps(names), lambda name, work: any(fits(name, work) for fits in matches)
 
 
-def _kind(pattern: object, compiler: Compiler, place: str) -> StringMatch:
+def _kind(pattern: object, compiler: PatternCompiler, place: str) -> StringMatch:
     compiler.count(place)
     if isinstance(pattern, str):
         return compiler.strings.kind(pattern, place)

@@ -44,10 +44,10 @@ class Pattern(msgspec.Struct, frozen=True):
 
 def compile_pattern(pattern: object, *, place: str = "") -> Pattern:
     """Compile a pattern for a JSON value; InvalidPattern if anything in it does not compile."""
-    return Pattern(pattern, bounded(Compiler().compile(pattern, place)))
+    return Pattern(pattern, bounded(PatternCompiler().compile(pattern, place)))
 
 
-class Compiler:
+class PatternCompiler:
     """Compiles patterns and counts their parts; one for everything that shares the limit."""
 
     def __init__(self) -> None:

@@ -31,7 +31,7 @@ _FROM_WIRE: Final = {wire: kind for kind, wire in _TO_WIRE.items() if wire != MC
 _MCPX_ONLY: Final = frozenset({MCP, *_FROM_WIRE})
 
 
-class _Members(msgspec.Struct):
+class _MessageReferences(msgspec.Struct):
     """Members of an MCP message that refer to others, undecoded and of any type."""
 
     method: msgspec.Raw = msgspec.Raw(b"null")
@@ -47,7 +47,7 @@ class _Rpc(NamedTuple):
     proposal_id: str | None = None
 
 
-_decode_members = msgspec.json.Decoder(_Members).decode
+_decode_members = msgspec.json.Decoder(_MessageReferences).decode
 _decode_name = msgspec.json.Decoder(str | int | None).decode
 
 

@@ -26,7 +26,7 @@ MAX_SENDERS: Final = 1_000
 """Senders whose requests are remembered; the one that was first heard of goes first."""
 
 
-class _Request(msgspec.Struct, frozen=True, gc=False):
+class _RememberedRequest(msgspec.Struct, frozen=True, gc=False):
     id: str
     to: tuple[str, ...]
 
@@ -35,7 +35,7 @@ class RpcIds:
     """A bounded memory of (sender, JSON-RPC id) and the envelope that had it."""
 
     def __init__(self) -> None:
-        self._by_sender: OrderedDict[str, OrderedDict[str, _Request]] = OrderedDict()
+        self._by_sender: OrderedDict[str, OrderedDict[str, _RememberedRequest]] = OrderedDict()
 
     def heard(self, envelope: Envelope, payload: object, *, dialect: str = "") -> Envelope:
         """Remember a request; tell what a response answers; in the order of the wire.
@@ -64,7 +64,7 @@ class RpcIds:
             share = self._by_sender[request.sender] = OrderedDict()
             if len(self._by_sender) > MAX_SENDERS:
                 self._by_sender.popitem(last=False)
-        share[name] = _Request(request.id, request.to)
+        share[name] = _RememberedRequest(request.id, request.to)
         share.move_to_end(name)
         if len(share) > MAX_RPC_IDS:
             share.popitem(last=False)
@@ -85,7 +85,7 @@ class RpcIds:
         found = {request.id for request in asked if request is not None}
         return found.pop() if len(found) == 1 else None
 
-    def _asked(self, requester: str, response: Envelope, name: str) -> _Request | None:
+    def _asked(self, requester: str, response: Envelope, name: str) -> _RememberedRequest | None:
         """The request of a requester that asked the sender of a response."""
         share = self._by_sender.get(requester)
         request = None if share is None else share.get(name)

@@ -128,7 +128,7 @@ from meup_agent.protocol.exchange.effects import (
     Wake,
     Work,
 )
-from meup_agent.protocol.exchange.outbound_exchange import Fulfills, Wait
+from meup_agent.protocol.exchange.outbound_exchange import FulfillmentTarget, Wait
 from meup_agent.protocol.exchange.own_streams import OwnStream
 from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalKey
 from meup_agent.protocol.exchange.roster import Participant
@@ -143,7 +143,7 @@ __all__ = [
     "Drop",
     "Effect",
     "ExchangeTable",
-    "Fulfills",
+    "FulfillmentTarget",
     "Gap",
     "Key",
     "Leave",

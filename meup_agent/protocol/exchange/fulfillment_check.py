@@ -16,7 +16,7 @@ from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Ending, Unwanted
 
 if TYPE_CHECKING:
-    from meup_agent.protocol.exchange.outbound_exchange import Fulfills, OutboundExchange
+    from meup_agent.protocol.exchange.outbound_exchange import FulfillmentTarget, OutboundExchange
     from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
     from meup_agent.protocol.exchange.proposal_store import (
         FulfillingRequest,
@@ -34,7 +34,7 @@ class FulfillmentCheck:
         self._tracker = tracker
 
     def check(
-        self, exchange: OutboundExchange, fulfilling: Fulfills, now: float
+        self, exchange: OutboundExchange, fulfilling: FulfillmentTarget, now: float
     ) -> ProposalEntry | None:
         """Check that a proposal may be fulfilled: pending, in time, and waited for; its record.
 

@@ -52,7 +52,7 @@ class Wait(StrEnum):
         return self in (Wait.FIRST, Wait.LATER)
 
 
-class Fulfills(NamedTuple):
+class FulfillmentTarget(NamedTuple):
     """A fulfilling request of ours: the proposal that it carries out, and on which conditions."""
 
     proposal: ProposalKey
@@ -70,7 +70,7 @@ class OutboundExchange(msgspec.Struct):
     parent: Key | None
     wait: Wait
     idempotent: bool  # it may be sent again after a reconnect
-    fulfilling: Fulfills | None  # the proposal that this request carries out
+    fulfilling: FulfillmentTarget | None  # the proposal that this request carries out
     # The proposal that it is, or carries out, as the store has it.
     record: ProposalEntry | None = None
     state: OutboundState = OutboundState.UNSENT

@@ -19,7 +19,7 @@ from meup_agent.protocol.exchange.dispatcher import InboundDispatcher
 from meup_agent.protocol.exchange.effects import Effect, Key, Priority
 from meup_agent.protocol.exchange.envelope_sender import EnvelopeSender
 from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler
-from meup_agent.protocol.exchange.outbound_exchange import Fulfills, OutboundExchange, Wait
+from meup_agent.protocol.exchange.outbound_exchange import FulfillmentTarget, OutboundExchange, Wait
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.own_streams import OwnStream
 from meup_agent.protocol.exchange.proposal_store import (
@@ -214,7 +214,7 @@ class ExchangeTable:
         parent: Key | None = None,  # the handler that it is part of, and ends with
         wait: Wait = Wait.ADDRESSED,
         idempotent: bool = False,  # it is sent again after a reconnect, under the same id
-        fulfills: Fulfills | None = None,
+        fulfills: FulfillmentTarget | None = None,
         # Proposals of ours that must be fulfilled before it is sent, with their endings where the
         # caller knows them; its deadline is ``ttl`` seconds from then.
         depends_on: Mapping[str, Ending | None] | None = None,

@@ -8,7 +8,7 @@ import msgspec
 
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.space.indexes import Receipt
+from meup_agent.protocol.space.indexes import AcceptedEnvelope
 from meup_agent.protocol.space.journal import Fact
 
 LIMIT_EXCEEDED: Final = "limit_exceeded"
@@ -59,7 +59,7 @@ class Acceptance(msgspec.Struct, frozen=True):
     before: tuple[Notice, ...] = ()  # notices to single members before they get the envelope
     # Takes the envelope's number when the journal has given it; ``None``: the envelope is not
     # recognized when it comes again.
-    receipt: Receipt | None = None
+    receipt: AcceptedEnvelope | None = None
     closes: str = ""  # the id of the stream that is closed by it
 
 
@@ -67,7 +67,7 @@ class Repetition(msgspec.Struct, frozen=True):
     """An envelope that was accepted before: its sender alone gets it, with its first number."""
 
     envelope: Envelope  # as it came again
-    receipt: Receipt  # has the number, once the journal has given it
+    receipt: AcceptedEnvelope  # has the number, once the journal has given it
 
 
 class Refusal(msgspec.Struct, frozen=True):

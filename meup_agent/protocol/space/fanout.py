@@ -106,8 +106,8 @@ class EncodedCache:
 
 
 @dataclass(slots=True, eq=False)
-class _Resuming:
-    """A subscriber that still reads what it missed."""
+class ResumeProgress:
+    """Progress of a subscriber that still reads what it missed."""
 
     subscriber: Subscriber
     seen: int  # the number of the last entry that it has
@@ -138,7 +138,7 @@ class Fanout:
         # By identity: two connections of a participant can be here for a moment.
         self._by_form: dict[FrameFormat, dict[int, Subscriber]] = {}
         self._by_name: dict[str, Subscriber] = {}
-        self._resuming: dict[int, _Resuming] = {}
+        self._resuming: dict[int, ResumeProgress] = {}
         # Event streams, which are no members: ended here when the space is closed.
         self._streams: dict[int, Subscriber] = {}
         self.frames: Final = FrameRelay(
@@ -224,7 +224,7 @@ class Fanout:
         if join_state.begin is None:
             self._add_current(subscriber)
         else:
-            resuming = _Resuming(subscriber, join_state.begin, join_state.gap)
+            resuming = ResumeProgress(subscriber, join_state.begin, join_state.gap)
             self._resuming[id(subscriber)] = resuming
             self._read_next_page(resuming)
 
@@ -334,7 +334,7 @@ class Fanout:
 
     # --- what was missed ------------------------------------------------------------------
 
-    def _read_next_page(self, resuming: _Resuming) -> None:
+    def _read_next_page(self, resuming: ResumeProgress) -> None:
         """Read the next page of what a subscriber missed; after the last one it is current."""
         if resuming.stopped:
             return
@@ -353,7 +353,7 @@ class Fanout:
                 then=partial(self._deliver_page, resuming),
             )
 
-    def _deliver_page(self, resuming: _Resuming, entries: tuple[Entry, ...]) -> None:
+    def _deliver_page(self, resuming: ResumeProgress, entries: tuple[Entry, ...]) -> None:
         # Checked again: the journal may have dropped some before they were read.
         if resuming.stopped or self._is_too_late(resuming):
             return
@@ -367,7 +367,7 @@ class Fanout:
         resuming.seen = entries[-1].seq if entries else resuming.until
         subscriber.ready(partial(self._read_next_page, resuming))
 
-    def _end_resuming(self, resuming: _Resuming) -> None:
+    def _end_resuming(self, resuming: ResumeProgress) -> None:
         resuming.stopped = True
         subscriber = resuming.subscriber
         self._resuming.pop(id(subscriber), None)
@@ -376,7 +376,7 @@ class Fanout:
             subscriber.deliver(packed)
         self.frames.catch_up(subscriber)
 
-    def _is_too_late(self, resuming: _Resuming) -> bool:
+    def _is_too_late(self, resuming: ResumeProgress) -> bool:
         """Close a subscriber whose next entry is not kept any more: it is told of the gap then."""
         if resuming.gap or resuming.seen >= self._journal.floor(self._space):
             return False

@@ -51,7 +51,7 @@ class FrameReader(Protocol):
         """Call when it has caught up; not at all if it has ended."""
 
 
-class Resuming(Protocol):
+class ResumingSubscriber(Protocol):
     """A subscriber that still reads what it missed."""
 
     @property
@@ -91,7 +91,7 @@ class FrameRelay:
         *,
         by_form: Mapping[FrameFormat, Mapping[int, Subscriber]],
         by_name: Mapping[str, Subscriber],
-        resuming: Mapping[int, Resuming],
+        resuming: Mapping[int, ResumingSubscriber],
     ) -> None:
         self._journal = journal
         self._counters = counters

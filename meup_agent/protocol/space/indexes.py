@@ -263,7 +263,7 @@ SWEEP_INTERVAL: Final = 16
 _MICROSECONDS: Final = 1_000_000
 
 
-class Receipt(msgspec.Struct, gc=False):
+class AcceptedEnvelope(msgspec.Struct, gc=False):
     """An accepted envelope, to recognize it when it comes again."""
 
     content: int
@@ -279,14 +279,14 @@ class Deduplicator:
         self._age = round(seconds * _MICROSECONDS)
         self._remembered = 0
         # The sender that was swept the longest ago comes first.
-        self._by_sender: OrderedDict[str, OrderedDict[str, Receipt]] = OrderedDict()
+        self._by_sender: OrderedDict[str, OrderedDict[str, AcceptedEnvelope]] = OrderedDict()
 
-    def remember(self, envelope: Envelope, at: int, seq: int = 0) -> Receipt:
+    def remember(self, envelope: Envelope, at: int, seq: int = 0) -> AcceptedEnvelope:
         """Remember an accepted envelope; now and then, forget a sender's that are too old."""
         share = self._by_sender.get(envelope.sender)
         if share is None:
             share = self._by_sender[envelope.sender] = OrderedDict()
-        receipt = share[envelope.id] = Receipt(_content(envelope), at, seq)
+        receipt = share[envelope.id] = AcceptedEnvelope(_content(envelope), at, seq)
         share.move_to_end(envelope.id)
         if len(share) > self._limit:
             share.popitem(last=False)
@@ -295,7 +295,7 @@ class Deduplicator:
             self._forget(at)
         return receipt
 
-    def find(self, envelope: Envelope, at: int) -> Receipt | None:
+    def find(self, envelope: Envelope, at: int) -> AcceptedEnvelope | None:
         """The receipt of the same envelope; another content under a known id is a new one."""
         share = self._by_sender.get(envelope.sender)
         known = None if share is None else share.get(envelope.id)

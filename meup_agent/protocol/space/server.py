@@ -33,7 +33,7 @@ from meup_agent.protocol.space.decisions import (
 )
 from meup_agent.protocol.space.fanout import Fanout, FrameFormat, Subscriber
 from meup_agent.protocol.space.frame_relay import FrameReader
-from meup_agent.protocol.space.indexes import OpenItem, Receipt
+from meup_agent.protocol.space.indexes import AcceptedEnvelope, OpenItem
 from meup_agent.protocol.space.journal import Entry, Journal
 from meup_agent.protocol.space.management import KICKED_CODE, REMOVED, InviteIssuer
 from meup_agent.protocol.space.members import (
@@ -417,7 +417,7 @@ class SpaceServer:
 
     def _deliver(
         self,
-        receipt: Receipt | None,
+        receipt: AcceptedEnvelope | None,
         before: Sequence[tuple[Member, Envelope]],
         then: DecisionCallback | None,
         entry: Entry,

@@ -40,7 +40,7 @@ from meup_agent.protocol.space.decisions import (
 )
 from meup_agent.protocol.space.grants import GrantStore
 from meup_agent.protocol.space.inbound import InboundFrame, decode_inbound, usable_id
-from meup_agent.protocol.space.indexes import Deduplicator, Receipt
+from meup_agent.protocol.space.indexes import AcceptedEnvelope, Deduplicator
 from meup_agent.protocol.space.inflight import TRACKED_KINDS, InFlight, end_revoked
 from meup_agent.protocol.space.journal import Entry, Fact
 from meup_agent.protocol.space.management import SpaceManager
@@ -357,7 +357,7 @@ class SpaceState:
         refused = over_limit(envelope.sender, over.limit, over.most, message, about=envelope.id)
         return msgspec.structs.replace(refused, retry_after=over.seconds)
 
-    def _accept(self, inbound: InboundFrame, receipt: Receipt | None) -> Acceptance:
+    def _accept(self, inbound: InboundFrame, receipt: AcceptedEnvelope | None) -> Acceptance:
         envelope = inbound.envelope
         if envelope.kind in READERS:
             return self._manage(envelope, inbound.payload, receipt)
@@ -417,7 +417,7 @@ class SpaceState:
         )
 
     def _manage(
-        self, envelope: Envelope, payload: dict[str, Any], receipt: Receipt | None
+        self, envelope: Envelope, payload: dict[str, Any], receipt: AcceptedEnvelope | None
     ) -> Acceptance:
         """Let a management envelope take effect, at once and for all."""
         done = self.management.accept(envelope, payload)

@@ -13,7 +13,7 @@ from meup_agent.gateway.console.guard import (
     FORM_PIECE_BYTES,
     OPEN_FORM_BYTES,
     REQUESTS_BURST,
-    Denied,
+    RequestDenied,
     RequestPace,
     decode_form,
 )
@@ -87,7 +87,7 @@ async def test_form_is_decoded_piece_by_piece_as_it_would_be_whole() -> None:
 
 @pytest.mark.parametrize("body", [b"a=%ff", b"a=\xff", b"&" * 200])
 async def test_form_that_is_none_is_refused(body: bytes) -> None:
-    with pytest.raises(Denied):
+    with pytest.raises(RequestDenied):
         await decode_form(body)
 
 
@@ -120,7 +120,7 @@ async def test_large_forms_count_as_many_requests(
 async def test_request_that_counts_as_many_waits_for_as_many() -> None:
     pace, identity = RequestPace(), Identity("demo", "you")
     await pace.wait(identity, REQUESTS_BURST)
-    with pytest.raises(Denied, match="too fast"):
+    with pytest.raises(RequestDenied, match="too fast"):
         await pace.wait(identity, REQUESTS_BURST)
 
 

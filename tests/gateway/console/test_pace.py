@@ -9,7 +9,7 @@ from meup_agent.gateway.console.guard import (
     PACE_SECONDS,
     REQUESTS_BURST,
     REQUESTS_PER_SECOND,
-    Denied,
+    RequestDenied,
     RequestPace,
 )
 from meup_agent.gateway.console.sign_in import MAX_PARTICIPANT_SESSIONS
@@ -39,7 +39,7 @@ async def test_requests_wait_and_then_are_refused(monkeypatch: pytest.MonkeyPatc
     assert slept[0] == pytest.approx(1 / REQUESTS_PER_SECOND)
     assert slept[-1] == pytest.approx(PACE_SECONDS)
     for _ in range(3):
-        with pytest.raises(Denied, match="too fast") as refused:
+        with pytest.raises(RequestDenied, match="too fast") as refused:
             await pace.wait(MALLORY)
         assert refused.value.headers["Retry-After"] == "2"
     await pace.wait(BOB)

@@ -12,7 +12,7 @@ import pytest
 from meup_agent import Agent, Proposal, Request, Space
 from meup_agent.client import requests
 from meup_agent.errors import RequestError
-from meup_agent.mcp.naming import Owned
+from meup_agent.mcp.naming import OwnName
 from meup_agent.mcp.sdk_logs import PacedLines
 from meup_agent.mcp.sdk_transports import _limited_client
 from meup_agent.mcp.server_config import HttpServer
@@ -68,7 +68,7 @@ async def test_subscriptions_at_once_are_counted_once_each() -> None:
         space: Space = await stage.join("alice", Agent("alice"))
         async with anyio.create_task_group() as tasks:
             subscribed = SubscribedResources(space, tasks.start_soon)
-            resource, refused, added = Owned("files", "file:///x"), 0, 0
+            resource, refused, added = OwnName("files", "file:///x"), 0, 0
 
             async def add() -> None:
                 nonlocal refused, added

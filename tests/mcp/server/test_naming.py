@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from meup_agent.mcp.naming import (
     MAX_NAME_CHARS,
-    Owned,
+    OwnName,
     Template,
     exposed_name,
     unwrap_uri,
@@ -80,7 +80,7 @@ def test_no_participant_takes_the_name_of_another() -> None:
 @example("a/b%2F", "meup://participant/x/y")
 @example("p", "file:///a/../b?c#d%2F")
 def test_a_wrapped_uri_is_reversible(participant: str, uri: str) -> None:
-    assert unwrap_uri(wrap_uri(participant, uri)) == Owned(participant, uri)
+    assert unwrap_uri(wrap_uri(participant, uri)) == OwnName(participant, uri)
 
 
 @pytest.mark.parametrize("uri", ["file:///x", "meup://participant/", "meup://participant/p/", "x"])

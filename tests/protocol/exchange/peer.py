@@ -20,7 +20,7 @@ from meup_agent.protocol.exchange import (
     Drop,
     Effect,
     ExchangeTable,
-    Fulfills,
+    FulfillmentTarget,
     Key,
     Limits,
     Mode,
@@ -320,7 +320,9 @@ class Peer:
         if fulfills is not None:
             even_if_gone = options.pop("even_if_gone", False)
             follows = options.pop("follows", False)
-            options["fulfills"] = Fulfills(fulfills, even_if_gone=even_if_gone, follows=follows)
+            options["fulfills"] = FulfillmentTarget(
+                fulfills, even_if_gone=even_if_gone, follows=follows
+            )
         return self._begins(
             draft(
                 kinds.MCP_REQUEST,

@@ -10,7 +10,7 @@ from meup_agent.causes import Cause, Reason
 from meup_agent.errors import AlreadyDecided
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.exchange import Conflict, Fulfills, Key, ProposalKey, Role, Start
+from meup_agent.protocol.exchange import Conflict, FulfillmentTarget, Key, ProposalKey, Role, Start
 from meup_agent.protocol.exchange.effects import Effect, Progressed
 from meup_agent.protocol.guarantees import OURS, Guarantees
 from meup_agent.protocol.outcomes import Expiry, Fulfillment
@@ -80,7 +80,9 @@ def fulfilling(me: Peer, *, meta: dict[str, Any] | None = None) -> Key:
         to=("tool",),
         correlation=("p1",),
     )
-    key, effects = me.table.open(request, now=me.now, deadline=me.now + 60, fulfills=Fulfills(P1))
+    key, effects = me.table.open(
+        request, now=me.now, deadline=me.now + 60, fulfills=FulfillmentTarget(P1)
+    )
     me.did(effects)
     me.did(me.table.sent(key.id, me.now))
     me.effects.clear()

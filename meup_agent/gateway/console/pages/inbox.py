@@ -20,7 +20,7 @@ from meup_agent.gateway.admission import BAD_REQUEST
 from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, redirect
 from meup_agent.gateway.console.edits import Edit, can_be_edited, read_edit, schema_of
 from meup_agent.gateway.console.feed import QUEUE_ROWS, item_key
-from meup_agent.gateway.console.guard import Denied
+from meup_agent.gateway.console.guard import RequestDenied
 from meup_agent.gateway.console.schema_form import fields_of
 from meup_agent.gateway.console.template_environment import editable, is_shown_whole
 from meup_agent.protocol.payloads import digest, without_meta
@@ -267,7 +267,7 @@ async def _carry_out(context: PageContext, item: InboxItem, edit: Edit | None = 
                 outcome.append(f"Approved: {name} ran{failed}.")
         except MeupError as error:
             outcome.append(error)
-        except Denied as denied:
+        except RequestDenied as denied:
             outcome.append(MeupError(str(denied)))
         finally:
             done.set()

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from meup_agent.errors import InvalidPattern, MeupError, OutcomeUnknown
 from meup_agent.gateway.admission import BAD_REQUEST
 from meup_agent.gateway.console.context import PageContext, redirect
-from meup_agent.gateway.console.guard import Denied
+from meup_agent.gateway.console.guard import RequestDenied
 from meup_agent.gateway.console.template_environment import key_of
 from meup_agent.gateway.console.words import describe_capability
 from meup_agent.protocol import kinds, payloads
@@ -83,7 +83,9 @@ async def try_capability(context: PageContext) -> Response:
     given, to = query.get("arguments", "").strip(), query.get("to", "").strip()
     host = context.host
     if who not in host.grants or deed not in TRIED:
-        raise Denied(BAD_REQUEST, "Choose a participant of this space, and what it would do.")
+        raise RequestDenied(
+            BAD_REQUEST, "Choose a participant of this space, and what it would do."
+        )
     kind, words = TRIED[deed]
     payload: dict[str, Any] = {}
     if deed in ("propose", "call"):
@@ -243,7 +245,9 @@ async def kick(context: PageContext) -> Response:
     """Remove a participant."""
     who = _named(context)
     if context.form.get("sure") != who:
-        raise Denied(BAD_REQUEST, "Type the participant's name to remove it; nothing was done.")
+        raise RequestDenied(
+            BAD_REQUEST, "Type the participant's name to remove it; nothing was done."
+        )
     async with context.here.deciding() as desk:
         await _manage(desk.space.kick(who, reason=_reason(context)))
     context.notify(f"{who} was removed from the space.")
@@ -259,7 +263,7 @@ async def ask_status(context: PageContext) -> Response:
         except OutcomeUnknown:
             context.notify(f"{who} was asked, and has not answered yet.")
         except MeupError as error:
-            raise Denied(BAD_REQUEST, f"That was not done: {error}") from None
+            raise RequestDenied(BAD_REQUEST, f"That was not done: {error}") from None
         else:
             context.notify(f"{who} says of itself: {status.status}.")
     return redirect(context, "/participants")
@@ -270,7 +274,9 @@ async def pause(context: PageContext) -> Response:
     who = _named(context)
     said = context.form.get("minutes", "").strip()
     if said and not (said.isascii() and said.isdigit() and 0 < int(said[:9]) <= MAX_MINUTES):
-        raise Denied(BAD_REQUEST, f"Minutes are a whole number from 1 to {MAX_MINUTES}, or none.")
+        raise RequestDenied(
+            BAD_REQUEST, f"Minutes are a whole number from 1 to {MAX_MINUTES}, or none."
+        )
     timeout = 60.0 * int(said) if said else None
     async with context.here.deciding() as desk:
         await _manage(desk.space.pause(who, reason=_reason(context), timeout=timeout))
@@ -291,13 +297,13 @@ async def _manage(verb: Any) -> Any:
     try:
         return await verb
     except MeupError as error:
-        raise Denied(BAD_REQUEST, f"That was not done: {error}") from None
+        raise RequestDenied(BAD_REQUEST, f"That was not done: {error}") from None
 
 
 def _named(context: PageContext) -> str:
     who = context.form.get("who", "")
     if who not in context.host.grants:
-        raise Denied(BAD_REQUEST, "This space has no such participant; nothing was done.")
+        raise RequestDenied(BAD_REQUEST, "This space has no such participant; nothing was done.")
     return who
 
 
@@ -312,7 +318,7 @@ def _pattern(context: PageContext) -> Mapping[str, Any]:
 
         compile_capabilities([pattern])
     except InvalidPattern as error:
-        raise Denied(BAD_REQUEST, f"That is no capability: {error}") from None
+        raise RequestDenied(BAD_REQUEST, f"That is no capability: {error}") from None
     return pattern
 
 
@@ -323,5 +329,5 @@ def _object(said: str, what: str) -> dict[str, Any]:
         found = None
     if not isinstance(found, dict):
         example = '{"kind": "chat"}'
-        raise Denied(BAD_REQUEST, f"{what} a JSON object, for example {example}.")
+        raise RequestDenied(BAD_REQUEST, f"{what} a JSON object, for example {example}.")
     return cast("dict[str, Any]", found)

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from meup_agent.gateway.admission import NOT_FOUND
 from meup_agent.gateway.console.context import PageContext
-from meup_agent.gateway.console.guard import Denied
+from meup_agent.gateway.console.guard import RequestDenied
 from meup_agent.gateway.console.template_environment import key_of
 from meup_agent.gateway.console.words import IGNORED, STATES, STEPS
 from meup_agent.gateway.edge.http.space_views import proposals_of
@@ -27,14 +27,16 @@ async def find_proposal(context: PageContext, key: str) -> ProposalAudit:
     """The latest proposal of this space with a key.
 
     Raises:
-        Denied: The space has none, or has forgotten it.
+        RequestDenied: The space has none, or has forgotten it.
     """
     proposals = proposals_of(context.host)
     await proposals.catch_up(context.host, context.host.now())
     for each in reversed(proposals.audit.proposals):
         if key_of(each.proposer, each.id) == key:
             return each
-    raise Denied(NOT_FOUND, "This space has no such proposal, or the gateway has forgotten it.")
+    raise RequestDenied(
+        NOT_FOUND, "This space has no such proposal, or the gateway has forgotten it."
+    )
 
 
 async def show_proposal(context: PageContext) -> Response:

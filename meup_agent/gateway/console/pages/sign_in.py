@@ -10,7 +10,7 @@ from starlette.responses import Response
 from meup_agent.gateway.admission import FORBIDDEN, UNAUTHORIZED, NotAdmitted
 from meup_agent.gateway.auth import Identity, digest_of_token
 from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, cookie_name, redirect
-from meup_agent.gateway.console.guard import Denied, check_csrf
+from meup_agent.gateway.console.guard import RequestDenied, check_csrf
 from meup_agent.gateway.console.local_transport import check_entry
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ async def show_link(context: PageContext) -> Response:
     link = context.site.console.links.find(code)
     if link is None:
         _count_wrong_code(context, code)
-        raise Denied(FORBIDDEN, _USED, title="The link is over")
+        raise RequestDenied(FORBIDDEN, _USED, title="The link is over")
     return _form(context, "link.html", code=code, participant=link.identity.participant,
                  to=link.identity.space)  # fmt: skip
 
@@ -73,7 +73,7 @@ async def enter_by_link(context: PageContext) -> Response:
     link = context.site.console.links.take(code)
     if link is None or context.site.runtime.tokens.holder(link.token) != link.identity:
         _count_wrong_code(context, code)
-        raise Denied(FORBIDDEN, _USED, title="The link is over")
+        raise RequestDenied(FORBIDDEN, _USED, title="The link is over")
     check_entry(context.site.runtime, link.identity)
     await context.site.pace.wait(link.identity)
     return _enter(context, link.identity, link.token, CONSOLE_HOME)
@@ -137,13 +137,13 @@ def _refused(context: PageContext, status: int, problem: str) -> Response:
 
 
 def _check_seal(context: PageContext) -> None:
-    """Raise :exc:`Denied` unless the form is one that we gave to this browser."""
+    """Raise :exc:`RequestDenied` unless the form is one that we gave to this browser."""
     if context.session is not None and "csrf" in context.form:
         check_csrf(context.session, context.form)
         return
     cookie = context.request.cookies.get(cookie_name(context.request) + SEAL_COOKIE, "")
     if not context.site.console.seals.fits(cookie, context.form.get("seal", "")):
-        raise Denied(
+        raise RequestDenied(
             FORBIDDEN, "The page was loaded too long ago, so nobody was signed in; load it anew."
         )
 

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from meup_agent.gateway.admission import NOT_FOUND
 from meup_agent.gateway.console.context import PageContext
 from meup_agent.gateway.console.folded_rows import fold_rows
-from meup_agent.gateway.console.guard import Denied
+from meup_agent.gateway.console.guard import RequestDenied
 from meup_agent.gateway.console.template_environment import KEY_CHARS, json_lines, key_of, lines
 from meup_agent.gateway.console.threads import ThreadIndex, learn_before
 from meup_agent.gateway.console.timeline import OTHERS, PAGE_ROWS, SpaceFeed, TimelineRow
@@ -159,7 +159,9 @@ async def show_envelope(context: PageContext) -> Response:
     host = context.host
     page = await read_journal(host, after=seq - 1, until=seq, limit=1) if seq > 0 else ()
     if not page or page[0].seq != seq:
-        raise Denied(NOT_FOUND, "The journal of this space has no such envelope, or not any more.")
+        raise RequestDenied(
+            NOT_FOUND, "The journal of this space has no such envelope, or not any more."
+        )
     entry = page[0]
     feed = context.site.feeds.of(host.name)
     envelope = entry.envelope
