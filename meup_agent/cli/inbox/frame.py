@@ -265,8 +265,9 @@ class InboxFrame(App[None]):
         """Reasons for which approving asks once more."""
         view = self.query_one("#card", RowsView)
         found = list(item.danger)
-        if view.lines_below:
-            found.append(f"{view.lines_below:,} lines of it have not been on the screen")
+        if unseen := view.unseen_lines:
+            lines = "line of it has" if unseen == 1 else "lines of it have"
+            found.append(f"{unseen:,} {lines} not been on the screen")
         elif not view.is_seen_at_once:
             found.append("it is longer than the screen")
         return found

@@ -94,7 +94,7 @@ def lines_of(
 
     Args:
         question: The question.
-        doubts: Reasons for which approving asks once more.
+        doubts: Reasons to look twice before it is approved, or voted for.
         marked: The proposals that are marked.
         words: The words that go with the answer.
         underway: Approved calls that run.
@@ -102,8 +102,7 @@ def lines_of(
     """
     match question:
         case ScreenQuestion.SURE:
-            why = [(Part("! ", "danger"), *theirs(each, "danger")) for each in doubts]
-            return [*why, _yes("approve it all the same")]
+            return [*_doubted(doubts), _yes("approve it all the same")]
         case ScreenQuestion.EDITED:
             return [_yes("carry out what you made of it")]
         case ScreenQuestion.MARKED:
@@ -112,7 +111,8 @@ def lines_of(
             return [*(_flowing(REASON_CODES) if is_small else _in_columns()), _words(words)]
         case ScreenQuestion.VOTE:
             for_it = (Part("a ", "key"), Part("for it"))
-            return [for_it, (Part("r ", "key"), Part("against it")), _words(words)]
+            against = (Part("r ", "key"), Part("against it"))
+            return [*_doubted(doubts), for_it, against, _words(words)]
         case ScreenQuestion.HELP:
             if is_small:
                 return _flowing(SHORT_HELP)
@@ -122,6 +122,10 @@ def lines_of(
             return [(Part(said, "danger"),), _yes("leave")]
         case ScreenQuestion.NOTHING:
             return []
+
+
+def _doubted(doubts: Sequence[str]) -> list[Line]:
+    return [(Part("! ", "danger"), *theirs(each, "danger")) for each in doubts]
 
 
 def _yes(what: str) -> Line:

@@ -60,12 +60,12 @@ class RowsView(LinesView):
         self.rows: tuple[CardRow, ...] = ()
         self._lines: list[list[Part]] = []
         self._wrapped_at = 0
-        self._seen = 0
+        self._seen = bytearray()  # for each line 1 if it has been on the screen
 
     @property
-    def lines_below(self) -> int:
+    def unseen_lines(self) -> int:
         """Lines that have never been on the screen."""
-        return max(len(self._lines) - self._seen, 0)
+        return self._seen.count(0)
 
     @property
     def is_seen_at_once(self) -> bool:
@@ -79,9 +79,11 @@ class RowsView(LinesView):
     def show(self, rows: Iterable[CardRow], *, anew: bool = True) -> None:
         """Show rows, from the first on, or at the place of before where little has changed."""
         self.rows = tuple(rows)
-        if anew:
-            self._seen = 0
+        seen = set[tuple[Part, ...]]() if anew else self._seen_lines()
         self._wrap()
+        if seen:
+            # What others tell of it moves the lines of its call, and changes none of them.
+            self._seen = bytearray(tuple(line) in seen for line in self._lines)
         if anew:
             self.scroll_to(y=0, animate=False)
         self._look()
@@ -90,11 +92,17 @@ class RowsView(LinesView):
         self._wrapped_at = self.width
         # Before the first layout there is no width, and nothing is drawn.
         self._lines = list(wrapped(self.rows, self._wrapped_at - 1)) if self._wrapped_at else []
+        self._seen = bytearray(len(self._lines))
         self.virtual_size = Size(self._wrapped_at, len(self._lines))
         self.refresh()
 
+    def _seen_lines(self) -> set[tuple[Part, ...]]:
+        return {tuple(line) for line, seen in zip(self._lines, self._seen, strict=True) if seen}
+
     def _look(self) -> None:
-        self._seen = max(self._seen, round(self.scroll_y) + self._height)
+        first = min(round(self.scroll_y), len(self._lines))
+        last = min(first + self._height, len(self._lines))
+        self._seen[first:last] = b"\x01" * (last - first)
 
     def on_resize(self, event: events.Resize) -> None:
         """Wrap anew; what is narrower has to be seen anew."""
@@ -103,7 +111,6 @@ class RowsView(LinesView):
 
     def _wrap_anew(self) -> None:
         if self._wrapped_at != self.size.width:
-            self._seen = 0
             self._wrap()
         self._look()
 

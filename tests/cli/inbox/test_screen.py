@@ -52,7 +52,10 @@ async def test_what_has_to_be_scrolled_takes_a_second_key() -> None:
         await d.arrived()
         await d.press("a")
         assert "lines of it have not been on the screen" in d.text("#ask")
+        # What lies between has not been on the screen by going to its end.
         await d.press("escape", "end", "a")
+        assert "lines of it have not been on the screen" in d.text("#ask")
+        await d.press("escape", "home", *["space"] * 20, "a")
         assert "it is longer than the screen" in d.text("#ask")
         await d.press("y")
         assert text in str(await proposal.result())

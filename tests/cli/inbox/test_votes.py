@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 POLICY = """
 rules:
-  - quorum: {tool: deploy, of: 2, among: [reviewer, deep], name: four eyes}
+  - quorum: {tool: [deploy, read], of: 2, among: [reviewer, deep], name: four eyes}
 """
 
 
@@ -35,11 +35,13 @@ def policy(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def voting(policy: Path) -> AsyncGenerator[tuple[Desk, ProposalHandle]]:
+async def voting(
+    policy: Path, tool: str = "deploy", **arguments: str
+) -> AsyncGenerator[tuple[Desk, ProposalHandle]]:
     """A proposal on the screen whose votes the reviewer counts."""
     async with (
         desk(policy=policy, size=(80, 30)) as d,
-        d.proposer.propose("tools", "deploy", {"version": 7}, to="second") as proposal,
+        d.proposer.propose("tools", tool, arguments or {"version": 7}, to="second") as proposal,
     ):
         await d.arrived()
         await d.until(lambda: "votes 0 of 2" in d.text("#card"))
@@ -65,6 +67,14 @@ async def test_two_keys_vote_and_a_vote_may_be_changed(policy: Path) -> None:
         outcome = await proposal.outcome()
         assert isinstance(outcome, Rejection)
         assert "no" in await outcome.explanation()
+
+
+async def test_a_vote_names_what_was_not_shown_before_its_second_key(policy: Path) -> None:
+    async with voting(policy, "read", path="\n".join(map(str, range(100)))) as (d, _):
+        await d.press("v")
+        assert "lines of it have not been on the screen" in d.text("#ask")
+        await d.press("a")
+        await d.until(lambda: "you voted for tools.read" in d.text("#note"))
 
 
 async def test_approving_is_a_vote_there(policy: Path) -> None:
