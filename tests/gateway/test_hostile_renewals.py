@@ -17,7 +17,7 @@ from meup_agent.protocol.dialects import DEFAULT_DIALECT, encode
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange.explanations import EXPLANATION_CHARS
 from tests.gateway.own_loop import anyio_backend as anyio_backend
-from tests.gateway.test_hostile import dial, hear_until, undisturbed
+from tests.gateway.test_attacks import dial, hear_until, undisturbed
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

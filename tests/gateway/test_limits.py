@@ -51,3 +51,17 @@ def test_limit_says_what_it_limits(row: LimitRow) -> None:
     assert row.about
     assert not row.about.endswith(".")
     assert row.shown[0].isdigit()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_connections": 0},
+        {"close_timeout": -1.0},
+        {"max_message_bytes": 5 << 20},
+        {"ping_interval": 1.0, "ping_deadline": 2.0},
+    ],
+)
+def test_limits_that_nothing_works_with(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError, match="expected"):
+        GatewayLimits(**wrong)  # type: ignore[arg-type]

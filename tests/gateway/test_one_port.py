@@ -29,7 +29,7 @@ from meup_agent.gateway.presets import one_space_config
 from tests.gateway.own_loop import HOSTILE, running
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.raw_client import Streams, frames, masked, raw
-from tests.gateway.test_hostile import dial, ended, head, undisturbed
+from tests.gateway.test_attacks import dial, ended, head, undisturbed
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 from tests.transport.peers import CERTIFICATE

@@ -15,7 +15,7 @@ from meup_agent.protocol.management_payloads import READERS
 from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.grants import member_capabilities
 from tests.protocol.space.test_server import Listener, host_with
-from tests.protocol.test_dialects_between import comparable, json_values, objects
+from tests.protocol.test_dialect_translation import comparable, json_values, objects
 
 MCPX = "mcpx/v0.1"
 

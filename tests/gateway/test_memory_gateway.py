@@ -1,6 +1,8 @@
 """Scenes for a gateway in memory alone: virtual time, and a reader that stands still."""
 
 import json
+import subprocess
+import sys
 import time
 
 import anyio
@@ -162,3 +164,12 @@ async def test_who_speaks_too_fast_is_made_to_wait() -> None:
         assert b"".join(heard).count(b'"kind": "chat"') == 7
         kinds = [json.loads(await anext(alice))["kind"] for _ in range(11)]
         assert kinds.count("system.error") == 1
+
+
+def test_memory_space_needs_no_extra() -> None:
+    code = (
+        "import sys\nimport meup_agent.testing.memory\n"
+        "print({'picows', 'yaml', 'uvloop', 'trio'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -9,7 +9,7 @@ import pytest
 
 from meup_agent.protocol.outcomes import Rejection
 from tests.gateway.console.conftest import Browser, Site
-from tests.gateway.console.test_streams import stream
+from tests.gateway.console.test_event_streams import stream
 
 pytestmark = pytest.mark.anyio
 
