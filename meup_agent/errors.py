@@ -362,8 +362,11 @@ class ProposalExpired(PeerError, TimeoutError):
         begun_by: The participant that had begun to fulfill it; empty: none was seen to.
     """
 
-    def __init__(self, proposal_id: str, *, sent: bool = True, begun_by: str = "") -> None:
-        why = "no participant decided it in time" if sent else "it could not be sent in time"
+    def __init__(
+        self, proposal_id: str, *, sent: bool = True, begun_by: str = "", missing: str = ""
+    ) -> None:
+        why = missing or "no participant decided it in time"
+        why = why if sent else "it could not be sent in time"
         if begun_by:
             why = f"{begun_by!r} had begun to fulfill it, and it was not done in time"
         super().__init__(f"proposal {proposal_id} expired: {why}")

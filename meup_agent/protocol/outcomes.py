@@ -176,11 +176,14 @@ class Expiry(msgspec.Struct, frozen=True):
         proposal_id: The proposal or request.
         sent: ``False``: it never left, so no participant can have carried it out.
         begun_by: The participant that had begun to fulfill the proposal; empty: none was seen to.
+        missing: Of a broadcast proposal, where none present might fulfill it: which capability is
+            missing, and which participants could fulfill it with that.
     """
 
     proposal_id: str
     sent: bool = True
     begun_by: str = ""
+    missing: MissingCaller | None = None
 
 
 class Gone(msgspec.Struct, frozen=True):
@@ -305,7 +308,12 @@ def raise_for(ending: Ending, *, what: str = "the request", explanation: str = "
         case Withdrawal():
             raise ProposalWithdrawn(ending.proposal_id, ending.reason, ending.cause.text)
         case Expiry():
-            raise ProposalExpired(ending.proposal_id, sent=ending.sent, begun_by=ending.begun_by)
+            raise ProposalExpired(
+                ending.proposal_id,
+                sent=ending.sent,
+                begun_by=ending.begun_by,
+                missing=str(ending.missing or ""),
+            )
         case Gone():
             raise ParticipantGone(f"{what} cannot be answered: {ending}")
         case GatewayRefused():

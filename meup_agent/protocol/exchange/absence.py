@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from itertools import chain
 
-from meup_agent.protocol.callers import find_missing
+import msgspec
+
+from meup_agent.protocol.callers import MissingCaller, find_missing
 from meup_agent.protocol.exchange.outbound_exchange import (
     OutboundExchange,
     Wait,
@@ -15,7 +17,7 @@ from meup_agent.protocol.exchange.outbound_exchange import (
 from meup_agent.protocol.exchange.proposal_store import ProposalEntry
 from meup_agent.protocol.exchange.table_context import ABSENCE_SECONDS, TableContext
 from meup_agent.protocol.lifecycle import OutboundState
-from meup_agent.protocol.outcomes import Gone, Rejection
+from meup_agent.protocol.outcomes import Ending, Expiry, Gone, Rejection
 
 
 class AbsenceWatch:
@@ -69,8 +71,22 @@ class AbsenceWatch:
         rejection = rejection_without_the_absent(exchange, exchange.proposal)
         if rejection is not None:
             return rejection
-        awaited, record, roster = self._awaited(exchange), exchange.proposal, self._context.roster
+        awaited, record = self._awaited(exchange), exchange.proposal
         if awaited or record is None:
             return Gone(exchange.key.id, awaited)
+        return Gone(exchange.key.id, (), self._missing(record))
+
+    def expiry(self, exchange: OutboundExchange) -> Ending:
+        """The ending at its deadline; of a broadcast that nobody may fulfill, with what is missing.
+
+        A caller that waits for less than the wait of rule 4.6 hears of it, too.
+        """
+        ending, record = exchange.expiry(), exchange.proposal
+        if isinstance(ending, Expiry) and record and exchange.unanswerable_since is not None:
+            return msgspec.structs.replace(ending, missing=self._missing(record))
+        return ending
+
+    def _missing(self, record: ProposalEntry) -> MissingCaller:
+        roster = self._context.roster
         present = ((each.id, each.capabilities) for each in roster.participants())
-        return Gone(exchange.key.id, (), find_missing(record.call, present, me=roster.me))
+        return find_missing(record.call, present, me=roster.me)

@@ -138,7 +138,7 @@ class OutboundTracker:
         """End our wait for a proposal that expired before our deadline, as when a clock is set."""
         own = self.find_own_proposal(record, now)
         if own is not None and own.is_open:
-            self.apply(own, OutboundEvent.DEADLINE, now, own.expiry())
+            self.apply(own, OutboundEvent.DEADLINE, now, self._absence.expiry(own))
         return own is not None
 
     def give_up(self, key: Key, cause: Cause, now: float) -> None:
@@ -238,7 +238,7 @@ class OutboundTracker:
         if exchange is None:
             return
         if exchange.deadline is not None and now >= exchange.deadline:
-            self.apply(exchange, OutboundEvent.DEADLINE, now, exchange.expiry())
+            self.apply(exchange, OutboundEvent.DEADLINE, now, self._absence.expiry(exchange))
             return
         gone_at = self._absence.gone_at(exchange, now)
         if gone_at is not None and now >= gone_at:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from meup_agent.errors import ProposalExpired
 from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange import Wait
-from meup_agent.protocol.outcomes import Expiry, Gone, Rejection
+from meup_agent.protocol.outcomes import Expiry, Gone, Rejection, raise_for
 from tests.protocol.exchange.peer import (
     MAY_CALL,
     MAY_PROPOSE,
@@ -141,6 +142,27 @@ def test_a_broadcast_proposal_that_no_present_participant_may_fulfill_ends() -> 
     assert ending == Gone(key.id, (), ending.missing)
     assert str(ending).startswith("nobody here may call write; a participant that decides could, ")
     assert len(said(effects, kinds.MCP_WITHDRAW)) == 1
+
+
+@pytest.mark.rule("4.6.nobody_may")
+def test_a_shorter_wait_tells_it_at_its_deadline() -> None:
+    me = Peer()
+    me.welcomed("alice", capabilities=MAY_PROPOSE)
+    key = me.begins_proposal(deadline=5)
+    me.passes(5)
+    ending = me.ending(key)
+    assert isinstance(ending, Expiry)
+    with pytest.raises(ProposalExpired, match="expired: nobody here may call write; a participant"):
+        raise_for(ending)
+
+
+@pytest.mark.rule("4.6.nobody_may")
+def test_an_expiry_blames_no_capability_where_one_could_decide() -> None:
+    me = Peer()
+    me.welcomed("bob", capabilities=MAY_CALL)
+    key = me.begins_proposal(deadline=5)
+    me.passes(5)
+    assert me.ending(key) == Expiry(key.id)
 
 
 @pytest.mark.rule("4.6.later")

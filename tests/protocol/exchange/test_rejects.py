@@ -109,7 +109,7 @@ def test_a_broadcast_that_no_participant_could_fulfill_waits_for_the_deadline() 
     me.reject("alice", key.id)
     assert me.is_waiting(key)
     me.passes(60)
-    assert me.ending(key) == Expiry(key.id)
+    assert isinstance(me.ending(key), Expiry)
 
 
 @pytest.mark.rule("4.5.broadcast")
