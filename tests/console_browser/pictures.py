@@ -7,7 +7,7 @@ from typing import Any
 KEPT = frozenset(
     {
         "inbox-light", "inbox-dark", "inbox-phone", "edit-light", "timeline-light",
-        "proposal-light", "participants-light", "health-light", "sign-in-light", "envelope-light",
+        "proposal-light", "participants-light", "plots-light", "sign-in-light", "envelope-light",
         "offline-light",
     }
 )  # fmt: skip

@@ -47,7 +47,7 @@ NO_LIMITS = {
     *("context.TIMEOUT", "context.CONFLICT", "context.TOO_LARGE", "context.WRONG_TYPE"),
     *("guard.TOO_LARGE", "inbox.CONFLICT"),
     # The looks of plots, and from where on a bar is red.
-    *("health.NEAR", "health.PLOT_WIDTH", "health.PLOT_HEIGHT"),
+    *("health.NEAR", "plots.PLOT_WIDTH", "plots.PLOT_HEIGHT"),
     # What is read of the journal at a time, and what is only advice for when to come back.
     *("events.CATCH_UP_PAGE", "space_views.FOLD_PAGE", "space_views.FOLD_TURN"),
     *("events.RETRY_MILLISECONDS", "context.RETRY_SECONDS"),

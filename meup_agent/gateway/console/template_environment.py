@@ -191,15 +191,15 @@ def left(until: datetime | None, now: datetime | None = None) -> str:
         return "no deadline"
     seconds = (until - (now or datetime.now(UTC))).total_seconds()
     if seconds < 0:
-        return f"{_amount(-seconds)} past its time"
-    return f"{_amount(seconds)} left"
+        return f"{amount(-seconds)} past its time"
+    return f"{amount(seconds)} left"
 
 
 def ago(at: datetime | float, now: datetime | None = None) -> str:
     """The time since something was, in words."""
     since = datetime.fromtimestamp(at, UTC) if isinstance(at, int | float) else at
     seconds = ((now or datetime.now(UTC)) - since).total_seconds()
-    return "just now" if seconds < 5 else f"{_amount(seconds)} ago"
+    return "just now" if seconds < 5 else f"{amount(seconds)} ago"
 
 
 def clock(at: datetime | float) -> str:
@@ -223,7 +223,8 @@ def size(count: float) -> str:
     return f"{count:,.0f} {unit}" if unit == "bytes" or count >= 10 else f"{count:.1f} {unit}"
 
 
-def _amount(seconds: float) -> str:
+def amount(seconds: float) -> str:
+    """A length of time, in words."""
     if seconds < _MINUTE:
         return f"{int(seconds)} s"
     if seconds < _HOUR:

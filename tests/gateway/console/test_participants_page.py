@@ -1,4 +1,4 @@
-"""Participants and health, without a script: what each may and does, managing, limits."""
+"""Participants, without a script: what each may and does, and managing them."""
 
 import json
 import re
@@ -9,12 +9,8 @@ import anyio.lowlevel
 import pytest
 
 from meup_agent import Agent
-from meup_agent.errors import MeupError
 from meup_agent.gateway.console.pages import participants
-from meup_agent.gateway.console.pages.health import Gauge, Samples
-from meup_agent.gateway.console.template_environment import size
 from meup_agent.gateway.console.words import describe_capability
-from meup_agent.gateway.frame_queue import GatewayMember
 from meup_agent.gateway.presets import PARTICIPANTS, one_space_config
 from meup_agent.types import StatusRequest
 from tests.gateway.console.conftest import PARTICIPANTS as CAST
@@ -254,67 +250,3 @@ async def test_who_may_not_manage_is_offered_nothing(site: Site) -> None:
 @pytest.mark.parametrize("pattern", [each for role in PARTICIPANTS.values() for each in role])
 def test_what_a_role_of_dev_may_is_told_in_words(pattern: dict[str, Any]) -> None:
     assert pattern["kind"] not in describe_capability(pattern)
-
-
-def test_gauge_near_its_end_says_so() -> None:
-    assert [Gauge("g", "", value, 10).is_near for value in (0, 7, 8, 10)] == [
-        False, False, True, True,
-    ]  # fmt: skip
-
-
-async def test_limits_near_their_end_are_named(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meup_agent.gateway.console.pages.health.MAX_SESSIONS", 2)
-    await site.browser("looker")
-    page = (await (await site.browser("you")).get("/health")).text
-    near = re.findall(r'<li class="near"><label for="gauge-\d+">(\w+)', page)
-    assert near == ["Browsers"]
-    assert "near its end" in page
-
-
-async def test_journal_tells_its_size(site: Site) -> None:
-    browser = await site.browser("you")
-    await site.post("boss", {"kind": "chat", "payload": {"text": "x" * 100_000}})
-    size = re.search(
-        r"all spaces of the gateway</dt><dd>([^<]+)<", (await browser.get("/health")).text
-    )
-    assert size is not None
-    assert re.fullmatch(r"\d{2,3} KiB", size[1])
-
-
-@pytest.mark.parametrize(
-    ("count", "words"),
-    [(0, "0 bytes"), (1023, "1,023 bytes"), (1536, "1.5 KiB"), (2**28, "256 MiB"),
-     (2**42, "4,096 GiB")],
-)  # fmt: skip
-def test_bytes_are_said_as_a_person_does(count: int, words: str) -> None:
-    assert size(count) == words
-
-
-def test_plot_is_drawn_from_what_grew() -> None:
-    samples, grown = Samples(), [0, 10, 30]
-    for at, accepted in enumerate(grown):
-        samples.note(float(at), {"accepted": accepted})
-    plot = samples.plot("Accepted", "accepted")
-    assert (plot.latest, plot.highest) == (20.0, 20.0)
-    assert plot.points == "0.0,22.0 240.0,2.0"
-    assert samples.plot("As it is", "accepted", rate=False).latest == 30.0
-    assert Samples().plot("Nothing", "accepted").points == ""
-
-
-async def test_slow_member_and_refusals_are_named(site: Site) -> None:
-    looker, boss = await site.join("looker"), await site.join("boss")
-    with pytest.raises(MeupError):
-        await looker.request("tools", "tools/list", {})
-    runtime = site.console.runtime
-    assert runtime is not None
-    member = runtime.spaces["demo"].member("looker")
-    assert isinstance(member, GatewayMember)
-    member.pause()
-    await boss.chat("to a connection that takes nothing")
-    browser = await site.browser("you")
-    page = ""
-    while "bytes wait<" not in page and "KiB wait<" not in page:
-        page = (await browser.get("/health")).text
-    assert re.search(r'<bdi class="name">looker</bdi>: [\d.,]+ (bytes|KiB) wait', page)
-    assert re.search(r"<td>refused</td><td><code>[\w/]+</code></td>", page)
-    assert re.search(r"(bytes|KiB) wait for it", (await people(browser))["looker"])

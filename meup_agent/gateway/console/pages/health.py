@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import fields
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
@@ -12,25 +11,27 @@ import anyio
 from starlette.responses import Response
 
 from meup_agent.gateway.console.context import PageContext
+from meup_agent.gateway.console.plots import PLOT_HEIGHT, PLOT_WIDTH, Samples
 from meup_agent.gateway.console.presence import MAX_PRESENCES
 from meup_agent.gateway.console.sign_in import MAX_SESSIONS
+from meup_agent.gateway.console.template_environment import size
 
 if TYPE_CHECKING:
     from meup_agent.gateway.console.console import ConsoleSite
     from meup_agent.gateway.runtime import GatewayRuntime
     from meup_agent.protocol.space.server import SpaceServer
 
-SAMPLES: Final = 60
-"""Points of a plot."""
-
-SAMPLE_SECONDS: Final = 2.0
-"""Seconds between two points at least; a page that is open asks every five."""
-
 NEAR: Final = 0.8
 """Share of a limit from which on it is near its end."""
 
-PLOT_WIDTH: Final = 240
-PLOT_HEIGHT: Final = 44
+DROPPED: Final = {
+    "dropped": "no reader",
+    "repeated": "accepted before",
+    "not_expressible": "no words in a dialect",
+    "stream_frames_lost": "slow reader",
+    "streams_refused": "too many",
+}
+"""Counter of something that is dropped for one reason alone → this reason."""
 
 
 class Gauge(NamedTuple):
@@ -48,89 +49,75 @@ class Gauge(NamedTuple):
         return self.value >= NEAR * self.most
 
 
-class Plot(NamedTuple):
-    """A small plot of what was counted in the last minutes."""
+class Drop(NamedTuple):
+    """How often something was refused or dropped for one reason."""
 
-    name: str
-    latest: float
-    highest: float
-    points: str
+    what: str
+    reason: str
+    times: int
 
-
-class Samples:
-    """Counters, as they were at some moments."""
-
-    def __init__(self) -> None:
-        self._taken: deque[tuple[float, dict[str, int]]] = deque(maxlen=SAMPLES)
-
-    def take(self, runtime: GatewayRuntime) -> None:
-        """Note the counters, unless they were noted a moment ago."""
-        at = anyio.current_time()
-        if self._taken and at - self._taken[-1][0] < SAMPLE_SECONDS:
-            return
-        counters = runtime.counters
-        self.note(
-            at,
-            {
-                "accepted": counters.accepted,
-                "delivered": counters.delivered,
-                "refused": sum(counters.refused.values()),
-                "waiting": runtime.backlogs.bytes,
-            },
-        )
-
-    def note(self, at: float, counted: dict[str, int]) -> None:
-        """Note what was counted until a moment."""
-        self._taken.append((at, counted))
-
-    def plot(self, name: str, key: str, *, rate: bool = True) -> Plot:
-        """The plot of one number, as it grew a second, or as it was."""
-        taken = list(self._taken)
-        if rate:
-            values = [
-                (now[1][key] - was[1][key]) / (now[0] - was[0]) for was, now in pairwise(taken)
-            ]
-        else:
-            values = [float(each[key]) for _, each in taken]
-        top = max([*values, 1.0])
-        step = PLOT_WIDTH / max(len(values) - 1, 1)
-        points = " ".join(
-            f"{at * step:.1f},{PLOT_HEIGHT - 2 - value / top * (PLOT_HEIGHT - 4):.1f}"
-            for at, value in enumerate(values)
-        )
-        return Plot(name, values[-1] if values else 0.0, max([*values, 0.0]), points)
+    @property
+    def key(self) -> str:
+        """Its name among the samples."""
+        return f"{self.what} {self.reason}"
 
 
-_samples: WeakKeyDictionary[GatewayRuntime, Samples] = WeakKeyDictionary()
+# Of each space, since its slow members are nobody else's business.
+_samples: WeakKeyDictionary[SpaceServer, Samples] = WeakKeyDictionary()
 
 
 async def show_health(context: PageContext) -> Response:
     """The page."""
     runtime, host = context.site.runtime, context.host
-    samples = _samples.setdefault(runtime, Samples())
-    samples.take(runtime)
+    drops = _drops(runtime)
+    slow = sorted(
+        ((each.participant, _queued(each)) for each in host.members if _queued(each)),
+        key=lambda pair: -pair[1],
+    )
+    journal_bytes = host.journal.size()
+    samples = _samples.setdefault(host, Samples())
+    if samples.is_due(at := anyio.current_time()):
+        numbers = {
+            "accepted": runtime.counters.accepted,
+            "delivered": runtime.counters.delivered,
+            "refused": sum(runtime.counters.refused.values()),
+            "waiting": runtime.backlogs.bytes,
+            "slow": len(slow),
+        }
+        if journal_bytes is not None:
+            numbers["journal"] = journal_bytes
+        samples.note(at, numbers, {each.key: each.times for each in drops})
+    plots = [
+        samples.growth("Envelopes accepted a second", "accepted"),
+        samples.growth("Frames delivered a second", "delivered"),
+        samples.growth("Envelopes refused a second", "refused"),
+        samples.level("Bytes that wait for slow readers", "waiting", size),
+        samples.level("Slow members", "slow"),
+    ]
+    if journal_bytes is not None:
+        plots.append(samples.level("Size of the journal", "journal", size))
     return context.page(
         "health.html",
-        gauges=_gauges(context.site, host),
-        plots=[
-            samples.plot("Envelopes accepted a second", "accepted"),
-            samples.plot("Frames delivered a second", "delivered"),
-            samples.plot("Envelopes refused a second", "refused"),
-            samples.plot("Bytes that wait for slow readers", "waiting", rate=False),
-        ],
+        gauges=_gauges(context.site, host, journal_bytes),
+        plots=plots,
         width=PLOT_WIDTH,
         height=PLOT_HEIGHT,
         totals=_totals(runtime),
-        drops=_drops(runtime),
-        slow=sorted(
-            ((each.participant, _queued(each)) for each in host.members if _queued(each)),
-            key=lambda pair: -pair[1],
-        ),
+        drops=[
+            (
+                each,
+                samples.growth(f"{each.key}, a second", each.key)
+                if samples.has(each.key)
+                else None,
+            )
+            for each in drops
+        ],
+        slow=slow,
         journal={
             "kept": max(host.fanout.delivered - host.journal.floor(host.name), 0),
             "floor": host.journal.floor(host.name),
             "latest": host.fanout.delivered,
-            "bytes": host.journal.size(),
+            "bytes": journal_bytes,
             "behind": max(0, host.journal.latest(host.name) - host.fanout.delivered),
         },
         topics="",
@@ -141,10 +128,10 @@ def _queued(member: object) -> int:
     return int(getattr(member, "queued_bytes", 0))
 
 
-def _gauges(site: ConsoleSite, host: SpaceServer) -> list[Gauge]:
+def _gauges(site: ConsoleSite, host: SpaceServer, journal_bytes: int | None) -> list[Gauge]:
     runtime, limits = site.runtime, site.runtime.limits
     proposals = Counter(each.envelope.sender for each in host.in_flight if each.is_proposal)
-    return [
+    gauges = [
         Gauge("Members", "in this space", len(host.members), limits.max_members),
         Gauge("Connections", "of the gateway", runtime.open_connections, limits.max_connections),
         Gauge("Observers", "in this space", len(host.observers), limits.max_observers),
@@ -164,6 +151,10 @@ def _gauges(site: ConsoleSite, host: SpaceServer) -> list[Gauge]:
             is_bytes=True,
         ),
     ]
+    if journal_bytes is not None and runtime.journal_limit is not None:
+        about = "of all spaces; beyond its limit it forgets the oldest"
+        gauges.append(Gauge("Journal", about, journal_bytes, runtime.journal_limit, is_bytes=True))
+    return gauges
 
 
 def _totals(runtime: GatewayRuntime) -> list[tuple[str, int]]:
@@ -175,11 +166,14 @@ def _totals(runtime: GatewayRuntime) -> list[tuple[str, int]]:
     ]
 
 
-def _drops(runtime: GatewayRuntime) -> list[tuple[str, str, int]]:
-    counters = runtime.counters
-    return [
-        (each.name.replace("_", " "), str(reason), count)
-        for each in fields(counters)
-        if isinstance(value := getattr(counters, each.name), Counter)
-        for reason, count in sorted(cast("Counter[object]", value).items(), key=str)
-    ]
+def _drops(runtime: GatewayRuntime) -> list[Drop]:
+    counters, drops = runtime.counters, list[Drop]()
+    for each in fields(counters):
+        value: object = getattr(counters, each.name)
+        what = each.name.replace("_", " ")
+        if isinstance(value, Counter):
+            reasons = sorted(cast("Counter[object]", value).items(), key=str)
+            drops += [Drop(what, str(reason), count) for reason, count in reasons]
+        elif isinstance(value, int) and value and each.name in DROPPED:
+            drops.append(Drop(what, DROPPED[each.name], value))
+    return drops

@@ -1,0 +1,196 @@
+"""The health page, without a script: limits near their end, plots, and what was dropped and why."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from meup_agent.errors import MeupError
+from meup_agent.gateway.config import JournalConfig
+from meup_agent.gateway.console import plots
+from meup_agent.gateway.console.pages.health import Gauge
+from meup_agent.gateway.console.plots import MAX_REASONS, SAMPLES, Samples
+from meup_agent.gateway.console.template_environment import size
+from meup_agent.gateway.frame_queue import GatewayMember
+from meup_agent.gateway.runtime import GatewayRuntime
+from tests.gateway.console.conftest import Browser, Site, open_site, two_spaces
+
+pytestmark = pytest.mark.anyio
+
+BIG = {"kind": "chat", "payload": {"text": "x" * 100_000}}
+
+
+async def plots_of(browser: Browser) -> dict[str, str]:
+    """What each plot of the page is called, and what its words say."""
+    page = (await browser.get("/health")).text
+    labels = re.findall(r'role="img" aria-label="([^"]*)"', page)
+    return dict(each.split(": ", 1) for each in labels)
+
+
+def slow_down(site: Site, participant: str) -> None:
+    """Let a member read nothing any more."""
+    runtime = site.console.runtime
+    assert runtime is not None
+    member = runtime.spaces["demo"].member(participant)
+    assert isinstance(member, GatewayMember)
+    member.pause()
+
+
+def test_gauge_near_its_end_says_so() -> None:
+    assert [Gauge("g", "", value, 10).is_near for value in (0, 7, 8, 10)] == [
+        False, False, True, True,
+    ]  # fmt: skip
+
+
+async def test_limits_near_their_end_are_named(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meup_agent.gateway.console.pages.health.MAX_SESSIONS", 2)
+    await site.browser("looker")
+    page = (await (await site.browser("you")).get("/health")).text
+    near = re.findall(r'<li class="near"><label for="gauge-\d+">(\w+)', page)
+    assert near == ["Browsers"]
+    assert "near its end" in page
+
+
+async def test_journal_tells_its_size(site: Site) -> None:
+    browser = await site.browser("you")
+    await site.post("boss", BIG)
+    size = re.search(
+        r"all spaces of the gateway</dt><dd>([^<]+)<", (await browser.get("/health")).text
+    )
+    assert size is not None
+    assert re.fullmatch(r"\d{2,3} KiB", size[1])
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(0, "0 bytes"), (1023, "1,023 bytes"), (1536, "1.5 KiB"), (2**28, "256 MiB"),
+     (2**42, "4,096 GiB")],
+)  # fmt: skip
+def test_bytes_are_said_as_a_person_does(count: int, words: str) -> None:
+    assert size(count) == words
+
+
+async def test_journal_near_its_limit_is_named() -> None:
+    config = replace(two_spaces(), journal=JournalConfig(memory_bytes=220_000))
+    async with open_site(config) as site:
+        browser = await site.browser("you")
+        await site.post("boss", BIG)
+        page = (await browser.get("/health")).text
+        gauge = re.search(r'<li class="near"><label[^>]*>Journal .*?max="220000"[^\n]*?</li>', page)
+        assert gauge is not None
+        assert "KiB of 215 KiB <strong>near its end" in gauge[0]
+
+
+@pytest.mark.parametrize(
+    ("journal", "limit"),
+    [
+        (JournalConfig(memory_bytes=5_000), 5_000),
+        (JournalConfig(Path("j"), memory_bytes=5_000), None),
+        (JournalConfig(Path("j"), max_bytes=7_000), 7_000),
+    ],
+)
+def test_limit_of_a_journal_is_that_of_its_store(journal: JournalConfig, limit: int | None) -> None:
+    assert GatewayRuntime(replace(two_spaces(), journal=journal)).journal_limit == limit
+
+
+def test_plot_is_drawn_from_what_grew() -> None:
+    samples, grown = Samples(), [0, 10, 30]
+    for at, accepted in enumerate(grown):
+        samples.note(float(at), {"accepted": accepted})
+    plot = samples.growth("Accepted", "accepted")
+    assert (plot.latest, plot.highest) == (20.0, 20.0)
+    assert plot.points == "0.0,22.0 240.0,2.0"
+    assert samples.level("As it is", "accepted").latest == 30.0
+    assert Samples().growth("Nothing", "accepted").points == ""
+
+
+def test_plot_says_in_words_what_it_shows() -> None:
+    samples = Samples()
+    assert (
+        samples.level("Size", "s", size).label
+        == "Size: now 0 bytes, measured while this page is open"
+    )
+    samples.note(0.0, {"s": 2_048})
+    assert (
+        samples.level("Size", "s", size).label
+        == "Size: now 2.0 KiB, measured while this page is open"
+    )
+    samples.note(90.0, {"s": 1_024})
+    assert (
+        samples.level("Size", "s", size).label
+        == "Size: now 1.0 KiB, at most 2.0 KiB in the last 1 min"
+    )
+
+
+def test_points_stand_where_their_time_is() -> None:
+    samples = Samples()
+    for at in (0.0, 10.0, 40.0):
+        samples.note(at, {"n": 1})
+    assert samples.level("N", "n").points == "0.0,2.0 60.0,2.0 240.0,2.0"
+
+
+def test_reason_that_comes_up_later_began_at_nothing() -> None:
+    samples = Samples()
+    samples.note(0.0, {}, {})
+    samples.note(1.0, {}, {"refused x": 4})
+    samples.note(2.0, {}, {"refused x": 4})
+    plot = samples.growth("x", "refused x")
+    assert (plot.latest, plot.highest) == (0.0, 4.0)
+
+
+def test_samples_and_their_reasons_are_bounded() -> None:
+    samples = Samples()
+    for at in range(SAMPLES + 10):
+        # Each time another reason, however often it came up.
+        samples.note(float(at), {"n": at}, {f"reason {each}": at for each in range(at + 1)})
+    assert samples.level("N", "n").points.count(",") == SAMPLES
+    assert samples.has(f"reason {MAX_REASONS - 1}")
+    assert not samples.has(f"reason {MAX_REASONS}")
+
+
+async def test_slow_member_and_refusals_are_named(site: Site) -> None:
+    looker, boss = await site.join("looker"), await site.join("boss")
+    with pytest.raises(MeupError):
+        await looker.request("tools", "tools/list", {})
+    slow_down(site, "looker")
+    await boss.chat("to a connection that takes nothing")
+    browser = await site.browser("you")
+    page = ""
+    while "bytes wait<" not in page and "KiB wait<" not in page:
+        page = (await browser.get("/health")).text
+    assert re.search(r'<bdi class="name">looker</bdi>: [\d.,]+ (bytes|KiB) wait', page)
+    assert re.search(r"<td>refused</td><td><code>[\w/]+</code></td>", page)
+    assert re.search(r"(bytes|KiB) wait for it", (await browser.get("/participants")).text)
+
+
+async def test_slow_members_journal_and_drops_are_plotted(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plots, "SAMPLE_SECONDS", 0.0)
+    looker, boss = await site.join("looker"), await site.join("boss")
+    browser = await site.browser("you")
+    before = await plots_of(browser)
+    assert before["Slow members"].startswith("now 0")
+    with pytest.raises(MeupError):
+        await looker.request("tools", "tools/list", {})
+    slow_down(site, "looker")
+    await site.post("boss", BIG)
+    await boss.chat("to a connection that takes nothing")
+    said = before
+    while not said["Slow members"].startswith("now 1, at most 1"):
+        said = await plots_of(browser)
+    assert re.match(r"now 2\d\d KiB, at most 2\d\d KiB", said["Size of the journal"])
+    assert any(name.startswith("refused ") and name.endswith(", a second") for name in said)
+    # What is slow in a space is nobody's business in another one.
+    elsewhere = await plots_of(await site.browser("you", space="elsewhere"))
+    assert elsewhere["Slow members"].startswith("now 0, measured")
+
+
+async def test_what_is_dropped_for_one_reason_is_named_with_it(site: Site) -> None:
+    browser = await site.browser("you")
+    assert "Nothing was refused or dropped." in (await browser.get("/health")).text
+    for _ in range(2):
+        await site.post("boss", {"id": "twice", "kind": "chat", "payload": {"text": "hello"}})
+    page = (await browser.get("/health")).text
+    assert re.search(r"<td>repeated</td><td><code>accepted before</code></td>.*?>1</td></tr>", page)
