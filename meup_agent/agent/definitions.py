@@ -21,7 +21,6 @@ from meup_agent.protocol.capability import Pattern, compile_kind, compile_patter
 from meup_agent.protocol.exchange import Role
 
 if TYPE_CHECKING:
-    from meup_agent.agent.registry import Match
     from meup_agent.agent.scope import Scope
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
@@ -158,6 +157,21 @@ class HandlerDefinition:
     def matches_kind(self, kind: str) -> bool:
         """True if it takes envelopes of this kind, in its form in memory."""
         return any(matches(kind) for matches in self._kinds)
+
+
+class Match(NamedTuple):
+    """The handlers that one envelope starts; none for a request that is answered without one.
+
+    No sender's word is its name in the log and for observers, so that names are few.
+    """
+
+    handlers: tuple[HandlerDefinition, ...]
+    name: str
+
+    @classmethod
+    def of(cls, handlers: tuple[HandlerDefinition, ...]) -> Match | None:
+        """The match of some handlers; ``None`` for none."""
+        return cls(handlers, ", ".join(each.name for each in handlers)) if handlers else None
 
 
 def define(type: HandlerType, fn: Handler, options: Options = None) -> HandlerDefinition:

@@ -5,31 +5,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from meup_agent.agent.decorators import definitions_of
-from meup_agent.agent.definitions import HandlerDefinition, define
+from meup_agent.agent.definitions import HandlerDefinition, Match, define
 from meup_agent.agent.source import Handler, type_name
 from meup_agent.agent.tool import METHODS, TOOL_CALL, TOOL_LIST, ToolDefinition
 from meup_agent.errors import UsageError
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange import Role
-
-
-class Match(NamedTuple):
-    """The handlers that one envelope starts; none for a request that is answered without one.
-
-    No sender's word is its name in the log and for observers, so that names are few.
-    """
-
-    handlers: tuple[HandlerDefinition, ...]
-    name: str
-
-    @classmethod
-    def of(cls, handlers: tuple[HandlerDefinition, ...]) -> Match | None:
-        """The match of some handlers; ``None`` for none."""
-        return cls(handlers, ", ".join(each.name for each in handlers)) if handlers else None
 
 
 class Registry:

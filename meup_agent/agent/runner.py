@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+    from meup_agent.agent.definitions import Match
     from meup_agent.agent.middleware import Layer
-    from meup_agent.agent.registry import Match, Registry
+    from meup_agent.agent.registry import Registry
     from meup_agent.agent.tasks import HandlerTasks
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
