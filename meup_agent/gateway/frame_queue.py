@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from meup_agent.gateway.auth import Identity
     from meup_agent.gateway.limits import GatewayLimits
     from meup_agent.gateway.runtime import GatewayRuntime
-    from meup_agent.protocol.space.fanout import FrameFormat
+    from meup_agent.protocol.space.subscriber import FrameFormat
 
 
 def describe_overflow(limits: GatewayLimits, frames: int) -> tuple[str, str]:

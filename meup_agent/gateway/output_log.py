@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.line_files import LineFiles, compact_line
-from meup_agent.protocol.space.fanout import FrameFormat
+from meup_agent.protocol.space.subscriber import FrameFormat
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import Config

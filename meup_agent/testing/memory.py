@@ -24,7 +24,7 @@ from meup_agent.gateway.frame_queue import describe_overflow
 from meup_agent.gateway.presets import Participants, first_token, one_space_config
 from meup_agent.gateway.runtime import RESTARTING, GatewayRuntime
 from meup_agent.protocol.dialects import STREAMING
-from meup_agent.protocol.space.fanout import FrameFormat
+from meup_agent.protocol.space.subscriber import FrameFormat
 from meup_agent.transport.base import (
     ABNORMAL,
     DIALECT_HEADER,

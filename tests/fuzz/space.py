@@ -21,10 +21,10 @@ from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.kinds import GATEWAY, MCP_PROPOSAL, MCP_REQUEST, MCP_WITHDRAW, STREAM_OPEN
 from meup_agent.protocol.resume import REPLAYED
-from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.journal import MemoryJournal
 from meup_agent.protocol.space.presence import MAX_REPLAYED
 from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.space.subscriber import FrameFormat
 from tests.fuzz.frames import EXAMPLES, STREAM_FRAMES, expanded, stream_examples
 from tests.fuzz.logs import checked_log
 

@@ -11,7 +11,7 @@ from meup_agent.gateway.config import Config
 from meup_agent.gateway.frame_queue import GatewayMember
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.runtime import GatewayRuntime
-from meup_agent.protocol.space.fanout import FrameFormat
+from meup_agent.protocol.space.subscriber import FrameFormat
 
 
 class Loop:

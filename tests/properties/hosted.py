@@ -19,10 +19,10 @@ from typing import Any
 from meup_agent.protocol.resume import ARRIVED, REPLAYED
 from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.decisions import Discard, Refusal
-from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.journal import Entry, Journal
 from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.space.subscriber import FrameFormat
 from tests.properties.late_journal import File, LateJournal
 
 GATEWAY = "system:gateway"

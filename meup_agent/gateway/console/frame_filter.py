@@ -21,7 +21,7 @@ from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.exchange.roster import read_participant
 from meup_agent.protocol.payloads import as_object, on_behalf_of, read_call, rpc_name
-from meup_agent.protocol.space.fanout import FrameFormat
+from meup_agent.protocol.space.subscriber import FrameFormat
 
 if TYPE_CHECKING:
     from meup_agent.gateway.auth import Identity

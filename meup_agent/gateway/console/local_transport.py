@@ -28,7 +28,7 @@ from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.limits import check_frame
 from meup_agent.protocol.management_payloads import INVITE_ACK
 from meup_agent.protocol.space.decisions import Refusal
-from meup_agent.protocol.space.fanout import FrameFormat
+from meup_agent.protocol.space.subscriber import FrameFormat
 from meup_agent.transport.base import (
     ABNORMAL,
     DIALECT_HEADER,

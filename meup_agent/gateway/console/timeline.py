@@ -17,7 +17,7 @@ from meup_agent.protocol import kinds
 from meup_agent.protocol.control_payloads import STATUS
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.protocol.exchange.roster import read_participant
-from meup_agent.protocol.space.fanout import FrameFormat
+from meup_agent.protocol.space.subscriber import FrameFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -26,7 +26,7 @@ from meup_agent.gateway.edge.handshake import (
 )
 from meup_agent.gateway.frame_queue import GatewayMember
 from meup_agent.gateway.logs import log, quote
-from meup_agent.protocol.space.fanout import FrameFormat
+from meup_agent.protocol.space.subscriber import FrameFormat
 from meup_agent.transport.base import MAX_CLOSE_REASON_BYTES, TOO_BIG
 
 if TYPE_CHECKING:

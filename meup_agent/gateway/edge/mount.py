@@ -26,7 +26,7 @@ from meup_agent.gateway.edge.http.api import http_app
 from meup_agent.gateway.journal.engines import open_journal
 from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 from meup_agent.protocol.dialects import STREAMING
-from meup_agent.protocol.space.fanout import FrameFormat
+from meup_agent.protocol.space.subscriber import FrameFormat
 from meup_agent.protocol.streams import is_stream_frame
 from meup_agent.transport.base import TOO_BIG
 

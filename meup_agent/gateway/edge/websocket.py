@@ -18,8 +18,8 @@ from meup_agent.gateway.edge.handshake import MAX_JOIN_BYTES, Handshake
 from meup_agent.gateway.edge.listener import MEMBER_READ_BYTES, address_of, peer_of
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.dialects import STREAMING
-from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.rate_limits import TokenBucket
+from meup_agent.protocol.space.subscriber import FrameFormat
 from meup_agent.transport.base import TOO_BIG
 
 CONTINUATION: Final = 0x0

@@ -12,7 +12,7 @@ number of what is kept, it tells by a callback that it was handed:
    nothing.
 3. ``journal`` keeps what was accepted and gives it its number, at once or later.
 4. ``fanout``, :class:`Fanout`, then encodes it once per dialect, packs it once per form, and puts
-   it into the queue of each subscriber. A subscriber that resumes reads pages of the journal first.
+   it into the queue of each ``subscriber``; one that resumes reads pages of the journal first.
 
 Frames of streams take a shorter way, and are not kept: ``stream_server`` asks the state whose
 stream a frame is on; ``frame_relay`` hands it to the readers, and counts what slow ones lose.

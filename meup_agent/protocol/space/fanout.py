@@ -1,17 +1,17 @@
 """Fanout: hands accepted envelopes to all subscribers of a space, in one order.
 
-An envelope is encoded once per dialect and framed once per :class:`FrameFormat`, however many
-subscribers there are. A subscriber that resumes reads what it missed from the journal, page by
-page, before anything new (PROTOCOL 6). Subscribers have queues of their own; nothing waits here.
+An envelope is encoded once per dialect and framed once per form, however many subscribers there
+are. A subscriber that resumes reads what it missed from the journal, page by page, before anything
+new (PROTOCOL 6). Subscribers have queues of their own; nothing waits here.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from meup_agent.errors import NotExpressible
 from meup_agent.protocol.dialects import encode
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from meup_agent.protocol.space.counters import SpaceCounters
     from meup_agent.protocol.space.presence import ReplayedEnvelope
     from meup_agent.protocol.space.rate_limits import Allowance
+    from meup_agent.protocol.space.subscriber import FrameFormat, Subscriber
 
 log = logging.getLogger("meup_agent.gateway")
 
@@ -38,37 +39,6 @@ MAX_HELD: Final = 1_000
 TOO_SLOW: Final = 1013
 
 _TOO_SLOW_REASON: Final = "you read too slowly; connect again"
-
-
-class FrameFormat(NamedTuple):
-    """The form in which a subscriber takes frames; one frame is made for all of the same form."""
-
-    dialect: str
-    numbered: bool = False  # each frame has its number as ``seq`` (PROTOCOL 6)
-    # Makes of a frame what is handed to :meth:`Subscriber.deliver`.
-    pack: Callable[[bytes], bytes] = bytes
-    # The same of frames of streams; ``None``: it takes none of them.
-    pack_frame: Callable[[bytes], bytes] | None = None
-    # Asked once of each envelope, before a frame is made of it; ``None``: it takes all.
-    takes: Callable[[Envelope], bool] | None = None
-
-
-class Subscriber(Protocol):
-    """A queue to a reader; one with a ``participant`` that does not observe is found by name."""
-
-    @property
-    def form(self) -> FrameFormat:
-        """The form in which it takes frames."""
-        ...
-
-    def deliver(self, packed: bytes) -> None:
-        """Queue a frame, packed once for all. Never raises, and never calls the space."""
-
-    def close(self, code: int, reason: str) -> None:
-        """End: nothing more is delivered. Never raises, and never calls the space."""
-
-    def ready(self, then: Callable[[], None]) -> None:
-        """Call when most of what was delivered is on its way; not at all if it has ended."""
 
 
 class DeliveryRecorder(Protocol):

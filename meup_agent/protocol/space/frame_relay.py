@@ -19,9 +19,9 @@ from meup_agent.protocol.streams import build_lost
 if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.space.counters import SpaceCounters
-    from meup_agent.protocol.space.fanout import FrameFormat, Subscriber
     from meup_agent.protocol.space.journal import Journal
     from meup_agent.protocol.space.rate_limits import Allowance
+    from meup_agent.protocol.space.subscriber import FrameFormat, FrameReader, Subscriber
     from meup_agent.protocol.streams import StreamInfo
 
 STREAMS_TOGETHER: Final = 4
@@ -29,26 +29,6 @@ STREAMS_TOGETHER: Final = 4
 
 MAX_WAITING_BYTES: Final = 4 * 1024 * 1024
 """Bytes of frames of a space that wait until the envelopes before them are kept."""
-
-
-class FrameReader(Protocol):
-    """A subscriber that takes frames of streams: its form has a ``pack_frame``."""
-
-    @property
-    def form(self) -> FrameFormat:
-        """The form in which it takes frames."""
-        ...
-
-    @property
-    def paused(self) -> bool:
-        """True while its connection takes no more, and what is delivered waits in its queue."""
-        ...
-
-    def deliver(self, packed: bytes) -> None:
-        """Queue a frame, packed once for all."""
-
-    def ready(self, then: Callable[[], None]) -> None:
-        """Call when it has caught up; not at all if it has ended."""
 
 
 class ResumingSubscriber(Protocol):

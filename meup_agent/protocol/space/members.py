@@ -19,9 +19,10 @@ from meup_agent.protocol.dialects import DEFAULT_DIALECT, encode
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.guarantees import OBSERVING
 from meup_agent.protocol.space.decisions import Decision, Refusal, draft_refusal
-from meup_agent.protocol.space.fanout import DeliveryRecorder, Fanout, Subscriber
+from meup_agent.protocol.space.fanout import DeliveryRecorder, Fanout
 from meup_agent.protocol.space.inbound import decode_inbound
 from meup_agent.protocol.space.journal import Entry, Fact, Journal
+from meup_agent.protocol.space.subscriber import Subscriber
 from meup_agent.protocol.timestamps import rfc3339
 
 CROWDED_CODE: Final = 1013

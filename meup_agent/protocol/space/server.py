@@ -31,8 +31,7 @@ from meup_agent.protocol.space.decisions import (
     draft_refusal,
     over_limit,
 )
-from meup_agent.protocol.space.fanout import Fanout, FrameFormat, Subscriber
-from meup_agent.protocol.space.frame_relay import FrameReader
+from meup_agent.protocol.space.fanout import Fanout
 from meup_agent.protocol.space.indexes import AcceptedEnvelope, OpenItem
 from meup_agent.protocol.space.journal import Entry, Journal
 from meup_agent.protocol.space.management import KICKED_CODE, REMOVED, InviteIssuer
@@ -57,6 +56,7 @@ from meup_agent.protocol.space.rate_limits import (
 from meup_agent.protocol.space.recovery import recover_state
 from meup_agent.protocol.space.state import SpaceState
 from meup_agent.protocol.space.stream_server import CallLater, StreamServer
+from meup_agent.protocol.space.subscriber import FrameFormat, FrameReader, Subscriber
 from meup_agent.protocol.streams import MARK
 
 log = logging.getLogger("meup_agent.gateway")

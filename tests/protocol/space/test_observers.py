@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.rate_limits import Allowance
 from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.space.subscriber import FrameFormat
 from tests.protocol.space.test_server import Listener, chat, host_with
 
 MOST = Allowance().max_observers

@@ -8,10 +8,10 @@ import pytest
 
 from meup_agent.protocol.space import fanout
 from meup_agent.protocol.space.counters import SpaceCounters
-from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.journal import Entry, MemoryJournal
 from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.space.subscriber import FrameFormat
 from tests.protocol.space.test_server import Listener, chat
 
 SAID = 3

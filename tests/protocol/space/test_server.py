@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from meup_agent.protocol.space.counters import SpaceCounters
-from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.journal import MemoryJournal, ignore
 from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.space.subscriber import FrameFormat
 from tests.properties.hosted import Seat
 from tests.properties.late_journal import File, LateJournal
 

@@ -25,8 +25,8 @@ from meup_agent.gateway.edge.http.context import (
 from meup_agent.gateway.edge.http.messages import is_seq, requested_dialect
 from meup_agent.gateway.frame_queue import FrameQueue, GatewayMember
 from meup_agent.gateway.runtime import GatewayRuntime
-from meup_agent.protocol.space.fanout import FrameFormat
 from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.space.subscriber import FrameFormat
 from meup_agent.transport.base import DIALECT_HEADER, LAST_SEEN_HEADER, OBSERVE_HEADER
 
 KEEP_ALIVE_SECONDS: Final = 15.0

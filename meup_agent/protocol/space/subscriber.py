@@ -1,0 +1,60 @@
+"""Subscribers of a space: queues to readers, and the form in which these take frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from meup_agent.protocol.envelope import Envelope
+
+
+class FrameFormat(NamedTuple):
+    """The form in which a subscriber takes frames; one frame is made for all of the same form."""
+
+    dialect: str
+    numbered: bool = False  # each frame has its number as ``seq`` (PROTOCOL 6)
+    # Makes of a frame what is handed to :meth:`Subscriber.deliver`.
+    pack: Callable[[bytes], bytes] = bytes
+    # The same of frames of streams; ``None``: it takes none of them.
+    pack_frame: Callable[[bytes], bytes] | None = None
+    # Asked once of each envelope, before a frame is made of it; ``None``: it takes all.
+    takes: Callable[[Envelope], bool] | None = None
+
+
+class Subscriber(Protocol):
+    """A queue to a reader; one with a ``participant`` that does not observe is found by name."""
+
+    @property
+    def form(self) -> FrameFormat:
+        """The form in which it takes frames."""
+        ...
+
+    def deliver(self, packed: bytes) -> None:
+        """Queue a frame, packed once for all. Never raises, and never calls the space."""
+
+    def close(self, code: int, reason: str) -> None:
+        """End: nothing more is delivered. Never raises, and never calls the space."""
+
+    def ready(self, then: Callable[[], None]) -> None:
+        """Call when most of what was delivered is on its way; not at all if it has ended."""
+
+
+class FrameReader(Protocol):
+    """A subscriber that takes frames of streams: its form has a ``pack_frame``."""
+
+    @property
+    def form(self) -> FrameFormat:
+        """The form in which it takes frames."""
+        ...
+
+    @property
+    def paused(self) -> bool:
+        """True while its connection takes no more, and what is delivered waits in its queue."""
+        ...
+
+    def deliver(self, packed: bytes) -> None:
+        """Queue a frame, packed once for all."""
+
+    def ready(self, then: Callable[[], None]) -> None:
+        """Call when it has caught up; not at all if it has ended."""
