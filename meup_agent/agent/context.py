@@ -10,10 +10,10 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
-from meup_agent.client.messages import send_progress
 from meup_agent.client.proposal_handle import Ttl
 from meup_agent.client.reasoning import REASONING_SECONDS
 from meup_agent.client.running_handler import awaited, handler_is
+from meup_agent.client.space import send_progress
 from meup_agent.client.stream_verbs import streaming_beside
 from meup_agent.protocol import payloads
 from meup_agent.protocol.exchange import Wait

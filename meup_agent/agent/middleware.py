@@ -30,8 +30,8 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from meup_agent.agent.signature import resolve_hint
 from meup_agent.agent.source import Source, read_source
-from meup_agent.client.explanations import allowed_words
 from meup_agent.client.running_handler import RunningHandler, handler_is
+from meup_agent.client.space import allowed_words
 from meup_agent.errors import (
     AlreadyDecided,
     AlreadyInProgress,

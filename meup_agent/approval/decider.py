@@ -15,10 +15,9 @@ from meup_agent.approval.near_misses import Surroundings, find_near_miss
 from meup_agent.approval.policy import History, Policy, PolicyDecision
 from meup_agent.approval.rules import TOOL_CALL, QuorumRule, Verdict
 from meup_agent.causes import Reason
-from meup_agent.client.explanations import allowed_words
 from meup_agent.client.proposal import Proposal
 from meup_agent.client.schema_check import ArgumentChecker, checker_for
-from meup_agent.client.space import Space
+from meup_agent.client.space import Space, allowed_words
 from meup_agent.errors import ConfigurationError, MeupError, Refused, printable
 from meup_agent.protocol.payloads import META, Call, as_object, read_proposal
 

@@ -33,9 +33,9 @@ from meup_agent.approval.voter_watch import VoterWatch
 from meup_agent.approval.voting import Vote, VoteCount, VoteOutcome
 from meup_agent.approval.watched_policy import WatchedPolicy
 from meup_agent.causes import Reason
-from meup_agent.client.explanations import allowed_words
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.client.running_handler import handler_is
+from meup_agent.client.space import allowed_words
 from meup_agent.errors import (
     ConfigurationError,
     MeupError,

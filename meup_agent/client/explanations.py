@@ -11,8 +11,6 @@ from meup_agent.protocol import kinds
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from meup_agent.client.proposal import Proposal
-    from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.session import Session
 
@@ -102,13 +100,6 @@ async def send_explanation(
     chat = session.say(kinds.CHAT, payload, to=to, correlation=(about,))
     await session.taken((chat.id,))
     return chat.id
-
-
-def allowed_words(proposal: Proposal, space: Space, text: str | None) -> str | None:
-    """The words, if a chat of them is allowed: a program's rejection is sent without them, too."""
-    to = (proposal.proposer,)
-    allowed = not space.capabilities or space.may(kinds.CHAT, {"message": text}, to=to)
-    return text if allowed else None
 
 
 def check_may_explain(

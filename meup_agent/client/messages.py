@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from meup_agent.protocol import kinds
 from meup_agent.protocol.payloads import PROPOSER
 
 if TYPE_CHECKING:
-    from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import Progressed
-    from meup_agent.protocol.payloads import Call, JsonObject
+    from meup_agent.protocol.payloads import Call
 
 log = logging.getLogger("meup_agent.client")
 
@@ -52,13 +50,6 @@ def relay(on_progress: OnProgress | None) -> Callable[[Progressed], None] | None
             log.exception("on_progress failed")
 
     return tell
-
-
-def send_progress(space: Space, payload: JsonObject, *, to: str, request_id: str) -> None:
-    """Send the progress of a request at once: a worker thread that tells it does not await."""
-    # For the context of a handler alone; of users it would hide that nothing else gets to run.
-    say = space._say  # pyright: ignore[reportPrivateUsage]
-    say(kinds.MCP_REQUEST, payload, to=(to,), correlation=(request_id,))
 
 
 class Chat:

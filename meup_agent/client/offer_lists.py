@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from meup_agent.causes import Cause
     from meup_agent.client.schema_check import ArgumentChecker
-    from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.payloads import JsonObject
     from meup_agent.session import Session
@@ -358,11 +357,6 @@ class OfferLists:
         while len(self._kept) > MAX_KEPT_LISTS or self._size > MAX_KEPT_CHARS:
             _, oldest = self._kept.popitem(last=False)
             self._size -= oldest.size
-
-
-def lists_of(space: Space) -> OfferLists:
-    """The lists that a space keeps: for views over them, and no verb of a user's."""
-    return space._tools  # pyright: ignore[reportPrivateUsage]
 
 
 def name_field(kind: str) -> str:

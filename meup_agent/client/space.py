@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from meup_agent.client.streams import OnStream
     from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.guarantees import Guarantees
+    from meup_agent.protocol.payloads import JsonObject
     from meup_agent.session import Session
     from meup_agent.session.envelope_listeners import EnvelopeStream
 
@@ -434,3 +435,22 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
             wanted: Says which envelopes the watcher is woken for; returns at once. ``None``: all.
         """
         return self._session.watchers.watch(wanted)
+
+
+def allowed_words(proposal: Proposal, space: Space, text: str | None) -> str | None:
+    """The words, if a chat of them is allowed: a program's rejection is sent without them, too."""
+    to = (proposal.proposer,)
+    allowed = not space.capabilities or space.may(kinds.CHAT, {"message": text}, to=to)
+    return text if allowed else None
+
+
+def lists_of(space: Space) -> OfferLists:
+    """The lists that a space keeps: for views over them, and no verb of a user's."""
+    return space._tools  # pyright: ignore[reportPrivateUsage]
+
+
+def send_progress(space: Space, payload: JsonObject, *, to: str, request_id: str) -> None:
+    """Send the progress of a request at once: a worker thread that tells it does not await."""
+    # For the context of a handler alone; of users it would hide that nothing else gets to run.
+    say = space._say  # pyright: ignore[reportPrivateUsage]
+    say(kinds.MCP_REQUEST, payload, to=(to,), correlation=(request_id,))

@@ -24,8 +24,8 @@ from meup_agent.client.offer_lists import (
     RETRY_SECONDS,
     TEMPLATES,
     TOOLS,
-    lists_of,
 )
+from meup_agent.client.space import lists_of
 from meup_agent.errors import MeupError, RequestError, RequestTimeout
 from meup_agent.mcp.naming import (
     OwnName,
