@@ -22,7 +22,7 @@ BIG = {"kind": "chat", "payload": {"text": "x" * 100_000}}
 
 
 async def plots_of(browser: Browser) -> dict[str, str]:
-    """What each plot of the page is called, and what its words say."""
+    """Names of the plots of the page, each with its words."""
     page = (await browser.get("/health")).text
     labels = re.findall(r'role="img" aria-label="([^"]*)"', page)
     return dict(each.split(": ", 1) for each in labels)

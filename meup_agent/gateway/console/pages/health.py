@@ -49,8 +49,8 @@ class Gauge(NamedTuple):
         return self.value >= NEAR * self.most
 
 
-class Drop(NamedTuple):
-    """How often something was refused or dropped for one reason."""
+class DropCount(NamedTuple):
+    """Number of times that something was refused or dropped for one reason."""
 
     what: str
     reason: str
@@ -166,14 +166,14 @@ def _totals(runtime: GatewayRuntime) -> list[tuple[str, int]]:
     ]
 
 
-def _drops(runtime: GatewayRuntime) -> list[Drop]:
-    counters, drops = runtime.counters, list[Drop]()
+def _drops(runtime: GatewayRuntime) -> list[DropCount]:
+    counters, drops = runtime.counters, list[DropCount]()
     for each in fields(counters):
         value: object = getattr(counters, each.name)
         what = each.name.replace("_", " ")
         if isinstance(value, Counter):
             reasons = sorted(cast("Counter[object]", value).items(), key=str)
-            drops += [Drop(what, str(reason), count) for reason, count in reasons]
+            drops += [DropCount(what, str(reason), count) for reason, count in reasons]
         elif isinstance(value, int) and value and each.name in DROPPED:
-            drops.append(Drop(what, DROPPED[each.name], value))
+            drops.append(DropCount(what, DROPPED[each.name], value))
     return drops
