@@ -1,4 +1,4 @@
-"""Names and docstrings: of classes one of each name; the thing first."""
+"""Names and docstrings: of classes one of each name; the thing first; modules that are there."""
 
 import re
 from collections import defaultdict
@@ -18,6 +18,7 @@ UNFIT = (
 
 # Read as text: syntax trees of a thousand files took four seconds.
 A_CLASS = re.compile(r"^ *class (\w+)", re.MULTILINE)
+A_MODULE = re.compile(r":mod:`~?\.?([\w.]+)`")
 AN_UNFIT_DOCSTRING = re.compile(rf'^ *r?"""((?:{"|".join(UNFIT)})\b.*)', re.MULTILINE)
 
 
@@ -40,6 +41,20 @@ def unfit(sources: dict[str, str]) -> list[str]:
     ]
 
 
+def missing(sources: dict[str, str]) -> list[str]:
+    """Modules that docstrings name, absolutely or in their own folder, and that are not there."""
+    modules = {file.removesuffix(".py").removesuffix("/__init__") for file in sources}
+    return [
+        f"{file}: {name}"
+        for file, source in sources.items()
+        for name in A_MODULE.findall(source)
+        if (name if name.startswith(PACKAGE.name) else f"{file.rpartition('/')[0]}.{name}").replace(
+            ".", "/"
+        )
+        not in modules
+    ]
+
+
 def sources(folders: Iterable[Path]) -> dict[str, str]:
     return {
         str(file.relative_to(folder.parent)): file.read_text(encoding="utf-8")
@@ -56,6 +71,15 @@ def test_docstrings_begin_with_the_thing() -> None:
     found = sources([PACKAGE, TESTS, TESTS.parent / "examples"])
     assert len(found) > 500
     assert unfit(found) == []
+
+
+def test_modules_that_docstrings_name_are_there() -> None:
+    assert missing(sources([PACKAGE])) == []
+
+
+def test_a_module_that_is_not_there_is_found() -> None:
+    wrong = {"meup_agent/a/__init__.py": ":mod:`.b`, :mod:`c`", "meup_agent/a/b.py": ""}
+    assert missing(wrong) == ["meup_agent/a/__init__.py: c"]
 
 
 def test_a_second_class_of_a_name_is_found() -> None:

@@ -7,15 +7,15 @@ session, ``Origin``, CSRF token, pace. What a page changes it changes by the ver
 :class:`~meup_agent.client.space.Space` that joined as that participant, beside its other
 connections (:mod:`presence`): so capabilities, limits and audit are those of every participant.
 One such presence serves all browsers and tabs of a participant, over a connection inside the
-process (:mod:`connector`). What a page shows comes from the
+process (:mod:`local_transport`). What a page shows comes from the
 :class:`~meup_agent.approval.inbox.Inbox`, from the audit's fold, and from the runtime; the console
 decides nothing itself, keeps nothing on disk, and computes no state of its own.
 
 HTML is made on the server (``templates/``), each fragment once per participant, and pushed by one
-event stream per browser (:mod:`stream`), which its tabs share (``static/console.js``). Text of
-participants gets into a page through Jinja's escaping alone, once :func:`.rendering.shown` has made
-what is invisible visible, and never into an attribute that a script reads as code. No page needs a
-script to list and to decide.
+event stream per browser (:mod:`event_queue`), which its tabs share (``static/console.js``). Text of
+participants gets into a page through Jinja's escaping alone, once
+:func:`.template_environment.shown` has made what is invisible visible, and never into an attribute
+that a script reads as code. No page needs a script to list and to decide.
 
 It stands above ``approval``: the gateway gets it handed in, as an ASGI application
 (:class:`~meup_agent.gateway.console.console.Console`).

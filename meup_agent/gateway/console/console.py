@@ -34,7 +34,6 @@ from meup_agent.gateway.console.context import (
     cookie_name,
     redirect,
 )
-from meup_agent.gateway.console.event_stream import SpaceFeeds
 from meup_agent.gateway.console.guard import (
     FORM_PIECE_BYTES,
     MAX_FORM_BYTES,
@@ -56,6 +55,7 @@ from meup_agent.gateway.console.template_environment import (
     compile_templates,
     make_environment,
 )
+from meup_agent.gateway.console.timeline import SpaceFeeds
 from meup_agent.gateway.edge.http.context import Problem
 from meup_agent.gateway.logs import log
 from meup_agent.gateway.logs import quote as quote_for_log

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from meup_agent.approval import InboxRenewed, ItemArrived, ItemChanged, ItemLeft
-from meup_agent.gateway.console.event_stream import GATHER_SECONDS, EventQueues, pack
+from meup_agent.gateway.console.event_queue import GATHER_SECONDS, EventQueues, pack
 from meup_agent.gateway.console.template_environment import key_of, make_environment
 
 if TYPE_CHECKING:

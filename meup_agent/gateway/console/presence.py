@@ -20,7 +20,7 @@ from meup_agent.approval.seat import SEATED, keep_seat
 from meup_agent.errors import MeupError
 from meup_agent.gateway.admission import UNAVAILABLE
 from meup_agent.gateway.console.desk import JOIN_SECONDS, NO_TOKEN, Desk, DeskOpener
-from meup_agent.gateway.console.event_stream import EventQueue, pack
+from meup_agent.gateway.console.event_queue import EventQueue, pack
 from meup_agent.gateway.console.feed import InboxFeed
 from meup_agent.gateway.console.guard import RequestDenied
 from meup_agent.gateway.console.local_transport import seat_connector

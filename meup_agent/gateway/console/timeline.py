@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 
-from meup_agent.gateway.console.event_stream import FRESH, GATHER_SECONDS, EventQueues, pack
-from meup_agent.gateway.console.folded_rows import fold_rows
+from meup_agent.gateway.console.event_queue import FRESH, GATHER_SECONDS, EventQueues, pack
 from meup_agent.gateway.console.sentences import describe
 from meup_agent.gateway.console.template_environment import key_of, make_environment
 from meup_agent.gateway.console.threads import ThreadIndex
+from meup_agent.gateway.console.timeline_rows import TimelineRow, fold_rows
 from meup_agent.gateway.edge.http.context import Problem, read_journal
 from meup_agent.gateway.edge.http.space_views import proposals_of
 from meup_agent.protocol import kinds
@@ -22,6 +22,9 @@ from meup_agent.protocol.space.subscriber import FrameFormat
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from anyio.abc import TaskGroup
+
+    from meup_agent.gateway.runtime import GatewayRuntime
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.payloads import JsonObject
     from meup_agent.protocol.space.journal import Entry
@@ -45,6 +48,9 @@ MAX_COUNT: Final = 10**9
 MAX_STATUS_CHARS: Final = 60
 """Characters of a status that a participant says of itself."""
 
+KEEP_ALIVE_SECONDS: Final = 15.0
+"""Seconds of silence after which a comment is sent, and the session looked at again."""
+
 OTHERS: Final = "others"
 
 
@@ -56,24 +62,6 @@ class OwnStatus(NamedTuple):
     handlers: int | None
     queued: int | None
     messages: int | None  # in its context
-
-
-class TimelineRow(NamedTuple):
-    """One envelope, in words and as an arrow."""
-
-    seq: int
-    at: float  # seconds since 1970 (UTC)
-    kind: str
-    tone: str  # the class of its colour
-    sender: str
-    to: tuple[str, ...]
-    verb: str
-    words: str
-    thread: str  # the key of the proposal that it belongs to; empty: none
-    state: str  # the state that this proposal has now; empty: it is not known
-    group: str  # the line of thought, or the stream, that it is folded into; empty: none
-    begin: float  # the place of its sender, in percent
-    ends: tuple[float, ...]  # the places of its addressees; empty: to all
 
 
 class LaneColumns:
@@ -249,6 +237,32 @@ class SpaceFeed:
     def ready(self, then: Callable[[], None]) -> None:
         """Nothing is kept back here."""
         then()
+
+
+class SpaceFeeds:
+    """The feeds of a gateway's spaces; one follows its space while a stream wants it."""
+
+    def __init__(self, runtime: GatewayRuntime, tasks: TaskGroup) -> None:
+        self._runtime = runtime
+        self._tasks = tasks
+        self._feeds: dict[str, SpaceFeed] = {}
+        tasks.start_soon(self._beat)
+
+    def of(self, space: str) -> SpaceFeed:
+        """The feed of a space, which begins to follow it."""
+        feed = self._feeds.get(space)
+        if feed is None:
+            feed = self._feeds[space] = SpaceFeed(self._runtime.spaces[space])
+            self._tasks.start_soon(feed.follow)
+        return feed
+
+    async def _beat(self) -> None:
+        """Keep all streams alive: one timer for all, since a thousand of them cost more."""
+        while True:
+            await anyio.sleep(KEEP_ALIVE_SECONDS)
+            for feed in self._feeds.values():
+                for queue in feed.queues:
+                    queue.beat()
 
 
 def _read_status(payload: JsonObject, at: float) -> OwnStatus:

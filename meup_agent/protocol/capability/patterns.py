@@ -38,7 +38,7 @@ class Pattern(msgspec.Struct, frozen=True):
     """A compiled pattern."""
 
     source: object
-    # A check that takes more than it may (:mod:`~.capability.work`) says no.
+    # A check that takes more than it may (:mod:`.work`) says no.
     matches: Callable[[object], bool]
 
 

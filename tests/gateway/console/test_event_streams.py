@@ -9,18 +9,17 @@ import pytest
 from anyio.abc import TaskGroup
 
 from meup_agent.gateway.console import Console
-from meup_agent.gateway.console.event_stream import (
+from meup_agent.gateway.console.event_queue import (
     FRESH,
     MAX_QUEUED_BYTES,
-    MAX_STREAMS,
     NOTHING_NEW,
     PIECE_BYTES,
     EventQueue,
     EventQueues,
-    SpaceFeeds,
     pack,
 )
-from meup_agent.gateway.console.timeline import SpaceFeed
+from meup_agent.gateway.console.pages.events import MAX_STREAMS
+from meup_agent.gateway.console.timeline import SpaceFeed, SpaceFeeds
 from meup_agent.gateway.edge.flow import ChunkWriter
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.runtime import GatewayRuntime
@@ -137,7 +136,7 @@ async def test_one_person_holds_so_many_streams_and_no_more(
 ) -> None:
     most = 8
     assert most < MAX_STREAMS
-    monkeypatch.setattr("meup_agent.gateway.console.event_stream.MAX_STREAMS", most)
+    monkeypatch.setattr("meup_agent.gateway.console.pages.events.MAX_STREAMS", most)
     browser, other = await site.browser("you"), await site.browser("other")
     heard: list[bytes] = []
     closing = anyio.Event()

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from meup_agent.gateway.console.folded_rows import fold_rows
 from meup_agent.gateway.console.pages.timeline import RowFilter, read_filter
 from meup_agent.gateway.console.sentences import describe
 from meup_agent.gateway.console.threads import MAX_THREADS, ThreadIndex
-from meup_agent.gateway.console.timeline import PAGE_ROWS, TimelineRow
+from meup_agent.gateway.console.timeline import PAGE_ROWS
+from meup_agent.gateway.console.timeline_rows import TimelineRow, fold_rows
 from meup_agent.protocol.envelope import Envelope, draft
 from tests.gateway.console.conftest import Browser, Site
 

@@ -1,13 +1,29 @@
-"""The event stream of a browser; by itself, since it is the one page whose answer goes on."""
+"""The event stream of a browser: the one page whose answer goes on."""
 
 from __future__ import annotations
 
-from typing import cast
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
 
-from starlette.responses import Response
+import anyio
 
-from meup_agent.gateway.console.context import PageContext
-from meup_agent.gateway.console.event_stream import StreamResponse
+from meup_agent.gateway.admission import TOO_MANY
+from meup_agent.gateway.console.event_queue import NOTHING_NEW, EventQueue, pack
+from meup_agent.gateway.console.guard import RequestDenied
+from meup_agent.gateway.edge.flow import CHUNK_WRITER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from starlette.responses import Response
+    from starlette.types import Receive, Scope, Send
+
+    from meup_agent.gateway.console.context import PageContext
+    from meup_agent.gateway.edge.flow import ChunkWriter
+
+MAX_STREAMS: Final = 256
+"""Event streams of a participant's browsers at once: one of each browser, or of each tab where the
+browser lets no page keep anything."""
 
 
 async def get_events(context: PageContext) -> Response:
@@ -15,3 +31,83 @@ async def get_events(context: PageContext) -> Response:
     topics = context.request.query_params.get("topics", "inbox").split(",")
     # All that is asked of a response is that it can be called so.
     return cast("Response", StreamResponse(context, topics))
+
+
+class StreamResponse:
+    """The event stream of one browser; an ASGI response."""
+
+    def __init__(self, context: PageContext, topics: Iterable[str]) -> None:
+        self._context = context
+        self._host = context.host
+        self._here = context.here
+        self._session = context.session
+        self._sessions = context.site.console.sessions
+        self._tokens = context.site.runtime.tokens
+        self._queue = EventQueue(topics)
+        self._ends = False
+        if context.here.streams >= MAX_STREAMS:
+            raise RequestDenied(TOO_MANY, f"You have {MAX_STREAMS} browsers open; close one first.")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send events until the browser goes, its session ends, or the gateway stops."""
+        context, queue = self._context, self._queue
+        headers = [(b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no")]
+        space = context.site.feeds.of(context.host.name)
+        # Held before anything waits, so that each of many that come at once is counted.
+        with context.here.streaming(queue), space.queues.holding(queue):
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._until_gone, receive, tasks.cancel_scope)
+                tasks.start_soon(self._until_closed, tasks.cancel_scope)
+                queue.on_beat = partial(self._look_at_session, tasks.cancel_scope)
+                queue.put(b"retry: 1000\n\n" + context.here.feed.hello())
+                writer = scope.get("state", {}).get(CHUNK_WRITER)
+                has_chunks = scope["method"] == "GET" and scope["http_version"] == "1.1"
+                if writer is not None and has_chunks:
+                    queue.push = partial(self._push, writer)
+                while True:
+                    chunk = await queue.take()
+                    # What came after the session had ended is not for it any more.
+                    if not self._may_go_on():
+                        break
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                if not self._is_signed_in():
+                    gone = pack("gone", {})
+                    await send({"type": "http.response.body", "body": gone, "more_body": True})
+                tasks.cancel_scope.cancel()
+        # At the end of the gateway the browser comes back by itself.
+        with anyio.CancelScope(shield=True, deadline=anyio.current_time() + 1.0):
+            await send({"type": "http.response.body", "body": b""})
+
+    def _look_at_session(self, scope: anyio.CancelScope) -> None:
+        """End a stream whose session has ended, whether its browser reads or not."""
+        if self._may_go_on():
+            return
+        if self._ends:
+            scope.cancel()
+        self._ends = True
+        self._queue.put(NOTHING_NEW)
+
+    def _push(self, writer: ChunkWriter, chunk: bytes) -> bool:
+        # What is queued instead wakes the response, which looks at the session itself.
+        return self._may_go_on() and writer.write(chunk)
+
+    def _may_go_on(self) -> bool:
+        return not self._here.ended and self._is_signed_in()
+
+    def _is_signed_in(self) -> bool:
+        session = self._session
+        return (
+            session is not None
+            and self._sessions.is_open(session, self._tokens)
+            and not self._host.is_kicked(session.identity.participant)
+        )
+
+    async def _until_gone(self, receive: Receive, scope: anyio.CancelScope) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        scope.cancel()
+
+    async def _until_closed(self, scope: anyio.CancelScope) -> None:
+        await self._context.site.closing.wait()
+        scope.cancel()

@@ -11,11 +11,11 @@ from starlette.responses import Response
 
 from meup_agent.gateway.admission import NOT_FOUND
 from meup_agent.gateway.console.context import PageContext
-from meup_agent.gateway.console.folded_rows import fold_rows
 from meup_agent.gateway.console.guard import RequestDenied
 from meup_agent.gateway.console.template_environment import KEY_CHARS, json_lines, key_of, lines
 from meup_agent.gateway.console.threads import ThreadIndex, learn_before
-from meup_agent.gateway.console.timeline import OTHERS, PAGE_ROWS, SpaceFeed, TimelineRow
+from meup_agent.gateway.console.timeline import OTHERS, PAGE_ROWS, SpaceFeed
+from meup_agent.gateway.console.timeline_rows import TimelineRow, fold_rows
 from meup_agent.gateway.edge.http.context import read_journal
 from meup_agent.gateway.edge.http.messages import is_seq
 from meup_agent.gateway.edge.http.space_views import proposals_of

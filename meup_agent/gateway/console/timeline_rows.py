@@ -1,4 +1,4 @@
-"""Folded rows: a line of thought, or a stream, is one row of the timeline, its parts inside.
+"""Rows of the timeline, and their folds: a line of thought, or a stream, is one, its parts inside.
 
 By itself, since the page and the feed that renews it fold alike.
 """
@@ -12,7 +12,23 @@ from meup_agent.gateway.console.template_environment import key_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from meup_agent.gateway.console.timeline import TimelineRow
+
+class TimelineRow(NamedTuple):
+    """One envelope, in words and as an arrow."""
+
+    seq: int
+    at: float  # seconds since 1970 (UTC)
+    kind: str
+    tone: str  # the class of its colour
+    sender: str
+    to: tuple[str, ...]
+    verb: str
+    words: str
+    thread: str  # the key of the proposal that it belongs to; empty: none
+    state: str  # the state that this proposal has now; empty: it is not known
+    group: str  # the line of thought, or the stream, that it is folded into; empty: none
+    begin: float  # the place of its sender, in percent
+    ends: tuple[float, ...]  # the places of its addressees; empty: to all
 
 
 class FoldedRow(NamedTuple):
