@@ -55,6 +55,18 @@ def missing(sources: dict[str, str]) -> list[str]:
     ]
 
 
+def alike(files: Iterable[str]) -> list[tuple[str, str]]:
+    """Modules whose names differ by their ending; commands are named by what users type."""
+    names = {Path(each.removesuffix("/__init__.py")).stem for each in files}
+    return sorted(
+        (name, longer)
+        for name in names
+        for ending in ("s", "es", "ed", "er", "ing")
+        for longer in {name + ending, name.removesuffix("e") + ending}
+        if longer in names
+    )
+
+
 def sources(folders: Iterable[Path]) -> dict[str, str]:
     return {
         str(file.relative_to(folder.parent)): file.read_text(encoding="utf-8")
@@ -71,6 +83,17 @@ def test_docstrings_begin_with_the_thing() -> None:
     found = sources([PACKAGE, TESTS, TESTS.parent / "examples"])
     assert len(found) > 500
     assert unfit(found) == []
+
+
+def test_no_two_modules_differ_by_their_ending() -> None:
+    files = (each for each in sources([PACKAGE]) if "/commands/" not in each)
+    # Users import `adapters.approvals` by its name, as its page says.
+    assert alike(files) == [("approval", "approvals")]
+
+
+def test_modules_that_differ_by_their_ending_are_found() -> None:
+    files = ["a/reason.py", "b/reasons.py", "b/fold.py", "folding.py", "a/code.py", "b/coder.py"]
+    assert alike(files) == [("code", "coder"), ("fold", "folding"), ("reason", "reasons")]
 
 
 def test_modules_that_docstrings_name_are_there() -> None:

@@ -14,7 +14,7 @@ import anyio
 
 from meup_agent.agent.decorators import Decorators
 from meup_agent.agent.middleware import M, Middleware, MiddlewareStack
-from meup_agent.agent.outbound import MiddlewareSpace
+from meup_agent.agent.outbound_middleware import MiddlewareSpace
 from meup_agent.agent.registry import Registry
 from meup_agent.agent.runner import Runner
 from meup_agent.agent.script import Backend, check_may_run, run_script

@@ -12,10 +12,10 @@ holds back what was not approved, :mod:`.server_config` reads the file of server
 (:mod:`.http_auth`; :mod:`.principal_pool` has each :mod:`.principal` in the space once), and reads
 a cancel before the SDK does (:mod:`.cancellation`). :mod:`.space_server` has the handlers of the
 SDK's server, one for each method; :mod:`.catalog` knows the offers of the space by their names for
-clients (:mod:`.naming`). :mod:`.calls` makes a call a request or a proposal; :mod:`.client_calls`
-brings its progress, its log and what is asked during it to the client; :mod:`.decisions` has the
-words for a model. None of
-it decides: what a client may do is what the gateway lets its participant do.
+clients (:mod:`.naming`). :mod:`.tool_calls` makes a call a request or a proposal;
+:mod:`.client_calls` brings its progress, its log and what is asked during it to the client;
+:mod:`.decisions` has the words for a model. None of it decides: what a client may do is what the
+gateway lets its participant do.
 
 Importing this package needs nothing beyond the standard dependencies; its modules need the SDK.
 """

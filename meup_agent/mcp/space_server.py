@@ -17,7 +17,13 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from meup_agent.client.offer_lists import PROMPTS, RESOURCES, TEMPLATES, TOOLS
 from meup_agent.errors import MeupError, RequestError
 from meup_agent.mcp.announcements import MAX_SUBSCRIPTIONS
-from meup_agent.mcp.calls import (
+from meup_agent.mcp.cancellation import SDK_SECONDS, OpenStreams
+from meup_agent.mcp.catalog import Ambiguous
+from meup_agent.mcp.client_calls import declared_only
+from meup_agent.mcp.decisions import CANCELLED
+from meup_agent.mcp.naming import wrap_uri
+from meup_agent.mcp.tasks import TasksExtension, TaskSupport, install_extension
+from meup_agent.mcp.tool_calls import (
     COMPLETE,
     CallSettings,
     answered_with,
@@ -26,12 +32,6 @@ from meup_agent.mcp.calls import (
     is_withdrawn,
     tool_error,
 )
-from meup_agent.mcp.cancellation import SDK_SECONDS, OpenStreams
-from meup_agent.mcp.catalog import Ambiguous
-from meup_agent.mcp.client_calls import declared_only
-from meup_agent.mcp.decisions import CANCELLED
-from meup_agent.mcp.naming import wrap_uri
-from meup_agent.mcp.tasks import TasksExtension, TaskSupport, install_extension
 from meup_agent.protocol import payloads
 from meup_agent.session.settings import ttl_from_environment
 

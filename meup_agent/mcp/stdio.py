@@ -15,8 +15,8 @@ from meup_agent.mcp.space_server import SpaceHandlers, make_server
 from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
-    from meup_agent.mcp.calls import CallSettings
     from meup_agent.mcp.principal_pool import PrincipalPool
+    from meup_agent.mcp.tool_calls import CallSettings
 
 log = logging.getLogger("meup_agent.mcp")
 

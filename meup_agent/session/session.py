@@ -159,7 +159,7 @@ class Session(AsyncContextManagerMixin):
         self.connections = 0
         """Connections that have welcomed us."""
         observes = self._settings.mode is Mode.OBSERVING
-        self._link = Reconnector(
+        self._reconnector = Reconnector(
             connector=connector,
             token=token,
             headers={
@@ -252,7 +252,7 @@ class Session(AsyncContextManagerMixin):
 
     async def _keep_connected(self) -> None:
         try:
-            await self._link.run()
+            await self._reconnector.run()
         except SessionEnded as error:
             log.info("%s", error)
             self._over = str(error)

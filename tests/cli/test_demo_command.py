@@ -26,11 +26,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 CARELESS_REVIEWER = """
-import meup_agent.cli.demo.agents as reviewer
+import meup_agent.cli.demo.participants as reviewer
 reviewer.masked = lambda text: text
 """
 TRUSTING_REVIEWER = """
-import meup_agent.cli.demo.agents as reviewer
+import meup_agent.cli.demo.participants as reviewer
 reviewer.leaves_the_folder = lambda path: False
 """
 UNTIDY_TOOL = """

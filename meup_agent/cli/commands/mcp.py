@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from meup_agent.agent.agent import Agent
     from meup_agent.client.space import Space
     from meup_agent.gateway.config import TlsConfig
-    from meup_agent.mcp.calls import CallSettings
     from meup_agent.mcp.principal_pool import PrincipalPool
+    from meup_agent.mcp.tool_calls import CallSettings
 
 STOP_SECONDS: Final = 3
 """For the answers that are on their way when the server is told to stop."""
@@ -111,8 +111,8 @@ def mcp(
     if http is None and (tls_certificate or tls_key or insecure):
         raise ConfigurationError("TLS and --insecure are for --http")
     from meup_agent.gateway.network import check_encrypted, is_loopback, server_context
-    from meup_agent.mcp.calls import CallSettings
     from meup_agent.mcp.sdk_logs import pace_sdk_logs
+    from meup_agent.mcp.tool_calls import CallSettings
 
     pace_sdk_logs()
     settings = CallSettings(

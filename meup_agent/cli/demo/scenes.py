@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from meup_agent import Fulfillment, Gone, Outcome, Progress, Reason, Rejection, Withdrawal
-from meup_agent.cli.demo.agents import BATCHES, EventLog, count_words
+from meup_agent.cli.demo.participants import BATCHES, EventLog, count_words
 from meup_agent.cli.demo.stage import MAY, Stage, method_of, set_up
 from meup_agent.cli.demo.workspace import (
     INDEX,

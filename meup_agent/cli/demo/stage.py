@@ -11,7 +11,7 @@ import anyio
 from rich.console import RenderableType
 
 from meup_agent import Agent, Backoff, Chat, Envelope, Rejection, Settings, Space, Withdrawal
-from meup_agent.cli.demo.agents import (
+from meup_agent.cli.demo.participants import (
     EventLog,
     StoppedHandler,
     StoppedHandlers,

@@ -20,7 +20,7 @@ from meup_agent.mcp.server_process import MAX_MESSAGE_BYTES
 from meup_agent.mcp.subscribed_resources import SubscribedResources
 from tests.mcp.bridge.stage import bridged
 from tests.mcp.conftest import ANYTHING, PROPOSES, served, serving, staged
-from tests.mcp.server.test_calls import MODES, text
+from tests.mcp.server.test_tool_calls import MODES, text
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

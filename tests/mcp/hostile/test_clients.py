@@ -7,7 +7,7 @@ import anyio.lowlevel
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from meup_agent.mcp import calls, client_calls, http, principal
+from meup_agent.mcp import client_calls, http, principal, tool_calls
 from meup_agent.mcp.http_auth import ParticipantUser
 from tests.mcp.conftest import ANYTHING, served, staged
 from tests.mcp.server.test_cancellation import BOTH, OLD, Slow, session, space_with
@@ -90,7 +90,7 @@ async def test_requests_of_a_participant_at_once_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Over all of its sessions, and of its alone; the next one finds room where one has ended."""
-    for module in (client_calls, calls, principal):
+    for module in (client_calls, tool_calls, principal):
         monkeypatch.setattr(module, "MAX_REQUESTS", 2)
     slow = Slow()
     uri = "memo://now"

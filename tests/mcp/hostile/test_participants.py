@@ -11,7 +11,7 @@ from meup_agent import Agent, Context, Envelope, Proposal, Space
 from meup_agent.errors import RequestError
 from tests.mcp.conftest import ANYTHING, PROPOSES, served, staged
 from tests.mcp.server.test_asks import FORM, elicited
-from tests.mcp.server.test_calls import MODES, text
+from tests.mcp.server.test_tool_calls import MODES, text
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

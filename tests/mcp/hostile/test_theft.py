@@ -13,9 +13,9 @@ from meup_agent import Agent, Proposal
 from meup_agent.mcp import cancellation
 from tests.mcp.conftest import ANYTHING, PROPOSES, served, staged
 from tests.mcp.server.test_asks import asker, elicited
-from tests.mcp.server.test_calls import MODES, text
 from tests.mcp.server.test_cancellation import BOTH, OLD, Session, session
 from tests.mcp.server.test_identity import HELLO
+from tests.mcp.server.test_tool_calls import MODES, text
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ from pydantic import FileUrl
 from meup_agent import Agent, Context, Proposal
 from meup_agent.errors import RequestError
 from tests.mcp.conftest import ANYTHING, PROPOSES, served, staged
-from tests.mcp.server.test_calls import MODES, text
+from tests.mcp.server.test_tool_calls import MODES, text
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

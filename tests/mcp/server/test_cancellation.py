@@ -14,9 +14,9 @@ import pytest
 from mcp.shared.message import SessionMessage
 
 from meup_agent import Agent, Context
-from meup_agent.mcp.calls import CallSettings
 from meup_agent.mcp.cancellation import CancellationLayer, OpenStreams
 from meup_agent.mcp.space_server import SpaceHandlers, make_server
+from meup_agent.mcp.tool_calls import CallSettings
 from tests.mcp.conftest import ANYTHING, PROPOSES, Served, Stage, served, staged
 from tests.patience import PATIENCE
 

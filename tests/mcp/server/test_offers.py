@@ -14,8 +14,8 @@ from meup_agent.client.messages import Request
 from meup_agent.errors import RequestError
 from meup_agent.mcp.naming import exposed_name
 from tests.mcp.conftest import ANYTHING, served, staged
-from tests.mcp.server.test_calls import MODES
 from tests.mcp.server.test_cancellation import OLD, session
+from tests.mcp.server.test_tool_calls import MODES
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
