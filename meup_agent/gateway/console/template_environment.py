@@ -15,7 +15,7 @@ import anyio.lowlevel
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from meup_agent.protocol.shown_text import Mark, marks_of, segments
+from meup_agent.protocol.shown_text import Mark, marks_of, printed, segments
 
 FOLDER: Final = Path(__file__).parent
 STATIC: Final = FOLDER / "static"
@@ -75,6 +75,7 @@ def make_environment() -> Environment:
         lines=lines,
         size=size,
         compact=as_text,
+        printed=printed,
     )
     environment.globals.update(asset=asset)
     return environment

@@ -4,14 +4,16 @@ import re
 from typing import Any
 
 import pytest
+from markupsafe import escape
 
 from meup_agent.gateway.console.pages.timeline import RowFilter, read_filter
 from meup_agent.gateway.console.sentences import describe
 from meup_agent.gateway.console.threads import MAX_THREADS, ThreadIndex
 from meup_agent.gateway.console.timeline import PAGE_ROWS
 from meup_agent.gateway.console.timeline_rows import TimelineRow, fold_rows
+from meup_agent.gateway.presets import one_space_config
 from meup_agent.protocol.envelope import Envelope, draft
-from tests.gateway.console.conftest import Browser, Site
+from tests.gateway.console.conftest import PARTICIPANTS, Browser, Site, open_site
 
 pytestmark = pytest.mark.anyio
 
@@ -220,3 +222,27 @@ async def test_thoughts_and_streams_are_one_row_each(site: Site) -> None:
     assert re.findall(r'class="parts-count">(\d)<', page) == ["3", "2"]
     assert "opens a stream" in page
     assert "a &lt;b&gt;thought" in page
+
+
+async def test_row_says_how_long_ago_it_was(site: Site) -> None:
+    await site.post("boss", {"kind": "reasoning/start", "id": "t", "payload": {"message": "Hm"}})
+    await site.post("boss", {"kind": "reasoning/thought", "context": "t", "payload": {}})
+    page = (await (await site.browser("you")).get("/timeline")).text
+    rows = page.partition('id="rows"')[2]
+    clocks = re.findall(r'<time datetime="([^"]*)" title="[^"]* UTC">[\d:]{8}</time>', rows)
+    since = re.findall(r'<time datetime="([^"]*)" data-ago>[^<]+</time>', rows)
+    # The row, and each of its parts.
+    assert len(clocks) >= 3
+    assert since == clocks
+
+
+async def test_head_of_a_column_has_the_whole_name() -> None:
+    # Printable, as an id must be, and wider than any column.
+    named = f'"><b onclick=alert(1)>\u0430{"W" * 200}'
+    config = one_space_config("demo", {**PARTICIPANTS, named: [{"kind": "chat"}]})
+    async with open_site(config) as site:
+        await (await site.join(named)).chat("hello")
+        page = await page_once(await site.browser("you"), "hello")
+        heads = page.partition('class="lane names"')[2].partition("</div>")[0]
+        assert f'<span title="{escape(named)}"><bdi' in heads
+        assert "<b onclick" not in heads

@@ -227,12 +227,18 @@
 
   // --- the page, part by part ---
   const parse = (html) => { const holder = document.createElement("template"); holder.innerHTML = html; return holder.content; };
+  const redrawn = new Set();
   async function refresh(selector, url = location.href) {
     const target = $(selector), older = selector === "#timeline" && $("#older");
     // What is being loaded is not thrown away, nor what was loaded before.
     if (older && $(".htmx-request", older)) { soon(selector); return; }
     if (older && url === location.href) { const from = $("a", older); url = new URL(url); url.searchParams.set("kept", from ? new URL(from.href).searchParams.get("before") : "1"); url = url.href; }
-    if (target && window.htmx) await htmx.ajax("GET", url, { source: target, target, select: selector, swap: "outerMorph" });
+    if (!target || !window.htmx) return;
+    const pushed = [];
+    redrawn.add(pushed);
+    try { await htmx.ajax("GET", url, { source: target, target, select: selector, swap: "outerMorph" }); } finally { redrawn.delete(pushed); }
+    // What was pushed meanwhile may not have been in what was loaded, and the swap took it away.
+    if (selector === "#timeline") pushed.forEach(timeline);
   }
   let later = 0;
   const soon = (selector, wait = 300) => { clearTimeout(later); later = setTimeout(() => refresh(selector), wait); };
@@ -356,6 +362,7 @@
     }
   }
   function timeline(data) {
+    redrawn.forEach((pushed) => pushed.push(data));
     if (paused) { held.push(data); put($("#held"), `${held.length} updates wait`); if (held.length > 200) held = [{ wider: true, touched: {} }]; return; }
     if (data.wider) { soon("#timeline"); return; }
     restate(data.touched);
