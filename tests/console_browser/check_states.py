@@ -1,5 +1,6 @@
 """Each state that a page can be in, light and dark: accessible, and told to who does not see."""
 
+import re
 from typing import Literal
 
 import pytest
@@ -12,6 +13,21 @@ from tests.console_browser.conftest import Desk
 from tests.console_browser.pictures import picture
 
 pytestmark = pytest.mark.anyio
+
+AGED = """() => document.querySelectorAll("#queue time[data-ago]").forEach(each => {
+  each.dateTime = new Date(Date.now() - 359.9 * 60e3).toISOString(); })"""
+
+OVERLAPS = """() => [...document.querySelectorAll("#queue a")].flatMap(row => {
+  const boxes = [...row.children].map(each => [each.className, each.getBoundingClientRect()]);
+  const all = row.getBoundingClientRect();
+  const inside = (a) => a.right <= all.right && a.bottom <= all.bottom;
+  const beside = (a, b) => a.right <= b.left || b.right <= a.left;
+  const apart = (a, b) => beside(a, b) || a.bottom <= b.top || b.bottom <= a.top;
+  return boxes.flatMap(([name, a], at) => [
+    ...(inside(a) ? [] : [`${name} sticks out`]),
+    ...boxes.slice(at + 1).filter(([, b]) => !apart(a, b)).map(([other]) => `${name}, ${other}`)]);
+})"""
+"""Parts of a row in the queue that cover one another, or stick out of it."""
 
 COLORS = pytest.mark.parametrize("colors", ["light", "dark"])
 
@@ -107,6 +123,28 @@ async def test_nothing_moves_where_no_motion_is_wanted(desk: Desk) -> None:
     row = page.locator("#queue .came")
     await expect(row).to_have_count(1)
     await expect(row).to_have_css("animation-name", "none")
+
+
+@pytest.mark.parametrize("width", [320, 1280])
+async def test_queue_tells_count_and_age(desk: Desk, width: int) -> None:
+    await desk.site.tools()
+    proposer = await desk.site.join("proposer")
+    await desk.site.propose(proposer, {}, "t" * 90)
+    page = await desk.open(viewport={"width": width, "height": 700})
+    await expect(page.locator("#count")).to_have_text("1")
+    await desk.site.propose(proposer)
+    await expect(page.locator("#count")).to_have_text("2")
+    await expect(page.locator("#queue .age")).to_have_text(
+        [re.compile("came (just now|.* ago)")] * 2
+    )
+    # As if they waited for as long as is said in the most letters; the queue may be drawn anew.
+    while await page.locator("#queue .age").all_inner_texts() != ["came 5 h 59 min ago"] * 2:
+        await page.evaluate(AGED)
+        await page.evaluate("new Promise(requestAnimationFrame)")
+    assert await page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert await page.evaluate(OVERLAPS) == []
+    await page.locator("#queue").scroll_into_view_if_needed()
+    await picture(page, f"queue-{width}")
 
 
 async def test_queue_is_walked_by_keys(desk: Desk) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from meup_agent.approval import Inbox, InboxChange, InboxItem
+    from meup_agent.protocol.space.server import SpaceServer
 
 QUEUE_ROWS: Final = 50
 """Proposals that the queue beside a decision shows; of more it says how many."""
@@ -33,6 +34,7 @@ class InboxFeed:
     Args:
         inbox: The inbox.
         base: The path of the console.
+        proposed_at: Tells when a proposal came, in seconds since 1970 (UTC), if that is known.
         before: The feed that the same browsers were told by before.
         streams_changed: Called when a browser's stream has come or gone.
     """
@@ -41,6 +43,7 @@ class InboxFeed:
         self,
         inbox: Inbox,
         base: str,
+        proposed_at: Callable[[InboxItem], float | None],
         before: InboxFeed | None = None,
         streams_changed: Callable[[], None] | None = None,
     ) -> None:
@@ -48,6 +51,8 @@ class InboxFeed:
         """The streams of all who see this inbox."""
         self.inbox = inbox
         """The inbox as it is now."""
+        self.proposed_at = proposed_at
+        """Tells since when a proposal waits."""
         self._base = base
         self._row = make_environment().get_template("inbox_row.html")
         self._why = make_environment().get_template("inbox_left.html")
@@ -116,7 +121,13 @@ class InboxFeed:
         puts: list[dict[str, str]] = []
         for at, (key, item) in enumerate(shown):
             if key not in before or key in altered or self._place_moved(key, at, keys):
-                html = self._row.render(item=item, key=key, base=self._base, current="")
+                html = self._row.render(
+                    item=item,
+                    key=key,
+                    base=self._base,
+                    current="",
+                    proposed_at=self.proposed_at,
+                )
                 following = keys[at + 1] if at + 1 < len(keys) else ""
                 puts.append({"id": key, "before": following, "html": html})
         was, self._visible = self.version, keys
@@ -140,6 +151,12 @@ class InboxFeed:
         if at + 1 >= len(keys) or key not in self._visible or keys[at + 1] not in self._visible:
             return False
         return self._visible.index(key) > self._visible.index(keys[at + 1])
+
+
+def proposed_in(host: SpaceServer, item: InboxItem) -> float | None:
+    """The time at which a space accepted an open proposal, in seconds since 1970 (UTC)."""
+    at = host.proposed_at(item.proposer, item.id)
+    return None if at is None else at / 1_000_000
 
 
 def item_key(item: InboxItem) -> str:

@@ -287,7 +287,7 @@ class PersonPresences:
             self._opener.open(presence.identity, make) as desk,
             anyio.create_task_group() as tasks,
         ):
-            feed = InboxFeed(desk.inbox, self._base, shared.feed)
+            feed = InboxFeed(desk.inbox, self._base, shared.feed.proposed_at, shared.feed)
             tasks.start_soon(feed.follow, desk.inbox)
             presence.own = desk
             presence.sit_down(feed)

@@ -21,7 +21,7 @@ from meup_agent.approval import Inbox
 from meup_agent.approval.inbox_backlog import pause_for_screen
 from meup_agent.client.space import Space
 from meup_agent.errors import MeupError
-from meup_agent.gateway.console.feed import InboxFeed
+from meup_agent.gateway.console.feed import InboxFeed, proposed_in
 from meup_agent.gateway.console.frame_filter import filter_of
 from meup_agent.gateway.logs import log, quote
 from meup_agent.protocol.exchange import ProposalKey
@@ -238,7 +238,8 @@ class SharedDesk:
             self._members_changed.notify_all()
             if not self.ready.is_set():
                 changed = self._streams_changed.notify_all
-                self.feed = InboxFeed(inbox, self._base, streams_changed=changed)
+                since = partial(proposed_in, self._host)
+                self.feed = InboxFeed(inbox, self._base, since, streams_changed=changed)
                 self.ready.set()
             await self.feed.follow(inbox)
 

@@ -42,6 +42,7 @@ COMPILE_SECONDS: Final = 0.5
 _FIRST: Final = (
     "base.html",
     "block.html",
+    "time.html",
     "inbox_row.html",
     "inbox_left.html",
     "inbox_card.html",

@@ -85,6 +85,16 @@ class InFlight:
         """The open items of a participant: requests, then proposals, the oldest first."""
         return (*self._requests.of(participant), *self._proposals.of(participant))
 
+    @property
+    def items(self) -> tuple[OpenItem, ...]:
+        """The open items of all participants."""
+        return tuple(item for each in self.participants for item in self.of(each))
+
+    def proposed_at(self, proposer: str, proposal: str) -> int | None:
+        """The time at which an open proposal was accepted, in microseconds since 1970 (UTC)."""
+        item = self._proposals.get(proposer, proposal)
+        return None if item is None else item.at
+
     def proposers(self, proposal: str) -> frozenset[str]:
         """The participants that have, or had, a proposal of this id."""
         return self._proposals.senders(proposal)

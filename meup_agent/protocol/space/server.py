@@ -133,8 +133,11 @@ class SpaceServer:
     @property
     def in_flight(self) -> tuple[OpenItem, ...]:
         """The requests and proposals that have not ended."""
-        flying = self._state.open
-        return tuple(item for each in flying.participants for item in flying.of(each))
+        return self._state.open.items
+
+    def proposed_at(self, proposer: str, proposal: str) -> int | None:
+        """The time of an open proposal, in microseconds since 1970; ``None``: none is open."""
+        return self._state.open.proposed_at(proposer, proposal)
 
     def paused_by(self, participant: str) -> str:
         """The participant whose pause holds for one; empty: none does."""

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from meup_agent.client.space import Space
-from meup_agent.gateway.console.template_environment import compile_templates, make_environment
+from meup_agent.gateway.console.template_environment import compile_templates, iso, make_environment
 from meup_agent.protocol.outcomes import Fulfillment, Rejection
 from tests.gateway.console.conftest import Browser, Site, fields_in
 
@@ -32,6 +32,20 @@ async def test_inbox_shows_the_exact_call(site: Site) -> None:
     assert "<b>hi" not in page
     assert "Approve" in page
     assert "min left" in page
+
+
+async def test_queue_says_how_many_wait_and_for_how_long(site: Site) -> None:
+    proposer = await proposer_of(site)
+    for each in ("a.md", "b.md"):
+        await site.propose(proposer, {"path": each})
+    page = (await (await site.browser("you")).get("/inbox")).text
+    assert re.search(r'id="count">2<', page)
+    ages = re.findall(r'"age">came <time datetime="([^"]*)" data-ago>[^<]*</time>', page)
+    runtime = site.console.runtime
+    assert runtime is not None
+    waiting = [each for each in runtime.spaces["demo"].in_flight if each.is_proposal]
+    assert ages == [iso(each.at / 1_000_000) for each in waiting]
+    assert len(ages) == 2
 
 
 async def test_approved_call_runs(site: Site) -> None:

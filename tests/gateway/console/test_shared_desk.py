@@ -195,10 +195,13 @@ def test_feed_of_another_desk_begins_where_pages_are_if_it_shows_the_same() -> N
     def inbox(*ids: str) -> Any:
         return SimpleNamespace(items=[SimpleNamespace(proposer="bot", id=each) for each in ids])
 
-    before = InboxFeed(inbox("1", "2"), "/console")
-    assert InboxFeed(inbox("1", "2"), "/console", before).version == before.version
-    assert InboxFeed(inbox("2"), "/console", before).version != before.version
-    assert InboxFeed(inbox("1", "2"), "/console").version != before.version
+    def feed(shown: Any, before: InboxFeed | None = None) -> InboxFeed:
+        return InboxFeed(shown, "/console", lambda _: None, before)
+
+    before = feed(inbox("1", "2"))
+    assert feed(inbox("1", "2"), before).version == before.version
+    assert feed(inbox("2"), before).version != before.version
+    assert feed(inbox("1", "2")).version != before.version
 
 
 async def test_sharing_people_take_one_session_between_them(site: Site) -> None:

@@ -71,6 +71,22 @@ def following() -> Following:
     return Following()
 
 
+def test_open_proposal_has_the_time_of_its_acceptance(following: Following) -> None:
+    following.at = 5
+    following.propose("ann", "p")
+    following.at = 7
+    following.propose("bob", "p")
+    following.request("ann", "r", "tools")
+    following.at = 9
+    assert following.open.proposed_at("ann", "p") == 5
+    assert following.open.proposed_at("bob", "p") == 7
+    assert following.open.proposed_at("ann", "r") is None
+    assert len(following.open.items) == 3
+    following.request("bob", "s", "tools", "p", proposer="ann")
+    following.respond("tools", "s")
+    assert following.open.proposed_at("ann", "p") is None
+
+
 def test_a_proposal_is_open_until_the_response_to_a_request_that_fulfills_it(
     following: Following,
 ) -> None:

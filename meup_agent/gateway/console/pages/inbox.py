@@ -88,6 +88,7 @@ def inbox_page(
         "missing": missing,
         "queue": [(item_key(each), each) for each in items[:QUEUE_ROWS]],
         "more": max(context.here.feed.waiting - QUEUE_ROWS, 0),
+        "proposed_at": context.here.feed.proposed_at,
         "left_out": inbox.left_out,
         "version": context.here.feed.version,
         "problem": problem,
