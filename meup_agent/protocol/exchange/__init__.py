@@ -53,11 +53,12 @@ write, and ``stream_buffer`` the frames that a reader has not taken. They are to
 the dispatcher and of welcomes by ``system_messages``, and start handlers as all notices do.
 
 The road of our own request or proposal: ``table.open`` -> ``outbound_tracker`` -> its
-``OutboundExchange`` -> ``envelope_sender``, which also keeps what may have to be sent again. What
-depends on others waits for their end in ``dependencies``; ``fulfillment_check`` refuses what is
-not wanted any more; ``outbound_renewals`` gives more time; ``absence`` tells when no participant is
-left that could answer; ``explanations`` keeps what senders say later about their rejects and
-withdraws. All parts share one ``TableContext``.
+``OutboundExchange`` -> ``envelope_sender``, which also keeps what may have to be sent again. An
+``AbsenceWatch``, beside the exchange in ``outbound_exchange``, tells when no participant is left
+that could answer. What depends on others waits for their end in ``dependencies``;
+``fulfillment_check`` refuses what is not wanted any more; ``outbound_renewals`` gives more time;
+``explanations`` keeps what senders say later about their rejects and withdraws. All parts share one
+``TableContext``.
 
 States
 ======

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from meup_agent.causes import Cause
-from meup_agent.protocol.exchange.absence import AbsenceWatch
 from meup_agent.protocol.exchange.dependencies import DependentProposals
 from meup_agent.protocol.exchange.effects import Key, Priority, Unsend, Wake
 from meup_agent.protocol.exchange.fulfillment_check import FulfillmentCheck
 from meup_agent.protocol.exchange.outbound_exchange import (
+    AbsenceWatch,
     OutboundExchange,
     cause_of,
     deciding_rejection,
