@@ -5,23 +5,23 @@ number of what is kept, it tells by a callback that it was handed:
 
 1. An edge (``meup_agent.gateway``, or a space in memory) hands a member's frame to ``server``,
    :class:`SpaceServer`: the connections in the space, and the one who carries decisions out.
-2. ``state``, :class:`SpaceState`, decides in one call: ``inbound`` decodes it and checks its form,
-   ``completion`` fills in what it lacks, ``rules`` checks its sender and capabilities;
-   ``management`` has what changes the space, ``control`` pauses and shutdowns, ``streams`` the open
-   streams. An accepted frame has taken effect when the call returns; a refused one has changed
-   nothing.
+2. ``state``, :class:`SpaceState`, decides in one call: ``inbound`` fills in what it lacks, decodes
+   it and checks its form, ``rules`` checks its sender and capabilities; ``management`` has what
+   changes the space, ``control`` pauses and shutdowns, ``streams`` the open streams. An accepted
+   frame has taken effect when the call returns; a refused one has changed nothing.
 3. ``journal`` keeps what was accepted and gives it its number, at once or later.
 4. ``fanout``, :class:`Fanout`, then encodes it once per dialect, packs it once per form, and puts
    it into the queue of each ``subscriber``; one that resumes reads pages of the journal first.
 
-Frames of streams take a shorter way, and are not kept: ``stream_server`` asks the state whose
-stream a frame is on; ``frame_relay`` hands it to the readers, and counts what slow ones lose.
+Frames of streams take a shorter way, and are not kept: in ``frame_relay``, the
+:class:`StreamServer` asks the state whose stream a frame is on, and the :class:`FrameRelay` hands
+it to the readers, and counts what slow ones lose.
 
 What the state consists of: ``grants`` (capabilities), ``inflight`` (open requests and proposals),
-``indexes`` (by sender and id, bounded), ``presence`` (joins and absences), ``rate_limits``. What is
-handed on is in ``decisions``; connections, and what the gateway says to them itself, are in
-``members``, and ``welcomes`` writes what a newcomer is told; ``recovery`` reads the state from the
-journal after a restart; what happens is counted in ``counters``.
+``indexes`` (by sender and id, bounded), ``presence`` (joins, absences, and welcomes for newcomers),
+``rate_limits``. What is handed on is in ``decisions``; connections, and what the gateway says to
+them itself, are in ``members``; ``recovery`` reads the state from the journal after a restart; what
+happens is counted in ``counters``.
 
 Nothing here opens a socket, reads a clock, draws an id or starts a task: time and ids are
 arguments, and whatever waits is called back. It never delivers a member's envelope

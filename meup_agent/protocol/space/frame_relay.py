@@ -1,4 +1,4 @@
-"""Hands frames of streams to their readers, and counts what slow readers lose of them.
+"""The streams of a space at work: their frames, handed to readers, and what slow ones lose.
 
 A frame is packed once for all. It waits in the queue of its reader as envelopes do, but only a few
 of each stream: while a reader is behind, further frames are lost, and the reader is told how many
@@ -7,28 +7,31 @@ once it has caught up (PROTOCOL 8). So a stream costs no reader its connection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from meup_agent.protocol import kinds
-from meup_agent.protocol.space.decisions import gateway_draft
-from meup_agent.protocol.streams import build_lost
+from meup_agent.protocol.space.counters import SpaceCounters
+from meup_agent.protocol.space.decisions import Consequence, Notice, Refusal, gateway_draft
+from meup_agent.protocol.space.journal import Journal
+from meup_agent.protocol.space.state import SpaceState
+from meup_agent.protocol.streams import StreamInfo, build_lost
 
 if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
-    from meup_agent.protocol.space.counters import SpaceCounters
-    from meup_agent.protocol.space.journal import Journal
     from meup_agent.protocol.space.rate_limits import Allowance
     from meup_agent.protocol.space.subscriber import FrameFormat, FrameReader, Subscriber
-    from meup_agent.protocol.streams import StreamInfo
 
 STREAMS_TOGETHER: Final = 4
 """Frames of all streams that wait for one reader: so many times what may wait of one."""
 
 MAX_WAITING_BYTES: Final = 4 * 1024 * 1024
 """Bytes of frames of a space that wait until the envelopes before them are kept."""
+
+CallLater = Callable[[float, Callable[[], None]], object]
+"""Calls a function after so many seconds."""
 
 
 class ResumingSubscriber(Protocol):
@@ -198,3 +201,68 @@ class FrameRelay:
 
 def _tell_nobody(reader: FrameReader, draft: Envelope) -> None:
     """Drop a draft: the relay belongs to no space yet."""
+
+
+class StreamServer:
+    """Routes frames by the state of a space to its relay."""
+
+    def __init__(
+        self,
+        state: SpaceState,
+        relay: FrameRelay,
+        journal: Journal,
+        counters: SpaceCounters,
+        now: Callable[[], int],
+        follow: Callable[[Iterable[Consequence]], None],
+        call_later: CallLater | None,
+    ) -> None:
+        self._state = state
+        self._relay = relay
+        self._journal = journal
+        self._counters = counters
+        self._now = now
+        self._follow = follow
+        self._call_later = call_later
+        self._is_due_later = False
+
+    @property
+    def active(self) -> tuple[StreamInfo, ...]:
+        """The open streams, oldest first."""
+        return self._state.streams.active
+
+    def receive(self, participant: str, frame: bytes, at: int) -> Refusal | None:
+        """Hand on a frame of a stream; else the reason for which it goes no further."""
+        found = self._state.route_frame(participant, frame, at)
+        if isinstance(found, Refusal):
+            return found
+        self._relay.write(found, frame)
+        return None
+
+    def receive_as(self, participant: str, frame: bytes) -> Refusal | None:
+        """The same of a participant without a connection, or beside it, which is told as well."""
+        self._counters.frames_in += 1
+        refused = self.receive(participant, frame, self._now())
+        if refused is not None:
+            self._counters.refused[refused.code] += 1
+            # A frame has no id: what its sender logs has to say which it was, as elsewhere.
+            self._follow((Notice(participant, refused.error),))
+        return refused
+
+    def expire(self) -> None:
+        """Close the streams whose owners did not come back in time, and look again when due."""
+        streams, at = self._state.streams, self._now()
+        if not len(streams):
+            return
+        self._follow(streams.expire(at))
+        due = streams.expires_at
+        if due is not None and self._call_later is not None and not self._is_due_later:
+            self._is_due_later = True
+            self._call_later(max(0.0, (due - at) / 1_000_000), self._expire_later)
+
+    def end(self, stream: str) -> None:
+        """Tell what readers lost of a stream, after its last frame and before its end."""
+        self._journal.call_when_kept(partial(self._relay.closed, stream))
+
+    def _expire_later(self) -> None:
+        self._is_due_later = False
+        self.expire()

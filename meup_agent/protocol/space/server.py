@@ -32,6 +32,7 @@ from meup_agent.protocol.space.decisions import (
     over_limit,
 )
 from meup_agent.protocol.space.fanout import Fanout
+from meup_agent.protocol.space.frame_relay import CallLater, StreamServer
 from meup_agent.protocol.space.indexes import AcceptedEnvelope, OpenItem
 from meup_agent.protocol.space.journal import Entry, Journal
 from meup_agent.protocol.space.management import KICKED_CODE, REMOVED, InviteIssuer
@@ -55,7 +56,6 @@ from meup_agent.protocol.space.rate_limits import (
 )
 from meup_agent.protocol.space.recovery import recover_state
 from meup_agent.protocol.space.state import SpaceState
-from meup_agent.protocol.space.stream_server import CallLater, StreamServer
 from meup_agent.protocol.space.subscriber import FrameFormat, FrameReader, Subscriber
 from meup_agent.protocol.streams import MARK
 

@@ -23,7 +23,6 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.guarantees import OBSERVING
 from meup_agent.protocol.limits import MAX_DEPTH, MAX_FRAME_BYTES, check_depth
 from meup_agent.protocol.management_payloads import READERS
-from meup_agent.protocol.space.completion import complete
 from meup_agent.protocol.space.control import ParticipantControl
 from meup_agent.protocol.space.decisions import (
     Acceptance,
@@ -39,7 +38,7 @@ from meup_agent.protocol.space.decisions import (
     over_limit,
 )
 from meup_agent.protocol.space.grants import GrantStore
-from meup_agent.protocol.space.inbound import InboundFrame, decode_inbound, usable_id
+from meup_agent.protocol.space.inbound import InboundFrame, complete, decode_inbound, usable_id
 from meup_agent.protocol.space.indexes import AcceptedEnvelope, Deduplicator
 from meup_agent.protocol.space.inflight import TRACKED_KINDS, InFlight, end_revoked
 from meup_agent.protocol.space.journal import Entry, Fact
@@ -50,12 +49,12 @@ from meup_agent.protocol.space.presence import (
     JoinDrafts,
     JoinState,
     ReplayedEnvelope,
+    WelcomeWriter,
     select_replayed,
 )
 from meup_agent.protocol.space.rate_limits import Allowance, RateLimiter
 from meup_agent.protocol.space.rules import Rules
 from meup_agent.protocol.space.streams import STREAM_KINDS, StreamStore
-from meup_agent.protocol.space.welcomes import WelcomeWriter
 from meup_agent.protocol.streams import StreamInfo
 from meup_agent.protocol.timestamps import rfc3339
 

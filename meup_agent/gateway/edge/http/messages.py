@@ -35,8 +35,8 @@ from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 from meup_agent.protocol.dialects import encode
 from meup_agent.protocol.limits import MAX_DEPTH, check_frame
 from meup_agent.protocol.resume import numbered
-from meup_agent.protocol.space.completion import complete_fields
 from meup_agent.protocol.space.decisions import Discard, Refusal, draft_refusal, shown_limit
+from meup_agent.protocol.space.inbound import complete_fields
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.streams import is_stream_frame
