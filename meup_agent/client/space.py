@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from meup_agent.causes import Cause, Reason
-from meup_agent.client.call_streams import reading_of_call
 from meup_agent.client.control import ControlVerbs
 from meup_agent.client.explanations import (
     DecisionReceipt,
@@ -23,6 +22,7 @@ from meup_agent.client.requests import TIMEOUT, request
 from meup_agent.client.resources import ResourceVerbs
 from meup_agent.client.running_handler import awaited
 from meup_agent.client.stream_verbs import StreamVerbs
+from meup_agent.client.streams import reading_of_call
 from meup_agent.client.talk import TalkVerbs, names
 from meup_agent.client.waits import wait_for_participant
 from meup_agent.errors import AmbiguousProposal, UsageError

@@ -2,7 +2,8 @@
 
 A writer is a block, and its stream ends with the block: ``complete`` where the block ended well,
 ``cancelled`` with the reason where its handler was cancelled, ``error`` where it failed. A reader
-is an iterator over frames, which ends with the stream and then says how that ended.
+is an iterator over frames, which ends with the stream and then says how that ended. Streams about a
+call of ours, such as a tool's partial result, are read beside the call.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager, contextmanager
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
@@ -28,7 +30,7 @@ from meup_agent.errors import (
 )
 from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange import OwnStream, StreamEnd
-from meup_agent.protocol.exchange.own_streams import ERROR
+from meup_agent.protocol.exchange.own_streams import DISCONNECTED, ERROR
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from meup_agent.protocol.streams import (
     CANCELLED,
@@ -39,11 +41,13 @@ from meup_agent.protocol.streams import (
 )
 from meup_agent.session.deadlines import checked_timeout
 from meup_agent.session.envelope_listeners import refusal_in
-from meup_agent.transport.loops import Condition
+from meup_agent.transport.loops import Condition, background_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
     from typing import Self
+
+    from anyio.abc import TaskGroup
 
     from meup_agent.protocol.exchange import StreamBuffer
     from meup_agent.protocol.payloads import JsonObject
@@ -366,3 +370,75 @@ def reading(session: Session, stream: str) -> Generator[StreamReader]:
         yield StreamReader(session, queue)
     finally:
         queue.close()
+
+
+class CallStreams:
+    """Reads the streams about one call of ours, each in a task of the call's own."""
+
+    def __init__(self, session: Session, on_stream: OnStream, tasks: TaskGroup) -> None:
+        self._session = session
+        self._on_stream = on_stream
+        self._tasks = tasks
+        # What a reader begins is part of the handler that calls.
+        self._context = copy_context()
+        self._queues: list[StreamBuffer] = []
+        self._ids: list[str] = []
+        self._running = 0
+        self._ended = Condition()
+
+    def begun(self, envelope_id: str) -> None:
+        """Take the streams about a message that is about to be sent."""
+        self._ids.append(envelope_id)
+        self._session.table.streams.expect(envelope_id, self._take)
+
+    def answered(self) -> None:
+        """Take no more, and end those that go on although the call has ended."""
+        for name in self._ids:
+            self._session.table.streams.expect_no_more(name)
+        for queue in self._queues:
+            queue.finish(StreamEnd(DISCONNECTED, self._session.me, "the call has ended"))
+            queue.close()
+
+    async def drained(self) -> None:
+        """Wait until every reader has returned."""
+        while self._running:
+            await self._ended.wait()
+
+    def _take(self, queue: StreamBuffer) -> None:
+        self._queues.append(queue)
+        self._running += 1
+        name = f"meup stream {queue.stream.id}"
+        self._context.run(lambda: self._tasks.start_soon(self._read, queue, name=name))
+
+    async def _read(self, queue: StreamBuffer) -> None:
+        try:
+            await self._on_stream(StreamReader(self._session, queue))
+        finally:
+            self._running -= 1
+            self._ended.notify_all()
+
+
+async def reading_of_call(
+    session: Session,
+    on_stream: OnStream | None,
+    call: Callable[[Callable[[str], None] | None], Awaitable[T]],
+) -> T:
+    """Make a call, and read the streams about it meanwhile; all that came is read before its end.
+
+    ``call`` takes a function to tell the id of what it sends. What a reader raises cancels the
+    call, and leaves as itself.
+    """
+    if on_stream is None:
+        return await call(None)
+    async with background_tasks() as tasks:
+        streams = CallStreams(session, on_stream, tasks)
+        try:
+            result = await call(streams.begun)
+        except Exception:
+            streams.answered()
+            await streams.drained()
+            raise
+        finally:
+            streams.answered()
+        await streams.drained()
+        return result
