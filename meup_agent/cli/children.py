@@ -6,13 +6,20 @@ tasks are shielded and end by :attr:`Children.leaving`, after which each of thei
 deadline; so a program is ended in order also where the block is cancelled.
 
 A program gets its secrets in its environment: command lines can be read by other users.
+
+What a program starts may call ``setsid`` and so leave the process group, and a signal to the group
+does not reach it. As the subreaper of all that it starts, ``meup up`` becomes the parent of each
+such orphan once its own parent has gone; :func:`adopt_orphans` reaps and ends them. Elsewhere than
+on Linux there is no such thing, and what leaves its group stays.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import subprocess
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,6 +33,7 @@ from meup_agent.cli.render.escape import visible
 from meup_agent.mcp.server_process import signal_group, wait_ended
 from meup_agent.mcp.stderr_tail import LineLimiter, StderrTail
 from meup_agent.session.reconnector import Backoff
+from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -263,3 +271,104 @@ async def _first_of(*events: Event) -> None:
 
         for event in events:
             tasks.start_soon(wait, event)
+
+
+# --- orphans ---
+
+
+PR_SET_CHILD_SUBREAPER: Final = 36
+
+LOOK_SECONDS: Final = 5.0
+"""Between two looks at our children: one that has ended before both of them is nobody's to reap,
+since the owners of the others do so within milliseconds."""
+
+TERM_SECONDS: Final = 1.0
+"""Seconds that an orphan has to end by SIGTERM, before it is killed."""
+
+END_SECONDS: Final = 3.0
+"""Seconds after which what cannot be killed is left."""
+
+LOOK_AGAIN: Final = 0.02
+
+
+@asynccontextmanager
+async def adopt_orphans() -> AsyncGenerator[None]:
+    """The block in which orphans become our children; at its end all of our children are ended."""
+    if not _become_subreaper(adopt=True):
+        yield
+        return
+    try:
+        async with background_tasks() as tasks:
+            tasks.start_soon(_reap)
+            yield
+    finally:
+        with anyio.CancelScope(shield=True):
+            await _end_children()
+        _become_subreaper(adopt=False)
+
+
+def _become_subreaper(*, adopt: bool) -> bool:
+    if sys.platform != "linux":
+        return False
+    import ctypes
+
+    try:
+        return int(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)) == 0
+    except (OSError, AttributeError):
+        return False
+
+
+async def _reap() -> None:
+    """Reap orphans that have ended: they would be kept as long as we run."""
+    ended = set[int]()
+    while True:
+        await anyio.sleep(LOOK_SECONDS)
+        now = {child for child in _children() if _has_ended(child)}
+        for child in now & ended:
+            _wait(child)
+        ended = now
+
+
+async def _end_children() -> None:
+    """Terminate our children, then kill them, until there is none or the time is over."""
+    told = set[int]()
+    begun = anyio.current_time()
+    while children := _children():
+        passed = anyio.current_time() - begun
+        if passed > END_SECONDS:
+            return
+        for child in children:
+            if passed > TERM_SECONDS:
+                _signal(child, signal.SIGKILL)
+            elif child not in told:
+                _signal(child, signal.SIGTERM)
+            told.add(child)
+            _wait(child)
+        await anyio.sleep(LOOK_AGAIN)
+
+
+def _children() -> list[int]:
+    """Our children, of each thread."""
+    found: list[int] = []
+    for path in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):
+            found += map(int, path.read_text(encoding="ascii").split())
+    return found
+
+
+def _has_ended(child: int) -> bool:
+    with suppress(OSError):
+        # After the name, which may have anything in it, comes the state.
+        state = Path(f"/proc/{child}/stat").read_bytes().rpartition(b") ")[2][:1]
+        return state == b"Z"
+    return False
+
+
+def _signal(child: int, number: signal.Signals) -> None:
+    with suppress(OSError):
+        os.kill(child, number)
+
+
+def _wait(child: int) -> None:
+    with suppress(OSError):
+        os.waitpid(child, os.WNOHANG)

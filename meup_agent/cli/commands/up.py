@@ -414,9 +414,8 @@ def _warn(sentence: str) -> None:
 
 def _run(plan: Plan, lock: UpLock, starters: Mapping[Place, ServerStarter]) -> None:
     """Run a plan until a signal."""
-    from meup_agent.cli.children import run_children
-    from meup_agent.cli.orphans import adopt_orphans
-    from meup_agent.cli.render.prefixed import open_prefixed
+    from meup_agent.cli.children import adopt_orphans, run_children
+    from meup_agent.cli.render.output import open_prefixed
     from meup_agent.cli.up_state import owner_of
     from meup_agent.gateway.output_log import log_programs
 
