@@ -186,7 +186,7 @@ class RunningGateway:
         address = None if config.http is None else config.http.own_address
         if address is not None:
             check_encrypted(config, address[0])
-            from meup_agent.gateway.edge.http.port import HttpPort
+            from meup_agent.gateway.edge.http.server import HttpPort
 
             http = HttpPort(self.runtime, *address, config.tls, self._routes)
             await http.listen()
