@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from meup_agent.protocol.space.rate_limits import TokenBucket
-
-if TYPE_CHECKING:
-    pass
 
 log: Final = logging.getLogger("meup_agent.gateway")
 
