@@ -10,10 +10,10 @@ from meup_agent.client.messages import Progress as Progress
 from meup_agent.client.messages import Request as Request
 from meup_agent.client.proposal import Proposal as Proposal
 from meup_agent.client.proposal_handle import ProposalHandle as ProposalHandle
-from meup_agent.client.reasoning import Reasoning as Reasoning
 from meup_agent.client.space import Space as Space
 from meup_agent.client.streams import StreamReader as StreamReader
 from meup_agent.client.streams import StreamWriter as StreamWriter
+from meup_agent.client.talk import Reasoning as Reasoning
 from meup_agent.protocol.envelope import Envelope as Envelope
 from meup_agent.protocol.exchange import Gap as Gap
 from meup_agent.protocol.exchange import Limits as Limits

@@ -11,10 +11,10 @@ import anyio.from_thread
 import anyio.lowlevel
 
 from meup_agent.client.proposal_handle import Ttl
-from meup_agent.client.reasoning import REASONING_SECONDS
 from meup_agent.client.running_handler import awaited, handler_is
 from meup_agent.client.space import send_progress
 from meup_agent.client.stream_verbs import streaming_beside
+from meup_agent.client.talk import REASONING_SECONDS
 from meup_agent.protocol import payloads
 from meup_agent.protocol.exchange import Wait
 from meup_agent.protocol.streams import build_request
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from meup_agent.causes import Cause
     from meup_agent.client.messages import OnProgress
     from meup_agent.client.proposal_handle import ProposalHandle
-    from meup_agent.client.reasoning import Reasoning
     from meup_agent.client.space import Space
     from meup_agent.client.streams import OnStream, StreamWriter
+    from meup_agent.client.talk import Reasoning
     from meup_agent.protocol.envelope import Envelope
 
 PROGRESS_SECONDS: Final = 0.1

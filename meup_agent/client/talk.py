@@ -1,22 +1,192 @@
-"""Verbs of talk: chats, their acknowledgement and cancel, lines of thought, any other kind."""
+"""Talk in a space: chats, their acknowledgement and cancel, lines of thought, any other kind.
+
+A line of thought can be followed by others, and stopped (PROTOCOL 4.18).
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
 
+import anyio
 from anyio.lowlevel import checkpoint
 
-from meup_agent.causes import Reason
+from meup_agent.causes import Cause, Reason, read_reason
+from meup_agent.client.call_scope import CallScope
+from meup_agent.client.explanations import check_may_send
 from meup_agent.client.messages import Chat
-from meup_agent.client.reasoning import REASONING_SECONDS, Reasoning, reason_aloud
-from meup_agent.client.running_handler import awaited
+from meup_agent.client.running_handler import awaited, cause_of_leaving
+from meup_agent.errors import ReasoningCancelled, UsageError
 from meup_agent.protocol import kinds
+from meup_agent.protocol.exchange.inbound_exchange import cause_of_end
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import AsyncGenerator, Iterable
     from contextlib import AbstractAsyncContextManager
 
+    from meup_agent.protocol.envelope import Envelope
     from meup_agent.session import Session
+
+REASONING_SECONDS: Final = 3600.0
+"""Longest time of a line of thought; ``timeout=…`` changes it."""
+
+MAX_THOUGHTS: Final = 10_000
+"""Thoughts in one line of thought: each is kept by the gateway, and shown to people."""
+
+MAX_REASONINGS: Final = 256
+"""Lines of thought of one participant at once."""
+
+WORD_SECONDS: Final = 5.0
+"""Wait for the first word of a line of thought, and for the last where it is cancelled: they are
+said whole, and pass middleware."""
+
+
+class Reasoning:
+    """A line of thought of ours, for the length of a block.
+
+    Attributes:
+        id: The id of its ``reasoning/start``, which is the context of all that belongs to it.
+        concluded: A conclusion was sent.
+    """
+
+    def __init__(self, space: TalkVerbs, session: Session, scope: CallScope) -> None:
+        self.id = ""
+        self.concluded = False
+        self._space = space
+        self._session = session
+        self._scope = scope
+        self._cause: Cause | None = None
+        self._thoughts = 0
+
+    @property
+    def reason(self) -> Cause | None:
+        """The cause for which another participant stopped it; ``None`` while none did."""
+        return self._cause
+
+    async def thought(self, text: str, **more: Any) -> None:
+        """Send a thought.
+
+        Args:
+            text: The thought.
+            more: More fields of the payload, for readers that know them.
+
+        Raises:
+            UsageError: It is concluded, or has had more thoughts than are taken.
+        """
+        self._check_open()
+        self._thoughts += 1
+        if self._thoughts > MAX_THOUGHTS:
+            raise UsageError(
+                f"a line of thought has at most {MAX_THOUGHTS} thoughts; conclude it, and begin"
+                " another one, or send longer thoughts"
+            )
+        await self._send(kinds.REASONING_THOUGHT, {**more, "message": text})
+
+    async def conclude(self, text: str, **more: Any) -> None:
+        """Send the conclusion, which ends the line of thought.
+
+        Args:
+            text: The conclusion.
+            more: More fields of the payload, for readers that know them.
+
+        Raises:
+            UsageError: It is concluded already.
+        """
+        self._check_open()
+        self.concluded = True
+        try:
+            await self._send(kinds.REASONING_CONCLUSION, {**more, "message": text})
+        except BaseException:
+            # A middleware was left, or refused it: the others are owed an end still.
+            self.concluded = False
+            raise
+
+    def put(self, envelope: Envelope) -> None:
+        """Look whether an envelope stops it; only one who may stops it (PROTOCOL 4.18)."""
+        if (
+            envelope.kind != kinds.REASONING_CANCEL
+            or envelope.context != self.id
+            or self._cause is not None
+        ):
+            return
+        session, sender = self._session, envelope.sender
+        if sender == session.me or self.concluded:
+            return
+        payload, roster = envelope.payload_object, session.table.roster
+        if sender in roster and not roster.is_allowed(
+            sender, kinds.REASONING_CANCEL, payload, envelope.to
+        ):
+            return
+        reason = read_reason(payload.get("reason"))
+        self._cause = cause_of_end(sender, self.id, reason, "", session.now())
+        self._scope.cancel(reason)
+
+    async def stop(self, reason: str) -> None:
+        """Tell the others that it ends without a conclusion."""
+        if not self.concluded:
+            self.concluded = True
+            await self._send(kinds.REASONING_CANCEL, {"reason": reason})
+
+    def _check_open(self) -> None:
+        if self.concluded:
+            raise UsageError("this line of thought is concluded; begin another one")
+
+    async def _send(self, kind: str, payload: dict[str, Any]) -> None:
+        await self._space.send(kind, payload, context=self.id)
+
+
+@asynccontextmanager
+async def reason_aloud(
+    space: TalkVerbs, session: Session, text: str, *, about: str | None, timeout: float | None
+) -> AsyncGenerator[Reasoning]:
+    """Begin a line of thought, and end it with the block; see :meth:`Space.reasoning`."""
+    payload = {"message": text}
+    check_may_send(session, kinds.REASONING_START, payload, "the reasoning", to=())
+    count = sum(isinstance(each, Reasoning) for each in session.watchers.listeners)
+    if count >= MAX_REASONINGS:
+        raise UsageError(f"{MAX_REASONINGS} lines of thought are open; conclude one of them")
+    seconds = float("inf") if timeout is None else timeout
+    scope = CallScope()
+    reasoning = Reasoning(space, session, scope)
+    with session.watchers.listening(reasoning):
+        # Else a cancellation at that moment would leave a beginning without an end.
+        with anyio.move_on_after(WORD_SECONDS, shield=True):
+            reasoning.id = await space.send(
+                kinds.REASONING_START,
+                payload,
+                correlation=() if about is None else (about,),
+            )
+        if not reasoning.id:
+            raise ReasoningCancelled(Reason.TIMEOUT, session.me, "middleware held its beginning")
+        with anyio.move_on_after(seconds) as clock, scope:
+            try:
+                yield reasoning
+                if reasoning.reason is None and not reasoning.concluded:
+                    await reasoning.conclude("")
+            except BaseException as error:
+                with anyio.move_on_after(WORD_SECONDS, shield=True):
+                    await reasoning.stop(_reason_of(session, reasoning, clock, error))
+                raise
+            if reasoning.reason is not None:
+                with anyio.move_on_after(WORD_SECONDS, shield=True):
+                    await reasoning.stop(reasoning.reason.code)
+    if reasoning.reason is not None:
+        raise ReasoningCancelled(reasoning.reason.code, reasoning.reason.by)
+    if clock.cancelled_caught:
+        raise ReasoningCancelled(Reason.TIMEOUT, session.me, f"it took more than {timeout:g} s")
+
+
+def _reason_of(
+    session: Session, reasoning: Reasoning, clock: anyio.CancelScope, error: BaseException
+) -> str:
+    """The reason code for others, when a block is left without a conclusion."""
+    if reasoning.reason is not None:
+        return str(reasoning.reason.code)
+    if clock.cancel_called:
+        return Reason.TIMEOUT
+    if isinstance(error, anyio.get_cancelled_exc_class()):
+        return str(cause_of_leaving(session).code)
+    return "error"
 
 
 class TalkVerbs:

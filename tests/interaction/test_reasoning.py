@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Chat, Context, Envelope, Space
-from meup_agent.client import reasoning as client_reasoning
+from meup_agent.client import talk
 from meup_agent.errors import ReasoningCancelled, RequestError, UsageError
 from meup_agent.types import CallNext, OutboundMessage
 from tests.interaction.people import Meeting, Notes, gathered, taped
@@ -131,8 +131,8 @@ async def test_cancel_ends_the_block_and_its_calls(meeting: Meeting, notes: Note
 async def test_line_of_thought_is_bounded(
     meeting: Meeting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_reasoning, "MAX_THOUGHTS", 2)
-    monkeypatch.setattr(client_reasoning, "MAX_REASONINGS", 1)
+    monkeypatch.setattr(talk, "MAX_THOUGHTS", 2)
+    monkeypatch.setattr(talk, "MAX_REASONINGS", 1)
     async with gathered(meeting, "tools", "second") as (space, second), taped(second) as tape:
         async with space.reasoning() as reasoning:
             for each in ("one", "two"):
