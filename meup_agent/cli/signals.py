@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -14,6 +15,8 @@ from meup_agent.cli import exit_codes
 from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from anyio.abc import TaskGroup, TaskStatus
 
     from meup_agent.cli.render.output import Output
@@ -86,6 +89,22 @@ async def until_signal(
         await tasks.start(watch_signals, numbers, end)
         await act(tasks)
     return received
+
+
+@contextmanager
+def end_by_signals() -> Generator[None]:
+    """Let the signals that kill a process raise in it, until a loop takes them: its blocks end."""
+    numbers = (signal.SIGTERM, signal.SIGHUP) if sys.platform != "win32" else (signal.SIGTERM,)
+    before = {number: signal.signal(number, _raise_exit) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _raise_exit(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(exit_codes.TERMINATED)
 
 
 def exit_code(number: int) -> int:

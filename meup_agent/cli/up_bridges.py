@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import signal
 import socket
-import sys
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
@@ -13,14 +11,12 @@ from typing import TYPE_CHECKING, Final
 import anyio
 from anyio import to_thread
 
-from meup_agent.cli import exit_codes
 from meup_agent.errors import MeupError
 from meup_agent.mcp.server_config import HttpServer
 from meup_agent.mcp.server_process import ServerStarter
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
-    from types import FrameType
 
     from meup_agent.cli.children import Children
     from meup_agent.mcp.server_config import Server
@@ -104,22 +100,6 @@ def can_listen(host: str, port: int) -> bool:
     with suppress(OSError), socket.create_server((host, port), family=family):
         return True
     return False
-
-
-@contextmanager
-def end_by_signals() -> Generator[None]:
-    """Let the signals that kill a process raise in it, until a loop takes them: its blocks end."""
-    numbers = (signal.SIGTERM, signal.SIGHUP) if sys.platform != "win32" else (signal.SIGTERM,)
-    before = {number: signal.signal(number, _raise_exit) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _raise_exit(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(exit_codes.TERMINATED)
 
 
 def _load_bridge() -> None:

@@ -26,11 +26,10 @@ from meup_agent.cli.console_link import make_console, sign_in_link
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.loading_notice import LOADING
 from meup_agent.cli.render.escape import visible
-from meup_agent.cli.signals import ENDING
+from meup_agent.cli.signals import ENDING, end_by_signals
 from meup_agent.cli.up_bridges import (
     Place,
     can_listen,
-    end_by_signals,
     end_loading,
     loading,
     run_bridge,
