@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from meup_agent.gateway.runtime import GatewayRuntime
     from meup_agent.protocol.audit import ProposalAudit
     from meup_agent.protocol.envelope import Envelope
+    from meup_agent.protocol.exchange import ProposalEntry
+    from meup_agent.protocol.outcomes import Rejection
     from meup_agent.protocol.space.server import SpaceServer
 
 JOIN_SECONDS: Final = 10.0
@@ -103,12 +105,11 @@ class DeskOpener:
 
         host = self.runtime.spaces[identity.space]
         make = partial(make_inbox, has_no_tools=has_no_tools, until_drawn=until_drawn)
-        # Of many, or behind a long journal, the first screen waits for no more than it shows.
-        is_large = _has_many(host) or _is_behind(host)
         async with AsyncExitStack() as stack:
             # One proposal may name hundreds of people: the others are served in between.
             async with self._opening:
-                if is_large:
+                # Of many, or behind a long journal, a page waits for no more than it shows.
+                if _has_many(host) or not await _fold_a_little(host):
                     desk = await self._open_first(stack, identity, make, until_drawn)
                 else:
                     desk = await self._open_whole(stack, identity, make)
@@ -155,10 +156,7 @@ class DeskOpener:
         # After the join: nothing that came in between is in neither.
         earlier = OpenProposals(host)
         await earlier.read_rejections(self._replayed_after(host))
-        past: list[PastProposal] = []
-        if not _is_behind(host):
-            await proposals_of(host).catch_up(host, host.now())
-            past = self._past(identity)
+        past = self._past(identity) if await _fold_a_little(host) else []
         inbox = make_inbox(space, earlier=earlier, past=past)
         desk = Desk(space, await stack.enter_async_context(inbox))
         tasks = await stack.enter_async_context(background_tasks())
@@ -197,6 +195,7 @@ class DeskOpener:
                         if not any(each.id in named for each in missing):
                             break
                 desk.inbox.add_before(chain.from_iterable(map(_said_about, missing)))
+                desk.inbox.add_before(_unheard_rejections(some, earlier, feed))
                 _note_proposers_left(host, feed, missing)
         except Problem as problem:
             said = "console: the journal of %s could not be read: %s"
@@ -268,30 +267,51 @@ def _has_many(host: SpaceServer) -> bool:
     return next(islice(waiting, MAX_AWAITED, None), None) is not None
 
 
-def _is_behind(host: SpaceServer) -> bool:
-    """True if so much is still to be folded of a journal that no page waits for it."""
-    folded = max(proposals_of(host).audit.latest, host.journal.floor(host.name))
-    return host.fanout.delivered - folded > MAX_UNFOLDED
+async def _fold_a_little(host: SpaceServer) -> bool:
+    """Fold of a journal as much as a page waits for; ``False``: there is more of it.
+
+    Its numbers do not say how much: those of a gateway that was restarted begin far behind the last
+    ones of before.
+    """
+    return await proposals_of(host).catch_up(host, host.now(), most=MAX_UNFOLDED)
 
 
 def _said_about(proposal: ProposalAudit) -> list[Envelope]:
     """A proposal, the rejections of it without their words, and the requests that are out."""
     record = proposal.record
-    rejects = [
-        draft(
-            kinds.MCP_REJECT,
-            {"reason": each.reason},
-            id=each.id,
-            sender=each.by,
-            correlation=(record.key.id,),
-        )
-        for each in record.rejections.values()
-    ]
+    rejects = [_reject(record, each) for each in record.rejections.values()]
     return [
         record.envelope,
         *rejects,
         *(each.envelope for each in record.fulfillments if each.live),
     ]
+
+
+def _reject(record: ProposalEntry, rejection: Rejection) -> Envelope:
+    """A rejection without its words."""
+    return draft(
+        kinds.MCP_REJECT,
+        {"reason": rejection.reason},
+        id=rejection.id,
+        sender=rejection.by,
+        correlation=(record.key.id,),
+    )
+
+
+def _unheard_rejections(
+    proposals: Iterable[ProposalAudit], earlier: OpenProposals, feed: ProposalFeed
+) -> list[Envelope]:
+    """The rejections that a session has not heard; of those still to come, they are noted there."""
+    found: list[Envelope] = []
+    for record in (each.record for each in proposals if each.state.is_pending):
+        rejects = [_reject(record, each) for each in record.rejections.values()]
+        entry = feed.get(record.key)
+        if earlier.named(record.key.id) == record.key:
+            for each in rejects:
+                earlier.note_rejection(each)
+        elif entry is not None:
+            found += [each for each in rejects if each.sender not in entry.rejections]
+    return found
 
 
 def _note_proposers_left(

@@ -48,7 +48,10 @@ class OpenProposals:
         self._items = found
 
     async def read_rejections(self, after: int) -> None:
-        """Read who has rejected them, from a number on: a space does not keep that."""
+        """Read who has rejected them, from a number on: a space does not keep that.
+
+        Earlier ones are noted once the whole journal has been read.
+        """
         host = self._host
         until = host.fanout.delivered
         while after < until:
@@ -56,10 +59,11 @@ class OpenProposals:
             entries = await read_journal(host, after=after, until=until, limit=FOLD_PAGE)
             for entry in entries:
                 if entry.envelope.kind == kinds.MCP_REJECT:
-                    self._note_rejection(entry.envelope)
+                    self.note_rejection(entry.envelope)
             after = entries[-1].seq if entries else until
 
-    def _note_rejection(self, reject: Envelope) -> None:
+    def note_rejection(self, reject: Envelope) -> None:
+        """Note a rejection of those that it names and that are not taken yet."""
         named = [name for name in reject.correlation if name in self._items]
         # Nothing else of it counts, and its sender chose how long it is.
         reason = {"reason": read_reason(reject.payload_object.get("reason"))}

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -109,6 +110,10 @@ async def found(inbox: Inbox, handle: ProposalHandle) -> InboxItem:
     return item
 
 
+def is_rejected_by(item: InboxItem, name: str) -> bool:
+    return [each.by for each in item.rejections] == [name]
+
+
 async def test_the_most_urgent_of_ours_is_there_at_once_and_the_rest_follows() -> None:
     async with hall() as h:
         for a, ttl in ((1, None), (2, 60), (3, 600)):
@@ -181,6 +186,22 @@ async def test_rejections_of_before_are_known(turns: pytest.MonkeyPatch) -> None
         again = await h.inbox("reviewer")
         assert again.items == []
         assert again.find("proposer", proposals[1].id) is None
+
+
+async def test_rejections_of_long_ago_are_known_once_the_journal_was_read(
+    turns: pytest.MonkeyPatch,
+) -> None:
+    """As all are after a restart, since its numbers begin far behind those of before."""
+    turns.setattr("meup_agent.gateway.console.desk.MAX_REPLAYED", 0)
+    async with hall() as h:
+        proposals = [await h.propose(1, 60), await h.propose(2, 600)]
+        async with h.desk("reviewer") as desk:
+            for each in proposals:
+                await desk.inbox.reject(await found(desk.inbox, each), Reason.UNSAFE)
+        inbox, mine = await h.inbox(), await h.inbox("reviewer")
+        for each in proposals:
+            await until(partial(is_rejected_by, await found(inbox, each), "reviewer"))
+        await until(lambda: not any(mine.find("proposer", each.id) for each in proposals))
 
 
 async def test_one_is_approved_before_its_turn(turns: pytest.MonkeyPatch) -> None:

@@ -70,11 +70,24 @@ class SpaceProposals:
         self.gap = False
         self._lock = anyio.Lock()
 
-    async def catch_up(self, host: SpaceServer, at: int) -> None:
-        """Fold what was accepted since the last time, up to a time of the gateway's clock."""
+    async def catch_up(self, host: SpaceServer, at: int, most: int | None = None) -> bool:
+        """Fold what was accepted since the last time, up to a time of the gateway's clock.
+
+        Args:
+            host: The space.
+            at: The time, in microseconds since 1970.
+            most: Entries after which no more are read.
+
+        Returns:
+            ``False`` if there is more to fold.
+        """
+        if most is not None and self._lock.locked():
+            return False  # another one folds all of it
         async with self._lock:
-            seen, until = self.audit.latest, host.fanout.delivered
+            seen, until, folded = self.audit.latest, host.fanout.delivered, 0
             while seen < until:
+                if most is not None and folded >= most:
+                    return False
                 floor = host.journal.floor(host.name)
                 self.gap = self.gap or 0 < seen < floor
                 entries = await read_journal(
@@ -85,9 +98,11 @@ class SpaceProposals:
                     if nth % FOLD_TURN == 0:
                         await checkpoint()
                 seen = entries[-1].seq if entries else until
+                folded += len(entries)
                 await checkpoint()
             # A request that was accepted in time may still be on its way into the journal.
             self.audit.pass_time(at - TRANSIT)
+        return True
 
 
 _proposals_by_space: WeakKeyDictionary[SpaceServer, SpaceProposals] = WeakKeyDictionary()
