@@ -71,7 +71,7 @@ async def test_lists(desk: Desk) -> None:
     await page.get_by_role("button", name="Grant", exact=True).locator("visible=true").click()
     await expect(page.locator(".notice")).to_contain_text("looker may now reject proposals.")
     await page.click("nav >> text=Health")
-    await expect(page.locator(".plot")).to_have_count(4)
+    await expect(page.locator(".plots .plot")).to_have_count(6)
     desk.expect("Clear-Site-Data")
     await page.click("text=Sign out")
     await expect(page.locator("#token")).to_be_visible()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import HTMLResponse, Response
 
 from meup_agent.gateway.admission import UNAUTHORIZED
+from meup_agent.gateway.console.terms import PageTerms
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -88,6 +89,7 @@ class PageContext:
             now=datetime.now(UTC),
             notice=self._notice(),
             waiting=self._waiting(),
+            explain=PageTerms(),
             **values,
         )
 

@@ -23,6 +23,7 @@ from meup_agent.gateway.console.feed import QUEUE_ROWS, item_key
 from meup_agent.gateway.console.guard import RequestDenied
 from meup_agent.gateway.console.schema_form import fields_of
 from meup_agent.gateway.console.template_environment import editable, is_shown_whole
+from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import digest, without_meta
 
 if TYPE_CHECKING:
@@ -48,6 +49,14 @@ REASONS: Final = (
     (Reason.RESOURCE_LIMIT, "it takes too much"),
 )
 """The reasons that a person chooses from, in words."""
+
+ENDED: Final = {
+    ProposalState.FULFILLED: "fulfill",
+    ProposalState.REJECTED: "reject",
+    ProposalState.WITHDRAWN: "withdraw",
+    ProposalState.EXPIRED: "expire",
+}
+"""State in which a proposal has ended → the term that explains it."""
 
 
 async def show_inbox(context: PageContext) -> Response:
@@ -123,6 +132,8 @@ def _card(item: InboxItem, now: datetime, edited: dict[str, Any] | None) -> dict
         "similar": item.similar,
         "facts": facts,
         "record": item.record,
+        "ended": ENDED,
+        "endings": [ENDED[each] for each in item.record.counts],
         "danger": dangers_of(item, edited),
         "may": {each.value for each in item.may},
     }

@@ -16,6 +16,7 @@ from meup_agent.gateway.console.template_environment import KEY_CHARS, json_line
 from meup_agent.gateway.console.threads import ThreadIndex, learn_before
 from meup_agent.gateway.console.timeline import OTHERS, PAGE_ROWS, SpaceFeed
 from meup_agent.gateway.console.timeline_rows import TimelineRow, fold_rows
+from meup_agent.gateway.console.words import STATES
 from meup_agent.gateway.edge.http.context import read_journal
 from meup_agent.gateway.edge.http.messages import is_seq
 from meup_agent.gateway.edge.http.space_views import proposals_of
@@ -87,7 +88,7 @@ async def show_timeline(context: PageContext) -> Response:
         "older": older,
         "filter": shown,
         "tones": TONES,
-        "states": [each.value for each in ProposalState],
+        "states": {each.value: words for each, words in STATES.items()},
         "most": MAX_SCANNED,
         "topics": "space",
     }

@@ -1,0 +1,154 @@
+"""MEUP's words: each page explains those that it uses, once, where they first stand on it."""
+
+import re
+from pathlib import Path
+
+import anyio.lowlevel
+import pytest
+
+from meup_agent.approval.reviewer import Reviewer
+from meup_agent.gateway.console.template_environment import FOLDER
+from meup_agent.gateway.console.terms import TERMS, PageTerms, sentence
+from tests.gateway.console.conftest import Browser, Site
+
+pytestmark = pytest.mark.anyio
+
+FORMS = {
+    "capability": "capabilit(?:y|ies)",
+    "expire": "expire[sd]?",
+    "fulfill": "fulfill(?:s|ed)?|requests?",
+    "grant": "grants?|revokes?",
+    "reject": "reject(?:s|ed)?",
+    "vote": "vote[sd]?",
+    "withdraw": "withdr(?:aws?|awn|ew)",
+}
+"""Forms of words that are not the word, or the word and an s."""
+
+NOT_OURS = re.compile(
+    r'<bdi class="name">.*?</bdi>|<code.*?</code>|<pre.*?</pre>|<select.*?</select>'
+    r"|the tool is \w+"
+    r'|<p class="crumbs">.*?</p>'
+    r'|<span class="words">.*?</span>|<svg.*?</svg>|<textarea.*?</textarea>',
+    re.DOTALL,
+)
+"""What others have said, choices, and links before a page begins."""
+
+POLICY = """
+rules:
+  - quorum: {tool: write_file, of: 2, among: [you, voter], name: four eyes}
+"""
+
+
+def problems_of(page: str) -> list[str]:
+    """The words of a page that it does not explain in the part where they first stand, and once."""
+    main = NOT_OURS.sub(" ", page.partition("<main")[2].partition("</main>")[0])
+    parts = re.split(r"(?=<h[12])", main)
+    problems: list[str] = []
+    for word in TERMS:
+        form = re.compile(rf"\b(?:{FORMS.get(word, word + 's?')})\b", re.IGNORECASE)
+        texts = [re.sub(r"<[^>]+>", " ", each) for each in parts]
+        first = next((at for at, text in enumerate(texts) if form.search(text)), None)
+        if first is None:
+            continue
+        explained = re.findall(rf"<em>(?:{form.pattern})</em>", parts[first], re.IGNORECASE)
+        whole = main.count(str(sentence(word)))
+        if not explained or whole != 1:
+            problems.append(f"{word}: explained {whole} times; stands in {texts[first].split()}")
+    return problems
+
+
+async def page_with(browser: Browser, path: str, *words: str) -> str:
+    """A page, once it has some words."""
+    while True:
+        page = (await browser.get(path)).text
+        if all(each in page for each in words):
+            return page
+        await anyio.lowlevel.checkpoint()
+
+
+def key_in(page: str) -> str:
+    return page.partition('data-key="')[2][:24]
+
+
+def test_word_is_explained_once() -> None:
+    explain = PageTerms()
+    assert explain("envelope") == (
+        '<p class="muted small">An <em>envelope</em> is one message.</p>'
+    )
+    assert explain("envelope") == ""
+    assert "message" not in explain("envelope", "stream")
+    assert all("<em>" in sentence(word) for word in TERMS)
+
+
+def test_sentences_stand_in_the_table_alone() -> None:
+    for path in (FOLDER / "templates").glob("*.html"):
+        assert "<em>" not in path.read_text(encoding="utf-8"), path
+
+
+def test_problem_is_found() -> None:
+    said = str(sentence("envelope"))
+    assert problems_of(f"<main><h1>Envelopes</h1><p>{said}</p></main>") == []
+    assert problems_of(f"<main><h1>Envelopes</h1><h2>x</h2><p>{said}</p></main>") != []
+    assert problems_of(f"<main><p>{said}</p><p>{said}</p></main>") != []
+    assert problems_of("<main><p>an envelope</p></main>") != []
+
+
+@pytest.mark.parametrize("who", ["you", "boss", "looker", "voter"])
+async def test_each_page_of_an_empty_space(site: Site, who: str) -> None:
+    browser = await site.browser(who)
+    for path in ("/inbox", f"/inbox/{'0' * 24}", "/timeline", "/participants", "/health"):
+        assert problems_of((await browser.get(path)).text) == [], path
+
+
+async def test_each_page_of_a_space_at_work(site: Site) -> None:
+    await site.tools()
+    proposer = await site.join("proposer")
+    browser = await site.browser("boss")
+    taken = await site.propose(proposer, {"path": "old.md"})
+    await page_with(browser, "/inbox", "old.md")
+    await taken.withdraw()
+    await site.propose(proposer)
+    page = await page_with(browser, "/inbox", "a.md", "withdrawn")
+    assert "<em>withdraw</em>" in page
+    assert problems_of(page) == []
+    for path in ("/timeline", "/participants", "/health", f"/proposals/{key_in(page)}"):
+        assert problems_of((await browser.get(path)).text) == [], path
+    rows = (await browser.get("/timeline")).text
+    for seq in re.findall(r'href="/console/envelopes/(\d+)"', rows):
+        assert problems_of((await browser.get(f"/envelopes/{seq}")).text) == [], seq
+
+
+async def test_card_that_others_have_rejected(site: Site) -> None:
+    await site.tools()
+    proposer = await site.join("proposer")
+    given, asked = {"path": "a.md"}, ("you", "other")
+    proposal = proposer.propose("tools", "write_file", given, ttl=600, to=asked, wait="all")
+    await site.stack.enter_async_context(proposal)
+    other, you = await site.browser("other"), await site.browser("you")
+    key = key_in(await page_with(other, "/inbox", "a.md"))
+    await other.submit("/inbox", f"/inbox/{key}/reject", reason="unsafe")
+    page = await page_with(you, "/inbox", "Rejected so far by")
+    assert problems_of(page) == []
+
+
+async def test_pages_of_a_call_that_is_voted_on(site: Site, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(POLICY)
+    await site.tools()
+    reviewer = Reviewer(policy).join(
+        site.gateway.url, space="demo", token=site.token("reviewer", "demo")
+    )
+    await site.stack.enter_async_context(reviewer)
+    proposal = await site.propose(await site.join("proposer"))
+    key = ""
+    for who in ("you", "voter"):
+        browser = await site.browser(who)
+        page = await page_with(browser, "/inbox", "four eyes", "Vote for it")
+        key = key_in(page)
+        assert "<em>rule</em>" in page
+        assert problems_of(page) == []
+        await browser.submit("/inbox", f"/inbox/{key}/vote", vote="approve")
+    await proposal.outcome()
+    story = (await (await site.browser("boss")).get(f"/proposals/{key}")).text
+    assert "<em>vote</em>" in story
+    assert problems_of(story) == []
