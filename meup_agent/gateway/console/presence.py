@@ -292,7 +292,8 @@ class PersonPresences:
             presence.own = desk
             presence.sit_down(feed)
             try:
-                while presence.decides or shared.names(presence):
+                # Once it is over nothing here waits any more, so this would never let others run.
+                while not presence.ended and (presence.decides or shared.names(presence)):
                     with anyio.move_on_after(OWN_SECONDS):
                         await presence.until_ended()
             finally:

@@ -151,6 +151,34 @@ async def test_others_go_on_when_the_one_whose_session_they_follow_is_removed(si
     assert (await first.get("/inbox")).status_code == 403
 
 
+async def test_one_whom_a_proposal_names_is_removed_and_the_gateway_goes_on(site: Site) -> None:
+    """Its desk of its own, which nobody needs any more, once kept the gateway's loop for ever."""
+    await site.tools()
+    boss, proposer = await site.join("boss"), await site.join("proposer")
+    named, other = await site.browser("other"), await site.browser("boss")
+    await site.propose(proposer, to="other")
+    await until_shown(named, "write_file")
+    await boss.kick("other")
+    while (await named.get("/inbox")).status_code != 403:
+        await anyio.lowlevel.checkpoint()
+    assert (await other.get("/inbox")).status_code == 200
+
+
+async def test_one_whom_a_proposal_names_goes_away_and_the_gateway_goes_on(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its desk of its own, which nobody needs any more, once kept the gateway's loop for ever."""
+    await site.tools()
+    await site.propose(await site.join("proposer"), to="other")
+    named, other = await site.browser("other"), await site.browser("boss")
+    await until_shown(named, "write_file")
+    monkeypatch.setattr("meup_agent.gateway.console.presence.IDLE_SECONDS", 0.0)
+    await named.get("/inbox")
+    monkeypatch.undo()
+    for _ in range(5):
+        assert (await other.get("/inbox")).status_code == 200
+
+
 async def test_an_inbox_that_nobody_leads_any_more_is_led_by_the_next(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
