@@ -31,7 +31,7 @@ NOT_OURS = re.compile(
     r'|<span class="words">.*?</span>|<svg.*?</svg>|<textarea.*?</textarea>',
     re.DOTALL,
 )
-"""What others have said, choices, and links before a page begins."""
+"""Words of others, choices, and links before a page begins."""
 
 POLICY = """
 rules:
