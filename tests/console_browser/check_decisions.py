@@ -241,6 +241,8 @@ async def test_what_came_before_the_stream_began_is_told(desk: Desk) -> None:
     proposer = await desk.site.join("proposer")
     page = await desk.open()
     await expect(page.locator("main")).to_contain_text("Nothing waits for you")
+    # Its first stream is not the one that is kept back.
+    await desk.one_stream()
 
     async def propose_first(route: Route) -> None:
         await desk.site.propose(proposer, {"path": "early.md"})
