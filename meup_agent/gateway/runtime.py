@@ -11,7 +11,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -34,7 +33,6 @@ from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.decisions import Refusal
 from meup_agent.protocol.space.journal import Journal, MemoryJournal
 from meup_agent.protocol.space.members import Member, Recorder, crowded
-from meup_agent.protocol.space.rate_limits import Allowance
 from meup_agent.protocol.space.server import SpaceServer
 
 if TYPE_CHECKING:
@@ -105,10 +103,6 @@ class GatewayRuntime:
             self.batcher = WriteBatcher(loop)
         self.journal.on_full = self.hold
         self.journal.on_failed = self.fail
-        # Those of a space have the same names there.
-        allowance = Allowance(
-            **{each.name: getattr(limits, each.name) for each in fields(Allowance)}
-        )
         self.spaces = {
             space.id: SpaceServer(
                 space.id,
@@ -120,7 +114,7 @@ class GatewayRuntime:
                 new_id=new_id or _random_id,
                 now=now,
                 counters=self.counters,
-                allowance=allowance,
+                allowance=limits,
                 invites=_SpaceInvites(self, space.id),
                 announce_withdrawals=space.announce_withdrawals,
                 backpressure=self.backlogs.in_space(space.id),

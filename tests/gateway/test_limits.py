@@ -1,24 +1,23 @@
 """The table of limits: each row is configured, documented, bounded and enforced."""
 
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-import meup_agent.gateway
+import meup_agent
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.config_file import environment_over, variable_of
-from meup_agent.gateway.limits import LIMIT_ROWS, GatewayLimits, LimitRow
+from meup_agent.gateway.limits import LIMIT_ROWS, GatewayLimits
 from meup_agent.gateway.presets import dev_config
-from meup_agent.protocol.space.rate_limits import Allowance
+from meup_agent.protocol.space.allowance import LimitRow
 
 ROWS = pytest.mark.parametrize("row", LIMIT_ROWS, ids=[row.name for row in LIMIT_ROWS])
 
 SOURCES = [
     path.read_text(encoding="utf-8")
-    for path in Path(meup_agent.gateway.__file__).parent.rglob("*.py")
-    if path.name != "limits.py"
+    for folder in ("gateway", "protocol/space")
+    for path in (Path(meup_agent.__file__).parent / folder).rglob("*.py")
 ]
 
 
@@ -40,10 +39,9 @@ def test_limit_is_bounded(row: LimitRow) -> None:
 
 @ROWS
 def test_limit_is_enforced(row: LimitRow) -> None:
-    """By the gateway, or by its spaces, which have it under the same name."""
-    in_spaces = {each.name for each in fields(Allowance)}
-    used = any(re.search(rf"limits\.{row.name}\b", source) for source in SOURCES)
-    assert used or row.name in in_spaces
+    """By the gateway, or by its spaces."""
+    used = rf"(limits|allowance|allowed)\.{row.name}\b"
+    assert any(re.search(used, source) for source in SOURCES)
 
 
 @ROWS

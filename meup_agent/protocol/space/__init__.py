@@ -19,9 +19,9 @@ it to the readers, and counts what slow ones lose.
 
 What the state consists of: ``grants`` (capabilities), ``inflight`` (open requests and proposals),
 ``indexes`` (by sender and id, bounded), ``presence`` (joins, absences, and welcomes for newcomers),
-``rate_limits``. What is handed on is in ``decisions``; connections, and what the gateway says to
-them itself, are in ``members``; ``recovery`` reads the state from the journal after a restart; what
-happens is counted in ``counters``.
+``rate_limits`` (the numbers are in ``allowance``). What is handed on is in ``decisions``;
+connections, and what the gateway says to them itself, are in ``members``; ``recovery`` reads the
+state from the journal after a restart; what happens is counted in ``counters``.
 
 Nothing here opens a socket, reads a clock, draws an id or starts a task: time and ids are
 arguments, and whatever waits is called back. It never delivers a member's envelope

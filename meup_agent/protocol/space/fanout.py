@@ -22,9 +22,9 @@ from meup_agent.protocol.space.presence import JoinState
 
 if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
+    from meup_agent.protocol.space.allowance import Allowance
     from meup_agent.protocol.space.counters import SpaceCounters
     from meup_agent.protocol.space.presence import ReplayedEnvelope
-    from meup_agent.protocol.space.rate_limits import Allowance
     from meup_agent.protocol.space.subscriber import FrameFormat, Subscriber
 
 log = logging.getLogger("meup_agent.gateway")

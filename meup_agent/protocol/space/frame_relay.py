@@ -21,7 +21,7 @@ from meup_agent.protocol.streams import StreamInfo, build_lost
 
 if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
-    from meup_agent.protocol.space.rate_limits import Allowance
+    from meup_agent.protocol.space.allowance import Allowance
     from meup_agent.protocol.space.subscriber import FrameFormat, FrameReader, Subscriber
 
 STREAMS_TOGETHER: Final = 4

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from meup_agent.protocol.limits import MAX_DEPTH, MAX_FRAME_BYTES
+if TYPE_CHECKING:
+    from meup_agent.protocol.space.allowance import Allowance
 
 NOTICE_SECONDS: Final = 10.0
 """Interval of notices to a participant that stays over a limit: not one for each frame."""
 
 MAX_NOTICES: Final = 10_000
 """Notices that are remembered; a participant that is forgotten may get one more."""
-
-BYTES_PER_SECOND: Final = 4 * MAX_FRAME_BYTES
-"""Bytes of a participant's messages in the long run: four of the largest, or 16 KiB in each of a
-thousand."""
-
-BYTES_BURST: Final = 16 * MAX_FRAME_BYTES
-"""Bytes of a participant's messages at once: sixteen of the largest."""
 
 MESSAGE_BYTES: Final = 4_096
 """Bytes that a message counts besides its own in a sender's load: a queue is bounded
@@ -31,28 +24,6 @@ _MICROSECONDS: Final = 1_000_000
 
 _MOST_HALVES: Final = 500  # after which all are forgotten, before the weights outgrow a float
 _ROUNDING: Final = 1e-6  # tolerance for the sum of many small parts
-
-
-@dataclass(frozen=True, slots=True)
-class Allowance:
-    """The limits of each participant of a space."""
-
-    max_depth: int = MAX_DEPTH  # levels of arrays and objects in a message
-    # Messages in the long run; what comes faster is read later.
-    messages_per_second: float = 1_000.0
-    messages_burst: float = 2_000  # messages that may come at once after a pause
-    bytes_per_second: float = BYTES_PER_SECOND  # bytes of its messages in the long run; likewise
-    bytes_burst: float = BYTES_BURST  # bytes of messages that may come at once after a pause
-    # Withdrawals in the long run; likewise, and none is refused.
-    withdrawals_per_second: float = 100.0
-    withdrawals_burst: float = 1_000
-    max_open_proposals: int = 1_000  # proposals that are neither fulfilled nor withdrawn
-    max_observers: int = 16  # connections that observe
-    max_open_streams: int = 32  # streams that it requested and that are open
-    max_space_streams: int = 256  # streams that are open in the space, of all its participants
-    # Frames of one stream that wait for one reader that is behind, and their bytes.
-    max_stream_queued_frames: int = 256
-    max_stream_queued_bytes: int = 256 * 1024
 
 
 class TokenBucket:

@@ -15,6 +15,7 @@ from meup_agent.protocol.control_payloads import ANSWERS
 from meup_agent.protocol.dialects import PUBLISHED, spoken
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.management_payloads import GRANT_ACK
+from meup_agent.protocol.space.allowance import Allowance
 from meup_agent.protocol.space.control import ParticipantControl
 from meup_agent.protocol.space.decisions import (
     ID_IN_USE,
@@ -29,7 +30,6 @@ from meup_agent.protocol.space.indexes import OpenItem
 from meup_agent.protocol.space.inflight import InFlight, is_notification
 from meup_agent.protocol.space.management import KICKED, REMOVED, SpaceManager
 from meup_agent.protocol.space.presence import AbsenceTracker, call_of
-from meup_agent.protocol.space.rate_limits import Allowance
 from meup_agent.protocol.space.streams import StreamStore
 
 IDENTITY_MISMATCH: Final = "identity_mismatch"

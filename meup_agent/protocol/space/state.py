@@ -23,6 +23,7 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.guarantees import OBSERVING
 from meup_agent.protocol.limits import MAX_DEPTH, MAX_FRAME_BYTES, check_depth
 from meup_agent.protocol.management_payloads import READERS
+from meup_agent.protocol.space.allowance import Allowance
 from meup_agent.protocol.space.control import ParticipantControl
 from meup_agent.protocol.space.decisions import (
     Acceptance,
@@ -52,7 +53,7 @@ from meup_agent.protocol.space.presence import (
     WelcomeWriter,
     select_replayed,
 )
-from meup_agent.protocol.space.rate_limits import Allowance, RateLimiter
+from meup_agent.protocol.space.rate_limits import RateLimiter
 from meup_agent.protocol.space.rules import Rules
 from meup_agent.protocol.space.streams import STREAM_KINDS, StreamStore
 from meup_agent.protocol.streams import StreamInfo

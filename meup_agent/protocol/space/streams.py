@@ -18,6 +18,7 @@ from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import STREAMING, spoken
 from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.payloads import JsonObject
+from meup_agent.protocol.space.allowance import Allowance
 from meup_agent.protocol.space.decisions import (
     Broadcast,
     Consequence,
@@ -27,7 +28,6 @@ from meup_agent.protocol.space.decisions import (
     over_limit,
     refuse,
 )
-from meup_agent.protocol.space.rate_limits import Allowance
 from meup_agent.protocol.streams import (
     INVALID_OPERATION,
     MARK,

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+from meup_agent.protocol.space.allowance import Allowance
 from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.journal import Journal, MemoryJournal
-from meup_agent.protocol.space.rate_limits import Allowance
 from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.space.subscriber import FrameFormat
 from meup_agent.protocol.streams import StreamFrame, read_frame

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from meup_agent.protocol.space.rate_limits import Allowance
+from meup_agent.protocol.space.allowance import Allowance
 from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.space.subscriber import FrameFormat
 from tests.protocol.space.test_server import Listener, chat, host_with
