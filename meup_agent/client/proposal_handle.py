@@ -70,7 +70,7 @@ def ttl_in(space: HasTtl, ttl: Ttl) -> float | None:
 
 
 class ProposalHandle:
-    """A proposal that we made; see :meth:`meup_agent.Space.propose`.
+    """A proposal that we made: its state, its outcome, and what can still be done about it.
 
     Attributes:
         id: The id of the proposal.

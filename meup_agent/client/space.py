@@ -77,7 +77,7 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
 
     @property
     def ttl(self) -> float | None:
-        """Seconds that a proposal waits where it does not say; see :class:`Settings`."""
+        """Seconds that a proposal waits where it does not say; ``None``: as long as it takes."""
         return self._session.ttl
 
     @property
@@ -206,7 +206,7 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
 
         Args:
             participant: The participant that has the tool; ``None``: the one that has it, found by
-                the tool's name and the same from then on (:meth:`find`).
+                the tool's name and the same from then on (:meth:`Space.find`).
             tool: Its name.
             arguments: Its arguments.
             to: If it becomes a proposal: the participants that should decide it; empty: any that
@@ -310,11 +310,11 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
             on_progress: Called with each progress; must return at once.
 
         Returns:
-            An async context manager that gives an :class:`ProposalHandle`; entering it proposes.
+            An async context manager that gives a :class:`ProposalHandle`; entering it proposes.
 
         Raises:
-            InvalidArguments: The participant's list of tools is known (:meth:`tools`), and there
-                is no such tool, or it does not take these arguments; nothing was sent.
+            InvalidArguments: The participant's list of tools is known (:meth:`Space.tools`), and
+                there is no such tool, or it does not take these arguments; nothing was sent.
             UsageError: It was awaited, or asked for something, instead of entered; or it depends on
                 what is no proposal of ours, on itself, or on more than 64.
         """

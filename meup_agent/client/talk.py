@@ -198,12 +198,17 @@ class TalkVerbs:
     async def chat(
         self, text: str, *, to: str | Iterable[str] = (), about: str | None = None
     ) -> str:
-        """Send a chat message; its id.
+        """Send a chat message to participants; the id of its envelope.
 
         Args:
             text: Its text.
             to: The addressees; empty: every member.
             about: The id of the envelope that it refers to.
+
+        Raises:
+            Refused: We are paused.
+            NotSent: There is no connection any more, and there will be none.
+            UsageError: It is larger than a gateway takes, or this space is only observed.
         """
         return await self.send(
             kinds.CHAT, {"message": text}, to=to, correlation=() if about is None else (about,)

@@ -156,7 +156,11 @@ class ThreadedGateway:
 
     @property
     def http_url(self) -> str:
-        """The address of its HTTP API; see :attr:`Gateway.http_url`."""
+        """The address of its HTTP API.
+
+        Raises:
+            UsageError: It serves none: its configuration says so, or others can reach it.
+        """
         return self._gateway.http_url
 
     @property
@@ -170,17 +174,25 @@ class ThreadedGateway:
         return self._gateway.counters
 
     def token(self, participant: str, space: str | None = None) -> str:
-        """A token of a participant; see :meth:`Gateway.token`."""
+        """A token of a participant.
+
+        Args:
+            participant: The participant.
+            space: In which space; the first one by default.
+
+        Raises:
+            KeyError: There is no such participant, or it has no token.
+        """
         return self._gateway.token(participant, space)
 
     def kill(self) -> None:
-        """See :meth:`Gateway.kill`."""
+        """Drop every socket without a close frame and stop listening, as a killed process does."""
         self._portal.call(self._gateway.kill)
 
     def restart(self) -> None:
-        """See :meth:`Gateway.restart`."""
+        """Listen at the same port again, having forgotten everything; kills it first if it runs."""
         self._portal.call(self._gateway.restart)
 
     def drop(self, participant: str) -> None:
-        """See :meth:`Gateway.drop`."""
+        """Drop a participant's socket without a close frame."""
         self._portal.call(self._gateway.drop, participant)
