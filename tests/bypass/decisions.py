@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+
 import anyio
 
 from meup_agent import Agent, Proposal, Reason
@@ -201,7 +203,6 @@ async def approved_as_one(place: Place) -> None:
         " granted as a capability, by a participant that may."
     ),
     off=lambda place: place.notes("always"),
-    also=("https://github.com/anthropics/claude-code/issues/95106",),
 )
 async def allowed_for_all_time(place: Place) -> None:
     reviewer = Agent("reviewer")
@@ -217,6 +218,43 @@ async def allowed_for_all_time(place: Place) -> None:
         await attempt(agent.call("tools", "shell", {"command": "make test"}))
         with anyio.move_on_after(place.patience):
             await attempt(agent.call("tools", "shell", {"command": "make test"}))
+
+
+@incident(
+    "The approval of one call is saved as a rule for others that were never shown",
+    link="https://github.com/anthropics/claude-code/issues/86634",
+    date="2026-08-14",
+    said="Nothing in the approval flow shows breadth **before** the click.",
+    there=(
+        "What was saved by the click was a pattern, wider than the call that was looked at, and it"
+        " went on allowing calls for all time."
+    ),
+    here=(
+        "Approving writes no rule. `meup policy suggest` only prints rules, each with the decisions"
+        " that it covers and how sure so few can make it, to be read and taken by hand; none that"
+        " would allow what a person has rejected."
+    ),
+    off=lambda place: place.notes("saved"),
+    also=("https://github.com/anthropics/claude-code/issues/95106",),
+)
+async def approval_saved_as_a_pattern(place: Place) -> None:
+    reviewer = Agent("reviewer")
+    saved: list[str] = []
+
+    @reviewer.on_proposal
+    async def approve_the_first(proposal: Proposal) -> None:
+        command = str(proposal.arguments["command"])
+        if not place.approved:
+            await place.approve(proposal)
+            if "saved" in place.notes.all:
+                saved.append(f"{command.split()[0]} *")  # as the click did
+        elif any(fnmatchcase(command, each) for each in saved):
+            await proposal.fulfill()
+
+    async with place.joined(reviewer, "agent") as (_, agent):
+        await attempt(agent.call("tools", "shell", {"command": "rm build/a.o"}))
+        with anyio.move_on_after(place.patience):
+            await attempt(agent.call("tools", "shell", {"command": "rm -r /srv"}))
 
 
 def _keep_capabilities(place: Place) -> None:

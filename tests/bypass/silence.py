@@ -6,7 +6,9 @@ import anyio
 
 from meup_agent import Agent, Proposal
 from meup_agent.protocol import kinds
+from meup_agent.protocol.exchange.admission import Admission
 from meup_agent.protocol.exchange.fulfillment_check import FulfillmentCheck
+from meup_agent.protocol.space.rules import Rules
 from tests.bypass.incident import incident
 from tests.bypass.place import Place, attempt, call_itself, let_call, proposed
 from tests.interaction.people import raw, until
@@ -94,7 +96,6 @@ def _forget_absence(place: Place) -> None:
     ),
     off=_forget_absence,
     hours=True,
-    also=("https://github.com/preloop/preloop/issues/510",),
 )
 async def approved_after_the_run_died(place: Place) -> None:
     held: list[Proposal] = []
@@ -109,4 +110,44 @@ async def approved_after_the_run_died(place: Place) -> None:
             await agent.say(kinds.MCP_PROPOSAL, proposed("delete", path="prod.db"), id="p1")
             await until(lambda: bool(held))
         await anyio.sleep(HOUR)
+        await attempt(held[0].fulfill())
+
+
+def _forget_endings(place: Place) -> None:
+    """Switch off: approver, gateway and executor carry out whatever became of a proposal."""
+    place.patch.setattr(FulfillmentCheck, "check", lambda *_: None)
+    place.patch.setattr(Rules, "_check_named", lambda *_: None)
+    place.patch.setattr(Admission, "_refusal", lambda *_: None)
+
+
+@incident(
+    "A person approves when the run has given up, and the approval belongs to nothing",
+    link="https://github.com/preloop/preloop/pull/510",
+    date="2026-09-08",
+    said="A correct human risk acceptance attached to no evidence pack at all.",
+    there=(
+        "The agent waited two and a half minutes for a window of five and ended; a person approved"
+        " 27 seconds later, and was not told that nobody waited any more."
+    ),
+    here=(
+        "How long a proposal waits is written in it, and who stops waiting withdraws it: approving"
+        " it then is refused, with what became of it. Where the process died instead, it is refused"
+        " from 30 seconds on, in which its connection might have come back."
+    ),
+    off=_forget_endings,
+    hours=True,
+)
+async def approved_when_nobody_waits(place: Place) -> None:
+    held: list[Proposal] = []
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal
+    async def keep(proposal: Proposal) -> None:
+        held.append(proposal)
+
+    async with place.joined(reviewer, "agent") as (_, agent):
+        with anyio.move_on_after(150):
+            await attempt(agent.call("tools", "delete", {"path": "prod.db"}, timeout=300))
+        await anyio.sleep(27)
+        # It reaches whoever waits for its result: nobody.
         await attempt(held[0].fulfill())
