@@ -71,6 +71,11 @@ def printable(said: str) -> str:
     )
 
 
+def system_reason(error: OSError) -> str:
+    """The system's words for why it refused, as they stand within a sentence."""
+    return (error.strerror or "unknown reason").lower()
+
+
 class MeupError(Exception):
     """The root of this package's exceptions."""
 

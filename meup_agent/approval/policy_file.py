@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from meup_agent.approval.policy import Policy
 from meup_agent.approval.rules import RULES, PolicyRule, suggest
-from meup_agent.errors import ConfigurationError
+from meup_agent.errors import ConfigurationError, system_reason
 
 MAX_FILE_BYTES: Final = 1 << 20
 """Bytes of a policy file: five hundred rules take a tenth of it."""
@@ -53,7 +53,7 @@ def read_file(path: Path) -> bytes:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        why = (error.strerror or "unknown reason").lower()
+        why = system_reason(error)
         raise ConfigurationError(f"cannot be read ({why})") from None
     if len(raw) > MAX_FILE_BYTES:
         raise ConfigurationError(f"it is larger than {MAX_FILE_BYTES} bytes")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from meup_agent.approval.voting import MAX_EXPLANATION, Vote, VoteCount, VoteOutcome
-from meup_agent.errors import ConfigurationError, VoteRefused, printable
+from meup_agent.errors import ConfigurationError, VoteRefused, printable, system_reason
 
 if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
@@ -69,7 +69,7 @@ class VoteFile:
         try:
             self._file = os.open(path, flags | getattr(os, "O_CLOEXEC", 0), 0o600)
         except OSError as error:
-            why = (error.strerror or "unknown reason").lower()
+            why = system_reason(error)
             raise ConfigurationError(f"{path} cannot be opened for votes ({why})") from None
         try:
             _lock(self._file, path)
@@ -77,7 +77,7 @@ class VoteFile:
             self._rewrite()
         except OSError as error:
             os.close(self._file)
-            why = (error.strerror or "unknown reason").lower()
+            why = system_reason(error)
             raise ConfigurationError(f"{path} cannot be used for votes ({why})") from None
         except BaseException:
             os.close(self._file)
@@ -108,7 +108,7 @@ class VoteFile:
         try:
             self._append(line)
         except OSError as error:
-            why = (error.strerror or "unknown reason").lower()
+            why = system_reason(error)
             log.error("%s: a vote could not be written (%s)", self.path, why)
             raise VoteRefused(
                 f"it could not be kept ({why}), and what is not kept does not count"

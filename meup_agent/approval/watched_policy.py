@@ -9,7 +9,7 @@ from typing import Final
 
 from meup_agent.approval.policy import Policy
 from meup_agent.approval.policy_file import parse_yaml, read_file, read_policy
-from meup_agent.errors import ConfigurationError, printable
+from meup_agent.errors import ConfigurationError, printable, system_reason
 
 log = logging.getLogger("meup_agent.approval")
 
@@ -62,7 +62,7 @@ class WatchedPolicy:
         try:
             found = self._path.stat()
         except OSError as error:
-            why = (error.strerror or "unknown reason").lower()
+            why = system_reason(error)
             # The same text in a new file is taken as new.
             self._raw, self._settled = b"", False
             raise ConfigurationError(f"cannot be read ({why})") from None

@@ -30,6 +30,7 @@ import anyio
 from anyio import CancelScope, Event, create_task_group, move_on_after
 
 from meup_agent.cli.render.escape import visible
+from meup_agent.errors import system_reason
 from meup_agent.mcp.server_process import signal_group, wait_ended
 from meup_agent.mcp.stderr_tail import LineLimiter, StderrTail
 from meup_agent.session.reconnector import Backoff
@@ -233,7 +234,7 @@ def _start(program: ChildProgram, output: int) -> subprocess.Popen[bytes]:
 def _why_not(program: ChildProgram, error: OSError | ValueError) -> str:
     if isinstance(error, ValueError):
         return "its command or its environment has a character that no program can be given"
-    why = (error.strerror or "unknown reason").lower()
+    why = system_reason(error)
     if not program.cwd.is_dir():
         return f"there is no folder {visible(str(program.cwd), 500)}"
     if isinstance(error, FileNotFoundError):

@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from meup_agent.errors import ConfigurationError
+from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.gateway.auth import new_token
 
 T = TypeVar("T")
@@ -187,7 +187,7 @@ class DevState:
         except FileNotFoundError:
             raise
         except OSError as error:
-            why = (error.strerror or "unknown reason").lower()
+            why = system_reason(error)
             raise ConfigurationError(
                 f"{path} cannot be used ({why}); set {STATE_VARIABLE} to a folder of your own"
             ) from None

@@ -19,7 +19,7 @@ import msgspec
 
 from meup_agent.cli.dev_state import FILE_MODE, FOLDER_MODE, MAX_FILE_BYTES, state_folder
 from meup_agent.cli.failures import Failure
-from meup_agent.errors import ConfigurationError
+from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.gateway.auth import new_token
 
 TOKEN_SUFFIX: Final = ".token"
@@ -195,5 +195,5 @@ def _sentence(path: Path) -> Generator[None]:
     except FileExistsError:
         raise
     except OSError as error:
-        why = (error.strerror or "unknown reason").lower()
+        why = system_reason(error)
         raise ConfigurationError(f"{path} cannot be used ({why})") from None

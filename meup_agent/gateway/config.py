@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast
 from annotated_types import Ge, Gt, Le, MinLen
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, ValidationInfo
 
-from meup_agent.errors import ConfigurationError
+from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.gateway.auth import Identity, Tokens, read_hash
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.logs import log
@@ -78,7 +78,7 @@ def read_token(path: Path) -> str:
             mode = os.fstat(file.fileno()).st_mode
             content = file.read(MAX_TOKEN_FILE_BYTES + 1)
     except OSError as error:
-        why = (error.strerror or "unknown reason").lower()
+        why = system_reason(error)
         raise ConfigurationError(f"{path} cannot be read ({why})") from None
     lines = content.split()
     if len(content) > MAX_TOKEN_FILE_BYTES or len(lines) != 1 or not content.isascii():

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, TypeVar, cast
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from meup_agent.errors import ConfigurationError
+from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.gateway import space_yaml
 from meup_agent.gateway.config import FORMS, SECTIONS, Config, OurFile, ReferenceFile, Sections
 from meup_agent.gateway.limits import LIMIT_ROWS, GatewayLimits
@@ -166,7 +166,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         raw: object = yaml.load(path.read_text(encoding="utf-8"), Loader=StrictLoader)
     except OSError as error:
-        why = (error.strerror or "unknown reason").lower()
+        why = system_reason(error)
         said = f": cannot be read ({why}); give the path of a gateway's YAML file"
     except UnicodeDecodeError:
         said = ": expected YAML in UTF-8"

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from meup_agent.errors import ConfigurationError, InvalidPattern
+from meup_agent.errors import ConfigurationError, InvalidPattern, system_reason
 from meup_agent.gateway.line_files import LineFiles, compact_line
 from meup_agent.protocol.capability import Capabilities, compile_capabilities
 from meup_agent.protocol.envelope import Envelope
@@ -135,7 +135,7 @@ def open_history(folder: Path, now: Callable[[], int]) -> Generator[HistoryLog]:
             (folder / ".gitignore").write_text("*\n!.gitignore\n", encoding="utf-8")
         history = HistoryLog(folder, now)
     except OSError as error:
-        why = (error.strerror or "unknown reason").lower()
+        why = system_reason(error)
         raise ConfigurationError(f"--history: {folder} cannot be used ({why})") from None
     try:
         yield history

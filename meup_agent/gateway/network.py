@@ -7,7 +7,7 @@ import os
 import ssl
 from typing import Final, NoReturn, Protocol
 
-from meup_agent.errors import ConfigurationError
+from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.gateway.config import Config, TlsConfig
 
 _LOCAL: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
@@ -94,7 +94,7 @@ def server_context(tls: TlsConfig) -> ssl.SSLContext:
         try:
             path.open("rb").close()
         except OSError as error:
-            why = (error.strerror or "unknown reason").lower()
+            why = system_reason(error)
             raise ConfigurationError(f"tls.{key}: {path} cannot be read ({why})") from None
     try:
         context.load_cert_chain(tls.certificate, tls.key, password=_no_password)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from meup_agent.errors import ConfigurationError
+from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.line_files import LineFiles, compact_line
 from meup_agent.protocol.space.subscriber import FrameFormat
@@ -92,7 +92,7 @@ def _open_files(wanted: Iterable[Path]) -> Generator[LineFiles]:
             path.parent.mkdir(parents=True, exist_ok=True)
         lines = LineFiles(*paths)
     except OSError as error:
-        why = (error.strerror or "unknown reason").lower()
+        why = system_reason(error)
         where = error.filename or "a file"
         raise ConfigurationError(f"output_log: {where} cannot be written ({why})") from None
     try:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import quote
 
-from meup_agent.errors import ConfigurationError
+from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.gateway.auth import new_token
 from meup_agent.gateway.config import (
     Config,
@@ -305,6 +305,6 @@ def make_token(file: Path) -> str:
             token = new_token()
             held.write(f"{token}\n")
     except OSError as error:
-        why = (error.strerror or "unknown reason").lower()
+        why = system_reason(error)
         raise ConfigurationError(f"{file} cannot be written ({why})") from None
     return token

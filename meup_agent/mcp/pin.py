@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from meup_agent.errors import ConfigurationError, printable
+from meup_agent.errors import ConfigurationError, printable, system_reason
 from meup_agent.mcp.tool_list import digest_tool
 from meup_agent.protocol import payloads
 
@@ -90,7 +90,7 @@ class ToolLock:
                 os.unlink(temporary)
                 raise
         except OSError as error:
-            why = (error.strerror or "unknown reason").lower()
+            why = system_reason(error)
             raise ConfigurationError(f"{self._path} cannot be written: {why}") from None
 
 
@@ -102,7 +102,7 @@ def _read(path: Path) -> dict[str, dict[str, str]]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        why = (error.strerror or "unknown reason").lower()
+        why = system_reason(error)
         raise ConfigurationError(f"{path} cannot be read: {why}") from None
     try:
         document = json.loads(content)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
-from meup_agent.errors import ConfigurationError, printable
+from meup_agent.errors import ConfigurationError, printable, system_reason
 
 MAX_FILE_BYTES: Final = 1_048_576
 """Bytes of a configuration; those in use have less than 10,000."""
@@ -112,7 +112,7 @@ def read_servers(
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        why = (error.strerror or "unknown reason").lower()
+        why = system_reason(error)
         raise ConfigurationError(f"{path} cannot be read: {why}") from None
     if len(content) > MAX_FILE_BYTES:
         raise ConfigurationError(f"{path} is larger than {MAX_FILE_BYTES} bytes")

@@ -14,7 +14,7 @@ import typer
 
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.render.escape import visible
-from meup_agent.errors import ConfigurationError
+from meup_agent.errors import ConfigurationError, system_reason
 
 DEFAULT_FILE: Final = Path("space.yaml")
 
@@ -82,7 +82,7 @@ def init(
         with file.open("x", encoding="utf-8") as target:
             target.write(_text(name, command, found))
     except OSError as error:
-        why = (error.strerror or "unknown reason").lower()
+        why = system_reason(error)
         raise ConfigurationError(f"{file} cannot be written ({why})") from None
     where = "" if file == DEFAULT_FILE else f" {shlex.quote(str(file))}"
     sys.stdout.write(

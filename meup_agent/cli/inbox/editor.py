@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 
+from meup_agent.errors import system_reason
 from meup_agent.protocol.shown_text import Mark, segments
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ async def run_editor(text: str, suspended: Callable[[], AbstractContextManager[N
         except UnicodeDecodeError:
             raise EditRefused("what you wrote is no text in UTF-8, so nothing was sent") from None
         except OSError as error:
-            why = (error.strerror or "unknown reason").lower()
+            why = system_reason(error)
             raise EditRefused(
                 f"what you wrote cannot be read ({why}), so nothing was sent"
             ) from None
@@ -112,5 +113,5 @@ async def _run(command: list[str], editor: str) -> int:
         ) as process:
             return await process.wait()
     except OSError as error:
-        why = (error.strerror or "unknown reason").lower()
+        why = system_reason(error)
         raise EditRefused(f"{editor} cannot be started ({why}); set EDITOR") from None

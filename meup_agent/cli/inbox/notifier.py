@@ -13,7 +13,7 @@ from anyio import AsyncContextManagerMixin
 
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import format_proposed
-from meup_agent.errors import ConfigurationError
+from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Notifier(AsyncContextManagerMixin):
             if patience.cancelled_caught:
                 self._fail(f"it runs for more than {COMMAND_SECONDS:g} s")
         except OSError as error:
-            self._fail((error.strerror or "unknown reason").lower())
+            self._fail(system_reason(error))
         finally:
             self._running -= 1
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from meup_agent.errors import ConfigurationError
+from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.gateway.journal.sqlite import open_sqlite
 from meup_agent.protocol.space.journal import Journal, MemoryJournal
 
@@ -50,7 +50,7 @@ def _check_file(config: JournalConfig) -> None:
         if path.exists() and path.stat().st_size:
             Archive(path).close()
     except OSError as error:
-        why = (error.strerror or "unknown reason").lower()
+        why = system_reason(error)
         raise ConfigurationError(f"journal.path: {path} cannot be looked at ({why})") from None
 
 
