@@ -29,7 +29,10 @@ _SHOWN = {
 
 
 class Docstrings(griffe.Extension):
-    """Turns roles such as ``:meth:``, and citations of the protocol, into links."""
+    """Turns roles such as ``:meth:``, and citations of the protocol, into links.
+
+    Options that only an overload declares are shown in place of ``**options``.
+    """
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Rewrite the docstring of each object that was read."""
@@ -39,6 +42,16 @@ class Docstrings(griffe.Extension):
             text = _ROLE.sub(lambda role: _link(role[1], scope), obj.docstring.value)
             text = _CITATION.sub(lambda said: f"[{said[0]}][{_ANCHORS[said[1]]}]", text)
             obj.docstring.value = _LITERAL_BLOCK.sub(":", text)
+
+    def on_members(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Complete the parameters of each function that leaves its options to an overload."""
+        for function in obj.functions.values():
+            if not function.overloads or "options" not in function.parameters:
+                continue
+            function.parameters = griffe.Parameters(
+                *(each for each in function.parameters if each.name != "options"),
+                *(each for each in function.overloads[-1].parameters if each.name != "self"),
+            )
 
 
 def _link(target: str, scope: str) -> str:

@@ -25,7 +25,7 @@ from meup_agent.agent.definitions import (
     RequestOptions,
     define,
 )
-from meup_agent.agent.tool import ToolHints, ToolOptions
+from meup_agent.agent.tool import ToolOptions
 from meup_agent.client.messages import Chat, Request
 from meup_agent.client.proposal import Proposal
 from meup_agent.client.space import Space
@@ -171,18 +171,8 @@ class Decorators:
         idempotent: bool | None = None,
         open_world: bool | None = None,
     ) -> Callable[[F], F]: ...
-    def tool(
-        self,
-        fn: F | None = None,
-        /,
-        *,
-        name: str | None = None,
-        title: str | None = None,
-        description: str | None = None,
-        read_only: bool | None = None,
-        destructive: bool | None = None,
-        idempotent: bool | None = None,
-        open_world: bool | None = None,
+    def tool(  # noqa: D417 - the overload above declares the options, which are described here
+        self, fn: F | None = None, /, **options: Any
     ) -> F | Callable[[F], F]:
         """Offer a function to others as an MCP tool.
 
@@ -202,8 +192,7 @@ class Decorators:
         Raises:
             HandlerDefinitionError: The function cannot work as a tool.
         """
-        hints = ToolHints(read_only, destructive, idempotent, open_world)
-        return self._decorate(fn, TOOL, ToolOptions(name, title, description, hints))
+        return self._decorate(fn, TOOL, ToolOptions(**options))
 
     @overload
     def on_proposal(self, fn: F, /) -> F: ...

@@ -69,14 +69,18 @@ class ToolHints:
         return {name: hint for name, hint in hints.items() if hint is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class ToolOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolOptions(ToolHints):
     """Arguments of ``@tool(…)``; the rest comes from the function."""
 
     name: str | None = None
     title: str | None = None
     description: str | None = None
-    annotations: ToolHints = ToolHints()
+
+    @property
+    def hints(self) -> ToolHints:
+        """The hints among them."""
+        return ToolHints(self.read_only, self.destructive, self.idempotent, self.open_world)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +178,7 @@ def define_tool(signature: HandlerSignature, options: ToolOptions) -> ToolDefini
         description=(source.doc or None) if options.description is None else options.description,
         input_schema=signature.arguments.schema,
         output_schema=None if output is None else output.schema,
-        annotations=options.annotations,
+        annotations=options.hints,
         _arguments=signature.arguments,
         _output=output,
     )

@@ -3,13 +3,14 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from dataclasses import fields
+from typing import Any, get_overloads
 
 import pytest
 
 from meup_agent.agent.decorators import Decorators, definitions_of
 from meup_agent.agent.definitions import HandlerDefinition
-from meup_agent.agent.tool import ToolHints
+from meup_agent.agent.tool import ToolHints, ToolOptions
 from meup_agent.errors import HandlerDefinitionError
 from meup_agent.protocol.exchange import Role
 from tests.agent.stand_ins import Context, Proposal, reads
@@ -68,6 +69,14 @@ def test_tool_carries_its_definition() -> None:
     assert definition.tool.description == "Say it."
     assert definition.tool.annotations == ToolHints(read_only=True, idempotent=True)
     assert definition.tool.bind({"text": "hi"}) == {"text": "hi"}
+
+
+def test_a_tool_takes_the_options_that_its_signature_declares() -> None:
+    _, with_options = get_overloads(Decorators.tool)
+    declared = inspect.signature(with_options).parameters.keys() - {"self"}
+    assert declared == {each.name for each in fields(ToolOptions)}
+    with pytest.raises(TypeError, match="nome"):
+        free.tool(nome="say")  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(("role", "name"), PLAIN)

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import AliasChoices, Field
 
-from meup_agent.agent.tool import ToolHints
 from meup_agent.errors import HandlerDefinitionError, InvalidArguments
 from tests.agent.stand_ins import Context, tool_of
 from tests.agent.tool_types import (
@@ -84,7 +83,10 @@ def test_description_comes_from_the_decorator() -> None:
         name="files.write-1",
         title="Write",
         description="",
-        annotations=ToolHints(read_only=False, destructive=True, idempotent=True, open_world=False),
+        read_only=False,
+        destructive=True,
+        idempotent=True,
+        open_world=False,
     ).describe()
     assert described["name"] == "files.write-1"
     assert described["title"] == "Write"
@@ -98,7 +100,7 @@ def test_description_comes_from_the_decorator() -> None:
 
 
 def test_hints_that_were_not_given_are_not_said() -> None:
-    described = tool_of(write_file, annotations=ToolHints(read_only=True)).describe()
+    described = tool_of(write_file, read_only=True).describe()
     assert described["annotations"] == {"readOnlyHint": True}
 
 
