@@ -20,7 +20,7 @@ from types import FrameType
 import anyio
 
 import meup_agent
-from meup_agent import Agent
+from meup_agent import Agent, Space
 from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import compile_capabilities
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, encode
@@ -116,8 +116,8 @@ async def feed(peer: MemoryTransport, frames: list[bytes], together: int) -> flo
 
 
 @asynccontextmanager
-async def fed_agent() -> AsyncGenerator[MemoryTransport]:
-    """The gateway's end of an agent's connection."""
+async def fed_agent(agent: Agent) -> AsyncGenerator[tuple[MemoryTransport, Space]]:
+    """The gateway's end of an agent's connection, and the agent's space."""
     ends: list[MemoryTransport] = []
 
     async def accept(end: MemoryTransport, headers: Mapping[str, str]) -> None:
@@ -125,8 +125,8 @@ async def fed_agent() -> AsyncGenerator[MemoryTransport]:
             await end.send(frame)
         ends.append(end)
 
-    async with tool_agent().join(memory_connector(accept), token="-"):
-        yield ends[0]
+    async with agent.join(memory_connector(accept), token="-") as space:
+        yield ends[0], space
 
 
 @asynccontextmanager
@@ -178,7 +178,7 @@ class Shares:
 async def by_part(count: int) -> Counter[str]:
     """Samples of the time, by the part that it goes to."""
     shares = Shares()
-    async with fed_agent() as peer:
+    async with fed_agent(tool_agent()) as (peer, _):
         frames = requests(10**9, count)
         before = signal.signal(signal.SIGPROF, shares.look)
         signal.setitimer(signal.ITIMER_PROF, SAMPLE, SAMPLE)
@@ -199,7 +199,7 @@ async def round_of(count: int) -> list[Figure]:
     ):
         async with fed_echo() as peer:
             without = await feed(peer, requests(0, count), together)
-        async with fed_agent() as peer:
+        async with fed_agent(tool_agent()) as (peer, _):
             await feed(peer, requests(0, max(1, count // 10)), together)
             costs[name] = await feed(peer, requests(count, count), together) - without
         figures.append(Figure(name, costs[name] * 1e6, "µs", goal))
