@@ -7,7 +7,9 @@ from fnmatch import fnmatchcase
 import anyio
 
 from meup_agent import Agent, Proposal, Reason
+from meup_agent.approval import Inbox, InboxItem
 from meup_agent.client.requests import request
+from meup_agent.errors import MeupError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange.admission import Admission
 from meup_agent.protocol.space.rules import Rules
@@ -235,7 +237,6 @@ async def allowed_for_all_time(place: Place) -> None:
         " would allow what a person has rejected."
     ),
     off=lambda place: place.notes("saved"),
-    also=("https://github.com/anthropics/claude-code/issues/95106",),
 )
 async def approval_saved_as_a_pattern(place: Place) -> None:
     reviewer = Agent("reviewer")
@@ -255,6 +256,57 @@ async def approval_saved_as_a_pattern(place: Place) -> None:
         await attempt(agent.call("tools", "shell", {"command": "rm build/a.o"}))
         with anyio.move_on_after(place.patience):
             await attempt(agent.call("tools", "shell", {"command": "rm -r /srv"}))
+
+
+def _grant_what_is_approved(place: Place) -> None:
+    """Switch off: an approval is kept, as a capability for every later call like it."""
+    approve = Inbox.approve
+
+    async def kept(self: Inbox, item: InboxItem) -> object:
+        params = {"name": item.tool, "arguments": dict(item.arguments)}
+        like_it = {"kind": "mcp/request", "payload": {"method": "tools/call", "params": params}}
+        outcome = await approve(self, item)
+        await self._space.grant(item.proposer, [like_it])
+        return outcome
+
+    place.patch.setattr(Inbox, "approve", kept)
+
+
+@incident(
+    "Nobody can tell how long a yes holds",
+    link="https://github.com/anthropics/claude-code/issues/95106",
+    date="2026-09-17",
+    said=(
+        "The interface should clearly distinguish one-time approval from persistent permission"
+        " before confirmation."
+    ),
+    there=(
+        "One key approves an action that was denied before; whether for that once or from then on,"
+        " the reporter could not tell from the docs. It is a question: that a rule is kept was not"
+        " confirmed."
+    ),
+    here=(
+        "A yes has one size: it is the request for one proposal, and leaves its proposer no"
+        " capability. An equal call is refused if the agent makes it itself, and waits for a"
+        " decision of its own if the agent proposes it. To allow later ones is another act: a"
+        " policy's rule, or a grant by a participant that may."
+    ),
+    off=_grant_what_is_approved,
+)
+async def yes_of_unknown_length(place: Place) -> None:
+    call = ("tools", "shell", {"command": "make test"})
+    async with place.joined("reviewer", "agent") as (reviewer, agent), Inbox(reviewer) as inbox:
+        async with agent.propose(*call) as first:
+            await until(lambda: bool(inbox.items))
+            place.approved.append("shell make test")
+            await inbox.approve(inbox.items[0])
+            await first.result()
+        again = await call_itself(agent, "shell", command="make test")
+        if isinstance(again, MeupError):
+            async with agent.propose(*call) as second:
+                await until(lambda: any(each.id == second.id for each in inbox.items))
+                await inbox.reject(inbox.items[0], Reason.UNSAFE)
+                await attempt(second.result())
 
 
 def _keep_capabilities(place: Place) -> None:

@@ -127,7 +127,7 @@ def _forget_endings(place: Place) -> None:
     said="A correct human risk acceptance attached to no evidence pack at all.",
     there=(
         "The agent waited two and a half minutes for a window of five and ended; a person approved"
-        " 27 seconds later, and was not told that nobody waited any more."
+        " 27 seconds later, and the decision was attached to nothing."
     ),
     here=(
         "How long a proposal waits is written in it, and who stops waiting withdraws it: approving"
