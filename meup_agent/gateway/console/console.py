@@ -114,6 +114,7 @@ class Console:
             yield ConsoleSite(self, runtime, presences, SpaceFeeds(runtime, tasks), closing).app
         finally:
             self.runtime = None
+            presences.close()
             closing.set()
             with anyio.CancelScope(shield=True):
                 await host

@@ -120,13 +120,25 @@ class DeskOpener:
     ) -> Desk:
         """A desk that knows all that there is when it is opened."""
         host = self.runtime.spaces[identity.space]
-        found, after = await self._open_proposals(identity), self._replayed_after(host)
-        join = self._join(identity, lambda: self._begin(identity))
-        space = await stack.enter_async_context(join)
+        found: list[ProposalAudit] = []
+        newest: ProposalAudit | None = None
+
+        async def begin() -> int | None:
+            """The number after which envelopes are heard again: an observer's welcome has none."""
+            nonlocal found, newest
+            # Found in what the audit has folded, which later joins and readers share.
+            found = await self._open_proposals(identity)
+            if not found:
+                return None
+            number = max(found[0].first.seq - 1, self._replayed_after(host))
+            newest = found[-1] if found[-1].first.seq > number else None
+            return number
+
+        space = await stack.enter_async_context(self._join(identity, begin))
         feed, named = ProposalFeed(space), NamedSince()
         with feed.following(named):
             # After a restart all of them may be older than what is heard again.
-            await _until_known(space, found[-1] if found and found[-1].first.seq > after else None)
+            await _until_known(space, newest)
             older: list[list[Envelope]] = []
             for _ in range(MAX_READINGS):
                 named.begin()
@@ -214,17 +226,6 @@ class DeskOpener:
             settings=Settings(mode=Mode.OUTGOING_ONLY, first_welcome=JOIN_SECONDS),
             grace=0.0,
         )
-
-    async def _begin(self, identity: Identity) -> int | None:
-        """The number before the oldest open proposal: an observer is told of none by its welcome.
-
-        It is found in what the audit has folded, which later joins and readers share.
-        """
-        host = self.runtime.spaces[identity.space]
-        oldest = next(iter(await self._open_proposals(identity)), None)
-        if oldest is None:
-            return None
-        return max(oldest.first.seq - 1, self._replayed_after(host))
 
     async def _older(self, identity: Identity) -> list[list[Envelope]]:
         """The open proposals that are older than what is heard again, with what was said of each.

@@ -212,6 +212,11 @@ class PersonPresences:
         self._opener = DeskOpener(runtime)
         self._desks = SharedDesks(self._opener, tasks, base)
         self._presences: dict[Identity, PersonPresence] = {}
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Begin no more: a task that begins in a cancelled group is not cancelled with the rest."""
+        self._is_closed = True
 
     def __len__(self) -> int:
         """Number of presences."""
@@ -223,8 +228,25 @@ class PersonPresences:
         Raises:
             RequestDenied: It could not join.
         """
+        presence = self._begin(identity)
+        with anyio.move_on_after(JOIN_SECONDS):
+            await presence.seated()
+            while presence.ended and presence.failure is None:
+                # It leaves since it was idle, just as a page asks for it.
+                while self._presences.get(identity) is presence:
+                    await presence.changed.wait()
+                presence = self._begin(identity)
+                await presence.seated()
+            if not presence.ended:
+                return presence
+        raise denied(presence)
+
+    def _begin(self, identity: Identity) -> PersonPresence:
+        """The presence of a participant, which begins if there is none."""
         presence = self._presences.get(identity)
         if presence is None:
+            if self._is_closed:
+                raise RequestDenied(UNAVAILABLE, "The gateway stops; try again when it is back.")
             if len(self._presences) >= MAX_PRESENCES:
                 raise RequestDenied(
                     UNAVAILABLE, "Too many people are signed in at once; try again soon."
@@ -232,10 +254,6 @@ class PersonPresences:
             presence = self._presences[identity] = PersonPresence(identity)
             self._tasks.start_soon(self._be_present, presence)
         presence.touch()
-        with anyio.move_on_after(JOIN_SECONDS) as patience:
-            await presence.seated()
-        if patience.cancelled_caught or presence.ended:
-            raise denied(presence)
         return presence
 
     async def _be_present(self, presence: PersonPresence) -> None:

@@ -223,9 +223,15 @@ async def begun(seed: int, folder: Path) -> AsyncGenerator[Orders]:
 
 
 @pytest.mark.rule("race.any_order")
-async def test_each_page_shows_what_is_open_whatever_the_order(tmp_path: Path) -> None:
+async def test_each_page_shows_what_is_open_whatever_the_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran = 0
     for seed in range(BEGIN, BEGIN + SEEDS):
+        # People leave between two pages, too.
+        monkeypatch.setattr(
+            "meup_agent.gateway.console.presence.IDLE_SECONDS", 0.1 if seed % 2 else 60.0
+        )
         async with begun(seed, tmp_path) as orders:
             try:
                 for _ in range(STEPS):
