@@ -19,8 +19,13 @@ from meup_agent.protocol.exchange.proposal_store import (
     ProposalKey,
     fingerprint_of,
 )
-from meup_agent.protocol.exchange.proposal_target import as_broadcast
-from meup_agent.protocol.exchange.resolution import NO_PROPOSAL, Resolution, executors_of, resolve
+from meup_agent.protocol.exchange.resolution import (
+    NO_PROPOSAL,
+    Resolution,
+    as_broadcast,
+    executors_of,
+    resolve,
+)
 from meup_agent.protocol.exchange.response_reader import ResponseReader
 from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.lifecycle import ProposalEvent
