@@ -14,8 +14,8 @@ from anyio import TASK_STATUS_IGNORED
 from meup_agent.agent.agent import GRACE
 from meup_agent.errors import MeupError
 from meup_agent.mcp.connection import RESTART, ServerGone
-from meup_agent.mcp.space_connector import SpaceConnector
 from meup_agent.session import Settings
+from meup_agent.transport.websocket import SpaceConnector
 
 if TYPE_CHECKING:
     from anyio.abc import TaskStatus

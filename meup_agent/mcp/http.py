@@ -28,10 +28,10 @@ from meup_agent.errors import UsageError
 from meup_agent.mcp.cancellation import CancellationLayer, OpenStreams
 from meup_agent.mcp.http_auth import ParticipantAuth, ParticipantUser, answer_unavailable
 from meup_agent.mcp.principal_pool import MAX_PRINCIPALS, PrincipalPool
-from meup_agent.mcp.space_connector import SpaceConnector
 from meup_agent.mcp.space_server import SpaceHandlers, make_server
 from meup_agent.mcp.tool_calls import CallSettings
 from meup_agent.transport.loops import background_tasks
+from meup_agent.transport.websocket import SpaceConnector
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence

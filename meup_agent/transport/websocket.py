@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from websockets.http11 import Response
     from websockets.protocol import Protocol as ConnectionState
 
+    from meup_agent.transport.base import Transport
+
 MIN_TRIO_VERSION: Final = (17, 0, 1)
 """Of `websockets`: 16 has no trio, and 17.0 breaks connections under load."""
 
@@ -229,6 +231,25 @@ def websocket_connector(
                 await transport.aclose()
 
     return dial
+
+
+class SpaceConnector:
+    """Connects to a space as the participant of any token: for several of one process.
+
+    Where an address is given instead, ``MEUP_PARTICIPANT`` counts, which is the name of one token.
+
+    Args:
+        url: The gateway.
+        space: The space.
+    """
+
+    def __init__(self, url: str, space: str) -> None:
+        self.where = url
+        self._dial = websocket_connector(url, space=space)
+
+    def __call__(self, headers: Mapping[str, str]) -> AbstractAsyncContextManager[Transport]:
+        """Open a connection; leaving the block closes it."""
+        return self._dial(headers)
 
 
 def _open_websocket() -> Callable[..., AbstractAsyncContextManager[WebSocketDriver]]:

@@ -143,7 +143,7 @@ def mcp(
 def _pool_of_space(at: SpaceOptions, http: str | None) -> tuple[PrincipalPool, bool]:
     """The participants of a gateway's space, and if there is one of this process."""
     from meup_agent.mcp.principal_pool import PrincipalPool
-    from meup_agent.mcp.space_connector import SpaceConnector
+    from meup_agent.transport.websocket import SpaceConnector
 
     own = token_from(at.token, at.token_file)
     if own is None and http is not None:  # then every client must have its own
