@@ -1,4 +1,7 @@
-"""A moment, as it is written down and compared."""
+"""A moment, as it is written down and compared.
+
+By itself, since messages, rules and views all read moments, and it needs none of these.
+"""
 
 from __future__ import annotations
 
