@@ -63,6 +63,23 @@ def test_explain_reads_an_envelope(tmp_path: Path) -> None:
     assert found["matching"] == ["rules[2]", "own mail"]
 
 
+@pytest.mark.parametrize("name", ["envelope.json", "not there.json", "proposal"])
+def test_explain_takes_no_file_for_a_tool(tmp_path: Path, name: str) -> None:
+    written(tmp_path, "{}", "envelope.json")
+    written(tmp_path, "{}", "proposal")
+    done = meup("policy", "explain", POLICY, name, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (exit_codes.USAGE, "")
+    wanted = "'not there.json'" if " " in name else name
+    said = f"meup: {name} names a file, not a tool; write --envelope {wanted}\n"
+    assert done.stderr == said
+
+
+def test_explain_takes_a_folder_and_a_long_name_for_tools(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    for name in ("src", "x" * 5_000):
+        assert meup("policy", "explain", POLICY, name, cwd=tmp_path).returncode == exit_codes.OK
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
@@ -96,6 +97,8 @@ def explain(
 
     if (tool is None) == (envelope is None):
         raise Misuse("give either a tool or --envelope PATH; see meup policy explain --help")
+    if tool is not None and _is_file(tool):
+        raise Misuse(f"{tool} names a file, not a tool; write --envelope {shlex.quote(tool)}")
     loaded = load_policy(file)
     if envelope is not None:
         call, proposer = _proposed(envelope)
@@ -162,6 +165,14 @@ policy.command("suggest", cls=Command)(suggest)
 
 def _document(found: PolicyDecision) -> dict[str, Any]:
     return {**found.told, "why": found.why, "reason": found.reason or None}
+
+
+def _is_file(tool: str) -> bool:
+    """True for a tool's name that must be meant for an envelope's file."""
+    try:
+        return tool.endswith(".json") or Path(tool).is_file()
+    except OSError:  # too long for a file's name
+        return False
 
 
 def _proposed(path: Path) -> tuple[Call, str]:
