@@ -351,7 +351,8 @@ def _decision(
                 made, of=rule.of, among=tuple(rule.among), ttl=rule.ttl, remind=rule.remind
             )
         case LimitRule():
-            said = f"more than {rule.count} calls in {rule.every:g} s"
+            calls = "1 call" if rule.count == 1 else f"{rule.count} calls"
+            said = f"more than {calls} in {rule.every:g} s"
             reason = str(Reason.RESOURCE_LIMIT) if verdict is Verdict.DENY else ""
             why = f"{said}, the limit of {name}"
             return msgspec.structs.replace(made, why=why, reason=reason, explain=said)

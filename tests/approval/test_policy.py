@@ -98,6 +98,14 @@ def test_a_limit_lets_so_many_pass_and_then_decides() -> None:
     assert [ask_at(history, at).verdict for at in (60, 60.5, 61)] == ["allow", "deny", "allow"]
 
 
+@pytest.mark.parametrize(("count", "said"), [(1, "1 call in 60 s"), (2, "2 calls in 60 s")])
+def test_a_limit_says_how_many_calls_it_takes(count: int, said: str) -> None:
+    policy, history = Policy([LimitRule("a", count=count, every=60)]), History()
+    for _ in range(count):
+        history.record(policy.decide(call("a"), "bob", history), 0)
+    assert policy.decide(call("a"), "bob", history).explain == f"more than {said}"
+
+
 def test_each_proposer_has_a_count_of_its_own() -> None:
     history = History()
     assert [ask_at(history, 0).verdict for _ in range(3)] == ["allow", "allow", "deny"]

@@ -28,6 +28,19 @@ def test_a_good_policy_is_good() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ("{deny: {tool: a}}", ": 1 rule, digest "),
+        ("{allow: {tool: '*'}}", " is not good: 1 rule should be changed\n"),
+        ("{allow: {tool: 'a*'}}, {allow: {tool: 'b*'}}", ": 2 rules should be changed\n"),
+    ],
+)
+def test_one_rule_is_not_several(tmp_path: Path, rules: str, said: str) -> None:
+    done = meup("policy", "check", written(tmp_path, f"rules: [{rules}]"))
+    assert said in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
     ("text", "code", "said"),
     [
         ("rules: [{alow: {tool: a}}]", exit_codes.USAGE, "did you mean allow?"),
@@ -110,6 +123,23 @@ def test_a_case_that_is_decided_otherwise_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("expected", "said"),
+    [
+        (["ask"], "1 case is decided as expected by "),
+        (["ask", "ask"], "2 cases are decided as expected by "),
+        (["allow"], "1 of 1 case is decided otherwise by "),
+        (["allow", "ask"], "1 of 2 cases is decided otherwise by "),
+        (["allow", "allow"], "2 of 2 cases are decided otherwise by "),
+    ],
+)
+def test_one_case_is_not_several(tmp_path: Path, expected: list[str], said: str) -> None:
+    cases = [{"call": {"tool": "read_x"}, "expect": each} for each in expected]
+    path = written(tmp_path, json.dumps({"cases": cases}), "c.yaml")
+    done = meup("policy", "test", path, "--policy", POLICY)
+    assert said in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("cases: []", "cases: expected a list"),
@@ -157,6 +187,13 @@ def test_nothing_is_suggested_of_too_little(journal: str) -> None:
     done = meup("policy", "suggest", "--journal", journal, "--least", "1000")
     assert (done.returncode, done.stdout) == (exit_codes.OK, "")
     assert "nothing to suggest: no 1000 of 1,200 decisions are alike" in done.stderr
+
+
+def test_one_decision_is_not_several(tmp_path: Path) -> None:
+    asyncio.run(write(tmp_path / "journal.db", 1))
+    done = meup("policy", "suggest", "--journal", str(tmp_path / "journal.db"))
+    assert (done.returncode, done.stdout) == (exit_codes.OK, "")
+    assert done.stderr == "meup: nothing to suggest: no 20 of 1 decision are alike\n"
 
 
 @pytest.mark.parametrize(

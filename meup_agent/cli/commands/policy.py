@@ -15,6 +15,7 @@ from meup_agent.cli.commands.policy_suggest import suggest
 from meup_agent.cli.failures import Failure, Misuse, require_extra
 from meup_agent.cli.options import Json
 from meup_agent.cli.render.escape import as_json_line, visible
+from meup_agent.cli.render.formatting import counted
 from meup_agent.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -55,9 +56,8 @@ def check(file: PolicyFilePath) -> None:
     for each in findings:
         sys.stdout.write(f"{visible(f'{file}: {each}', 500)}\n")
     if findings:
-        raise Failure(f"{file} is not good: {len(findings)} of its rules should be changed")
-    count = len(loaded.rules)
-    sys.stdout.write(f"{file}: {count} rule{'' if count == 1 else 's'}, digest {loaded.digest}\n")
+        raise Failure(f"{file} is not good: {counted(len(findings), 'rule')} should be changed")
+    sys.stdout.write(f"{file}: {counted(len(loaded.rules), 'rule')}, digest {loaded.digest}\n")
 
 
 @policy.command("explain", cls=Command)
@@ -156,8 +156,11 @@ def run_cases(
     for each in failed:
         sys.stdout.write(f"{visible(f'{file}: {each}', 500)}\n")
     if failed:
-        raise Failure(f"{len(failed)} of {len(cases)} cases are decided otherwise by {path}")
-    sys.stdout.write(f"{len(cases)} cases are decided as expected by {path}\n")
+        total = counted(len(cases), "case")
+        verb = "is" if len(failed) == 1 else "are"
+        raise Failure(f"{len(failed):,} of {total} {verb} decided otherwise by {path}")
+    verb = "is" if len(cases) == 1 else "are"
+    sys.stdout.write(f"{counted(len(cases), 'case')} {verb} decided as expected by {path}\n")
 
 
 policy.command("suggest", cls=Command)(suggest)

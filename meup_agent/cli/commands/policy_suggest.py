@@ -19,6 +19,7 @@ from meup_agent.cli.failures import require_extra
 from meup_agent.cli.options import Json
 from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.escape import as_json_line, visible
+from meup_agent.cli.render.formatting import counted
 from meup_agent.cli.render.output import Output, OutputClosed
 from meup_agent.cli.render.progress import progress_line
 from meup_agent.errors import ConfigurationError
@@ -104,7 +105,7 @@ async def _run(pages: Pages, least: int, as_json: bool) -> None:
                 for entry in page.entries:
                     log.add(entry.envelope)
                 count += len(page.entries)
-                shown.rename(f"reading the journal: {count:,} envelopes")
+                shown.rename(f"reading the journal: {counted(count, 'envelope')}")
         decided = log.decided()
 
         def told(done: float, total: float) -> None:
@@ -121,9 +122,8 @@ async def _run(pages: Pages, least: int, as_json: bool) -> None:
     except OutputClosed:
         output.abandon()
     if not found:
-        sys.stderr.write(
-            f"meup: nothing to suggest: no {least} of {len(decided):,} decisions are alike\n"
-        )
+        total = counted(len(decided), "decision")
+        sys.stderr.write(f"meup: nothing to suggest: no {least} of {total} are alike\n")
 
 
 def _yaml_lines(found: list[Suggestion]) -> Iterator[str]:
@@ -136,7 +136,7 @@ def _yaml_lines(found: list[Suggestion]) -> Iterator[str]:
         yield "# Look at the proposals of a rule before you take it.\nrules:\n"
     for each in found:
         covers, changes = len(each.covered), len(each.changed)
-        yield f"  # covers {covers:,} decisions, would have changed {changes:,};"
+        yield f"  # covers {counted(covers, 'decision')}, would have changed {changes:,};"
         yield f" of such calls at least {each.bound:.1%} are decided so (95 %)\n"
         if each.unseen:
             yield f"  # does not look at: {_listed(each.unseen)}\n"

@@ -70,6 +70,11 @@ def name_some(names: Sequence[str], limit: int) -> str:
     return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things, such as ``1 case`` or ``1,200 cases``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def format_envelope(envelope: Envelope) -> FormattedEnvelope:
     """Put an envelope into words."""
     noun, said, progress, failed = _said(envelope)
