@@ -2,13 +2,18 @@
 
 import asyncio
 import json
+import os
+import pty
+import select
 from pathlib import Path
 
 import pytest
 
 from meup_agent.cli import exit_codes
 from tests.bench.suggest import write
-from tests.cli.processes import meup
+from tests.cli.processes import COMMAND, environment, meup
+from tests.forkserver import start
+from tests.patience import PATIENCE
 from tests.programs import ROOT
 
 POLICY = str(ROOT / "examples" / "policy.yaml")
@@ -194,6 +199,39 @@ def test_one_decision_is_not_several(tmp_path: Path) -> None:
     done = meup("policy", "suggest", "--journal", str(tmp_path / "journal.db"))
     assert (done.returncode, done.stdout) == (exit_codes.OK, "")
     assert done.stderr == "meup: nothing to suggest: no 20 of 1 decision are alike\n"
+
+
+def test_a_suggestion_shows_on_a_terminal_how_far_it_is(journal: str) -> None:
+    ours, theirs = pty.openpty()
+    process = start(
+        [*COMMAND[1:], "policy", "suggest", "--journal", journal, "--least", "1000"],
+        environment({"TERM": "xterm", "COLUMNS": "100"}),
+        stderr=theirs,
+    )
+    os.close(theirs)
+    shown = shown_on(ours)
+    assert process.wait(PATIENCE) == exit_codes.OK
+    assert process.stdout is not None
+    with process.stdout as out:
+        assert out.read() == b""
+    bar, _, note = shown.partition("meup: nothing to suggest: ")
+    assert "looking for rules" in bar
+    assert "━" in bar
+    assert "/1200" in bar
+    assert "looking" not in note
+
+
+def shown_on(terminal: int) -> str:
+    """All that a program writes to a terminal, whose other end this is."""
+    shown = b""
+    try:
+        while select.select([terminal], [], [], PATIENCE)[0]:
+            shown += os.read(terminal, 65_536)
+    except OSError:  # the program has ended, and nobody else has the terminal
+        return shown.decode()
+    finally:
+        os.close(terminal)
+    raise AssertionError(f"nothing came for {PATIENCE:g} s; shown: {shown!r}")
 
 
 @pytest.mark.parametrize(
