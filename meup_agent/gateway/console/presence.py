@@ -230,12 +230,13 @@ class PersonPresences:
         """
         presence = self._begin(identity)
         with anyio.move_on_after(JOIN_SECONDS):
-            await presence.seated()
             while presence.ended and presence.failure is None:
                 # It leaves since it was idle, just as a page asks for it.
                 while self._presences.get(identity) is presence:
                     await presence.changed.wait()
                 presence = self._begin(identity)
+            # It is not idle while a page waits for it.
+            with presence.in_use():
                 await presence.seated()
             if not presence.ended:
                 return presence
@@ -253,7 +254,6 @@ class PersonPresences:
                 )
             presence = self._presences[identity] = PersonPresence(identity)
             self._tasks.start_soon(self._be_present, presence)
-        presence.touch()
         return presence
 
     async def _be_present(self, presence: PersonPresence) -> None:
