@@ -40,6 +40,8 @@ def read_yaml(path: Path) -> object:
     Raises:
         ConfigurationError: It cannot be read, or is no YAML; the path is left to the caller.
     """
+    from meup_agent.gateway.strict_yaml import parse_yaml
+
     return parse_yaml(read_file(path))
 
 
@@ -58,27 +60,6 @@ def read_file(path: Path) -> bytes:
     if len(raw) > MAX_FILE_BYTES:
         raise ConfigurationError(f"it is larger than {MAX_FILE_BYTES} bytes")
     return raw
-
-
-def parse_yaml(raw: bytes) -> object:
-    """The values of a YAML document, of which no key stands twice.
-
-    Raises:
-        ConfigurationError: It is none.
-    """
-    import yaml
-
-    from meup_agent.gateway.config_file import StrictLoader, yaml_problem
-
-    try:
-        return cast("object", yaml.load(raw.decode(), Loader=StrictLoader))
-    except UnicodeDecodeError:
-        raise ConfigurationError("expected YAML in UTF-8") from None
-    except yaml.MarkedYAMLError as error:
-        where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise ConfigurationError(f"{where}expected YAML, but {yaml_problem(error)}") from None
-    except (yaml.YAMLError, ValueError, RecursionError):
-        raise ConfigurationError("expected YAML of texts, numbers, lists and keys") from None
 
 
 def read_policy(document: object) -> Policy:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from meup_agent.approval.policy import Policy
-from meup_agent.approval.policy_file import parse_yaml, read_file, read_policy
+from meup_agent.approval.policy_file import read_file, read_policy
 from meup_agent.errors import ConfigurationError, printable, system_reason
 
 log = logging.getLogger("meup_agent.approval")
@@ -72,6 +72,8 @@ class WatchedPolicy:
         return time.time_ns() - self._stamp[0] > FRESH_SECONDS * 1e9
 
     def _read(self) -> Policy:
+        from meup_agent.gateway.strict_yaml import parse_yaml
+
         policy = read_policy(parse_yaml(self._raw))
         self._refused = ""
         return policy

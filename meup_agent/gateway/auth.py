@@ -6,15 +6,22 @@ A token is compared, and never kept, shown or logged.
 from __future__ import annotations
 
 import hmac
+import os
 import secrets
+import stat
 from collections.abc import Iterable
 from hashlib import sha256
+from pathlib import Path
 from typing import Final, NamedTuple
 
-from meup_agent.errors import ConfigurationError
+from meup_agent.errors import ConfigurationError, system_reason
+from meup_agent.gateway.logs import log
 
 TOKEN_BYTES = 32
 """Random bytes of a token that this package makes."""
+
+MAX_TOKEN_FILE_BYTES: Final = 4_096
+"""Bytes of a file with a token: a wrong path may lead to a large one."""
 
 HASH_PREFIX: Final = "sha256:"
 _HASH_DIGITS = 64
@@ -52,6 +59,29 @@ def read_hash(text: str) -> str:
             " them"
         )
     return digits
+
+
+def read_token(path: Path) -> str:
+    """The token that a file holds, alone, with or without a line end; warns if others can read it.
+
+    Raises:
+        ConfigurationError: It cannot be read, or holds something else.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            content = file.read(MAX_TOKEN_FILE_BYTES + 1)
+    except OSError as error:
+        why = system_reason(error)
+        raise ConfigurationError(f"{path} cannot be read ({why})") from None
+    lines = content.split()
+    if len(content) > MAX_TOKEN_FILE_BYTES or len(lines) != 1 or not content.isascii():
+        raise ConfigurationError(f"{path} must hold a token and nothing else")
+    if os.name == "posix" and mode & (stat.S_IRGRP | stat.S_IROTH):
+        log.warning(
+            "%s holds a token and can be read by other users; run: chmod 600 %s", path, path
+        )
+    return lines[0].decode()
 
 
 class Tokens:

@@ -7,20 +7,16 @@ file: their fields are its keys, and the annotations of the fields say what a fi
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, cast
 
-from annotated_types import Ge, Gt, Le, MinLen
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo
 
-from meup_agent.errors import ConfigurationError, system_reason
-from meup_agent.gateway.auth import Identity, Tokens, read_hash
+from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.auth import Identity, Tokens, read_hash, read_token
 from meup_agent.gateway.limits import GatewayLimits
-from meup_agent.gateway.logs import log
 from meup_agent.protocol.capability import Capabilities, refuse_reserved
 from meup_agent.protocol.dialects import DIALECTS, spoken
 from meup_agent.protocol.kinds import GATEWAY_NAMES
@@ -32,14 +28,10 @@ DEFAULT_HOST: Final = "127.0.0.1"
 """Only this machine can reach it, until another one is configured."""
 
 DEFAULT_PORT: Final = 8420
-
 DEFAULT_HTTP_PORT: Final = 8421
 
 REFERENCE_DIALECT: Final = "mew/v0.4"
 """The dialect of the space in a reference's file, if nothing else says (PROTOCOL 1)."""
-
-MAX_TOKEN_FILE_BYTES: Final = 4_096
-"""Bytes of a file with a token: a wrong path may lead to a large one."""
 
 
 # --- values ---
@@ -63,57 +55,27 @@ def _check_token(token: str) -> str:
     return token
 
 
-def _read_token_file(name: str, info: ValidationInfo) -> str:
-    return read_token(Path(info.context or "", name))
+class FromEnvironment(str):
+    """A text of the environment: if it is a path, it begins where the program runs."""
+
+    __slots__ = ()
 
 
-def read_token(path: Path) -> str:
-    """The token that a file holds, alone, with or without a line end; warns if others can read it.
-
-    Raises:
-        ConfigurationError: It cannot be read, or holds something else.
-    """
-    try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            content = file.read(MAX_TOKEN_FILE_BYTES + 1)
-    except OSError as error:
-        why = system_reason(error)
-        raise ConfigurationError(f"{path} cannot be read ({why})") from None
-    lines = content.split()
-    if len(content) > MAX_TOKEN_FILE_BYTES or len(lines) != 1 or not content.isascii():
-        raise ConfigurationError(f"{path} must hold a token and nothing else")
-    if os.name == "posix" and mode & (stat.S_IRGRP | stat.S_IROTH):
-        log.warning(
-            "%s holds a token and can be read by other users; run: chmod 600 %s", path, path
-        )
-    return lines[0].decode()
-
-
-def _below_folder(path: Path, info: ValidationInfo) -> Path:
-    return Path(info.context or "", path)
+def _below_folder(path: object, info: ValidationInfo) -> object:
+    return Path(info.context or "", path) if type(path) is str else path
 
 
 def _check_dialect(name: str) -> str:
-    known = spoken(name)
-    if known is None:
+    if (known := spoken(name)) is None:
         raise ConfigurationError(f"expected one of {', '.join(DIALECTS)}")
     return known
 
 
 def _check_command(command: object) -> Command:
-    if isinstance(command, str) and command:
-        return command
-    if isinstance(command, list):
-        words = cast("list[object]", command)
-        if words and words[0] and all(isinstance(each, str) for each in words):
-            return tuple(map(str, words))
-    raise ConfigurationError("expected a program, or a list of it and its arguments in quotes")
-
-
-def _as_text(value: object) -> object:
-    # As the reference does: `PORT: 80` is no mistake where only texts can be meant.
-    return str(value) if type(value) in (int, float) else value
+    words = cast("list[object]", command) if isinstance(command, list) else [command]
+    if not words or not words[0] or not all(isinstance(each, str) for each in words):
+        raise ConfigurationError("expected a program, or a list of it and its arguments in quotes")
+    return command if isinstance(command, str) else tuple(map(str, words))
 
 
 def _compile(listed: Sequence[Mapping[str, Any]] | None, place: str = "") -> Capabilities:
@@ -128,23 +90,23 @@ Id = Annotated[str, AfterValidator(_check_id)]
 ParticipantId = Annotated[str, AfterValidator(_check_participant_id)]
 Token = Annotated[str, AfterValidator(_check_token)]
 TokenHash = Annotated[str, AfterValidator(read_hash)]
-TokenOfFile = Annotated[str, AfterValidator(_read_token_file)]
+TokenOfFile = Annotated[str, AfterValidator(_below_folder), AfterValidator(read_token)]
 Dialect = Annotated[str, AfterValidator(_check_dialect)]
-PathOfFile = Annotated[Path, AfterValidator(_below_folder)]
-PortNumber = Annotated[int, Ge(0), Le(65535)]
+PathOfFile = Annotated[Path, BeforeValidator(_below_folder)]
+"""A path that begins at the folder of the file."""
+PortNumber = Annotated[int, Field(ge=0, le=65535)]
 """A port; 0: any free one."""
 
-Word = Annotated[str, BeforeValidator(_as_text)]
-"""A text of a command line or an environment, which may look like a number."""
+Word = Annotated[str, Field(coerce_numbers_to_str=True)]
+"""A text of a command line or an environment, as in `PORT: 80`: only texts can be meant there."""
 
 Command = str | tuple[str, ...]
 """A program, or a program and its arguments."""
+CommandOfFile = Annotated[Command, PlainValidator(_check_command)]
 
 if TYPE_CHECKING:
     Patterns = Capabilities
-    CommandOfFile = Command
 else:  # in a file, a list that is compiled
-    CommandOfFile = Annotated[Any, AfterValidator(_check_command)]
     Patterns = Annotated[tuple[dict[str, Any], ...] | None, AfterValidator(_compile)]
 
 NO_CAPABILITIES: Final = _compile(())
@@ -158,26 +120,23 @@ NO_CAPABILITIES: Final = _compile(())
 class JournalConfig:
     """The journal: its place, and how much it keeps."""
 
-    path: Path | None = None  # an SQLite file; `None`: in memory, gone with the process
+    path: PathOfFile | None = None  # an SQLite file; `None`: in memory, gone with the process
     # Of the file: `normal` outlives the process, `full` a power cut as well.
     synchronous: Literal["normal", "full"] = "normal"
     # With `full`: start where the file was damaged after it was written, without what is lost.
     # With `normal` a power cut can do the same, so it is not asked for.
     accept_damage: bool = False
     # Seconds and bytes after which the file forgets the oldest envelopes; `None`: never.
-    max_age: Annotated[float, Gt(0)] | None = None
-    max_bytes: Annotated[int, Gt(0)] | None = None
+    max_age: Annotated[float, Field(gt=0)] | None = None
+    max_bytes: Annotated[int, Field(gt=0)] | None = None
     # Envelopes, and their bytes, that are kept in memory where there is no file.
-    memory_entries: Annotated[int, Gt(0)] = MAX_ENTRIES
-    memory_bytes: Annotated[int, Gt(0)] = MAX_BYTES
+    memory_entries: Annotated[int, Field(gt=0)] = MAX_ENTRIES
+    memory_bytes: Annotated[int, Field(gt=0)] = MAX_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class HttpConfig:
-    """The place of HTTP: at the port for WebSocket, or at a port of its own.
-
-    With a host or a port it gets one of its own.
-    """
+    """The place of HTTP: with a host or a port one of its own, else the port for WebSocket."""
 
     host: str | None = None
     port: PortNumber | None = None
@@ -189,18 +148,16 @@ class HttpConfig:
         """Host and port of its own; ``None``: it has none."""
         if not self.enabled or (self.host is None and self.port is None):
             return None
-        return (
-            DEFAULT_HOST if self.host is None else self.host,
-            DEFAULT_HTTP_PORT if self.port is None else self.port,
-        )
+        host = DEFAULT_HOST if self.host is None else self.host
+        return host, DEFAULT_HTTP_PORT if self.port is None else self.port
 
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
     """The certificate, with its chain, and its key, as PEM files; both ports use them."""
 
-    certificate: Path
-    key: Path
+    certificate: PathOfFile
+    key: PathOfFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,26 +177,8 @@ class McpServerSettings(ProgramSettings):
     file: Path | None = None  # with `mcpServers`, which has it under the participant's name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchSettings(ProgramSettings):
-    """The keys of a participant about what ``meup up`` starts for it."""
-
-    # `None`: what our own forms say is started, a command in a list and a server of a file. The
-    # reference, whose forms the others are, starts what says `true` alone.
-    auto_start: bool | None = None
-    mcp_server: McpServerSettings | None = None
-
-    @property
-    def starts(self) -> bool:
-        """True if there is something to start, and it is to be started."""
-        if self.auto_start is not None:
-            return self.auto_start and (self.command or self.mcp_server) is not None
-        server = self.mcp_server
-        return isinstance(self.command, tuple) or (server is not None and server.file is not None)
-
-
 @dataclass(frozen=True, slots=True)
-class ParticipantConfig(LaunchSettings):
+class ParticipantConfig(ProgramSettings):
     """A participant that may join; each of its tokens proves its identity, and is never shown."""
 
     capabilities: Patterns = NO_CAPABILITIES
@@ -251,6 +190,23 @@ class ParticipantConfig(LaunchSettings):
     # A file in which stands what it gets; with the other, it is present without a connection.
     output_log: PathOfFile | None = None
     auto_connect: bool = False
+    # `None`: what our own forms say is started, a command in a list and a server of a file. The
+    # reference, whose forms the others are, starts what says `true` alone.
+    auto_start: bool | None = None
+    mcp_server: McpServerSettings | None = None
+
+    @property
+    def has_token(self) -> bool:
+        """True if there is a token with which it can join."""
+        return bool(self.tokens or self.token_hashes or self.token_files)
+
+    @property
+    def starts(self) -> bool:
+        """True if ``meup up`` has something to start for it, and it is to be started."""
+        if self.auto_start is not None:
+            return self.auto_start and (self.command or self.mcp_server) is not None
+        server = self.mcp_server
+        return isinstance(self.command, tuple) or (server is not None and server.file is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,14 +252,13 @@ class Config:
         Raises:
             ConfigurationError: Two participants have the same token.
         """
-        known: list[tuple[str, Identity]] = []
-        hashed: list[tuple[str, Identity]] = []
-        for space in self.spaces:
-            for name, entry in space.participants.items():
-                identity = Identity(space.id, name)
-                known += [(token, identity) for token in (*entry.tokens, *entry.token_files)]
-                hashed += [(digits, identity) for digits in entry.token_hashes]
-        return Tokens(known, hashed)
+        entries = [
+            (Identity(space.id, name), entry)
+            for space in self.spaces
+            for name, entry in space.participants.items()
+        ]
+        known = [(each, who) for who, it in entries for each in (*it.tokens, *it.token_files)]
+        return Tokens(known, [(each, who) for who, it in entries for each in it.token_hashes])
 
 
 def participant(
@@ -322,12 +277,11 @@ def participant(
     place = f"participants.{participant_id}"
     try:
         _check_participant_id(participant_id)
-        checked = tuple(_check_token(token) for token in tokens)
+        checked = tuple(map(_check_token, tokens))
     except ConfigurationError as error:
         raise ConfigurationError(f"{place}: {error}") from None
-    return ParticipantConfig(
-        _compile(tuple(capabilities), f"{place}.capabilities"), checked, dialect
-    )
+    compiled = _compile(tuple(capabilities), f"{place}.capabilities")
+    return ParticipantConfig(compiled, checked, dialect)
 
 
 # --- the forms: what a file has besides the records ---
@@ -354,7 +308,7 @@ class Sections:
     """The keys of either file besides its spaces."""
 
     # Of the records within, too: a key that none of them has is an error.
-    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     defaults: Defaults = field(default_factory=Defaults)
     gateway: GatewaySection = field(default_factory=GatewaySection)
@@ -370,6 +324,15 @@ class SpaceForm(SpaceSettings):
     participants: dict[ParticipantId, ParticipantConfig]
     defaults: Defaults | None = None
 
+    def read(self, name: str, defaults: Defaults) -> SpaceConfig:
+        """The space; its participants of which nothing is said may send what the defaults say."""
+        may = (self.defaults or defaults).capabilities
+        participants = {
+            each: replace(it, capabilities=may) if it.capabilities is NO_CAPABILITIES else it
+            for each, it in self.participants.items()
+        }
+        return SpaceConfig(name, participants, **values_of(SpaceSettings, self))
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceSpaceForm(SpaceSettings):
@@ -382,14 +345,11 @@ class ReferenceSpaceForm(SpaceSettings):
 class OurFile(Sections):
     """A file with a key ``spaces``."""
 
-    spaces: Annotated[dict[Id, SpaceForm], MinLen(1)]
+    spaces: Annotated[dict[Id, SpaceForm], Field(min_length=1)]
 
     def read(self) -> tuple[SpaceConfig, ...]:
         """Its spaces."""
-        return tuple(
-            _space(name, form, form.participants, (form.defaults or self.defaults).capabilities)
-            for name, form in self.spaces.items()
-        )
+        return tuple(form.read(name, self.defaults) for name, form in self.spaces.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -401,23 +361,16 @@ class ReferenceFile(Sections):
 
     def read(self) -> tuple[SpaceConfig, ...]:
         """Its one space."""
-        may = self.defaults.capabilities
-        space = _space(self.space.id, self.space, self.participants, may)
+        form = SpaceForm(participants=self.participants, **values_of(SpaceSettings, self.space))
+        space = form.read(self.space.id, self.defaults)
         if space.dialect is None:
             space = replace(space, dialect=REFERENCE_DIALECT, takes_published=True)
         return (space,)
 
 
-def _space(
-    name: str, form: SpaceSettings, listed: Mapping[str, ParticipantConfig], may: Capabilities
-) -> SpaceConfig:
-    """A space; its participants of which nothing is said may send what the defaults say."""
-    participants = {
-        each: replace(entry, capabilities=may) if entry.capabilities is NO_CAPABILITIES else entry
-        for each, entry in listed.items()
-    }
-    settings = {each.name: getattr(form, each.name) for each in fields(SpaceSettings)}
-    return SpaceConfig(name, participants, **settings)
+def values_of(form: type[Any], record: object) -> dict[str, Any]:
+    """The values that a record has for the keys of a form, which are among its own."""
+    return {each.name: getattr(record, each.name) for each in fields(form)}
 
 
 SECTIONS: Final = {
@@ -426,13 +379,3 @@ SECTIONS: Final = {
     "http": HttpConfig,
     "tls": TlsConfig,
 }
-
-FORMS: Final[Mapping[str, type[Any]]] = {
-    **SECTIONS,
-    "defaults": Defaults,
-    "space": ReferenceSpaceForm,
-    "spaces": SpaceForm,
-    "participants": ParticipantConfig,
-    "mcp_server": McpServerSettings,
-}
-"""The form of what stands under a key, or, of the last two, under each of the names below it."""

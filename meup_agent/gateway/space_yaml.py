@@ -15,21 +15,21 @@ from contextlib import suppress
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 from urllib.parse import quote
 
 from meup_agent.errors import ConfigurationError, system_reason
-from meup_agent.gateway.auth import new_token
+from meup_agent.gateway.auth import new_token, read_token
 from meup_agent.gateway.config import (
     Config,
     Defaults,
     ParticipantConfig,
     ReferenceFile,
     ReferenceSpaceForm,
-    read_token,
 )
 from meup_agent.gateway.logs import log
 from meup_agent.protocol.capability import is_reserved_kind
+from meup_agent.protocol.payloads import as_object
 
 REFERENCE_PORT: Final = 8080
 """The port of the reference's gateway, which programs of a space that exists dial."""
@@ -45,6 +45,9 @@ TOKEN_SUFFIX: Final = ".token"
 
 MAX_NAME_CHARS: Final = 200
 """Characters of a token file's name before its ending; file systems take 255."""
+
+MakeTokens = Literal["never", "existing", "always"]
+"""Of participants without a token, those that get one: ``existing``, where there is ``.mew``."""
 
 _FOLDER_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
@@ -81,7 +84,10 @@ def is_existing(path: Path) -> bool:
 
 def understood(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """A file as our form has it, without what means nothing here; that is named in a warning."""
-    return _IgnoredFields(path).read(raw)
+    file = _IgnoredFields(path).read(raw)
+    if is_existing(path):
+        file["gateway"] = {"port": REFERENCE_PORT, **as_object(file.get("gateway"))}
+    return file
 
 
 class _IgnoredFields:
@@ -135,7 +141,7 @@ class _IgnoredFields:
                     key: str(value).lower() if isinstance(value, bool) else value
                     for key, value in _named(settings["env"]).items()
                 }
-        self._drop_unknown(f"participants.{name}", keys, ParticipantConfig, shown=name)
+        self._drop_unknown(f"participants.{name}", keys, ParticipantConfig, shown=str(name))
         return self._without_reserved(f"participants.{name}", keys)
 
     def _drop_unknown(
@@ -232,16 +238,17 @@ def token_file(base: Path, participant: str) -> Path:
     return base / MEW_FOLDER / "tokens" / f"{name}{TOKEN_SUFFIX}"
 
 
-def with_tokens(config: Config, path: Path, *, make: bool) -> Config:
+def with_tokens(config: Config, path: Path, *, make: MakeTokens) -> Config:
     """A configuration with the tokens of the environment and of ``.mew/tokens``.
 
-    With ``make`` a participant without any token gets one there, in a file that only its user
-    reads. As with the reference the environment wins over the file.
+    A participant without any token may get one there, in a file that only its user reads. As with
+    the reference the environment wins over the file.
     """
     (space,) = config.spaces
     base = base_of(path)
+    makes = make == "always" or (make == "existing" and is_existing(path))
     participants = {
-        name: _with_token(name, entry, base, make=make)
+        name: _with_token(name, entry, base, make=makes)
         for name, entry in space.participants.items()
     }
     return replace(config, spaces=(replace(space, participants=participants),))
@@ -254,7 +261,7 @@ def _with_token(
     try:
         file = token_file(base, name)
     except ConfigurationError:
-        if make and not _has_token(entry):
+        if make and not entry.has_token:
             raise
         return entry
     if file.is_file():
@@ -271,16 +278,12 @@ def _with_token(
                 name,
             )
         found = given
-    if found is None and make and not _has_token(entry):
+    if found is None and make and not entry.has_token:
         found = make_token(file)
         log.info("made a token for %s in %s", name, file)
     if found is None or found in (*entry.tokens, *entry.token_files):
         return entry
     return replace(entry, tokens=(*entry.tokens, found))
-
-
-def _has_token(entry: ParticipantConfig) -> bool:
-    return bool(entry.tokens or entry.token_hashes or entry.token_files)
 
 
 def make_token(file: Path) -> str:

@@ -10,9 +10,10 @@ from meup_agent import Agent
 from meup_agent.approval import AllowRule, AskRule, DenyRule, LimitRule, Policy, Verdict
 from meup_agent.approval.near_misses import Surroundings, find_near_miss, is_one_off
 from meup_agent.approval.policy import History
-from meup_agent.approval.policy_file import parse_yaml, read_policy
+from meup_agent.approval.policy_file import read_policy
 from meup_agent.approval.rules import PolicyRule
 from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.strict_yaml import parse_yaml
 from meup_agent.protocol.payloads import META, TARGET, Call
 from tests.effort import scaled
 from tests.interaction.people import InMemory, join, until

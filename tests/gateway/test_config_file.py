@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.auth import Identity, hash_token
+from meup_agent.gateway.auth import MAX_TOKEN_FILE_BYTES, Identity, hash_token
 from meup_agent.gateway.config import (
-    MAX_TOKEN_FILE_BYTES,
     Config,
     HttpConfig,
     JournalConfig,
@@ -316,6 +315,16 @@ def test_file_that_holds_something_else(tmp_path: Path, text: str) -> None:
 def test_word_that_only_looks_like_a_date(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="looks like a date and is none"):
         load(tmp_path, "space: {id: 2024-13-45}")
+
+
+def test_file_that_nests_too_deeply(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="expected YAML that nests less deeply"):
+        load(tmp_path, "spaces: " + "[" * 10_000)
+
+
+def test_participant_whose_name_is_a_number(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"participants\.1: expected a text"):
+        load(tmp_path, "space: {id: demo}\nparticipants: {1: {fifo: true}}")
 
 
 def test_file_that_is_not_there(tmp_path: Path) -> None:

@@ -10,8 +10,14 @@ import pytest
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.config import Config
-from meup_agent.gateway.config_file import MakeTokens, load_config
-from meup_agent.gateway.space_yaml import base_of, find_space_file, token_file, token_variable
+from meup_agent.gateway.config_file import load_config
+from meup_agent.gateway.space_yaml import (
+    MakeTokens,
+    base_of,
+    find_space_file,
+    token_file,
+    token_variable,
+)
 from tests.existing.space_files import LISTED, MEUP_V02, MEW_V04
 
 WITHDRAW = {"kind": "mcp/withdraw"}

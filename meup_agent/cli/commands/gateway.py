@@ -29,9 +29,9 @@ from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import Config, TlsConfig
-    from meup_agent.gateway.config_file import MakeTokens
     from meup_agent.gateway.console import Console
     from meup_agent.gateway.server import RunningGateway
+    from meup_agent.gateway.space_yaml import MakeTokens
 
 ROLES: Final = {
     "proposer": "may not call tools, so it proposes",

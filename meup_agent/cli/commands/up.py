@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from meup_agent.cli.children import ChildProgram, Children
     from meup_agent.cli.up_state import UpLock
     from meup_agent.gateway.config import Config, ParticipantConfig
-    from meup_agent.gateway.config_file import MakeTokens
     from meup_agent.gateway.server import RunningGateway
+    from meup_agent.gateway.space_yaml import MakeTokens
     from meup_agent.mcp.server_config import Server
     from meup_agent.mcp.server_process import ServerStarter
 
