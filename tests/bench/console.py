@@ -6,9 +6,11 @@ CPU time of the gateway's process, less what the same 50 envelopes a second take
 10 proposals, their withdrawals, 10 calls with their results, and 10 chats. The browsers are plain
 sockets that hold an event stream each and read it. 200 consoles of 20 people are ten browsers of
 each; 200 of 200 people are a member each. They all may do the same, so they share one inbox. A
-delivery is a chat to 50 members, once with 500 people signed in beside them. An inbox of 10,000 is
-a `GET` of its page: the first person's opens an inbox, another's finds it there, and that of one
-who may do other things opens another one.
+reviewer is a process of its own, whose policy leaves all that is proposed to people: each inbox
+asks it for its rules. Where each person is named by a proposal, each has a session and an inbox. A
+chat goes to two members, once with 500 people signed in beside them. An inbox of 10,000 is a `GET`
+of its page: the first person's opens an inbox, another's finds it there, and that of one who may do
+other things opens another one.
 """
 
 import socket
@@ -24,8 +26,11 @@ from tests.bench.console_site import (
     chat,
     console_site,
     mixture,
+    proposal,
+    review,
 )
 from tests.bench.figures import Figure, Program, main
+from tests.bench.processes import process
 
 CONSOLES = 200
 PER_SECOND = 50
@@ -46,6 +51,16 @@ def share(site: ConsoleSite, people: int, topics: str, consoles: int, count: int
     site.load(mixture(5, "a"), PER_SECOND)
     site.settle()
     return 100 * site.load(mixture(count), PER_SECOND)
+
+
+def reviewed(site: ConsoleSite, people: int, consoles: int, count: int, *, named: bool) -> float:
+    """Percent of a core as :func:`share`, with a reviewer that each inbox asks for its rules."""
+    with process(review, site.address) as reviewer:
+        reviewer.recv()
+        for number in range(people if named else 0):
+            to = [f"you{number}", "tools"]
+            site.say("caller", proposal(f"{number:031x}b", "caller", 3_600, to=to))
+        return share(site, people, INBOX, consoles, count)
 
 
 def page(site: ConsoleSite, path: str, person: str) -> tuple[float, float]:
@@ -86,6 +101,15 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
         with console_site(people, patience=patience) as site:
             used = share(site, people, topics, consoles, count) - alone
         yield Figure(name, used, "% of a core", goal)
+    number = max(2, consoles // 10)
+    for named, words in (
+        (False, "and a reviewer"),
+        (True, "a reviewer, and each of them is named by a proposal"),
+    ):
+        with console_site(number, patience=patience) as site:
+            used = reviewed(site, number, consoles, count, named=named) - alone
+        name = f"{CONSOLES} consoles of 20 people: the inbox, {words}"
+        yield Figure(name, used, "% of a core", None if named else 15)
     open_ones = max(20, round(PROPOSALS * scale))
     with console_site(2, -(-open_ones // 1_000), patience) as site:
         site.seed(open_ones)

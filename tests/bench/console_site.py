@@ -3,17 +3,20 @@
 import json
 import selectors
 import socket
+import tempfile
 import time
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from starlette.types import ASGIApp
 from websockets.frames import Frame, Opcode
 
+from meup_agent.approval.reviewer import Reviewer
 from meup_agent.gateway.auth import Identity, digest_of_token
 from meup_agent.gateway.console import Console
 from meup_agent.gateway.embedded import Gateway
@@ -28,6 +31,10 @@ from tests.bench.processes import UNBOUNDED, answer, ask, on_uvloop, process, us
 SPACE = "demo"
 MAY_PROPOSE = [{"kind": "mcp/proposal"}, {"kind": "mcp/withdraw"}, {"kind": "mcp/request"}]
 MAY_DECIDE = [{"kind": "mcp/request"}, {"kind": "mcp/reject"}, {"kind": "chat"}]
+REVIEWER = "reviewer"
+ASKS = "rules:\n  - ask: {tool: '*', name: by hand, ttl: 1h}\n"
+"""A policy that leaves everything to people."""
+
 CHIEF = "chief"
 """One who has signed in, and may do more than the others."""
 
@@ -58,6 +65,7 @@ def console_gateway(pipe: Connection, people: int, proposers: int) -> None:
         **{f"bot{number}": MAY_PROPOSE for number in range(proposers)},
         **{f"you{number}": MAY_DECIDE for number in range(people)},
         CHIEF: [*MAY_DECIDE, {"kind": "mcp/withdraw"}],
+        REVIEWER: [*MAY_DECIDE, {"kind": "mcp/response"}],
     }
     # As many join at once as do after a restart.
     limits = replace(UNBOUNDED, joins_burst=100_000)
@@ -91,6 +99,21 @@ def console_gateway(pipe: Connection, people: int, proposers: int) -> None:
     on_uvloop(main())
 
 
+def review(pipe: Connection, address: ConsoleAddress) -> None:
+    """A reviewer that leaves everything to people: tells when it is there."""
+
+    async def main(path: Path) -> None:
+        url, token = f"ws://127.0.0.1:{address.port}", address.tokens[REVIEWER]
+        async with Reviewer(path).join(url, token=token, space=SPACE):
+            pipe.send("here")
+            await answer(pipe, lambda _: usage())
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "policy.yaml")
+        path.write_text(ASKS, encoding="utf-8")
+        on_uvloop(main(path))
+
+
 def seed(host: SpaceServer, count: int) -> None:
     """Make open proposals of several participants, as if each had sent its own."""
     for number in range(count):
@@ -105,13 +128,14 @@ def _envelope(sender: str, id: str, kind: str, payload: dict[str, Any], **header
     return json.dumps({**said, "payload": payload}, separators=(",", ":")).encode()
 
 
-def proposal(id: str, sender: str, ttl: float) -> bytes:
+def proposal(id: str, sender: str, ttl: float, **header: Any) -> bytes:
     """A proposed call of some 400 bytes, that waits so many seconds."""
     until = (datetime.now(UTC) + timedelta(seconds=ttl)).isoformat()
     arguments = {"path": f"docs/{id[-6:]}.md", "content": "a line\n" * 5}
     meta = {payloads.TARGET: "tools", payloads.EXPIRES_AT: until}
     params = {"name": "write_file", "arguments": arguments, payloads.META: meta}
-    return _envelope(sender, id, "mcp.proposal", {"method": "tools/call", "params": params})
+    payload = {"method": "tools/call", "params": params}
+    return _envelope(sender, id, "mcp.proposal", payload, **header)
 
 
 def withdrawal(id: str, sender: str, of: str) -> bytes:
