@@ -102,7 +102,8 @@ def banner(url: str, space: str, names: list[str], folder: Path, link: str | Non
     client = {
         "command": _program(),
         "args": ["mcp", "--token-file", str(token_path(folder, AGENT).absolute())],
-        "env": {"MEUP_URL": url, "MEUP_SPACE": space},
+        # Named: the client may run in a terminal that is `you`.
+        "env": {"MEUP_URL": url, "MEUP_SPACE": space, "MEUP_PARTICIPANT": AGENT},
     }
     pasted = json.dumps({"mcpServers": {"meup": client}}, indent=2)
     port = int(url.rpartition(":")[2])

@@ -293,7 +293,8 @@ def test_a_client_with_the_printed_lines_is_decided_about(
         you = {**state, **dict(re.findall(r"^export (MEUP_[A-Z]+)=(\S+)$", printed, re.MULTILINE))}
         assert Path(client["command"]).name == "meup"
         command, *arguments = launched("-m", "meup_agent.cli", *client["args"])
-        variables = environment(client["env"])
+        # Started in a terminal that is `you`, as an editor may be.
+        variables = environment({**you, **client["env"]})
         server = StdioServerParameters(command=command, args=arguments, env=variables)
 
         async def decide(*words: str) -> None:
