@@ -33,6 +33,9 @@ MAX_SCANNED: Final = 2_000
 """Envelopes that are looked through for one page of filtered rows; then one asks for more."""
 
 
+MAX_STRETCH: Final = 10_000
+"""Numbers that are read at a time where few are the space's."""
+
 MAX_KEPT_ROWS: Final = 500
 """Rows of a page that is drawn anew with the older ones that a browser had loaded."""
 
@@ -136,7 +139,8 @@ async def find_rows(
 async def newest_before(host: SpaceServer, before: int) -> list[Entry]:
     """A page of entries before a number, oldest first.
 
-    Numbers are shared by the spaces of a gateway, so that a stretch of them may have few entries.
+    Numbers are shared by the spaces of a gateway, so that a stretch of them may have few entries;
+    and at each start they go on from the clock, so that billions in between have none.
     """
     found: list[Entry] = []
     floor, step = host.journal.floor(host.name), PAGE_ROWS
@@ -150,8 +154,24 @@ async def newest_before(host: SpaceServer, before: int) -> list[Entry]:
             stretch += page
             after = page[-1].seq
         found = [*stretch, *found]
-        upper, step = lower, min(step * 2, 10_000)
+        if stretch or step < MAX_STRETCH:
+            upper, step = lower, min(step * 2, MAX_STRETCH)
+        else:
+            upper, step = await _newest_number(host, floor, lower), PAGE_ROWS
     return found[-PAGE_ROWS:]
+
+
+async def _newest_number(host: SpaceServer, floor: int, until: int) -> int:
+    """The number of the newest entry up to another number; the floor where there is none."""
+    low, high = floor, until
+    while low < high:
+        middle = (low + high) // 2
+        entries = await read_journal(host, after=middle, until=high, limit=1)
+        if entries:
+            low = entries[0].seq
+        else:
+            high = middle
+    return low
 
 
 async def show_envelope(context: PageContext) -> Response:

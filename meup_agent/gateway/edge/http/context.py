@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
+from anyio.lowlevel import checkpoint
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
@@ -64,9 +65,12 @@ async def read_journal(
 ) -> tuple[Entry, ...]:
     """Entries of a space's journal, oldest first; see :meth:`Journal.read`."""
     journal = host.journal
-    return await await_callback(
+    entries: tuple[Entry, ...] = await await_callback(
         lambda tell: journal.read(host.name, after=after, until=until, limit=limit, then=tell)
     )
+    # One in memory answers at once: a reader of many pages lets others run in between.
+    await checkpoint()
+    return entries
 
 
 def authenticate(runtime: GatewayRuntime, request: HTTPConnection) -> Identity:

@@ -1,0 +1,87 @@
+"""Pages of a journal as the console reads them: in few turns, and the others' turns in between."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from meup_agent.gateway.console.pages.timeline import newest_before
+from meup_agent.gateway.console.timeline import PAGE_ROWS
+from meup_agent.gateway.edge.http.context import read_journal
+from meup_agent.protocol.space.journal import Entry, Journal, MemoryJournal
+from meup_agent.protocol.space.server import SpaceServer
+from tests.gateway.journal.conftest import Clock, chat, ids, kept, opened
+from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.anyio
+
+DAY = 24 * 3_600 * 1_000_000
+
+
+class Space:
+    """A space as far as its journal is read, which is read only so often."""
+
+    name = "demo"
+
+    def __init__(self, journal: Journal, most: int = 1_000) -> None:
+        self._journal = journal
+        self._left = most
+
+    @property
+    def journal(self) -> Any:
+        return self
+
+    def floor(self, space: str) -> int:
+        return self._journal.floor(space)
+
+    def read(self, space: str, *, then: Callable[[tuple[Entry, ...]], None], **page: int) -> None:
+        assert self._left, "the journal is read without an end"
+        self._left -= 1
+        self._journal.read(space, then=then, **page)
+
+
+def space_of(journal: Journal) -> SpaceServer:
+    return cast("SpaceServer", Space(journal))
+
+
+@pytest.mark.parametrize("days", [0, 1, 365])
+async def test_older_rows_are_found_however_long_a_gateway_ran(tmp_path: Path, days: int) -> None:
+    """At each start numbers go on from the clock: there are none for as long as it was since."""
+    path, clock = tmp_path / "journal.db", Clock()
+    async with opened(path, clock) as journal:
+        await kept(journal, *map(chat, range(PAGE_ROWS)))
+    clock.now += days * DAY
+    async with opened(path, clock) as journal:
+        await kept(journal, *map(chat, range(PAGE_ROWS, PAGE_ROWS + 3)))
+        await kept(journal, chat(0), space="elsewhere")
+        with anyio.fail_after(PATIENCE):
+            found = await newest_before(space_of(journal), journal.latest("demo") + 1)
+            first = await newest_before(space_of(journal), found[0].seq)
+            none = await newest_before(space_of(journal), first[0].seq)
+    assert ids(tuple(found)) == [str(number) for number in range(3, PAGE_ROWS + 3)]
+    assert (ids(tuple(first)), none) == (["0", "1", "2"], [])
+
+
+async def test_reader_of_many_pages_lets_others_run() -> None:
+    journal = MemoryJournal(Clock())
+    await kept(journal, *map(chat, range(10)))
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await checkpoint()
+            turns += 1
+
+    space, after, until = space_of(journal), journal.floor("demo"), journal.latest("demo")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(count_turns)
+        for _ in range(10):
+            (entry,) = await read_journal(space, after=after, until=until, limit=1)
+            after = entry.seq
+        tasks.cancel_scope.cancel()
+    assert after == until
+    assert turns >= 9
