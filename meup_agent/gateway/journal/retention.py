@@ -118,7 +118,9 @@ class Retention:
             return False
         count = min(spare, SPARE_PAGES)
         self.connection.execute(f"PRAGMA incremental_vacuum({count})").fetchall()
-        return spare > count
+        left = self._pragma("freelist_count") - SPARE_PAGES
+        # Another program may have made the file anew as one that gives nothing back.
+        return 0 < left < spare
 
     def _used(self) -> int:
         pages = self._pragma("page_count") - self._pragma("freelist_count")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from meup_agent.gateway.journal.retention import SPARE_PAGES, Retention
 from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.protocol.space.journal import Fact, MemoryJournal
 from tests.gateway.journal.conftest import NOW, Clock, chat, ids, kept, opened, read
@@ -100,3 +101,30 @@ async def test_ring_in_memory_is_bounded_by_bytes(clock: Clock) -> None:
     left = await read(journal)
     assert 2 < len(left) < 10
     assert ids(left) == [str(n) for n in range(100 - len(left), 100)]
+
+
+async def test_file_that_gives_nothing_back_is_left_as_large_as_it_is(
+    path: Path, clock: Clock
+) -> None:
+    async with opened(path, clock) as journal:
+        for start in range(0, 3_000, 500):
+            await kept(journal, *(chat(start + n, message="x" * 1_000) for n in range(500)))
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        # As another program may have made it anew.
+        connection.execute("PRAGMA auto_vacuum = NONE")
+        connection.execute("PRAGMA journal_mode = DELETE")
+        connection.execute("VACUUM")
+        clock.now += HOUR * MICROSECONDS + 1
+        retention = Retention(
+            connection,
+            max_age=MICROSECONDS,
+            max_bytes=None,
+            now=clock,
+            raised=lambda space, floor: None,
+        )
+        steps = 1
+        while retention.step() and steps < 100:
+            steps += 1
+        assert connection.execute("SELECT count(*) FROM envelope").fetchone() == (0,)
+        assert connection.execute("PRAGMA freelist_count").fetchone()[0] > 2 * SPARE_PAGES
+    assert steps < 100
