@@ -50,6 +50,7 @@ NO_LIMITS = {
     *("health.NEAR", "plots.PLOT_WIDTH", "plots.PLOT_HEIGHT"),
     # What is read of the journal at a time, and what is only advice for when to come back.
     *("events.CATCH_UP_PAGE", "space_views.FOLD_PAGE", "space_views.FOLD_TURN"),
+    *("timeline.MAX_STRETCH",),
     *("events.RETRY_MILLISECONDS", "context.RETRY_SECONDS"),
     # A default, documented where it is set; and the length of what we make ourselves.
     *("config.DEFAULT_PORT", "config.DEFAULT_HTTP_PORT", "auth.TOKEN_BYTES"),
