@@ -7,7 +7,7 @@ said to be may still be.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
 from typing import Any, Final, cast
@@ -19,6 +19,7 @@ from meup_agent.approval.rules import (
     LimitRule,
     PolicyRule,
     QuorumRule,
+    is_choice_without_wildcard,
 )
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.capability.covering import covers
@@ -108,6 +109,25 @@ def find_wide(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[str
                 f"{name} is too wide: it allows tools that do not exist yet; name those that"
                 f" are meant instead of {pattern!r}"
             )
+
+
+def find_exact(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[str]:
+    """Rules about arguments that look like a choice, and match their own braces alone."""
+    for rule, name in zip(rules, names, strict=True):
+        pending: list[Any] = [rule.arguments]
+        while pending:
+            match pending.pop():
+                case str() as text if is_choice_without_wildcard(text):
+                    yield (
+                        f"{name} matches the very text {text!r}, since {{a,b}} is a choice only"
+                        " beside a wildcard; write a list, as [one, other]"
+                    )
+                case Mapping() as inner:
+                    pending += cast("Mapping[str, Any]", inner).values()
+                case list() | tuple() as inner:
+                    pending += cast("Sequence[Any]", inner)
+                case _:
+                    pass
 
 
 def _is_wide(tool: str) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final, Literal, cast
 
 from meup_agent.causes import Reason
 from meup_agent.errors import ConfigurationError
+from meup_agent.protocol.capability.glob import is_glob
 from meup_agent.protocol.capability.patterns import MAX_PARTS
 
 MAX_SECONDS: Final = 366 * 86_400.0
@@ -238,6 +239,7 @@ RULES: Final[Mapping[str, type[PolicyRule]]] = {
 # --- checks ---
 
 _NOT_IN_NAMES: Final = re.compile(r"[\s\"']")
+_CHOICE: Final = re.compile(r"\{[^{}]*,[^{}]*\}")
 
 
 def suggest(name: str, known: Sequence[str]) -> str:
@@ -277,6 +279,19 @@ def _check_texts(given: object, key: str) -> None:
     for item in cast("Sequence[object]", each):
         if not isinstance(item, str) or not item.strip():
             raise ConfigurationError(f"{key}: expected a text; put it in quotes")
+        if is_choice_without_wildcard(item):
+            raise ConfigurationError(
+                f"{key}: {item!r} can never match, since {{a,b}} is a choice only beside a"
+                " wildcard; write a list, as [one, other]"
+            )
+
+
+def is_choice_without_wildcard(pattern: str) -> bool:
+    """True if a pattern looks like a choice, and is an exact text with braces (PROTOCOL 7)."""
+    text = pattern.removeprefix("!")
+    if text.startswith("/") and text.endswith("/"):
+        return False
+    return _CHOICE.search(text) is not None and not is_glob(text)
 
 
 def _check_tools(patterns: Sequence[str]) -> None:

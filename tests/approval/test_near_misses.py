@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from meup_agent import Agent
 from meup_agent.approval import AllowRule, AskRule, DenyRule, LimitRule, Policy, Verdict
 from meup_agent.approval.near_misses import Surroundings, find_near_miss, is_one_off
 from meup_agent.approval.policy import History
-from meup_agent.approval.policy_file import read_policy
+from meup_agent.approval.policy_file import findings_of, read_policy
 from meup_agent.approval.rules import PolicyRule
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.strict_yaml import parse_yaml
@@ -167,6 +169,30 @@ def test_a_long_name_is_compared_with_none() -> None:
 def test_no_pattern_of_tools_has_what_no_name_has(tool: str | list[str]) -> None:
     with pytest.raises(ConfigurationError, match="put a comma between two patterns"):
         DenyRule(tool)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"tool": "git_{log,diff}"},
+        {"tool": ["read_*", "{a,b}"]},
+        {"tool": "!{a,b}"},
+        {"tool": "a", "proposer": "{bob,eve}"},
+        {"tool": "a", "target": "{git,notes}"},
+    ],
+)
+def test_no_choice_of_names_stands_without_a_wildcard(names: dict[str, Any]) -> None:
+    # Braces alone are an exact text, so a deny would hold nothing back.
+    with pytest.raises(ConfigurationError, match="only beside a wildcard"):
+        DenyRule(**names)
+    DenyRule("git_{log,diff}*")
+    DenyRule("/git_(log|diff){1,2}/")
+
+
+def test_a_choice_among_arguments_without_a_wildcard_is_found() -> None:
+    paths = {"path": {"in": ["{a,b}"]}, "text": "{a,b}*", "one": "{a}"}
+    [found] = findings_of(Policy([DenyRule("write", arguments=paths)]))
+    assert "rules[0] matches the very text '{a,b}'" in found
 
 
 @pytest.mark.anyio
