@@ -1,6 +1,7 @@
 """The space that ``meup up --servers`` makes of an MCP client's configuration.
 
 Each server is a participant; ``agent`` may list tools and propose their calls; ``you`` may decide.
+With a policy, ``reviewer`` decides by it, and leaves to ``you`` what it asks.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +31,7 @@ SPACE: Final = "mcp"
 
 AGENT: Final = "agent"
 YOU: Final = "you"
+REVIEWER: Final = "reviewer"
 
 SERVER: Final[tuple[dict[str, Any], ...]] = (
     *ROLES["tools"],
@@ -42,16 +45,37 @@ SERVER: Final[tuple[dict[str, Any], ...]] = (
 CAPABILITIES: Final = {AGENT: ROLES["proposer"], YOU: ROLES["fulfiller"]}
 """Capabilities of the two who are not servers."""
 
+REVIEWED: Final[tuple[dict[str, Any], ...]] = tuple(
+    {**each, "to": [f"!{REVIEWER}"]} if each.get("payload") == {"method": "*/list"} else each
+    for each in ROLES["proposer"]
+)
+"""Capabilities of ``agent`` beside a reviewer, whose tools are for those who vote: a model is not
+to see them among its own."""
+
+DECIDER: Final[tuple[dict[str, Any], ...]] = (
+    {"kind": "mcp/request"},
+    {"kind": "mcp/reject"},
+    {"kind": "chat"},
+)
+"""Capabilities of ``reviewer``: it fulfills, rejects and reminds."""
+
 MAX_NAMED: Final = 8
 """Servers that are named in a line."""
 
 
-def people(folder: Path) -> dict[str, ParticipantConfig]:
+def people(folder: Path, *, reviewed: bool = False) -> dict[str, ParticipantConfig]:
     """``agent`` and ``you``, whose tokens are kept in a folder."""
+    may = {**CAPABILITIES, AGENT: REVIEWED} if reviewed else CAPABILITIES
     return {
         name: participant(name, capabilities, (keep_token(token_path(folder, name)),))
-        for name, capabilities in CAPABILITIES.items()
+        for name, capabilities in may.items()
     }
+
+
+def policy_reviewer(policy: Path) -> ParticipantConfig:
+    """A program that decides by a policy; it gets a new token at each start."""
+    command = (sys.executable, "-m", "meup_agent.cli", "reviewer", "--policy", str(policy))
+    return replace(participant(REVIEWER, DECIDER, (new_token(),)), command=command)
 
 
 def token_folder(servers: Path) -> Path:
@@ -63,13 +87,15 @@ def token_folder(servers: Path) -> Path:
 
 
 def server_participants(
-    servers: Mapping[str, Server], on_problem: Callable[[str], None]
+    servers: Mapping[str, Server],
+    on_problem: Callable[[str], None],
+    taken: Collection[str] = CAPABILITIES,
 ) -> dict[str, ParticipantConfig]:
     """A participant for each server that can be one; it gets a new token at each start."""
     found: dict[str, ParticipantConfig] = {}
     for name, server in servers.items():
         try:
-            if name in CAPABILITIES:
+            if name in taken:
                 raise ConfigurationError("this name is another participant's; rename the server")
             check_command(server)
             found[name] = participant(name, SERVER, (new_token(),))
@@ -92,13 +118,26 @@ def check_command(server: Server) -> None:
             raise ConfigurationError(f"there is no command {server.command!r}")
 
 
-def banner(url: str, space: str, names: list[str], folder: Path, link: str | None = None) -> str:
+def banner(
+    url: str,
+    space: str,
+    names: list[str],
+    folder: Path,
+    link: str | None = None,
+    policy: Path | None = None,
+) -> str:
     """The lines to paste into an MCP client, and the ways to decide; without a token.
 
     By the ``link`` a browser signs in as ``you``, once.
     """
     shown = [visible(name, 40) for name in names[:MAX_NAMED]]
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    waiting = "Calls of these MCP servers now wait for you:"
+    if policy is not None:
+        waiting = (
+            f"{visible(policy.name, 100)} decides calls of these MCP servers, and what it asks"
+            " waits for you:"
+        )
     client = {
         "command": _program(),
         "args": ["mcp", "--token-file", str(token_path(folder, AGENT).absolute())],
@@ -110,7 +149,7 @@ def banner(url: str, space: str, names: list[str], folder: Path, link: str | Non
     named = "" if port == DEFAULT_PORT else f" --port {port}"
     return "\n".join(
         [
-            f"Calls of these MCP servers now wait for you: {', '.join(shown)}{more}"
+            f"{waiting} {', '.join(shown)}{more}"
             if names
             else "Calls that agent proposes now wait for you.",
             "",

@@ -10,6 +10,7 @@ import stat
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -382,3 +383,83 @@ def test_a_server_that_fails_says_why_in_its_own_words_alone(
     told = [line for line in process.err.splitlines() if "no such module" in line]
     assert told
     assert all(line.endswith("broken: no such module") for line in told)
+
+
+POLICY = """
+rules:
+  - allow: {tool: add, arguments: {a: 1}, name: ones}
+  - deny: {tool: add, arguments: {a: 2}, explain: not twos}
+"""
+
+
+def test_a_policy_decides_and_leaves_the_rest_to_the_user(
+    tmp_path: Path, state: dict[str, str]
+) -> None:
+    small = {"command": sys.executable, "args": ["-IS", "-c", WITHOUT_THE_SDK]}
+    servers = {"calc": small, "reviewer": small}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    arguments = ("--servers", "mcp.json", "--policy", "policy.yaml", "--port", "0")
+    with running("up", *arguments, cwd=tmp_path, variables=state) as process:
+        process.until("policy.yaml decides calls of these MCP servers")
+        process.until("meup inbox list")
+        process.until("is 'calc' in the space 'mcp'", stream="err")
+        process.until("as 'reviewer'")
+        pasted = json.loads(process.out[process.out.index("{") : process.out.rindex("}\n") + 1])
+        client = pasted["mcpServers"]["meup"]
+        command, *rest = launched("-m", "meup_agent.cli", *client["args"])
+        server = StdioServerParameters(command=command, args=rest, env=environment(client["env"]))
+        asked = re.search(r'eval "\$\(meup (env you --port \d+)\)"', process.out)
+        assert asked
+        printed = meup(*asked[1].split(), variables=state).stdout
+        you = {**state, **dict(re.findall(r"^export (MEUP_[A-Z]+)=(\S+)$", printed, re.MULTILINE))}
+
+        async def call(mcp: Client, a: int) -> str:
+            done = await mcp.call_tool("calc_add", {"a": a, "b": 2})
+            [said] = [each.text for each in done.content if isinstance(each, TextContent)]
+            return said
+
+        async def decide() -> None:
+            waiting: list[dict[str, Any]] = []
+            with anyio.fail_after(PATIENCE):
+                while not waiting:
+                    command = partial(meup, "inbox", "list", "--json", variables=you)
+                    listed = await anyio.to_thread.run_sync(command)
+                    waiting = json.loads(listed.stdout)["proposals"]
+            reject = partial(meup, "inbox", "reject", waiting[0]["proposal"], variables=you)
+            done = await anyio.to_thread.run_sync(reject)
+            assert done.returncode == exit_codes.OK, done.stderr
+
+        async def work() -> None:
+            async with Client(stdio_client(server)) as mcp:
+                # Those of the reviewer are for people who vote, and no model's.
+                assert [tool.name for tool in (await mcp.list_tools()).tools] == ["calc_add"]
+                assert await call(mcp, 1) == "3"
+                assert 'rejected as policy by reviewer: "not twos"' in await call(mcp, 2)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(decide)
+                    assert 'by the participant "you"' in await call(mcp, 3)
+
+        anyio.run(work)
+        assert process.end(INTERRUPT) == exit_codes.OK
+    assert "the server reviewer is left out" in process.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--servers", "mcp.json", "--policy", "policy.yaml"), "allwo"),
+        (("--servers", "mcp.json", "--policy", "none.yaml"), "none.yaml"),
+        (("--policy", "policy.yaml"), "--policy is for --servers"),
+    ],
+    ids=["mistyped", "missing", "without servers"],
+)
+def test_nothing_is_started_by_a_policy_that_does_not_load(
+    tmp_path: Path, state: dict[str, str], arguments: tuple[str, ...], said: str
+) -> None:
+    write(tmp_path)
+    (tmp_path / "policy.yaml").write_text("rules:\n  - allwo: {tool: add}\n")
+    done = meup("up", *arguments, "--port", "0", cwd=tmp_path, variables=state)
+    assert done.returncode == exit_codes.USAGE
+    assert said in done.stderr
+    assert "listening" not in done.stderr
