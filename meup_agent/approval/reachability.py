@@ -116,18 +116,17 @@ def find_exact(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[st
     for rule, name in zip(rules, names, strict=True):
         pending: list[Any] = [rule.arguments]
         while pending:
-            match pending.pop():
-                case str() as text if is_choice_without_wildcard(text):
+            value = pending.pop()
+            if isinstance(value, str):
+                if is_choice_without_wildcard(value):
                     yield (
-                        f"{name} matches the very text {text!r}, since {{a,b}} is a choice only"
+                        f"{name} matches the very text {value!r}, since {{a,b}} is a choice only"
                         " beside a wildcard; write a list, as [one, other]"
                     )
-                case Mapping() as inner:
-                    pending += cast("Mapping[str, Any]", inner).values()
-                case list() | tuple() as inner:
-                    pending += cast("Sequence[Any]", inner)
-                case _:
-                    pass
+            elif isinstance(value, Mapping):
+                pending += cast("Mapping[str, Any]", value).values()
+            elif isinstance(value, list | tuple):
+                pending += cast("Sequence[Any]", value)
 
 
 def _is_wide(tool: str) -> bool:
