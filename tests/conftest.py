@@ -12,7 +12,7 @@ from zlib import crc32
 
 import pytest
 
-from tests import forkserver
+from tests import forkserver, loop_watch
 from tests.effort import register_profiles
 
 # A shell starts what it puts into the background with Ctrl-C ignored, and every program inherits
@@ -28,6 +28,7 @@ TESTS = Path(__file__).parent
 def pytest_configure(config: pytest.Config) -> None:
     """Name the marker that says which rules a test proves; tests/requirements.py lists them."""
     config.addinivalue_line("markers", "rule(*ids): the rules of PROTOCOL.md that the test proves")
+    config.pluginmanager.register(loop_watch)
     # Here, and not in a worker: it does its imports while the tests are collected.
     options = config.option
     several = getattr(options, "numprocesses", None) or getattr(options, "workers", 0)
