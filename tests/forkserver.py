@@ -11,6 +11,7 @@ bridge its MCP server, is asked for by a launcher: see :func:`launched`.
 import atexit
 import contextlib
 import ctypes
+import faulthandler
 import gc
 import importlib
 import json
@@ -323,6 +324,8 @@ def _open_streams() -> None:
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", **options)  # noqa: SIM115
     if "PYTHONUNBUFFERED" in os.environ:
         sys.stdout.reconfigure(line_buffering=True)
+    # One that does not end is asked where it is: see tests/programs.py.
+    faulthandler.enable()
 
 
 def run(asked: dict[str, Any]) -> None:

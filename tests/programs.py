@@ -39,6 +39,7 @@ class Program:
         assert process.stderr is not None
         self.stdout: list[str] = []
         self.stderr: list[str] = []
+        self.patience = PATIENCE
         self._process = process
         self._told = threading.Condition()
         self._readers = [
@@ -62,7 +63,7 @@ class Program:
 
     def wait(self) -> int:
         """The exit code, once the program has ended by itself."""
-        code = self._process.wait(PATIENCE)
+        code = self._process.wait(self.patience)
         for reader in self._readers:
             reader.join(PATIENCE)
         return code
@@ -78,7 +79,9 @@ class Program:
         try:
             return self.wait()
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self._process.send_signal(signal.SIGABRT)  # its faulthandler tells where it is
+            self.patience = PATIENCE
+            self.wait()
             raise AssertionError(f"it does not end:\n{self}") from None
 
     @property
@@ -124,7 +127,7 @@ def program(
     else:
         process = subprocess.Popen(
             [sys.executable, *arguments],
-            env=everything,
+            env={**everything, "PYTHONFAULTHANDLER": "1"},
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -32,6 +32,7 @@ def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
         **state(),
         "PYTHONPATH": str(ROOT),
         "PYTHONIOENCODING": "utf-8",
+        "PYTHONFAULTHANDLER": "1",
         **(variables or {}),
     }
 
@@ -74,6 +75,8 @@ class Running:
 
     def __init__(self, process: "Forked | subprocess.Popen[bytes]") -> None:
         self.process = process
+        self.patience = PATIENCE
+        self._is_late = False
         self.out = ""
         self.err = ""
 
@@ -102,9 +105,15 @@ class Running:
         open_streams = [each for each in streams if not each.closed]
         if not open_streams:
             return False
-        ready, _, _ = select.select(open_streams, [], [], PATIENCE)
+        patience = PATIENCE if self._is_late else self.patience
+        ready, _, _ = select.select(open_streams, [], [], patience)
         if not ready:
-            raise AssertionError(f"nothing came for {PATIENCE:g} s; {self}")
+            if not self._is_late:
+                self._is_late = True
+                self.process.send_signal(signal.SIGABRT)  # its faulthandler tells where it is
+                while self._read():
+                    pass
+            raise AssertionError(f"nothing came for {patience:g} s; {self}")
         for each in ready:
             data = os.read(each.fileno(), 65536)
             if not data:
