@@ -347,6 +347,9 @@ class Inbox(AsyncContextManagerMixin):
     def _look_at_participant(self, participant: str) -> None:
         self._offers.refresh_presence()
         self._directory.forget(participant)
+        is_wanted = any(held.item.target == participant for held in self._queue)
+        if is_wanted and self._offers.is_here(participant):
+            self._directory.ask_again(participant)
         for held in self._queue:
             item = held.item
             if participant == item.target or (item.rule and item.rule.reviewer == participant):

@@ -83,7 +83,7 @@ class ToolDirectory:
         self._came = came
         self._known: dict[str, dict[str, ToolFacts] | None] = {}
         self._wanted: dict[str, None] = {}
-        self._asked: set[str] = set()
+        self._asked: dict[str, anyio.CancelScope] = {}
         self._changed = Condition()
         self._list_is_allowed: bool | None = None
 
@@ -129,6 +129,15 @@ class ToolDirectory:
         """Forget the tools of a participant, which may have changed."""
         self._known.pop(participant, None)
 
+    def ask_again(self, participant: str) -> None:
+        """Ask for the tools of a participant that has come, whatever was asked before it did."""
+        self.forget(participant)
+        if participant in self._asked:
+            # What was asked of who was not here is answered by nobody.
+            self._asked[participant].cancel()
+        else:
+            self.want(participant)
+
     async def run(self) -> None:
         """Ask for what is wanted, until cancelled."""
         async with anyio.create_task_group() as tasks:
@@ -140,22 +149,26 @@ class ToolDirectory:
         while self._wanted and len(self._asked) < MAX_AT_A_TIME:
             participant = next(iter(self._wanted))
             del self._wanted[participant]
-            self._asked.add(participant)
-            tasks.start_soon(self._ask, participant)
+            scope = self._asked[participant] = anyio.CancelScope()
+            tasks.start_soon(self._ask, participant, scope)
 
-    async def _ask(self, participant: str) -> None:
+    async def _ask(self, participant: str, scope: anyio.CancelScope) -> None:
         found: dict[str, ToolFacts] | None = None
         try:
-            listed = await self._space.tools(participant, timeout=LIST_SECONDS)
-            found = {}
-            for each in listed[:MAX_TOOLS]:
-                name = str(each.get("name"))
-                # Of two with one name it is not known which one runs: it is the more dangerous.
-                if name not in found or not found[name].is_destructive:
-                    found[name] = _read(each)
+            with scope:
+                listed = await self._space.tools(participant, timeout=LIST_SECONDS)
+                found = {}
+                for each in listed[:MAX_TOOLS]:
+                    name = str(each.get("name"))
+                    # Of two with one name it is not known which one runs: it is the more dangerous.
+                    if name not in found or not found[name].is_destructive:
+                        found[name] = _read(each)
         except MeupError as error:
             log.info("the tools of %r are not known: %s", participant, printable(str(error)))
-        self._asked.discard(participant)
+        del self._asked[participant]
+        if scope.cancelled_caught:
+            self.want(participant)
+            return
         self._known[participant] = found
         self._changed.notify_all()
         self._came(participant)

@@ -207,6 +207,28 @@ async def test_a_target_that_is_not_here_can_be_rejected_only(meeting: Meeting) 
             assert inbox.items == [item]
 
 
+async def test_the_tools_of_a_target_are_asked_for_when_it_comes(meeting: Meeting) -> None:
+    async with (
+        gathered(meeting, "reviewer", "proposer") as (reviewer, proposer),
+        Inbox(reviewer) as inbox,
+    ):
+        changes = inbox.changes()
+        async with proposer.propose("tools", "add", {"a": 1, "b": 2}):
+            item = await arrived(changes)
+            assert not knows_tools(item)
+            # And when it comes back: its tools may be others by then.
+            for _ in range(2):
+                async with join(meeting, calculator()):
+                    while not knows_tools(item):
+                        await changes.__anext__()
+                while knows_tools(item):
+                    await changes.__anext__()
+
+
+def knows_tools(item: InboxItem) -> bool:
+    return item.tool_facts is not None and "properties" in item.tool_facts.schema
+
+
 async def test_several_are_approved_by_an_explicit_list(meeting: Meeting) -> None:
     async with opened(meeting) as (inbox, _, proposer):
         changes = inbox.changes()
