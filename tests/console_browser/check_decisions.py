@@ -260,7 +260,7 @@ async def test_why_a_card_went_is_told_beside_a_queue_that_is_loaded_anew(desk: 
     page = await desk.open()
     await card(page, "a.md")
     # As when the page and its stream begin at different moments.
-    await page.evaluate("document.querySelector('#desk').dataset.version = 'another'")
+    await page.evaluate("document.querySelector('.queue').dataset.version = 'another'")
     await proposed.withdraw()
     await expect(page.locator("#gone")).to_contain_text("Withdrawn by proposer")
     await expect(page.locator("#queue li")).to_have_count(0)

@@ -45,7 +45,7 @@ NO_LIMITS = {
     *("payloads.INVALID_REQUEST", "payloads.METHOD_NOT_FOUND"),
     *("events.KICKED", "events.NORMAL"),
     *("context.TIMEOUT", "context.CONFLICT", "context.TOO_LARGE", "context.WRONG_TYPE"),
-    *("guard.TOO_LARGE", "inbox.CONFLICT"),
+    *("guard.TOO_LARGE",),
     # The looks of plots, and from where on a bar is red.
     *("health.NEAR", "plots.PLOT_WIDTH", "plots.PLOT_HEIGHT"),
     # What is read of the journal at a time, and what is only advice for when to come back.

@@ -85,6 +85,7 @@ class PageContext:
             path=self.request.url.path.removeprefix(self.base),
             me=None if session is None else session.identity.participant,
             space=None if session is None else session.identity.space,
+            as_whom="" if session is None else session.shown_identity,
             csrf="" if session is None else session.csrf,
             now=datetime.now(UTC),
             notice=self._notice(),

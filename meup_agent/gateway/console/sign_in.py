@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import json
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
@@ -44,6 +45,11 @@ class BrowserSession:
     notice: str = ""  # a sentence for the next page
     is_closed: bool = False  # it was signed out, or made room: its event streams end
     csrf: str = field(default_factory=lambda: secrets.token_urlsafe(_SECRET_BYTES), repr=False)
+
+    @property
+    def shown_identity(self) -> str:
+        """The participant and its space, in digits, by which a page knows what was made for it."""
+        return _digest(json.dumps([self.identity.space, self.identity.participant])).hex()[:16]
 
 
 class BrowserSessions:

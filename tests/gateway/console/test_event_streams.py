@@ -47,6 +47,17 @@ async def stream(url: str, browser: Browser) -> AsyncGenerator[bytes]:
         yield heard
 
 
+async def test_stream_of_another_participant_is_refused(site: Site) -> None:
+    you, boss = await site.browser("you"), await site.browser("boss")
+    shown = (await you.get("/inbox")).text.partition('data-as="')[2].partition('"')[0]
+    assert shown
+    answer = await boss.get(f"/events?topics=inbox&as={shown}")
+    assert answer.status_code == 409
+    assert "Another tab of this browser signed in" in answer.text
+    other = await site.browser("you", "elsewhere")
+    assert f'data-as="{shown}"' not in (await other.get("/inbox")).text
+
+
 async def test_queue_hands_over_what_waits_in_parts() -> None:
     queue = EventQueue(["inbox"])
     for _ in range(3):

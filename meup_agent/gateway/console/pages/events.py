@@ -11,6 +11,7 @@ from meup_agent.gateway.admission import TOO_MANY
 from meup_agent.gateway.console.event_queue import NOTHING_NEW, EventQueue, pack
 from meup_agent.gateway.console.guard import RequestDenied
 from meup_agent.gateway.edge.flow import CHUNK_WRITER
+from meup_agent.gateway.edge.http.context import CONFLICT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +29,12 @@ browser lets no page keep anything."""
 
 async def get_events(context: PageContext) -> Response:
     """The events of the topics that the browser's tabs show."""
-    topics = context.request.query_params.get("topics", "inbox").split(",")
+    query = context.request.query_params
+    assert context.session is not None, "the page is for those who are signed in"
+    if query.get("as", context.session.shown_identity) != context.session.shown_identity:
+        # The cookie is that of the browser's last sign-in; a tab shows the one before.
+        raise RequestDenied(CONFLICT, "Another tab of this browser signed in as somebody else.")
+    topics = query.get("topics", "inbox").split(",")
     # All that is asked of a response is that it can be called so.
     return cast("Response", StreamResponse(context, topics))
 

@@ -23,13 +23,12 @@ from meup_agent.gateway.console.feed import QUEUE_ROWS, item_key
 from meup_agent.gateway.console.guard import RequestDenied
 from meup_agent.gateway.console.schema_form import fields_of
 from meup_agent.gateway.console.template_environment import editable, is_shown_whole
+from meup_agent.gateway.edge.http.context import CONFLICT
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import digest, without_meta
 
 if TYPE_CHECKING:
     from meup_agent.approval import Inbox, InboxItem
-
-CONFLICT: Final = 409
 
 CONFIRM_WORD: Final = "approve"
 """The word that a dangerous call asks for."""

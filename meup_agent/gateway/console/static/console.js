@@ -5,6 +5,8 @@
   const body = document.body, base = body.dataset.base;
   const $ = (selector, root = document) => root.querySelector(selector);
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+  // Of all that is loaded, only what was made for who is signed in here comes into this page.
+  const as = body.dataset.as, isOurs = (html) => { const made = /data-as="(\w+)"/.exec(html); return !made || made[1] === as; };
   // The gateway's clock counts, whatever this machine's says.
   const skew = Date.parse(body.dataset.now) - Date.now();
   const now = () => Date.now() + skew;
@@ -248,22 +250,25 @@
     if (badge) { badge.hidden = !count; put(badge, String(count)); }
     if ($("#desk")) { put($("#count"), String(count)); const more = $("#more"); more.hidden = count <= 50; put($("span", more), (count - 50).toLocaleString("en")); }
   }
+  const shownKey = () => $("#decision")?.dataset.key || "", inboxOf = (key) => `${base}/inbox${key ? `/${key}` : ""}`;
   const isEditing = () => drafts.any || Boolean($("#leave-edit")) || $("#decision")?.contains(document.activeElement?.closest("input, textarea, select"));
 
   const handlers = {
     hello(data) {
       title(data.waiting);
       // What was said between the page and its stream.
-      if ($("#chain")) soon("#chain", 0); else if ($("#timeline") && !paused) soon("#timeline", 0); const desk = $("#desk"); if (desk && desk.dataset.version !== data.version) handlers.renew({ tell: true });
+      if ($("#chain")) soon("#chain", 0); else if ($("#timeline") && !paused) soon("#timeline", 0); const queue = $(".queue"); if (queue && queue.dataset.version !== data.version) handlers.renew({ tell: true });
     },
     inbox(data) {
       title(data.waiting);
       data.said.forEach(say);
-      const desk = $("#desk");
-      if (!desk || desk.dataset.version === data.version) return;
-      const queue = $("#queue"), shown = $("#decision").dataset.key, why = Object.hasOwn(data.left, shown) ? data.left[shown] : "";
-      if (data.renew || desk.dataset.version !== data.was) { if (why) left(why); handlers.renew({ keepCard: Boolean(why) }); return; }
-      desk.dataset.version = data.version;
+      const aside = $(".queue");
+      if (!aside) return;
+      const queue = $("#queue"), shown = shownKey(), why = Object.hasOwn(data.left, shown) ? data.left[shown] : "";
+      if (why) left(why);
+      if (aside.dataset.version === data.version) return;
+      if (data.renew || aside.dataset.version !== data.was) { handlers.renew({ keepCard: Boolean(why) }); return; }
+      aside.dataset.version = data.version;
       data.drop.forEach((key) => document.getElementById(`q-${key}`)?.remove());
       for (const each of data.put) {
         const row = parse(each.html).firstElementChild, old = document.getElementById(`q-${each.id}`), held = old?.contains(document.activeElement);
@@ -273,19 +278,24 @@
         queue.insertBefore(row, each.before ? document.getElementById(`q-${each.before}`) : null);
         if (held) $("a", row).focus({ preventScroll: true });
       }
-      if (why) left(why);
-      else if (data.changed.includes(shown)) { if (!$("#leave-edit")) refresh("#decision"); }
-      else if (!$("#decision .card") && !$("#decision").dataset.key && data.waiting) refresh("#decision", `${base}/inbox`);
+      if (why) return;
+      // It comes back, as after the gateway was away.
+      const isBack = $("#gone")?.hidden === false && data.put.some((each) => each.id === shown);
+      // By its own address: at that of the inbox another one may be the next by now.
+      if (isBack || data.changed.includes(shown)) { if (!$("#leave-edit")) refresh("#decision", inboxOf(shown)); }
+      else if (!$("#decision .card") && !shown && data.waiting) refresh("#decision", inboxOf(""));
     },
     renew({ keepCard = false, tell = false } = {}) {
       const known = new Set(all("#queue > li").map((each) => each.id));
-      refresh(".queue").then(() => {
-        const came = tell ? all("#queue > li").filter((each) => !known.has(each.id)) : [];
+      // Who looks at one goes on looking at it, whichever is the next by now.
+      refresh(".queue", inboxOf(shownKey())).then(() => {
+        const came = tell ? all("#queue > li").filter((each) => !known.has(each.id)) : [], shown = shownKey();
         if (came.length > 5) say(`${came.length} proposals came`);
         else for (const row of came) say(`New: ${$(".muted .name", row).textContent} proposes ${$(".tool", row).textContent}`);
-        if (!keepCard && !isEditing()) refresh("#decision");
+        if (keepCard || isEditing() || $("#gone")?.hidden === false) return;
+        if ($("#decision .card") && $("#more").hidden && !document.getElementById(`q-${shown}`)) left("It waits no longer.");
+        else refresh("#decision", inboxOf(shown));
       });
-      fetchVersion();
     },
     told(data) { notice(data.said, data.failed); say(data.said); },
     space(data) {
@@ -295,16 +305,8 @@
       if ($("#people") && data.members && !$("#people").contains(document.activeElement)) soon("#people");
     },
     fresh() { if ($("#desk")) handlers.renew(); else if ($("#timeline")) soon("#timeline"); else if ($("#chain")) soon("#chain"); },
-    gone() { offline("You are signed out. What you typed stays on this page; sign in again in another tab, then reload."); },
+    gone({ other }) { offline(`${other ? "Another tab signed in as somebody else" : "You are signed out"}. What you typed stays on this page; ${other ? "" : "sign in again in another tab, then "}reload${other ? " it to go on" : ""}.`); },
   };
-  async function fetchVersion() {
-    // The queue that was just loaded says which version it is.
-    const answer = await fetch(`${base}/inbox`, { headers: { Accept: "text/html" } }).catch(() => null);
-    if (!answer?.ok) return;
-    const desk = $("#desk"), page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const fresh = $("#desk", page);
-    if (desk && fresh) desk.dataset.version = fresh.dataset.version;
-  }
   function left(html) {
     const gone = $("#gone");
     if (!gone) return;
@@ -314,7 +316,7 @@
     next.className = "button"; next.href = `${base}/inbox`; next.textContent = "Next";
     gone.append(" ", next);
     if (isEditing()) return;
-    setTimeout(() => { if (!gone.isConnected || gone.hidden || isEditing()) return; const why = gone.firstChild.parentNode.innerText.replace(/\s*Next$/, ""); refresh("#decision", `${base}/inbox`).then(() => { notice(`The last one left: ${why}`); history.replaceState(null, "", `${base}/inbox`); }); }, 4000);
+    setTimeout(() => { if (!gone.isConnected || gone.hidden || isEditing()) return; const why = gone.firstChild.parentNode.innerText.replace(/\s*Next$/, ""); const key = shownKey(); refresh("#decision", inboxOf("")).then(() => { if (shownKey() === key) return; notice(`The last one left: ${why}`); history.replaceState(null, "", `${base}/inbox`); }); }, 4000);
   }
 
   // --- timeline ---
@@ -387,22 +389,24 @@
     // What is no such page must not take the place of what is shown, and perhaps typed.
     const answer = event.detail.ctx?.response?.raw;
     if (!answer) return;
-    const signedOut = answer.redirected && new URL(answer.url).pathname.endsWith("/sign-in");
-    if (signedOut || !answer.ok) event.preventDefault();
-    else if (event.detail.ctx.target?.id === "timeline" && $("#older .htmx-request")) { event.preventDefault(); soon("#timeline"); }
-    if (signedOut) handlers.gone();
+    const { target, text } = event.detail.ctx, other = !isOurs(text), signedOut = answer.redirected && new URL(answer.url).pathname.endsWith("/sign-in");
+    if (signedOut || other || !answer.ok) event.preventDefault();
+    // What has been typed about one meanwhile does not come into the form of the next.
+    else if (target?.id === "decision" && isEditing() && !text.includes(`data-key="${shownKey()}"`)) event.preventDefault();
+    else if (target?.id === "timeline" && $("#older .htmx-request")) { event.preventDefault(); soon("#timeline"); }
+    if (signedOut || other) handlers.gone({ other });
   });
   document.addEventListener("htmx:after:swap", () => { if ($("#filters")) { fold(); filter(); } drafts.restore(); noticeChange(); });
 
   // --- one event stream for all tabs ---
   function listen() {
     const topic = body.dataset.topics || "inbox";
-    const channel = new BroadcastChannel(`meup ${base} ${location.host}`);
+    const channel = new BroadcastChannel(`meup ${base} ${location.host} ${as}`);
     const handle = (type, data) => { if (Object.hasOwn(handlers, type)) handlers[type](data); };
     const state = (text) => { offline(text); };
     let source = null, wanted = "", last = null;
     const locks = navigator.locks;
-    const lockOf = (name) => `meup ${base} ${name}`;
+    const lockOf = (name) => `meup ${base} ${as} ${name}`;
     async function topics() {
       if (!locks) return "inbox,space";
       const { held: taken } = await locks.query(), prefix = lockOf("topic ");
@@ -413,12 +417,12 @@
       if (source && wanted === now_ && source.readyState !== EventSource.CLOSED) return;
       source?.close();
       wanted = now_;
-      const mine = source = new EventSource(`${base}/events?topics=${wanted}`);
+      const mine = source = new EventSource(`${base}/events?topics=${wanted}&as=${as}`);
       const pass = (type, data) => { if (type === "hello" || type === "inbox") last = data; handle(type, data); channel.postMessage({ type, data }); };
-      for (const type of ["hello", "inbox", "space", "told", "fresh", "gone"]) {
+      for (const type of ["hello", "inbox", "space", "told", "fresh"]) {
         mine.addEventListener(type, (event) => pass(type, JSON.parse(event.data)));
       }
-      mine.addEventListener("gone", () => mine.close());
+      mine.addEventListener("gone", () => { mine.close(); retry(mine); });
       mine.onopen = () => { state(""); channel.postMessage({ type: "state", data: "" }); };
       mine.onerror = () => {
         const text = "Reconnecting… nothing that you typed is lost.";
@@ -450,8 +454,10 @@
     async function retry(mine) {
       if (mine !== source) return;
       // A refused stream closes for good, and does not say why: the page that asks does.
-      const answer = await fetch(`${base}/inbox`, { redirect: "manual" }).catch(() => null);
-      if (answer && (answer.type === "opaqueredirect" || answer.status === 401)) { handle("gone", {}); channel.postMessage({ type: "gone", data: {} }); return; }
+      const answer = await fetch(`${base}/inbox`, { redirect: "manual", headers: { Accept: "text/html" } }).catch(() => null);
+      const isOut = answer && (answer.type === "opaqueredirect" || answer.status === 401), other = Boolean(answer?.ok) && !isOurs(await answer.text().catch(() => ""));
+      if (mine !== source) return;
+      if (isOut || other) { handle("gone", { other }); channel.postMessage({ type: "gone", data: { other } }); return; }
       source = null; open();
     }
     channel.onmessage = ({ data: message }) => {

@@ -1,0 +1,82 @@
+"""Decisions about what was seen, whatever is pushed and whoever signs in meanwhile."""
+
+import pytest
+from playwright.async_api import Route, expect
+
+from tests.console_browser.conftest import Desk, settled
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_card_that_changes_is_not_another_one(desk: Desk) -> None:
+    proposer = await desk.site.join("proposer")
+    await desk.site.propose(proposer)
+    page = await desk.open()
+    await expect(page.locator("#call")).to_contain_text("a.md")
+    urgent = proposer.propose("tools", "write_file", {"path": "urgent.md"}, ttl=60)
+    async with urgent:
+        await expect(page.locator("#queue li").first).to_contain_text("s left")
+        # What its tool says of itself comes now, and draws the card anew.
+        await desk.site.tools()
+        await expect(page.locator("#card")).to_contain_text("Writes a file")
+        await settled(page)
+        await expect(page.locator("#call")).to_contain_text("a.md")
+        await expect(page.locator("#queue [aria-current]")).to_contain_text("min left")
+
+
+async def test_queue_that_is_loaded_anew_leaves_the_card(desk: Desk) -> None:
+    await desk.site.tools()
+    proposer = await desk.site.join("proposer")
+    await desk.site.propose(proposer)
+    page = await desk.open()
+    await expect(page.locator("#call")).to_contain_text("a.md")
+    await desk.one_stream()
+
+    async def propose_first(route: Route) -> None:
+        urgent = proposer.propose("tools", "write_file", {"path": "urgent.md"}, ttl=60)
+        await desk.site.stack.enter_async_context(urgent)
+        await route.continue_()
+
+    await page.route("**/events?*", propose_first, times=1)
+    await page.reload()
+    await expect(page.locator("#queue li").first).to_contain_text("s left")
+    await expect(page.locator("#live")).to_contain_text("New: proposer proposes write_file")
+    await settled(page)
+    await expect(page.locator("#call")).to_contain_text("a.md")
+    await expect(page.locator("#queue [aria-current]")).to_contain_text("min left")
+
+
+async def test_focus_on_a_button_does_not_pass_to_the_next_card(desk: Desk) -> None:
+    await desk.site.tools()
+    proposer = await desk.site.join("proposer")
+    first = await desk.site.propose(proposer)
+    await desk.site.propose(proposer, {"path": "b.md"})
+    page = await desk.open()
+    await expect(page.locator("#call")).to_contain_text("a.md")
+    await settled(page)
+    await page.locator("#approve").focus()
+    await first.withdraw()
+    await expect(page.locator("#call")).to_contain_text("b.md")
+    await settled(page)
+    await expect(page.locator("#card-title")).to_be_focused()
+
+
+async def test_tab_is_not_that_of_another_participant(desk: Desk) -> None:
+    desk.expect("409", "Failed to load resource")
+    await desk.site.tools()
+    proposer = await desk.site.join("proposer")
+    page = await desk.open("you")
+    await expect(page.locator("main")).to_contain_text("Nothing waits for you")
+    other = await desk.tab(page.context)
+    await other.goto(desk.site.console.sign_in_link(desk.url, desk.site.token("boss")))
+    await other.get_by_role("button", name="Continue").click()
+    await expect(other.locator(".you")).to_contain_text("boss")
+    await expect(page.locator("#offline")).to_contain_text("Another tab signed in")
+    await desk.site.propose(proposer)
+    await expect(other.locator("#call")).to_contain_text("a.md")
+    await expect(other.locator("#offline")).to_be_hidden()
+    await expect(page.locator(".you")).to_contain_text("you")
+    await expect(page.locator("#call")).to_have_count(0)
+    await page.reload()
+    await expect(page.locator(".you")).to_contain_text("boss")
+    await expect(page.locator("#call")).to_contain_text("a.md")
