@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -56,11 +56,19 @@ class Decider:
     Args:
         policy: Gives the policy of the moment.
         held: Told of the proposals that are left to people.
+        own_files: Names of the files by which it decides: no rule allows a call that names one.
     """
 
-    def __init__(self, policy: Callable[[], Policy], *, held: Held | None = None) -> None:
+    def __init__(
+        self,
+        policy: Callable[[], Policy],
+        *,
+        held: Held | None = None,
+        own_files: Collection[str] = (),
+    ) -> None:
         self._policy = policy
         self._held = held
+        self._own_files = tuple(own_files)
         self._histories: WeakKeyDictionary[Space, History] = WeakKeyDictionary()
         self._checkers: OrderedDict[tuple[str, str], tuple[Any, ArgumentChecker | None]] = (
             OrderedDict()
@@ -145,7 +153,7 @@ class Decider:
         decision = policy.decide(shown.call, proposer, history, at)
         history.record(decision, at)
         if decision.verdict is Verdict.ALLOW:
-            doubt = shown.doubt
+            doubt = shown.doubt or find_own_file(shown.call, self._own_files)
             if not doubt and decision.number is not None:
                 before = decision.number
                 doubt = find_near_miss(policy, before, shown.call, proposer, shown.around)
@@ -212,6 +220,26 @@ class Decider:
             if len(self._checkers) > MAX_CHECKERS:
                 self._checkers.popitem(last=False)
         return known[1]
+
+
+def find_own_file(call: Call, names: Collection[str]) -> str:
+    """The doubt about a call whose arguments name a file by which it is decided; empty: none.
+
+    Its tool may write there, and then the next call is allowed by whoever proposed this one. A text
+    says nothing of links and patterns, so this is no lock.
+    """
+    pending: list[object] = [call.arguments] if names else []
+    while pending:
+        value = pending.pop()
+        if isinstance(value, str):
+            found = next((name for name in names if name.casefold() in value.casefold()), None)
+            if found is not None:
+                return f"its arguments name {found}, by which calls are decided"
+        elif isinstance(value, Mapping):
+            pending += [*cast("Mapping[str, object]", value), *value.values()]
+        elif isinstance(value, list):
+            pending += cast("list[object]", value)
+    return ""
 
 
 def refuse_quorum(policy: Policy) -> None:

@@ -98,7 +98,8 @@ class Reviewer:
         self._arrived = Condition()  # one more is held
         self._ended = Condition()  # one of them has ended
         self.agent = Agent("reviewer")
-        self._decider = Decider(self.policy.current, held=self.hold)
+        own_files = (path.name, self._votes_path.name)
+        self._decider = Decider(self.policy.current, held=self.hold, own_files=own_files)
         self._decider.install(self.agent)
         self.agent.tool(name=VOTE)(self.vote)
         self.agent.tool(name=WAITING, read_only=True)(self.waiting)

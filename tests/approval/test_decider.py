@@ -11,6 +11,7 @@ import pytest
 
 from meup_agent import Agent, Rejection, Request, Space
 from meup_agent.approval import AllowRule, DenyRule, LimitRule, Policy, QuorumRule
+from meup_agent.approval.decider import find_own_file
 from meup_agent.approval.rules import AskRule
 from meup_agent.errors import ConfigurationError, ProposalExpired, UsageError
 from meup_agent.protocol import kinds, payloads
@@ -229,6 +230,26 @@ async def test_a_reviewer_that_may_not_reject_leaves_it_to_people(notes: Notes) 
             ) as proposal:
                 await proposal.result()
     assert notes.all == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ({"path": "/home/ann/rules.yaml"}, "rules.yaml"),
+        ({"path": "RULES.YAML"}, "rules.yaml"),
+        ({"line": "cat a > ./rules.yaml.votes"}, "rules.yaml"),
+        ({"files": [{"rules.yaml": "allow"}]}, "rules.yaml"),
+        ({"files": [{"path": ["a", "b/deep.votes"]}]}, "deep.votes"),
+        ({"path": "rules.yml", "of": ["rules", "yaml"], "count": 7, "none": None}, ""),
+    ],
+)
+def test_no_rule_allows_a_call_that_names_a_file_of_its_own(
+    arguments: dict[str, Any], found: str
+) -> None:
+    call = payloads.Call("tools/call", {"name": "write", "arguments": arguments})
+    doubt = find_own_file(call, ("rules.yaml", "deep.votes"))
+    assert doubt.startswith(f"its arguments name {found}, ") if found else not doubt
+    assert not find_own_file(call, ())
 
 
 def test_an_agent_counts_no_votes() -> None:

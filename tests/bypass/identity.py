@@ -198,8 +198,7 @@ def _let_grant(place: Place) -> None:
     there="The agent could write files, and its permissions were one of them.",
     here=(
         "Capabilities are the gateway's, in another process, and changing them is a capability"
-        " itself. A policy file belongs where no tool of the space writes: where one does, this"
-        " happens here as well."
+        " itself."
     ),
     off=_let_grant,
 )
