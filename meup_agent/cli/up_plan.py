@@ -181,13 +181,22 @@ def _reviewer(policy: Path) -> ParticipantConfig:
     """The participant that decides by a policy, once the policy has been loaded.
 
     Raises:
-        ConfigurationError: It does not load: nothing is to run by a mistyped rule.
+        ConfigurationError: It does not load, since nothing is to run by a mistyped rule, or it
+            counts votes that cannot come.
     """
     require_extra("a policy file")
     from meup_agent.approval.policy_file import findings_of, load_policy
-    from meup_agent.cli.servers_space import policy_reviewer
+    from meup_agent.approval.rules import QuorumRule
+    from meup_agent.cli.servers_space import YOU, policy_reviewer
 
-    for each in findings_of(load_policy(policy)):
+    loaded = load_policy(policy)
+    for rule, name in zip(loaded.rules, loaded.names, strict=True):
+        if isinstance(rule, QuorumRule) and (rule.of > 1 or YOU not in rule.among):
+            raise ConfigurationError(
+                f"{policy}: {name}: only {YOU} can vote in a space of --servers; for more people"
+                " write a space's file with `meup init`, or write ask instead"
+            )
+    for each in findings_of(loaded):
         warn(f"{policy}: {each}")
     return policy_reviewer(policy.resolve())
 

@@ -450,15 +450,18 @@ def test_a_policy_decides_and_leaves_the_rest_to_the_user(
     [
         (("--servers", "mcp.json", "--policy", "policy.yaml"), "allwo"),
         (("--servers", "mcp.json", "--policy", "none.yaml"), "none.yaml"),
+        (("--servers", "mcp.json", "--policy", "votes.yaml"), "only you can vote"),
         (("--policy", "policy.yaml"), "--policy is for --servers"),
     ],
-    ids=["mistyped", "missing", "without servers"],
+    ids=["mistyped", "missing", "voters who are not there", "without servers"],
 )
 def test_nothing_is_started_by_a_policy_that_does_not_load(
     tmp_path: Path, state: dict[str, str], arguments: tuple[str, ...], said: str
 ) -> None:
     write(tmp_path)
     (tmp_path / "policy.yaml").write_text("rules:\n  - allwo: {tool: add}\n")
+    votes = "rules:\n  - quorum: {tool: add, of: 2, among: [lead, you]}\n"
+    (tmp_path / "votes.yaml").write_text(votes)
     done = meup("up", *arguments, "--port", "0", cwd=tmp_path, variables=state)
     assert done.returncode == exit_codes.USAGE
     assert said in done.stderr
