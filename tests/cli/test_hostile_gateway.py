@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from websockets.sync.server import ServerConnection
 
+from meup_agent.cli.exit_codes import FAILED
 from meup_agent.cli.program import run
 from tests.cli.servers import answering, websockets_to
 from tests.cli.stage import HOSTILE
@@ -160,7 +161,25 @@ def test_no_command_passes_it_on_over_http(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    status, said = ANSWERS[answer]
+    run_over_http(command, *ANSWERS[answer], monkeypatch)
+    out, err = capfd.readouterr()
+    assert (out + err).replace("\n", "").isprintable(), repr(out + err)
+    assert "a-token-for-nobody" not in out + err
+
+
+@pytest.mark.parametrize("command", [("audit",), ("policy", "suggest")], ids=" ".join)
+def test_journal_without_an_end_is_not_read_for_ever(
+    command: tuple[str, ...], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = {"id": "me", "space": "demo", "messages": [], "times": [], "next": 7}
+    assert run_over_http(command, 200, page, monkeypatch) == FAILED
+    assert "its journal has no end" in capfd.readouterr().err
+
+
+def run_over_http(
+    command: tuple[str, ...], status: int, said: object, monkeypatch: pytest.MonkeyPatch
+) -> int:
+    """Run a command at a gateway that gives the same answer to everything."""
     body = (said if isinstance(said, str) else json.dumps(said)).encode()
     head = f"HTTP/1.1 {status} X\x1b[2J\r\nContent-Type: application/json\r\nConnection: close\r\n"
     reply = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
@@ -169,7 +188,4 @@ def test_no_command_passes_it_on_over_http(
         settings = {"MEUP_HTTP": address, "MEUP_SPACE": "demo", "MEUP_TOKEN": "a-token-for-nobody"}
         for name, value in settings.items():
             monkeypatch.setenv(name, value)
-        run(command)
-    out, err = capfd.readouterr()
-    assert (out + err).replace("\n", "").isprintable(), repr(out + err)
-    assert "a-token-for-nobody" not in out + err
+        return run(command)

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, cast
 from anyio.lowlevel import checkpoint
 
 from meup_agent.cli.address import HttpAddress
+from meup_agent.cli.failures import Failure
 from meup_agent.cli.render.formatting import name_some
 from meup_agent.errors import ConfigurationError, InvalidEnvelope
 from meup_agent.protocol.dialects import decode
@@ -67,11 +68,15 @@ async def read_file(
 
 
 async def read_over_http(where: HttpAddress, since: int | None) -> Pages:
-    """The journal of a running gateway from a moment on, for the space that a token is for."""
+    """The journal of a running gateway from a moment on, for the space that a token is for.
+
+    Raises:
+        Failure: It has no end.
+    """
     from meup_agent.cli.http_api import open_http_api
 
     async with open_http_api(where) as api:
-        begin = None if since is None else _rfc3339(since)
+        begin, read = None if since is None else _rfc3339(since), -1
         while True:
             page = await api.page(begin, limit=PAGE, dialect=DIALECT)
             following = page.get("next")
@@ -82,7 +87,12 @@ async def read_over_http(where: HttpAddress, since: int | None) -> Pages:
             )
             if not isinstance(following, int):
                 return
-            begin = str(following)
+            if following <= read:
+                raise Failure(
+                    f"the gateway names {following} after {read} as the next message, so its"
+                    " journal has no end; update the gateway, or check the address"
+                )
+            begin, read = str(following), following
 
 
 def _space_in(spaces: list[str], path: Path, wanted: str | None) -> str:
