@@ -197,16 +197,18 @@ def _wrap(each: CardRow, width: int) -> Iterator[list[Part]]:
     for part in each.parts:
         rest = part.text
         while rest:
-            room = width - used
+            room, is_new = width - used, False
             if room <= 0:
                 yield line
                 below = indent if gutter else min(indent + 2, width // 2)
                 line, used = [Part(" " * below), *gutter], below + len(GUTTER) * bool(gutter)
-                room = width - used
+                room, is_new = width - used, True
             taken, rest = _take(rest, room)
-            if not taken:  # a wide character that has no room here
+            if not taken and not is_new:  # a wide character that has no room here
                 used = width
                 continue
+            if not taken:  # nor anywhere, as it is counted; without it no line would be the last
+                taken, rest = rest[0], rest[1:]
             line.append(Part(taken, part.style))
             used += cell_len(taken)
     yield line

@@ -1,6 +1,7 @@
 """JSON values as rows: all of a value is there, and nothing of it looks like something else."""
 
 import json
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -74,6 +75,14 @@ def test_every_line_is_printable_and_fits(value: dict[str, Any], width: int) -> 
         assert "".join(lines).replace(" ", "").replace("│", "") == (
             each.plain.replace(" ", "").replace("│", "")
         )
+
+
+def test_text_that_is_counted_as_too_wide_for_any_line_ends_all_the_same() -> None:
+    # Rich counts a joiner's neighbour in one way where it measures, in another where it cuts.
+    text = "\u200d" * 2 + "\u2eeb" * 40
+    lines = wrapped([CardRow((Part("x"), Part(text)))], 16)
+    shown = ["".join(part.text for part in line).strip() for line in islice(lines, 100)]
+    assert "".join(shown) == f"x{text}"
 
 
 def test_a_line_that_goes_on_below_keeps_its_bar() -> None:
