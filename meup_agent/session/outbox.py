@@ -177,12 +177,9 @@ class Outbox:
         """
         if envelope_id not in self._unaccepted:
             return
-        was_full = self.is_owed_too_much
         while not replayed and (earlier := next(iter(self._unaccepted))) != envelope_id:
             self._pop_unaccepted(earlier)
         self._pop_unaccepted(envelope_id)
-        if was_full and not self.is_owed_too_much:
-            self._accepted.notify_all()
 
     def send_again(self) -> None:
         """Put envelopes that were not accepted first in the queue again, in their order."""
@@ -206,6 +203,8 @@ class Outbox:
         waiting = self._unaccepted.pop(envelope_id, None)
         if waiting is not None:
             self._unaccepted_bytes -= len(waiting.draft.raw_payload)
+            if not self.is_owed_too_much:
+                self._accepted.notify_all()
 
     async def wait_filled(self) -> None:
         """Return when there is something to send."""

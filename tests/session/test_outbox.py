@@ -322,6 +322,24 @@ async def test_more_than_is_kept_waits_for_what_comes_back(by: str) -> None:
     assert MAX_UNACCEPTED_BYTES == 64 * 2**20
 
 
+async def test_more_is_sent_when_what_was_owed_is_not_waited_for_any_more() -> None:
+    outbox, sent = Outbox(), anyio.Event()
+    for number in range(MAX_UNACCEPTED):
+        outbox.keep(QueuedEnvelope(said(str(number)), Priority.OPEN, 0.0))
+
+    async def send() -> None:
+        await outbox.wait_accepted()
+        sent.set()
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(send)
+            await anyio.wait_all_tasks_blocked()
+            assert not sent.is_set()
+            outbox.remove("7")
+            await sent.wait()
+
+
 def test_frames_of_streams_leave_in_order_and_never_twice() -> None:
     outbox = Outbox()
     outbox.put(said("before"), Priority.TALK, 0.0)
