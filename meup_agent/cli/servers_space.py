@@ -139,7 +139,7 @@ def banner(
             " waits for you:"
         )
     client = {
-        "command": _program(),
+        "command": own_program(),
         "args": ["mcp", "--token-file", str(token_path(folder, AGENT).absolute())],
         # Named: the client may run in a terminal that is `you`.
         "env": {"MEUP_URL": url, "MEUP_SPACE": space, "MEUP_PARTICIPANT": AGENT},
@@ -177,7 +177,7 @@ def has_people(participants: Iterable[str], folder: Path) -> bool:
     return all(each in names and token_path(folder, each).is_file() for each in CAPABILITIES)
 
 
-def _program() -> str:
-    """This program, for a client that has another PATH."""
+def own_program() -> str:
+    """This program, for who has another PATH."""
     beside = Path(sys.executable).with_name("meup")
     return str(beside) if beside.is_file() else "meup"

@@ -57,6 +57,26 @@ def test_options_answer_the_questions(tmp_path: Path, state: dict[str, str]) -> 
         assert process.end(INTERRUPT) == exit_codes.OK
 
 
+def test_rules_decide_in_a_space_that_is_written_with_a_policy(
+    tmp_path: Path, state: dict[str, str]
+) -> None:
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {"reviewer": {"command": "sh"}}}')
+    (tmp_path / "rules.yaml").write_text("rules:\n  - allow: {tool: add}\n")
+    done = meup("init", "--policy", "rules.yaml", cwd=tmp_path, variables=state)
+    assert done.returncode == exit_codes.OK
+    assert "the server reviewer is left out" in done.stderr
+    with running("up", "--port", "0", cwd=tmp_path, variables=state) as process:
+        process.until("'reviewer' in '", stream="err")
+        process.until("as 'reviewer'")
+        assert process.end(INTERRUPT) == exit_codes.OK
+    (tmp_path / "space.yaml").unlink()
+    (tmp_path / "rules.yaml").write_text("rules:\n  - allwo: {tool: add}\n")
+    done = meup("init", "--policy", "rules.yaml", cwd=tmp_path, variables=state)
+    assert done.returncode == exit_codes.USAGE
+    assert "allwo" in done.stderr
+    assert not (tmp_path / "space.yaml").exists()
+
+
 def test_at_a_terminal_it_asks_three_questions(tmp_path: Path, state: dict[str, str]) -> None:
     ours, theirs = pty.openpty()
     try:

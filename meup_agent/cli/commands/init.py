@@ -50,6 +50,15 @@ def init(
             help="The program that is `agent`; else none is started, and an MCP client can be it.",
         ),
     ] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            "--policy",
+            metavar="FILE",
+            help="Let `reviewer` decide by the rules of this file, and leave to `you` what they"
+            " ask; see `meup reviewer`.",
+        ),
+    ] = None,
 ) -> None:
     """Ask three questions, and write a space's file for `meup up`, with tokens beside it.
 
@@ -60,6 +69,8 @@ def init(
     Example: `meup init`
 
     Example: `meup init --name harbour --servers mcp.json --agent "python robot.py"`
+
+    Example: `meup init --policy policy.yaml`
     """
     require_extra("a gateway")
     if file.exists():
@@ -67,12 +78,13 @@ def init(
     folder = file.resolve().parent
     if not folder.is_dir():
         raise ConfigurationError(f"there is no folder {folder}")
+    rules = None if policy is None else _rules(policy, folder)
     offered = str(DEFAULT_SERVERS) if DEFAULT_SERVERS.is_file() else NONE
     if name is None:
         name = _answer(None, "The name of the space", folder.name or "space")
     _check_space(name)
     given = _answer(servers, "A file with the MCP servers to put behind approval", offered)
-    found = {} if given == NONE else _servers(Path(given), folder)
+    found = {} if given == NONE else _servers(Path(given), folder, reviewed=rules is not None)
     command = _command(_answer(agent, "The command of your agent", NONE))
 
     from meup_agent.cli.servers_space import people
@@ -80,7 +92,7 @@ def init(
     people(folder)
     try:
         with file.open("x", encoding="utf-8") as target:
-            target.write(_text(name, command, found))
+            target.write(_text(name, command, found, rules))
     except OSError as error:
         why = system_reason(error)
         raise ConfigurationError(f"{file} cannot be written ({why})") from None
@@ -118,12 +130,23 @@ def _command(given: str) -> list[str]:
         raise ConfigurationError(f"the agent's command cannot be split: {error}") from None
 
 
-def _servers(path: Path, folder: Path) -> dict[str, str]:
+def _rules(path: Path, folder: Path) -> str:
+    """The path of a policy that loads, as seen from a folder."""
+    require_extra("a policy file")
+    from meup_agent.approval.policy_file import findings_of, load_policy
+
+    for each in findings_of(load_policy(path)):
+        _warn(f"{path}: {each}")
+    return os.path.relpath(path.resolve(), folder)
+
+
+def _servers(path: Path, folder: Path, *, reviewed: bool) -> dict[str, str]:
     """The servers of a configuration, each with the configuration's path as seen from a folder."""
-    from meup_agent.cli.servers_space import server_participants
+    from meup_agent.cli.servers_space import CAPABILITIES, REVIEWER, server_participants
     from meup_agent.mcp.server_config import read_servers
 
-    servers = server_participants(read_servers(path, os.environ, _warn), _warn)
+    taken = [*CAPABILITIES, *([REVIEWER] if reviewed else [])]
+    servers = server_participants(read_servers(path, os.environ, _warn), _warn, taken)
     return dict.fromkeys(servers, os.path.relpath(path.resolve(), folder))
 
 
@@ -131,9 +154,18 @@ def _warn(sentence: str) -> None:
     sys.stderr.write(f"meup: warning: {visible(sentence, 1000)}\n")
 
 
-def _text(name: str, command: list[str], servers: Mapping[str, str]) -> str:
+def _text(name: str, command: list[str], servers: Mapping[str, str], rules: str | None) -> str:
     """The file. Texts stand in it as in JSON, which is YAML too."""
-    from meup_agent.cli.servers_space import AGENT, CAPABILITIES, SERVER, YOU
+    from meup_agent.cli.servers_space import (
+        AGENT,
+        CAPABILITIES,
+        DECIDER,
+        REVIEWED,
+        REVIEWER,
+        SERVER,
+        YOU,
+        own_program,
+    )
     from meup_agent.cli.up_state import token_path
 
     text: Callable[[Any], str] = json.dumps
@@ -153,7 +185,12 @@ def _text(name: str, command: list[str], servers: Mapping[str, str]) -> str:
         lines += ["", f"      {each}:  # {about[each]}", f"        token_files: [{text(token)}]"]
         if each == AGENT and command:
             lines.append(f"        command: {text(command)}")
-        lines += _capabilities(CAPABILITIES[each])
+        reviewed = each == AGENT and rules is not None
+        lines += _capabilities(REVIEWED if reviewed else CAPABILITIES[each])
+    if rules is not None:
+        decides = [own_program(), "reviewer", "--policy", rules]
+        lines += ["", f"      {REVIEWER}:  # decides by rules", f"        command: {text(decides)}"]
+        lines += _capabilities(DECIDER)
     for server, path in servers.items():
         lines += ["", f"      {text(server)}:", f"        mcp_server: {{file: {text(path)}}}"]
         lines += _capabilities(SERVER)
