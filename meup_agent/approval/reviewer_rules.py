@@ -36,6 +36,10 @@ ASK_SECONDS: Final = 5.0
 PAUSE_SECONDS: Final = 0.25
 """Pause between two questions to a reviewer, so that a flood of votes is no flood of questions."""
 
+PAUSE_PER_PROPOSAL: Final = 0.002
+"""Seconds of that pause for each proposal in an answer, where that is longer: a thousand are half a
+megabyte, which the reviewer, the gateway and each inbox read."""
+
 AGAIN_SECONDS: Final = 15.0
 """Interval at which reviewers are asked although nothing happened: a policy file may change."""
 
@@ -180,18 +184,19 @@ class ReviewerRules:
 
     async def run(self) -> None:
         """Ask, until cancelled."""
+        pause = PAUSE_SECONDS
         while True:
             self._seek()
             if self._is_due and self._directory.is_settled:
                 self._is_due = False
-                for reviewer in self.reviewers:
-                    await self._ask(reviewer)
+                told = [await self._ask(reviewer) for reviewer in self.reviewers]
+                pause = max([PAUSE_SECONDS, *(count * PAUSE_PER_PROPOSAL for count in told)])
                 self.has_asked = True
                 self._asked()
             with anyio.move_on_after(self._pause()):
                 while not self._is_due:
                     await self._changed.wait()
-            await anyio.sleep(PAUSE_SECONDS)
+            await anyio.sleep(pause)
             self._is_due = True
 
     def _pause(self) -> float:
@@ -204,10 +209,11 @@ class ReviewerRules:
             self._young_since = None
         return min(max(age, PAUSE_SECONDS), AGAIN_SECONDS)
 
-    async def _ask(self, reviewer: str) -> None:
+    async def _ask(self, reviewer: str) -> int:
+        """Ask one of them; how many proposals it told of."""
         params: dict[str, Any] = {"name": WAITING, "arguments": {}}
         if not self._space.may(kinds.MCP_REQUEST, payloads.request("tools/call", params, "")):
-            return
+            return 0
         try:
             result = await self._space.request(
                 reviewer, "tools/call", params, timeout=ASK_SECONDS, idempotent=True
@@ -215,8 +221,10 @@ class ReviewerRules:
             said = as_object(value_of(Responded("", result)))
         except MeupError as error:
             log.info("%r does not tell what waits: %s", reviewer, printable(str(error)))
-            return
-        self._told(reviewer, dict(read_waiting(reviewer, said)))
+            return 0
+        rules = dict(read_waiting(reviewer, said))
+        self._told(reviewer, rules)
+        return len(rules)
 
 
 def _is_vote(envelope: Envelope) -> bool:

@@ -308,3 +308,31 @@ async def test_inboxes_do_not_make_each_other_ask(path: Path) -> None:
             assert theirs.votes == {"second": "approve"}
             await anyio.sleep(10)
             assert 3 <= questions(tape) <= 3 * 3
+
+
+@pytest.mark.parametrize(
+    "anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})], ids=["virtual"]
+)
+async def test_a_long_list_is_asked_for_less_often_while_proposals_come(path: Path) -> None:
+    tape = Tape()
+
+    async def asked_within(o: Office, seconds: int) -> int:
+        """Questions while a proposal comes each half second."""
+        questions(tape)
+        for _ in range(2 * seconds):
+            async with o.proposer.propose("tools", "wipe", {"disk": "b"}, ttl=None):
+                await anyio.sleep(0.5)
+        return questions(tape)
+
+    async with (
+        office(InMemory(), "second", policy=path, seconds=36_000) as o,
+        AsyncExitStack() as s,
+    ):
+        session_of(o.proposer).watchers.listen(tape)
+        few = await asked_within(o, 20)
+        for _ in range(400):
+            await s.enter_async_context(
+                o.proposer.propose("tools", "wipe", {"disk": "a"}, ttl=None)
+            )
+        many = await asked_within(o, 20)
+    assert many <= 20 / 0.8 + 1 < few
