@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import typer
 
 from meup_agent.cli.options import OptionGroup
-from meup_agent.errors import ConfigurationError
+from meup_agent.errors import ConfigurationError, MeupError
 from meup_agent.transport.handshake import handshake_url
 from meup_agent.transport.http import check_http_url
 
@@ -124,6 +124,7 @@ class HttpOptions(OptionGroup):
         if found is None:
             raise ConfigurationError(
                 "the gateway's HTTP address is missing; give --http, or set MEUP_HTTP or MEUP_URL"
+                + _running_here()
             )
         token = token_from(self.token, self.token_file)
         if token is None:
@@ -232,16 +233,37 @@ def _missing(**values: object) -> ConfigurationError:
     if names == ["token"]:
         return ConfigurationError(
             "the token is missing; set MEUP_TOKEN, or give --token-file or --token"
+            + _running_here()
         )
     if len(names) == 1:
         name = names[0]
         return ConfigurationError(
-            f"the {name} is missing; give --{name} or set MEUP_{name.upper()}"
+            f"the {name} is missing; give --{name} or set MEUP_{name.upper()}{_running_here()}"
         )
     return ConfigurationError(
         f"{_and(f'the {name}' for name in names)} are missing; set"
         f" {_and(f'MEUP_{name.upper()}' for name in names)}, or give"
         f" {_and('--token-file' if name == 'token' else f'--{name}' for name in names)}"
+        f"{_running_here()}"
+    )
+
+
+def _running_here() -> str:
+    """Advice for a terminal that was made no participant of a gateway that this user runs."""
+    try:
+        from meup_agent.cli.up_state import running_gateways
+
+        found = running_gateways()
+    except (ImportError, MeupError, OSError):
+        return ""  # without the extra, or with a folder that `meup env` complains about
+    if not found:
+        return ""
+    names = list(found[0].tokens)
+    name = "you" if "you" in names else "NAME"
+    port = f" --port {found[0].port}" if len(found) > 1 else ""
+    which = "" if name in names else f"; NAME is one of {', '.join(names)}"
+    return (
+        f'. A gateway of yours runs here: eval "$(meup env {name}{port})" sets all of them{which}'
     )
 
 

@@ -17,7 +17,14 @@ from urllib.parse import quote
 
 import msgspec
 
-from meup_agent.cli.dev_state import FILE_MODE, FOLDER_MODE, MAX_FILE_BYTES, state_folder
+from meup_agent.cli.dev_state import (
+    FILE_MODE,
+    FOLDER_MODE,
+    MAX_FILE_BYTES,
+    DevGateway,
+    DevState,
+    state_folder,
+)
 from meup_agent.cli.failures import Failure
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.gateway.auth import new_token
@@ -130,6 +137,17 @@ def running_owners() -> Generator[Owner]:
 def owner_of(port: int) -> Owner | None:
     """The ``meup up`` that listens at a port."""
     return next((each for each in running_owners() if each.url.endswith(f":{port}")), None)
+
+
+def running_gateways() -> list[DevGateway]:
+    """The gateways of this user with tokens to be had: of ``--dev``, and of ``meup up``."""
+    found = DevState(state_folder()).running()
+    for owner in running_owners():
+        files = {name: Path(path) for name, path in owner.token_files.items()}
+        if owner.url and files:
+            tokens = {name: keep_token(path) for name, path in files.items() if path.is_file()}
+            found.append(DevGateway(owner.url, owner.http, owner.space, tokens))
+    return found
 
 
 def _read(descriptor: int) -> Owner | None:

@@ -280,6 +280,31 @@ def test_env_says_what_is_missing(state: DevState, capsys: pytest.CaptureFixture
             assert "export MEUP_TOKEN=another\n" in capsys.readouterr().out
 
 
+def test_a_terminal_that_was_not_set_up_is_told_how(
+    state: DevState, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MEUP_URL", "MEUP_HTTP", "MEUP_SPACE", "MEUP_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+    def said(*arguments: str) -> str:
+        assert run(arguments) == exit_codes.USAGE
+        return capsys.readouterr().err
+
+    assert "runs here" not in said("inbox", "list")
+    you = DevGateway("ws://127.0.0.1:8440", None, "mcp", {"agent": "a", "you": "b"})
+    with state.announce(HARBOUR):
+        advice = 'eval "$(meup env NAME)" sets all of them; NAME is one of proposer\n'
+        assert said("tail").endswith(f". A gateway of yours runs here: {advice}")
+        assert said("inbox", "list").endswith(advice)
+    with state.announce(you):
+        assert said("tail").endswith('eval "$(meup env you)" sets all of them\n')
+        assert "the token is missing" in (one := said("tail", "--url", "ws://x", "--space", "s"))
+        assert one.endswith("sets all of them\n")
+    # What `meup env` complains about is no reason to say anything else here.
+    state.path.chmod(0o755)
+    assert "runs here" not in said("tail")
+
+
 def is_told(gateway: Running) -> None:
     gateway.until("Their tokens are kept in ")
 

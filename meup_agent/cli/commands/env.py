@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
 import typer
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.dev_state import DevGateway, DevState, state_folder
+from meup_agent.cli.dev_state import DevGateway
 from meup_agent.cli.failures import Failure, require_extra
+from meup_agent.cli.up_state import running_gateways
 from meup_agent.errors import ConfigurationError
 
 
@@ -54,7 +54,7 @@ def env(
     Example: `meup env proposer --shell powershell | Out-String | Invoke-Expression`
     """
     require_extra("a gateway")
-    gateway = _find([*DevState(state_folder()).running(), *_up_gateways()], port)
+    gateway = _find(running_gateways(), port)
     names = ", ".join(gateway.tokens)
     if name is None:
         raise ConfigurationError(f"which participant? give one of: {names}")
@@ -97,17 +97,6 @@ FORMS: Final = {
         "{} --shell powershell | Out-String | Invoke-Expression",
     ),
 }
-
-
-def _up_gateways() -> Iterator[DevGateway]:
-    """Each ``meup up`` that has participants whose tokens are kept in files."""
-    from meup_agent.cli.up_state import keep_token, running_owners
-
-    for owner in running_owners():
-        files = {name: Path(path) for name, path in owner.token_files.items()}
-        if owner.url and files:
-            tokens = {name: keep_token(path) for name, path in files.items() if path.is_file()}
-            yield DevGateway(owner.url, owner.http, owner.space, tokens)
 
 
 def _find(running: Sequence[DevGateway], port: int | None) -> DevGateway:
