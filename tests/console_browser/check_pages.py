@@ -4,10 +4,10 @@ from typing import Any
 
 import anyio.lowlevel
 import pytest
-from playwright.async_api import Page
+from playwright.async_api import Page, expect
 
 from tests.console_browser.axe import violations
-from tests.console_browser.conftest import Desk
+from tests.console_browser.conftest import Desk, settled
 from tests.console_browser.pictures import picture
 
 pytestmark = pytest.mark.anyio
@@ -26,6 +26,9 @@ READ = ("light", "dark", "phone")
 where the system chooses the colours."""
 
 LONG = "a/very/long/path/without/a/blank/" * 8
+
+
+TOP = """(selector) => document.querySelector(selector).getBoundingClientRect().top"""
 
 
 async def fill(desk: Desk) -> None:
@@ -59,7 +62,9 @@ async def assert_good(page: Page, name: str) -> None:
 async def test_each_page(desk: Desk, look: str) -> None:
     await fill(desk)
     page = await desk.open("boss", **LOOKS[look])
-    await page.wait_for_selector("#card .acts")
+    # What its tool says of itself draws the card anew.
+    await expect(page.locator("#card")).to_contain_text("Writes a file")
+    await settled(page)
     await assert_good(page, f"inbox-{look}")
     await page.click("#edit-summary")
     await assert_good(page, f"edit-{look}")
@@ -81,6 +86,27 @@ async def test_each_page(desk: Desk, look: str) -> None:
     desk.expect("404")
     await page.goto(f"{desk.url}/proposals/{'0' * 24}")
     await assert_good(page, f"problem-{look}")
+
+
+@pytest.mark.parametrize(
+    ("path", "first"),
+    [("timeline", "#rows"), ("participants", "#people, #try"), ("health", ".figure")],
+)
+async def test_first_screen_shows_what_a_page_is_for(desk: Desk, path: str, first: str) -> None:
+    await fill(desk)
+    page = await desk.open("boss", viewport={"width": 320, "height": 640})
+    await page.goto(f"{desk.url}/{path}")
+    assert await page.evaluate(TOP, first) < 600
+    words = page.locator(".terms em").first
+    await expect(words).to_be_hidden()
+    await page.click(".terms summary")
+    await expect(words).to_be_visible()
+    assert await violations(page) == []
+    await page.reload()
+    # Where there is room they need no opening.
+    await page.set_viewport_size({"width": 1280, "height": 900})
+    await expect(words).to_be_visible()
+    await expect(page.locator(".terms summary")).to_be_hidden()
 
 
 @pytest.mark.parametrize("look", LOOKS)

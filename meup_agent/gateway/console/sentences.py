@@ -77,7 +77,7 @@ def _describe(envelope: Envelope) -> tuple[str, str, str]:
     if kind == kinds.MCP_RESPONSE:
         failed = "error" in payload or as_object(payload.get("result")).get("isError") is True
         body = payload.get("error") if "error" in payload else payload.get("result")
-        return ("fails" if failed else verb), _compact(body), "error" if failed else "response"
+        return ("fails" if failed else verb), _answer(body), "error" if failed else "response"
     if kind == kinds.MCP_REJECT:
         return verb, str(payload.get("reason", "")), "reject"
     if kind == kinds.MCP_WITHDRAW:
@@ -96,6 +96,20 @@ def _describe(envelope: Envelope) -> tuple[str, str, str]:
             words = f"{kind} {words or _compact(payload)}"
         return verb, words, "reasoning" if kind.startswith(REASONING) else "stream"
     return verb, f"{kind} {_compact(payload)}", "system" if kind.startswith("system") else "other"
+
+
+def _answer(body: object) -> str:
+    """An answer's own words, where it has nothing but words; the names of tools; else its JSON."""
+    said = as_object(body)
+    content, tools, message = said.get("content"), said.get("tools"), said.get("message")
+    if isinstance(content, list) and content:
+        texts = [as_object(each).get("text") for each in content[:MAX_WORDS]]
+        if all(isinstance(each, str) for each in texts):
+            return " ".join(str(each)[: 2 * MAX_WORDS] for each in texts)
+    if isinstance(tools, list) and tools:
+        names = (str(as_object(each).get("name"))[:MAX_WORDS] for each in tools[:MAX_WORDS])
+        return f"{len(tools)} tool{'s' * (len(tools) != 1)}: {', '.join(names)}"
+    return message if isinstance(message, str) else _compact(body)
 
 
 def _call(call: payloads.Call) -> str:

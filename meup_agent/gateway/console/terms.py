@@ -35,6 +35,8 @@ TERMS: Final = {
 }
 """Word → its sentence, with the words that it explains in stars; "it" is a proposal."""
 
+_FOLD: Final = Markup('<details class="terms"><summary>What these words mean</summary>{}</details>')
+
 _STARRED: Final = re.compile(r"\*(\w+)\*")
 
 
@@ -52,6 +54,11 @@ class PageTerms:
         self._explained.update(fresh)
         said = Markup(" ").join(sentence(each) for each in fresh)
         return Markup('<p class="muted small">{}</p>').format(said)
+
+    def folded(self, *words: str) -> Markup:
+        """The same, to be opened where it would take much of a narrow page."""
+        said = self(*words)
+        return said and _FOLD.format(said)
 
 
 def sentence(word: str) -> Markup:

@@ -28,6 +28,22 @@ def cancel(id: str, request: str) -> Envelope:
     return envelope("mcp/request", id, payload)
 
 
+def test_answer_is_told_in_its_own_words() -> None:
+    text = {"type": "text", "text": "at noon"}
+    for body, words in (
+        ({"result": {"content": [text]}}, "at noon"),
+        ({"result": {"content": [text, text], "structuredContent": {}}}, "at noon at noon"),
+        # What is not text alone is told as it is.
+        ({"result": {"content": [text, {"type": "image"}]}}, '{"content": [{"type": "text"'),
+        ({"result": {"content": []}}, '{"content": []}'),
+        ({"result": {"tools": [{"name": "add"}, {"name": "read"}]}}, "2 tools: add, read"),
+        ({"result": {"tools": [{"name": "add"}]}}, "1 tool: add"),
+        ({"error": {"code": 1, "message": "no such tool"}}, "no such tool"),
+        ({"result": None}, "null"),
+    ):
+        assert describe(envelope("mcp/response", "i", body))[1].startswith(words)
+
+
 def test_chain_belongs_to_its_proposal() -> None:
     threads = ThreadIndex()
     asked = envelope("mcp/request", "r", {"id": 1}, correlation=("p",))
