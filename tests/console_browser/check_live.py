@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Page, expect
 
 from tests.console_browser.axe import violations
 from tests.console_browser.conftest import Desk
@@ -40,6 +40,54 @@ async def test_eight_tabs_share_one_stream(desk: Desk, *, secure: bool) -> None:
         await expect(page.locator("#badge")).to_be_hidden()
         await expect(page).to_have_title(re.compile(r"^\w+ · meup$"))
     await desk.one_stream()
+
+
+LEASE = "Object.keys(localStorage).find((each) => each.endsWith(' stream'))"
+"""The place in storage where a tab says that it has the stream."""
+
+
+async def test_stream_of_a_killed_tab_is_taken_over(desk: Desk) -> None:
+    first, second = await two_tabs_without_locks(desk)
+    said = await first.evaluate(f"localStorage[{LEASE}]")
+    await first.close()
+    # One that is killed cannot take back what it said.
+    await second.wait_for_function(f"(said) => (localStorage[{LEASE}] ?? said) !== said", arg=said)
+    await second.evaluate(f"(said) => localStorage[{LEASE}] = said", said)
+    taken = "JSON.parse(now).id !== JSON.parse(said).id"
+    await second.wait_for_function(
+        f"(said) => {{ const now = localStorage[{LEASE}]; return {taken}; }}", arg=said
+    )
+    await desk.site.tools()
+    await desk.site.propose(await desk.site.join("proposer"))
+    await expect(second.locator("#call")).to_contain_text("a.md")
+
+
+async def test_stream_stays_with_a_hidden_tab_that_answers(desk: Desk) -> None:
+    _, second = await two_tabs_without_locks(desk)
+    said = f"JSON.parse(localStorage[{LEASE}])"
+    holder = await second.evaluate(f"{said}.id")
+    await second.evaluate(f"localStorage[{LEASE}] = JSON.stringify({{...{said}, until: 0}})")
+    found = await second.wait_for_function(
+        f"() => {{ const now = {said}; return now.until > Date.now() && now.id; }}"
+    )
+    assert await found.json_value() == holder
+
+
+async def two_tabs_without_locks(desk: Desk) -> tuple[Page, Page]:
+    """A hidden tab, which has the stream and whose timers stand still, and one beside it."""
+    first = await desk.open()
+    await first.goto("about:blank")
+    without = "Object.defineProperty(navigator, 'locks', {value: undefined});"
+    await first.context.add_init_script(without)
+    await first.add_init_script(
+        "Object.defineProperty(document, 'hidden', {value: true}); window.setInterval = () => 0;"
+    )
+    await first.goto(f"{desk.url}/inbox")
+    await desk.one_stream()
+    second = await desk.tab(first.context)
+    await second.goto(f"{desk.url}/inbox")
+    await expect(second.locator("main")).to_contain_text("Nothing waits for you")
+    return first, second
 
 
 async def test_timeline_is_live_filtered_and_paused(desk: Desk) -> None:

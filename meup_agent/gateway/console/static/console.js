@@ -404,7 +404,7 @@
     const channel = new BroadcastChannel(`meup ${base} ${location.host} ${as}`);
     const handle = (type, data) => { if (Object.hasOwn(handlers, type)) handlers[type](data); };
     const state = (text) => { offline(text); };
-    let source = null, wanted = "", last = null;
+    let source = null, wanted = "", last = null, answerAsked = () => {};
     const locks = navigator.locks;
     const lockOf = (name) => `meup ${base} ${as} ${name}`;
     async function topics() {
@@ -431,18 +431,23 @@
       };
     }
     // Without a secure context there are no locks. The stream is then of the tab that was last to say in
-    // storage that it holds it; a hidden tab, whose timers a browser slows down, says so for longer.
+    // storage that it holds it. A hidden tab, whose timers a browser slows down, says so when it is asked;
+    // one that does not answer was killed, or sleeps.
     function takeTurns() {
       const lease = lockOf("stream"), me = crypto.getRandomValues(new Uint32Array(2)).join("-");
-      let away = false; // a page that goes is hidden after it has left
+      let away = false, doubted = {}; // a page that goes is hidden after it has left
       const holder = () => { try { return JSON.parse(localStorage.getItem(lease)) || {}; } catch { return {}; } };
       function hold() {
         if (away) return;
-        const { id, until } = holder();
-        if (id !== me && until > Date.now()) { source?.close(); source = null; return; }
-        try { localStorage.setItem(lease, JSON.stringify({ id: me, until: Date.now() + (document.hidden ? 90000 : 6000) })); } catch { /* each tab has its own */ }
+        const { id, until } = holder(), isTheirs = id && id !== me;
+        if (isTheirs && until > Date.now()) { source?.close(); source = null; doubted = {}; return; }
+        if (isTheirs && doubted.id !== id) { doubted = { id, at: performance.now() }; channel.postMessage({ type: "asked" }); return; }
+        if (isTheirs && performance.now() - doubted.at < 1500) return;
+        doubted = {};
+        try { localStorage.setItem(lease, JSON.stringify({ id: me, until: Date.now() + 6000 })); } catch { /* each tab has its own */ }
         if (!source) open();
       }
+      answerAsked = () => { if (source && holder().id === me) hold(); };
       const leave = () => { away = true; source?.close(); source = null; if (holder().id === me) localStorage.removeItem(lease); };
       window.addEventListener("pagehide", leave);
       window.addEventListener("pageshow", (event) => { if (event.persisted) { away = false; hold(); } });
@@ -462,6 +467,7 @@
     }
     channel.onmessage = ({ data: message }) => {
       if (message.type === "state") state(message.data);
+      else if (message.type === "asked") answerAsked();
       else if (message.type === "topics") { if (source) { open(); if (last) channel.postMessage({ type: "hello", data: { version: last.version, waiting: last.waiting } }); } }
       else handle(message.type, message.data);
     };
