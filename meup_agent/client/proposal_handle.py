@@ -87,8 +87,9 @@ class ProposalHandle:
     def state(self) -> ProposalState:
         """Its state now (PROTOCOL 4.2).
 
-        What we took back is withdrawn at once; should the gateway have ordered the result of its
-        fulfillment before that, it is fulfilled when we hear so (PROTOCOL 4.13).
+        What we took back is withdrawn at once, and what a rejection or its deadline ended for us
+        rejected or expired; should the gateway have ordered the result of its fulfillment before
+        that, it is fulfilled when we hear so (PROTOCOL 4.13).
         """
         record = self._session.table.proposal_store.get(
             ProposalKey(self._session.me, self.id), self._session.now()

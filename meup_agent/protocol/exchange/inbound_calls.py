@@ -390,6 +390,7 @@ class InboundProposals(TablePart):
             key = ProposalKey(proposer, proposal_id)
             record = store.get(key, now)
             if record is not None and not record.state.is_pending:
+                record.unordered = False
                 context.drop("late_withdraw", envelope, expected=True)
                 continue
             if record is None:

@@ -222,6 +222,7 @@ def record_end(
     record = exchange.proposal
     if record is None:
         return
+    was_pending = record.state.is_pending
     match ending:
         case Rejection():
             record.step(ProposalEvent.REJECTION, ending.by, ending.reason)
@@ -233,6 +234,9 @@ def record_end(
             record.step(ProposalEvent.WITHDRAWAL, me, cause_of(ending).code)
         case _:
             pass
+    if was_pending and isinstance(ending, Rejection | Expiry | Unknown):
+        is_sent = exchange.state is not OutboundState.UNSENT
+        record.unordered = is_sent and (echo or exchange.echoed)
 
 
 def send_end(sender: EnvelopeSender, exchange: OutboundExchange, cause: Cause, now: float) -> None:

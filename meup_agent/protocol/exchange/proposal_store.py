@@ -143,6 +143,9 @@ class ProposalEntry(msgspec.Struct):
     # The time at which its proposer gives it up, in microseconds since 1970 (UTC), as far as said.
     expires_at: int | None = None
     renewals: int = 0  # how often that was moved
+    # Ours, ended here by a rejection or its time: until our withdraw comes back, the gateway may
+    # have ordered a result before it (PROTOCOL 4.13).
+    unordered: bool = False
     size: int = 0  # bytes of the proposal alone, as they count against the room of all
     # Other proposals that its proposer made under this id before, latest first.
     earlier: tuple[ProposalEntry, ...] = ()
@@ -190,9 +193,11 @@ class ProposalEntry(msgspec.Struct):
     def step(self, event: ProposalEvent, by: str, reason: str | None = None) -> bool:
         """Take a step of the lifecycle; ``False`` if it has none for this event."""
         following = PROPOSAL.get((self.state, event))
+        if following is None and self.unordered and event is ProposalEvent.RESPONSE:
+            following = ProposalState.FULFILLED
         if following is None:
             return False
-        self.state = following
+        self.state, self.unordered = following, False
         if not following.is_pending:
             self.decided_by, self.reason = by, reason
         return True

@@ -105,6 +105,32 @@ def test_where_two_events_cross_the_gateways_order_decides(me: Peer, first: str)
     assert me.own(key).state == ("fulfilled" if first == "response" else "withdrawn")
 
 
+@pytest.mark.rule("4.2.gateway_order")
+@pytest.mark.parametrize("first", ["response", "withdraw"])
+@pytest.mark.parametrize("ended", ["expired", "rejected"])
+def test_the_gateways_order_decides_however_our_wait_ended(
+    me: Peer, first: str, ended: str
+) -> None:
+    key = me.begins_proposal(to=("alice",), deadline=60.0)
+    effects = me.passes(60) if ended == "expired" else me.reject("alice", key.id)
+    (withdraw,) = said(effects)
+    assert me.own(key).state == ended
+    if first == "withdraw":
+        me.echo(withdraw)
+    me.request("bob", "b1", to=("tool",), fulfills=key.id)
+    me.response("tool", "b1", to=("bob",))
+    if first == "response":
+        me.echo(withdraw)
+    assert me.own(key).state == ("fulfilled" if first == "response" else ended)
+    assert (
+        me.own(key).decided_by
+        == {
+            "response": "bob",
+            "withdraw": "me" if ended == "expired" else "alice",
+        }[first]
+    )
+
+
 @pytest.mark.rule("4.13.returns_at_once")
 def test_a_caller_that_gives_up_returns_at_once(me: Peer) -> None:
     key = me.begins_proposal()
