@@ -73,10 +73,10 @@ fuzz: $(VENV)/fuzz.stamp ## try what strangers can send, FUZZ_SECONDS=600 in all
 	$(PY) -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 # `test` tries a few of them.
-orders: $(VENV)/test.stamp ## decide and vote in 200 random orders (MEUP_SEED=0 MEUP_EXAMPLES=200)
+orders: $(VENV)/test.stamp ## decide, vote and kill gateways in 200 random orders (MEUP_SEED=0 MEUP_EXAMPLES=200)
 	MEUP_EXAMPLES=$${MEUP_EXAMPLES:-200} $(PY) -m pytest -p no:cacheprovider \
 		tests/approval/test_decision_orders.py tests/approval/test_vote_orders.py \
-		tests/gateway/console/test_random_orders.py
+		tests/gateway/console/test_random_orders.py tests/faults/test_random_orders.py
 
 # Real servers for the tests of the bridge, in environments of their own: one of them needs an older
 # SDK than ours.
