@@ -25,7 +25,7 @@ from meup_agent.agent.definitions import (
     RequestOptions,
     define,
 )
-from meup_agent.agent.tool import ToolOptions
+from meup_agent.agent.tool import TOOL_OPTIONS, ToolOptions
 from meup_agent.client.messages import Chat, Request
 from meup_agent.client.proposal import Proposal
 from meup_agent.client.space import Space
@@ -190,8 +190,13 @@ class Decorators:
             open_world: Whether it deals with things outside the agent's own reach.
 
         Raises:
-            HandlerDefinitionError: The function cannot work as a tool.
+            HandlerDefinitionError: The function cannot work as a tool, or there is no such option.
         """
+        unknown = [name for name in options if name not in TOOL_OPTIONS]
+        if unknown:
+            raise HandlerDefinitionError(
+                f"@tool has no option {unknown[0]!r}; it has {', '.join(TOOL_OPTIONS)}"
+            )
         return self._decorate(fn, TOOL, ToolOptions(**options))
 
     @overload

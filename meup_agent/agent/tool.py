@@ -6,7 +6,7 @@ import copy
 import inspect
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from meup_agent.agent.arguments import ToolArguments
@@ -81,6 +81,10 @@ class ToolOptions(ToolHints):
     def hints(self) -> ToolHints:
         """The hints among them."""
         return ToolHints(self.read_only, self.destructive, self.idempotent, self.open_world)
+
+
+TOOL_OPTIONS: Final = tuple(each.name for each in fields(ToolOptions))
+"""Names of the arguments of ``@tool(…)``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ def is_existing(path: Path) -> bool:
 def understood(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """A file as our form has it, without what means nothing here; that is named in a warning."""
     file = _IgnoredFields(path).read(raw)
-    if is_existing(path):
+    if is_existing(path) and isinstance(file.get("gateway"), dict | None):  # else it is refused
         file["gateway"] = {"port": REFERENCE_PORT, **as_object(file.get("gateway"))}
     return file
 

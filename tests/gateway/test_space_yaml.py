@@ -151,6 +151,14 @@ def test_a_space_that_exists_brings_its_tokens_and_its_port(tmp_path: Path) -> N
     assert not crane.tokens  # none is made unless it is asked for
 
 
+def test_a_gateway_section_that_is_none_is_refused_in_such_a_space_too(tmp_path: Path) -> None:
+    path = written(tmp_path / ".mew", f"{MEW_V04}\ngateway: 8430\n")
+    with pytest.raises(ConfigurationError, match="gateway"):
+        load(path)
+    written(tmp_path / ".mew", f"{MEW_V04}\ngateway:\n")
+    assert load(path).port == 8080
+
+
 @pytest.mark.rule("3.space_yaml.tokens")
 def test_missing_tokens_are_made_where_it_is_asked_for(tmp_path: Path) -> None:
     path = written(tmp_path, MEW_V04)
