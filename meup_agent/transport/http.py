@@ -67,6 +67,9 @@ RESEND_SECONDS: Final = 60.0
 LONGEST_PAUSE: Final = 10.0
 """Seconds between two such attempts at most, whatever the gateway asks for."""
 
+SHORTEST_PAUSE: Final = 0.05
+"""Seconds between two of them at least: a gateway that asks for none is not to be flooded."""
+
 MAX_UNREAD_EVENTS: Final = 16
 """Frames received and not read yet before the stream is left to fill up, as for a WebSocket."""
 
@@ -210,7 +213,7 @@ class HttpTransport(InboxTransport):
             if response.status_code != _TOO_MANY or not again:
                 return response
             asked = retry_after(response.headers.get("Retry-After", ""), datetime.now(UTC))
-            await anyio.sleep(min(left, LONGEST_PAUSE, 1.0 if asked is None else asked))
+            await anyio.sleep(min(left, resend_pause(asked)))
             self._check_open()
 
     def _refusal(self, frame: bytes, problem: dict[str, Any]) -> bytes:
@@ -454,3 +457,8 @@ def _read_close(data: bytes) -> CloseInfo:
     code = said.get("code")
     known = code if isinstance(code, int) and 1000 <= code <= 4999 else ABNORMAL
     return CloseInfo(known, str(said.get("reason", "")))
+
+
+def resend_pause(asked: float | None) -> float:
+    """Seconds until a frame is sent again that a gateway did not take, where it asks for some."""
+    return min(LONGEST_PAUSE, max(SHORTEST_PAUSE, 1.0 if asked is None else asked))

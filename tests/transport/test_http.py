@@ -90,6 +90,11 @@ def test_an_address_that_is_none_is_refused_in_a_sentence(url: str) -> None:
         check_http_url(url)
 
 
+@pytest.mark.parametrize(("asked", "pause"), [(None, 1.0), (0.0, 0.05), (2.5, 2.5), (1e9, 10.0)])
+def test_a_frame_is_sent_again_neither_at_once_nor_never(asked: float, pause: float) -> None:
+    assert http.resend_pause(asked) == pause
+
+
 def test_a_token_that_no_header_can_hold_is_refused_and_not_shown() -> None:
     with pytest.raises(ConfigurationError, match="Authorization") as refused:
         open_client("http://localhost:8421", "Bearer s\N{LATIN SMALL LETTER E WITH ACUTE}cret")

@@ -134,10 +134,16 @@ async def learn_before(host: SpaceServer, threads: ThreadIndex, entries: list[En
     earlier: list[list[Entry]] = []
     missing = _named(entries, threads) - {each.envelope.id for each in entries}
     upper = entries[0].seq - 1 if entries else 0
-    floor = max(host.journal.floor(host.name), upper - MAX_LOOK_BACK)
-    while missing and upper > floor:
+    floor = host.journal.floor(host.name)
+    for _ in range(MAX_LOOK_BACK // LOOK_BACK_STEP):
+        if not missing or upper <= floor:
+            break
         lower = max(floor, upper - LOOK_BACK_STEP)
         page = list(await read_journal(host, after=lower, until=upper, limit=LOOK_BACK_STEP))
+        if not page:
+            # The numbers go on from the clock at each start of a gateway.
+            upper = await newest_number(host, floor, lower)
+            continue
         here = {each.envelope.id for each in page}
         meant = [each for each in page if each.envelope.id in missing]
         missing = (missing | _named(meant, threads)) - here
@@ -146,6 +152,19 @@ async def learn_before(host: SpaceServer, threads: ThreadIndex, entries: list[En
     for page in reversed(earlier):
         for each in page:
             threads.of(each.envelope)
+
+
+async def newest_number(host: SpaceServer, floor: int, until: int) -> int:
+    """The number of the newest entry up to another number; the floor where there is none."""
+    low, high = floor, until
+    while low < high:
+        middle = (low + high) // 2
+        entries = await read_journal(host, after=middle, until=high, limit=1)
+        if entries:
+            low = entries[0].seq
+        else:
+            high = middle
+    return low
 
 
 def _named(entries: Iterable[Entry], known: ThreadIndex) -> set[str]:

@@ -9,10 +9,12 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from meup_agent.gateway.console.pages.timeline import newest_before
+from meup_agent.gateway.console.threads import ThreadIndex, learn_before
 from meup_agent.gateway.console.timeline import PAGE_ROWS
 from meup_agent.gateway.edge.http.context import read_journal
 from meup_agent.protocol.space.journal import Entry, Journal, MemoryJournal
 from meup_agent.protocol.space.server import SpaceServer
+from tests.gateway.console.test_timeline import envelope
 from tests.gateway.journal.conftest import Clock, chat, ids, kept, opened
 from tests.patience import PATIENCE
 
@@ -63,6 +65,19 @@ async def test_older_rows_are_found_however_long_a_gateway_ran(tmp_path: Path, d
             none = await newest_before(space_of(journal), first[0].seq)
     assert ids(tuple(found)) == [str(number) for number in range(3, PAGE_ROWS + 3)]
     assert (ids(tuple(first)), none) == (["0", "1", "2"], [])
+
+
+async def test_thread_of_before_a_restart_is_known(tmp_path: Path) -> None:
+    path, clock = tmp_path / "journal.db", Clock()
+    said = {"method": "tools/call", "params": {"name": "write"}}
+    async with opened(path, clock) as journal:
+        await kept(journal, envelope("mcp/proposal", "p", said))
+    clock.now += DAY
+    async with opened(path, clock) as journal:
+        page = await kept(journal, envelope("mcp/withdraw", "w", {}, correlation=("p",)))
+        threads = ThreadIndex()
+        await learn_before(space_of(journal), threads, page)
+    assert threads.find("p") is not None
 
 
 async def test_reader_of_many_pages_lets_others_run() -> None:

@@ -114,7 +114,6 @@ async def show_health(context: PageContext) -> Response:
         ],
         slow=slow,
         journal={
-            "kept": max(host.fanout.delivered - host.journal.floor(host.name), 0),
             "floor": host.journal.floor(host.name),
             "latest": host.fanout.delivered,
             "bytes": journal_bytes,

@@ -13,7 +13,7 @@ from meup_agent.gateway.admission import NOT_FOUND
 from meup_agent.gateway.console.context import PageContext
 from meup_agent.gateway.console.guard import RequestDenied
 from meup_agent.gateway.console.template_environment import KEY_CHARS, json_lines, key_of, lines
-from meup_agent.gateway.console.threads import ThreadIndex, learn_before
+from meup_agent.gateway.console.threads import ThreadIndex, learn_before, newest_number
 from meup_agent.gateway.console.timeline import OTHERS, PAGE_ROWS, SpaceFeed
 from meup_agent.gateway.console.timeline_rows import TimelineRow, fold_rows
 from meup_agent.gateway.console.words import STATES
@@ -157,21 +157,8 @@ async def newest_before(host: SpaceServer, before: int) -> list[Entry]:
         if stretch or step < MAX_STRETCH:
             upper, step = lower, min(step * 2, MAX_STRETCH)
         else:
-            upper, step = await _newest_number(host, floor, lower), PAGE_ROWS
+            upper, step = await newest_number(host, floor, lower), PAGE_ROWS
     return found[-PAGE_ROWS:]
-
-
-async def _newest_number(host: SpaceServer, floor: int, until: int) -> int:
-    """The number of the newest entry up to another number; the floor where there is none."""
-    low, high = floor, until
-    while low < high:
-        middle = (low + high) // 2
-        entries = await read_journal(host, after=middle, until=high, limit=1)
-        if entries:
-            low = entries[0].seq
-        else:
-            high = middle
-    return low
 
 
 async def show_envelope(context: PageContext) -> Response:
