@@ -80,3 +80,20 @@ async def test_tab_is_not_that_of_another_participant(desk: Desk) -> None:
     await page.reload()
     await expect(page.locator(".you")).to_contain_text("boss")
     await expect(page.locator("#call")).to_contain_text("a.md")
+
+
+async def test_card_that_its_gateway_has_forgotten_goes_with_a_word(desk: Desk) -> None:
+    desk.expect("Failed to load resource", "ERR_", "net::", "Failed to fetch")
+    await desk.site.tools()
+    proposer = await desk.site.join("proposer")
+    await desk.site.propose(proposer)
+    page = await desk.open()
+    await expect(page.locator("#card")).to_contain_text("Writes a file")
+    desk.site.gateway.kill()
+    await expect(page.locator("#offline")).to_contain_text("Reconnecting")
+    # Its journal is in memory.
+    desk.site.gateway.restart()
+    await expect(page.locator("#gone")).to_contain_text("It waits no longer.")
+    await expect(page.locator("#approve")).to_be_disabled()
+    await expect(page.locator("main")).to_contain_text("Nothing waits for you")
+    await expect(page.locator(".notice")).to_contain_text("The last one left: It waits no longer.")
