@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.payloads import as_object
@@ -101,15 +101,21 @@ def _describe(envelope: Envelope) -> tuple[str, str, str]:
 def _answer(body: object) -> str:
     """An answer's own words, where it has nothing but words; the names of tools; else its JSON."""
     said = as_object(body)
-    content, tools, message = said.get("content"), said.get("tools"), said.get("message")
-    if isinstance(content, list) and content:
+    content, tools = _items(said.get("content")), _items(said.get("tools"))
+    message = said.get("message")
+    if content:
         texts = [as_object(each).get("text") for each in content[:MAX_WORDS]]
         if all(isinstance(each, str) for each in texts):
             return " ".join(str(each)[: 2 * MAX_WORDS] for each in texts)
-    if isinstance(tools, list) and tools:
+    if tools:
         names = (str(as_object(each).get("name"))[:MAX_WORDS] for each in tools[:MAX_WORDS])
         return f"{len(tools)} tool{'s' * (len(tools) != 1)}: {', '.join(names)}"
     return message if isinstance(message, str) else _compact(body)
+
+
+def _items(value: object) -> list[object]:
+    """The items of a list; none of anything else."""
+    return cast("list[object]", value) if isinstance(value, list) else []
 
 
 def _call(call: payloads.Call) -> str:
