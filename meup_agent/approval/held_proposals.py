@@ -58,8 +58,7 @@ class HeldProposal:
     @cached_property
     def digest(self) -> str | None:
         """The digest of its call, as it is, whatever it says of itself."""
-        call = read_proposal(self.proposal.envelope.payload)
-        return digest(call.method, call.params, call.target)
+        return digest_of(self.proposal)
 
     @property
     def is_ambiguous(self) -> bool:
@@ -102,6 +101,12 @@ class HeldProposal:
         missing = ", ".join(printable(each) for each in self.count.missing)
         may = f" Not yet voted: {missing}; call the tool vote of {self.space.me!r}."
         return f"{waits} votes: {tool!r}, {self.count}, by {rule}{may if missing else ''}"
+
+
+def digest_of(proposal: Proposal) -> str | None:
+    """The digest of a proposal's call, as it is, whatever it says of itself."""
+    call = read_proposal(proposal.envelope.payload)
+    return digest(call.method, call.params, call.target)
 
 
 class HeldProposals:

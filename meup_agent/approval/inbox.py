@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import anyio
 from anyio import AsyncContextManagerMixin
 
+from meup_agent.approval.edit_check import EditCheck
 from meup_agent.approval.inbox_backlog import MAX_DECIDED, InboxBacklog, pause_for_screen
 from meup_agent.approval.inbox_changes import InboxChanges, InboxReaders
 from meup_agent.approval.inbox_decisions import ApprovalOutcome, InboxDecisions, key_of
@@ -123,8 +124,9 @@ class Inbox(AsyncContextManagerMixin):
         if like is not None:
             self._directory.learn_from(like._directory)
             self._rules.learn_from(like._rules)
+        edits = EditCheck(space, self._feed, self._rules)
         self._decisions = InboxDecisions(
-            space, self._queue, self._offers, self._rules, self._place, self._look
+            space, self._queue, self._offers, self._rules, edits, self._place, self._look
         )
         self.left_out = 0
 
@@ -354,6 +356,8 @@ class Inbox(AsyncContextManagerMixin):
             item = held.item
             if participant == item.target or (item.rule and item.rule.reviewer == participant):
                 self._look(held.entry)
+        if not self._offers.is_here(participant):
+            self._rules.forget(participant)
         self._rules.look_again()
 
     async def _watch_time(self) -> None:
@@ -404,7 +408,8 @@ class Inbox(AsyncContextManagerMixin):
         now = self._feed.now
         item = InboxItem(self, record, now)
         self._feed.hold(entry)
-        if item.target is not None:
+        # One that is not here tells nothing: a flood of such names is to displace no reviewer's.
+        if item.target is not None and self._offers.is_here(item.target):
             self._directory.want(item.target)
         self._rules.look_again(since=now)
         return self._queue.add(item, entry)

@@ -7,24 +7,23 @@ refused; where nothing comes of it, the proposal is back.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
 import msgspec
 
 from meup_agent.approval.inbox_item import Departure, InboxItem, ItemLeft, Verb
-from meup_agent.approval.inbox_offers import judge_params, vote_params
+from meup_agent.approval.inbox_offers import vote_params
 from meup_agent.approval.reviewer_rules import read_count
 from meup_agent.errors import (
     AlreadyDecided,
     AlreadyInProgress,
     MeupError,
     NotOffered,
-    Refused,
     UsageError,
-    printable,
 )
-from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol import payloads
 from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.protocol.outcomes import Responded, value_of
 from meup_agent.protocol.payloads import as_object
@@ -32,6 +31,7 @@ from meup_agent.protocol.payloads import as_object
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
+    from meup_agent.approval.edit_check import EditCheck
     from meup_agent.approval.inbox_offers import InboxOffers
     from meup_agent.approval.inbox_queue import HeldItem, InboxQueue
     from meup_agent.approval.inbox_rules import InboxRules
@@ -45,10 +45,7 @@ MAX_AT_ONCE: Final = 100
 """Proposals that are approved by one call, each of which the person has seen."""
 
 VOTE_SECONDS: Final = 30.0
-"""Wait for a reviewer to count a vote, or to judge an edited call."""
-
-MAX_WORDS: Final = 500
-"""Characters of a reviewer's words about an edited call that are told."""
+"""Wait for a reviewer to count a vote."""
 
 
 class ApprovalOutcome(msgspec.Struct, frozen=True):
@@ -73,6 +70,7 @@ class InboxDecisions:
         queue: What waits.
         offers: The decisions that are offered.
         rules: The rules that ask.
+        edits: Checks what is edited.
         place: Brings the queue up to date with our decision of one.
         look: Brings the queue up to date with what the space says of one.
     """
@@ -83,6 +81,7 @@ class InboxDecisions:
         queue: InboxQueue,
         offers: InboxOffers,
         rules: InboxRules,
+        edits: EditCheck,
         place: Callable[[HeldItem], None],
         look: Callable[[ProposalEntry], None],
     ) -> None:
@@ -90,6 +89,7 @@ class InboxDecisions:
         self._queue = queue
         self._offers = offers
         self._rules = rules
+        self._edits = edits
         self._place = place
         self._look = look
 
@@ -113,7 +113,9 @@ class InboxDecisions:
         self._check_offered(item, Verb.APPROVE)
         with self._deciding(item, Departure.APPROVED) as held:
             if arguments is not None:
-                await self._check_edit(held, arguments)
+                # What was judged is what runs, whatever the caller does meanwhile.
+                arguments = deepcopy(arguments)
+                await self._edits.check(held.entry, item, arguments)
             fulfillment = await self._space.proposal(item.envelope).fulfill(
                 arguments, timeout=timeout, on_progress=on_progress
             )
@@ -166,42 +168,6 @@ class InboxDecisions:
         self._rules.note_counted(held.entry.key, rule)
         self._look(held.entry)
         return rule
-
-    async def _check_edit(self, held: HeldItem, arguments: dict[str, Any]) -> None:
-        """Have an edited call judged by the rules that asked for the proposed one.
-
-        Raises:
-            Refused: A rule does not let it pass.
-            MeupError: A reviewer does not say so; then nothing is certain, and nothing is sent.
-        """
-        item = held.item
-        for rule in self._rules.rules_for(held.entry, item.call):
-            reviewer = rule.reviewer
-            if not self._rules.judges_edits(reviewer):
-                continue
-            params = judge_params(item, arguments, _digest_of(item))
-            if not self._space.may(
-                kinds.MCP_REQUEST, payloads.request("tools/call", params, ""), to=(reviewer,)
-            ):
-                raise NotOffered(
-                    f"proposal {item.id} was not carried out: {self._space.me!r} may not call the"
-                    f" tool judge of {reviewer!r}, whose rules an edited call must pass"
-                )
-            result = await self._space.request(
-                reviewer, "tools/call", params, timeout=VOTE_SECONDS, idempotent=True
-            )
-            said = as_object(value_of(Responded("", result)))
-            verdict, name = said.get("verdict"), as_object(said.get("rule")).get("name")
-            passes = ("allow", "ask", "quorum") if rule.is_quorum else ("allow", "ask")
-            if verdict in passes:
-                continue
-            explain = said.get("explain")
-            words = f": {printable(explain[:MAX_WORDS])}" if isinstance(explain, str) else ""
-            raise Refused(
-                "policy",
-                f"proposal {item.id} was not carried out: as it was edited, it is not let pass by"
-                f" the rule {printable(str(name))!r} of {reviewer!r}{words}",
-            )
 
     def _check_waits(self, item: InboxItem) -> HeldItem:
         held = self._queue.get(key_of(item))

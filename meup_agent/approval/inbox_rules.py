@@ -60,6 +60,8 @@ class InboxRules:
         self._rules: dict[str, dict[ProposalKey, InboxRule]] = {}
         # Of the calls that rules are about: canonical JSON of a large one takes a second.
         self._digests: dict[ProposalKey, tuple[Envelope, str | None]] = {}
+        # Reviewers whose rule was heard while they might carry the call out.
+        self._asked_by: dict[ProposalKey, set[str]] = {}
         # The last proposal for others alone: a reviewer among these may ask us.
         self._for_others: Call | None = None
         self._reviewers = ReviewerRules(space, directory, self._came, self._look_for_them, told)
@@ -77,6 +79,7 @@ class InboxRules:
         """Take over the rules that another inbox of the same space was told."""
         # What a reviewer tells is replaced whole, and never changed.
         self._rules.update({name: dict(each) for name, each in other._rules.items()})
+        self._asked_by.update({key: set(names) for key, names in other._asked_by.items()})
 
     def hear(self, envelope: Envelope) -> None:
         """Ask again after what a reviewer has said to others."""
@@ -95,10 +98,6 @@ class InboxRules:
         """True if a reviewer's ``vote`` takes the digest of the call that was looked at."""
         return self._reviewers.takes_digest(reviewer)
 
-    def judges_edits(self, reviewer: str) -> bool:
-        """True if a reviewer says what its rules make of an edited call, or may do so."""
-        return self._reviewers.judges_edits(reviewer)
-
     def rule_for(self, entry: ProposalEntry, call: Call) -> InboxRule | None:
         """The rule that asks: of several reviewers', one that counts votes, else the first."""
         found = self.rules_for(entry, call)
@@ -106,7 +105,7 @@ class InboxRules:
 
     def rules_for(self, entry: ProposalEntry, call: Call) -> list[InboxRule]:
         """The rules that ask, one of each reviewer that has one."""
-        return [
+        found = [
             rule
             for reviewer, rules in sorted(self._rules.items())
             if (rule := rules.get(entry.key)) is not None
@@ -114,6 +113,20 @@ class InboxRules:
             and self._feed.may_carry_out(reviewer, call)
             and (not rule.digest or rule.digest == self._digest_of(entry, call))
         ]
+        if found:
+            self._asked_by.setdefault(entry.key, set()).update(rule.reviewer for rule in found)
+        return found
+
+    def reviewers_away(self, key: ProposalKey) -> list[str]:
+        """Those whose rule asks about a proposal, as far as was heard, and who are not here."""
+        asked_by = self._asked_by.get(key)
+        if not asked_by:
+            return []
+        return sorted(asked_by - {each.id for each in self._space.participants} - {self._space.me})
+
+    def forget(self, reviewer: str) -> None:
+        """Forget what a participant told that has left: back, it tells all of it anew."""
+        self._rules.pop(reviewer, None)
 
     def _digest_of(self, entry: ProposalEntry, call: Call) -> str | None:
         known, found = self._digests.get(entry.key, (None, None))
@@ -134,6 +147,11 @@ class InboxRules:
         unknown: set[str] = set()
         for key in before.keys() - rules.keys():
             self._digests.pop(key, None)
+        for key in [key for key, names in self._asked_by.items() if reviewer in names]:
+            if key not in rules:
+                self._asked_by[key].discard(reviewer)
+                if not self._asked_by[key]:
+                    del self._asked_by[key]
         for key in before.keys() | rules.keys():
             if before.get(key) != rules.get(key):
                 entry = self._feed.get(key)

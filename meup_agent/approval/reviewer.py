@@ -13,7 +13,7 @@ import msgspec
 from meup_agent.agent.agent import GRACE, Agent
 from meup_agent.agent.context import Context
 from meup_agent.approval.decider import Decider
-from meup_agent.approval.held_proposals import HeldProposal, HeldProposals
+from meup_agent.approval.held_proposals import HeldProposal, HeldProposals, digest_of
 from meup_agent.approval.policy import PolicyDecision
 from meup_agent.approval.rules import QuorumRule, Verdict
 from meup_agent.approval.vote_file import VoteFile, vote_key
@@ -188,19 +188,18 @@ class Reviewer:
         context: Context,
         digest: str | None = None,
     ) -> EditVerdict:
-        """Judge a call that waits for people as it would be with other arguments.
+        """Judge a pending call as it would be with other arguments.
 
         The digest, if it is given, is that of the call which was looked at.
         """
         try:
-            await self._until_held(context.space, proposal, proposer)
-            held = self._waiting(proposal, proposer)
-            _check_digest(held, digest)
+            judged = self._judged(context.space, proposal, proposer, digest)
         except VoteRefused as error:
             raise RequestError(payloads.INVALID_PARAMS, str(error)) from None
-        call = read_proposal(held.proposal.envelope.payload)
+        call = read_proposal(judged.envelope.payload)
         edited = msgspec.structs.replace(call, params={**call.params, "arguments": arguments})
-        return describe_verdict(held, await self._decider.judge(edited, proposer, held.space))
+        decision = await self._decider.judge(edited, proposer, context.space)
+        return describe_verdict(judged, decision)
 
     def _vote(
         self,
@@ -257,6 +256,27 @@ class Reviewer:
             )
         if self._tasks is None:
             raise VoteRefused("the reviewer is stopping; vote again when it is back")
+
+    def _judged(self, space: Space, proposal: str, proposer: str, digest: str | None) -> Proposal:
+        """A pending proposal of a name, whose edit is to be judged.
+
+        It need not be held: its rule may come a moment later, or a flood of others displaced it.
+        """
+        if self._held.get(proposer, proposal) is not None:
+            held = self._waiting(proposal, proposer)
+            _check_digest(held, digest)
+            return held.proposal
+        try:
+            known = space.proposal(proposal, proposer=proposer)
+        except UsageError as error:
+            raise VoteRefused(str(error)) from None
+        if known.state is None or not known.state.is_pending:
+            raise VoteRefused(f"{_named(proposal, proposer)} is {known.state or 'long forgotten'}")
+        if digest not in (None, digest_of(known)):
+            raise VoteRefused(
+                f"{_named(proposal, proposer)} is another call than the one of that digest"
+            )
+        return known
 
     def _waiting(self, proposal: str, proposer: str) -> HeldProposal:
         """The held proposal of a name, as long as it can be decided."""

@@ -141,12 +141,6 @@ class ReviewerRules:
         tool = (self._directory.tools(reviewer) or {}).get(VOTE)
         return tool is not None and "digest" in as_object(tool.schema.get("properties"))
 
-    def judges_edits(self, reviewer: str) -> bool:
-        """True if a reviewer says what its rules make of an edited call, or may do so."""
-        tools = self._directory.tools(reviewer)
-        # One whose tools are not known now is asked: an edit is not to run unjudged meanwhile.
-        return tools is None or JUDGE in tools
-
     def look_again(self, *, since: float | None = None) -> None:
         """Ask all reviewers soon.
 

@@ -130,11 +130,11 @@ def result_of_vote(held: HeldProposal, count: VoteCount) -> VoteResult:
     }
 
 
-def describe_verdict(held: HeldProposal, decision: PolicyDecision) -> EditVerdict:
+def describe_verdict(judged: Proposal, decision: PolicyDecision) -> EditVerdict:
     """The verdict about an edited call, for who would make it."""
     return {
-        "proposal": held.proposal.id,
-        "proposer": held.proposal.proposer,
+        "proposal": judged.id,
+        "proposer": judged.proposer,
         "verdict": str(decision.verdict),
         "rule": describe_rule(decision),
         "explain": decision.explain or decision.why,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from meup_agent.causes import Reason
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.protocol.payloads import read_call, rpc_name
@@ -106,6 +107,14 @@ class ProposalFeed:
         """True if the announced capabilities of a participant allow it to carry a call out."""
         request = payloads.request(call.method, call.params, "")
         return self._session.table.roster.is_allowed(participant, kinds.MCP_REQUEST, request)
+
+    def may_decide(self, participant: str, call: Call) -> bool:
+        """True if its announced capabilities allow it to carry a call out, or to reject it."""
+        is_allowed = self._session.table.roster.is_allowed
+        rejection = {"reason": str(Reason.POLICY)}
+        return self.may_carry_out(participant, call) or is_allowed(
+            participant, kinds.MCP_REJECT, rejection
+        )
 
     def may_vote(self, participant: str, vote: Mapping[str, Any]) -> bool:
         """True if its announced capabilities allow a participant to call a tool of ours."""

@@ -98,7 +98,7 @@ async def test_without_the_reviewers_answer_no_edit_runs(
         await anyio.sleep_forever()
 
     monkeypatch.setattr("meup_agent.approval.decider.Decider.judge", never)
-    monkeypatch.setattr("meup_agent.approval.inbox_decisions.VOTE_SECONDS", 0.1)
+    monkeypatch.setattr("meup_agent.approval.edit_check.JUDGE_SECONDS", 0.1)
     async with (
         office(InMemory(), "mallory", policy=path) as o,
         o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,

@@ -1,0 +1,161 @@
+"""Check of a person's edit: the rules of every reviewer that is here judge the call as it now is.
+
+A rule that an inbox was told is no condition: a proposer that floods its space, or is fast, may
+keep a reviewer's rule from being known, and an edit is not to run unjudged for that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from meup_agent.approval.inbox_offers import judge_params
+from meup_agent.approval.reviewer_rules import JUDGE, VOTE, WAITING
+from meup_agent.approval.tool_directory import LIST_SECONDS, MAX_AT_A_TIME
+from meup_agent.errors import (
+    ConnectionFailed,
+    MeupError,
+    NotOffered,
+    Refused,
+    RequestTimeout,
+    printable,
+)
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.outcomes import Responded, value_of
+from meup_agent.protocol.payloads import as_object
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from meup_agent.approval.inbox_item import InboxItem
+    from meup_agent.approval.inbox_rules import InboxRules
+    from meup_agent.approval.reviewer_rules import InboxRule
+    from meup_agent.client.proposal_feed import ProposalFeed
+    from meup_agent.client.space import Space
+    from meup_agent.protocol.exchange import ProposalEntry
+
+JUDGE_SECONDS: Final = 30.0
+"""Wait for a reviewer to judge an edited call."""
+
+MAX_WORDS: Final = 500
+"""Characters of a reviewer's words about an edited call that are told."""
+
+_TOOLS: Final = frozenset({VOTE, WAITING, JUDGE})
+
+
+class EditCheck:
+    """The check of edited calls by reviewers.
+
+    A reviewer is a participant with the tools ``vote``, ``waiting`` and ``judge``. What it says can
+    only hold a call back, so it is asked if it may carry the proposed call out, or reject it.
+
+    Args:
+        space: The space.
+        feed: Its proposals.
+        rules: The rules that reviewers have told.
+    """
+
+    def __init__(self, space: Space, feed: ProposalFeed, rules: InboxRules) -> None:
+        self._space = space
+        self._feed = feed
+        self._rules = rules
+
+    async def check(self, entry: ProposalEntry, item: InboxItem, arguments: dict[str, Any]) -> None:
+        """Have an edited call judged.
+
+        Raises:
+            Refused: A rule does not let it pass.
+            NotOffered: A reviewer that asked for a decision is away, or we may not ask it, or one
+                who may decide does not say whether it is a reviewer.
+            MeupError: A reviewer does not answer; then nothing is certain, and nothing is sent.
+        """
+        away = self._rules.reviewers_away(entry.key)
+        if away:
+            raise NotOffered(
+                f"proposal {item.id} was not carried out: {away[0]!r}, whose rules an edited call"
+                " must pass, is not here; wait for it, or approve the call as it was proposed"
+            )
+        told = {rule.reviewer: rule for rule in self._rules.rules_for(entry, item.call)}
+        for reviewer in await self._reviewers(item, told):
+            await self._ask(reviewer, item, arguments, told.get(reviewer))
+
+    async def _reviewers(self, item: InboxItem, told: Mapping[str, InboxRule]) -> list[str]:
+        """The participants that are to judge, whether or not they have told a rule."""
+        addressed, others = item.envelope.to, {self._space.me, item.proposer}
+        asked = [
+            each.id
+            for each in self._space.participants
+            if each.id in told
+            or (
+                each.id not in others
+                and (not addressed or each.id in addressed)
+                and self._feed.may_decide(each.id, item.call)
+            )
+        ]
+        found = dict.fromkeys(asked, False)
+        failures: list[MeupError] = []
+        limiter = anyio.CapacityLimiter(MAX_AT_A_TIME)
+
+        async def look(participant: str) -> None:
+            try:
+                async with limiter:
+                    is_known = participant in told
+                    found[participant] = await self._judges(participant, is_known=is_known)
+            except MeupError as failed:
+                failures.append(failed)
+
+        async with anyio.create_task_group() as tasks:
+            for participant in asked:
+                tasks.start_soon(look, participant)
+        if failures:
+            raise failures[0]
+        return [each for each in asked if found[each]]
+
+    async def _judges(self, participant: str, *, is_known: bool) -> bool:
+        """True for a reviewer that judges edits, or is known to be one and does not say so now."""
+        request = payloads.request("tools/list", {}, "")
+        if not self._space.may(kinds.MCP_REQUEST, request, to=(participant,)):
+            return is_known
+        try:
+            listed = await self._space.tools(participant, timeout=LIST_SECONDS)
+        except ConnectionFailed:
+            raise
+        except RequestTimeout:
+            # Silence is no consent: it may be a reviewer with much to do.
+            raise NotOffered(
+                f"an edited call must pass the rules of every reviewer, and {participant!r}, who"
+                f" may decide, has not said within {LIST_SECONDS:g} s whether it is one; try again,"
+                " or approve the call as it was proposed"
+            ) from None
+        except MeupError:
+            return is_known
+        names = {str(each.get("name")) for each in listed}
+        return JUDGE in names if is_known else names >= _TOOLS
+
+    async def _ask(
+        self, reviewer: str, item: InboxItem, arguments: dict[str, Any], rule: InboxRule | None
+    ) -> None:
+        digest = payloads.digest(item.method, item.call.params, item.target) or ""
+        params = judge_params(item, arguments, digest)
+        request = payloads.request("tools/call", params, "")
+        if not self._space.may(kinds.MCP_REQUEST, request, to=(reviewer,)):
+            raise NotOffered(
+                f"proposal {item.id} was not carried out: {self._space.me!r} may not call the"
+                f" tool judge of {reviewer!r}, whose rules an edited call must pass"
+            )
+        result = await self._space.request(
+            reviewer, "tools/call", params, timeout=JUDGE_SECONDS, idempotent=True
+        )
+        said = as_object(value_of(Responded("", result)))
+        verdict, name = said.get("verdict"), as_object(said.get("rule")).get("name")
+        counts_votes = rule is not None and rule.is_quorum
+        if verdict in (("allow", "ask", "quorum") if counts_votes else ("allow", "ask")):
+            return
+        explain = said.get("explain")
+        words = f": {printable(explain[:MAX_WORDS])}" if isinstance(explain, str) else ""
+        raise Refused(
+            "policy",
+            f"proposal {item.id} was not carried out: as it was edited, it is not let pass by"
+            f" the rule {printable(str(name))!r} of {reviewer!r}{words}",
+        )

@@ -1,0 +1,239 @@
+"""Check of edits: which reviewers judge them, and that no proposer can keep one from it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from meup_agent import Agent
+from meup_agent.approval.reviewer import Reviewer
+from meup_agent.errors import MeupError, NotOffered, Refused
+from tests.approval.test_inbox_edits import POLICY
+from tests.approval.test_inbox_rules import Office, office, ruled
+from tests.interaction.people import EVERYTHING, Capabilities, InMemory, Meeting, join
+
+pytestmark = [pytest.mark.anyio, pytest.mark.rule("4.4.edits_judged")]
+
+LIST: dict[str, Any] = {"kind": "mcp/request", "payload": {"method": "tools/list"}}
+DENIED = {"disk": "system"}
+ALLOWED = {"disk": "scratch"}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.yaml"
+    path.write_text(POLICY)
+    return path
+
+
+def told_nothing(waiting: list[Any], now: float) -> dict[str, Any]:
+    """The answer of a reviewer that has no room for the rules of what waits."""
+    return {"proposals": [], "omitted": len(waiting)}
+
+
+async def check_denied(o: Office, **options: Any) -> None:
+    """An edit runs that the policy allows, and none that it denies."""
+    for edited, runs in ((DENIED, False), (ALLOWED, True)):
+        async with o.proposer.propose("tools", "wipe", {"disk": "old"}, **options) as proposal:
+            item = await o.until("mallory", lambda item: item.id == proposal.id)
+            if runs:
+                assert await o.inboxes["mallory"].approve(item, edited) is not None
+                assert await proposal.result(accept_edits=True) == "scratch"
+            else:
+                with pytest.raises(Refused, match="the rule 'never' of 'reviewer'"):
+                    await o.inboxes["mallory"].approve(item, edited)
+                assert proposal.state.is_pending
+
+
+def with_reviewer(*capabilities: dict[str, Any]) -> InMemory:
+    """A space in which the reviewer has these capabilities, and all others every one."""
+    everyone = dict.fromkeys(("tools", "proposer", "mallory"), EVERYTHING)
+    return InMemory({**everyone, "reviewer": list(capabilities)})
+
+
+async def test_a_reviewer_that_may_only_reject_judges_edits(path: Path) -> None:
+    meeting = with_reviewer(LIST, {"kind": "mcp/reject"})
+    async with office(meeting, "mallory", policy=path) as o:
+        await check_denied(o)
+
+
+async def test_an_edit_is_judged_although_its_rule_is_not_known(
+    meeting: Meeting, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meup_agent.approval.reviewer.describe_all", told_nothing)
+    async with office(meeting, "mallory", policy=path) as o:
+        await check_denied(o)
+
+
+async def test_an_edit_is_judged_although_a_flood_has_displaced_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meup_agent.approval.held_proposals.MAX_HELD", 0)
+    async with office(InMemory(), "mallory", policy=path) as o:
+        await check_denied(o)
+
+
+async def test_targets_that_are_not_here_displace_no_reviewer(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meup_agent.approval.tool_directory.MAX_DIRECTORIES", 3)
+    async with office(InMemory(), "mallory", policy=path) as o, AsyncExitStack() as stack:
+        for number in range(4):
+            ghost = o.proposer.propose(f"ghost{number}", "wipe", {"disk": "old"})
+            await stack.enter_async_context(ghost)
+        proposal = await stack.enter_async_context(
+            o.proposer.propose("tools", "wipe", {"disk": "old"}, ttl=60)
+        )
+        # Its deadline makes it the first one.
+        item = await o.until("mallory", lambda item: item.id == proposal.id and item.rule)
+        with pytest.raises(Refused, match="never"):
+            await o.inboxes["mallory"].approve(item, DENIED)
+
+
+async def test_a_proposal_for_others_is_judged_by_no_reviewer(meeting: Meeting, path: Path) -> None:
+    async with (
+        office(meeting, "mallory", policy=path) as o,
+        o.proposer.propose("tools", "wipe", {"disk": "old"}, to="mallory"),
+    ):
+        item = await o.until("mallory", lambda _: True)
+        done = await o.inboxes["mallory"].approve(item, DENIED)
+        assert done is not None
+        assert done.value == "system"
+
+
+async def test_while_the_reviewer_is_away_nothing_runs_edited(meeting: Meeting, path: Path) -> None:
+    async with office(meeting, "mallory", policy=None) as o:
+
+        @asynccontextmanager
+        async def reviewer() -> AsyncGenerator[None]:
+            connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
+            async with Reviewer(path).join(connector, token=token):
+                yield
+
+        inbox = o.inboxes["mallory"]
+        async with o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal:
+            async with reviewer():
+                item = await o.until("mallory", ruled)
+            await o.until("mallory", lambda item: item.rule is None)
+            with pytest.raises(NotOffered, match=r"'reviewer', whose rules .* is not here"):
+                await inbox.approve(item, ALLOWED)
+            async with reviewer():
+                await o.until("mallory", ruled)
+                with pytest.raises(Refused, match="never"):
+                    await inbox.approve(item, DENIED)
+                assert await inbox.approve(item, ALLOWED) is not None
+            assert await proposal.result(accept_edits=True) == "scratch"
+
+
+@asynccontextmanager
+async def pretender(meeting: InMemory, name: str, answer: Any) -> AsyncGenerator[list[str]]:
+    """A participant with the tools of a reviewer, and the edits that it was asked about."""
+    agent, asked = Agent(name), list[str]()
+
+    async def nothing() -> dict[str, Any]:
+        return {"proposals": [], "omitted": 0}
+
+    async def judge(
+        proposal: str, proposer: str, arguments: dict[str, Any], digest: str = ""
+    ) -> Any:
+        asked.append(arguments["disk"])
+        return answer
+
+    if isinstance(answer, dict):
+        judge.__annotations__["return"] = dict[str, Any]  # structured content, as a reviewer's
+    agent.tool(name="vote")(nothing)
+    agent.tool(name="waiting")(nothing)
+    agent.tool(name="judge")(judge)
+    async with join(meeting, agent):
+        yield asked
+
+
+async def test_a_participant_without_rights_is_not_asked(path: Path) -> None:
+    talk: Capabilities = [LIST, {"kind": "chat"}, {"kind": "mcp/response"}]
+    names = ("tools", "proposer", "mallory", "reviewer")
+    meeting = InMemory({**dict.fromkeys(names, EVERYTHING), "guest": talk})
+    async with (
+        pretender(meeting, "guest", {"verdict": "deny", "rule": {"name": "mine"}}) as asked,
+        office(meeting, "mallory", policy=path) as o,
+    ):
+        await check_denied(o)
+        assert asked == []
+
+
+@pytest.mark.parametrize("answer", [{"verdict": "allow"}, {"verdict": "ask"}])
+async def test_the_yes_of_another_one_outweighs_no_reviewer(path: Path, answer: Any) -> None:
+    meeting = InMemory()
+    async with (
+        pretender(meeting, "deep", answer) as asked,
+        office(meeting, "mallory", policy=path) as o,
+    ):
+        await check_denied(o)
+        # The one that was denied by the other need not have been asked about.
+        assert asked[-1] == "scratch"
+
+
+@pytest.mark.parametrize("answer", [{}, {"verdict": "quorum"}, {"verdict": ["allow"]}, "allow", 1])
+async def test_an_answer_that_is_no_yes_stops_the_edit(answer: Any) -> None:
+    meeting = InMemory()
+    async with (
+        pretender(meeting, "deep", answer),
+        office(meeting, "mallory", policy=None) as o,
+        o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
+    ):
+        item = await o.until("mallory", lambda _: True)
+        with pytest.raises(MeupError):
+            await o.inboxes["mallory"].approve(item, ALLOWED)
+        assert proposal.state.is_pending
+        assert o.item("mallory") is item
+
+
+async def test_silence_about_being_a_reviewer_stops_the_edit(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meup_agent.approval.edit_check.LIST_SECONDS", 0.1)
+    silent = Agent("deep")
+
+    @silent.on_request("tools/list")
+    async def think() -> None:
+        await anyio.sleep_forever()
+
+    meeting = InMemory()
+    async with (
+        join(meeting, silent),
+        office(meeting, "mallory", policy=path) as o,
+        o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
+    ):
+        item = await o.until("mallory", lambda _: True)
+        with pytest.raises(NotOffered, match="'deep', who may decide, has not said"):
+            await o.inboxes["mallory"].approve(item, ALLOWED)
+        assert proposal.state.is_pending
+        assert await o.inboxes["mallory"].approve(item) is not None
+
+
+async def test_who_may_not_reach_the_judge_edits_nothing(path: Path) -> None:
+    meeting = InMemory(
+        {
+            **dict.fromkeys(("tools", "proposer"), EVERYTHING),
+            "reviewer": [LIST, {"kind": "mcp/reject"}],
+            "mallory": [
+                LIST,
+                {
+                    "kind": "mcp/request",
+                    "payload": {"method": "tools/call", "params": {"name": "wipe"}},
+                },
+            ],
+        }
+    )
+    async with (
+        office(meeting, "mallory", policy=path) as o,
+        o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
+    ):
+        item = await o.until("mallory", lambda _: True)
+        with pytest.raises(NotOffered, match="tool judge of 'reviewer'"):
+            await o.inboxes["mallory"].approve(item, ALLOWED)
+        assert proposal.state.is_pending
