@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from meup_agent.approval.inbox_offers import judge_params
 from meup_agent.approval.reviewer_rules import JUDGE, VOTE, WAITING
 from meup_agent.approval.tool_directory import LIST_SECONDS, MAX_AT_A_TIME
 from meup_agent.errors import (
@@ -26,14 +25,13 @@ from meup_agent.protocol.outcomes import Responded, value_of
 from meup_agent.protocol.payloads import as_object
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
-    from meup_agent.approval.inbox_item import InboxItem
-    from meup_agent.approval.inbox_rules import InboxRules
     from meup_agent.approval.reviewer_rules import InboxRule
     from meup_agent.client.proposal_feed import ProposalFeed
     from meup_agent.client.space import Space
-    from meup_agent.protocol.exchange import ProposalEntry
+    from meup_agent.protocol.envelope import Envelope
+    from meup_agent.protocol.payloads import Call
 
 JUDGE_SECONDS: Final = 30.0
 """Wait for a reviewer to judge an edited call."""
@@ -53,16 +51,29 @@ class EditCheck:
     Args:
         space: The space.
         feed: Its proposals.
-        rules: The rules that reviewers have told.
     """
 
-    def __init__(self, space: Space, feed: ProposalFeed, rules: InboxRules) -> None:
+    def __init__(self, space: Space, feed: ProposalFeed) -> None:
         self._space = space
         self._feed = feed
-        self._rules = rules
 
-    async def check(self, entry: ProposalEntry, item: InboxItem, arguments: dict[str, Any]) -> None:
+    async def check(
+        self,
+        proposal: Envelope,
+        arguments: dict[str, Any],
+        *,
+        target: str | None = None,
+        told: Collection[InboxRule] = (),
+        away: Sequence[str] = (),
+    ) -> None:
         """Have an edited call judged.
+
+        Args:
+            proposal: The proposal.
+            arguments: The arguments that are to be sent.
+            target: The participant that is to carry it out, where it is another than proposed.
+            told: The rules that reviewers have told for it.
+            away: The reviewers whose rule asked for a decision, and who are not here.
 
         Raises:
             Refused: A rule does not let it pass.
@@ -70,19 +81,28 @@ class EditCheck:
                 who may decide does not say whether it is a reviewer.
             MeupError: A reviewer does not answer; then nothing is certain, and nothing is sent.
         """
-        away = self._rules.reviewers_away(entry.key)
         if away:
             raise NotOffered(
-                f"proposal {item.id} was not carried out: {away[0]!r}, whose rules an edited call"
-                " must pass, is not here; wait for it, or approve the call as it was proposed"
+                f"proposal {proposal.id} was not carried out: {away[0]!r}, whose rules an edited"
+                " call must pass, is not here; wait for it, or approve the call as it was proposed"
             )
-        told = {rule.reviewer: rule for rule in self._rules.rules_for(entry, item.call)}
-        for reviewer in await self._reviewers(item, told):
-            await self._ask(reviewer, item, arguments, told.get(reviewer))
+        call = payloads.read_proposal(proposal.payload)
+        given: dict[str, object] = {"proposal": proposal.id, "proposer": proposal.sender}
+        digest = payloads.digest(call.method, call.params, call.target)
+        if digest is not None:
+            given["digest"] = digest
+        if target is not None:
+            given["target"] = target
+        params = {"name": JUDGE, "arguments": {**given, "arguments": arguments}}
+        rules = {rule.reviewer: rule for rule in told}
+        for reviewer in await self._reviewers(proposal, call, rules):
+            await self._ask(reviewer, proposal.id, params, rules.get(reviewer))
 
-    async def _reviewers(self, item: InboxItem, told: Mapping[str, InboxRule]) -> list[str]:
+    async def _reviewers(
+        self, proposal: Envelope, call: Call, told: Mapping[str, InboxRule]
+    ) -> list[str]:
         """The participants that are to judge, whether or not they have told a rule."""
-        addressed, others = item.envelope.to, {self._space.me, item.proposer}
+        addressed, others = proposal.to, {self._space.me, proposal.sender}
         asked = [
             each.id
             for each in self._space.participants
@@ -90,7 +110,7 @@ class EditCheck:
             or (
                 each.id not in others
                 and (not addressed or each.id in addressed)
-                and self._feed.may_decide(each.id, item.call)
+                and self._feed.may_decide(each.id, call)
             )
         ]
         found = dict.fromkeys(asked, False)
@@ -134,14 +154,12 @@ class EditCheck:
         return JUDGE in names if is_known else names >= _TOOLS
 
     async def _ask(
-        self, reviewer: str, item: InboxItem, arguments: dict[str, Any], rule: InboxRule | None
+        self, reviewer: str, proposal: str, params: dict[str, Any], rule: InboxRule | None
     ) -> None:
-        digest = payloads.digest(item.method, item.call.params, item.target) or ""
-        params = judge_params(item, arguments, digest)
         request = payloads.request("tools/call", params, "")
         if not self._space.may(kinds.MCP_REQUEST, request, to=(reviewer,)):
             raise NotOffered(
-                f"proposal {item.id} was not carried out: {self._space.me!r} may not call the"
+                f"proposal {proposal} was not carried out: {self._space.me!r} may not call the"
                 f" tool judge of {reviewer!r}, whose rules an edited call must pass"
             )
         result = await self._space.request(
@@ -156,6 +174,6 @@ class EditCheck:
         words = f": {printable(explain[:MAX_WORDS])}" if isinstance(explain, str) else ""
         raise Refused(
             "policy",
-            f"proposal {item.id} was not carried out: as it was edited, it is not let pass by"
+            f"proposal {proposal} was not carried out: as it was edited, it is not let pass by"
             f" the rule {printable(str(name))!r} of {reviewer!r}{words}",
         )

@@ -124,7 +124,7 @@ class Inbox(AsyncContextManagerMixin):
         if like is not None:
             self._directory.learn_from(like._directory)
             self._rules.learn_from(like._rules)
-        edits = EditCheck(space, self._feed, self._rules)
+        edits = EditCheck(space, self._feed)
         self._decisions = InboxDecisions(
             space, self._queue, self._offers, self._rules, edits, self._place, self._look
         )

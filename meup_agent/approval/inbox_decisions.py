@@ -115,7 +115,12 @@ class InboxDecisions:
             if arguments is not None:
                 # What was judged is what runs, whatever the caller does meanwhile.
                 arguments = deepcopy(arguments)
-                await self._edits.check(held.entry, item, arguments)
+                await self._edits.check(
+                    item.envelope,
+                    arguments,
+                    told=self._rules.rules_for(held.entry, item.call),
+                    away=self._rules.reviewers_away(held.entry.key),
+                )
             fulfillment = await self._space.proposal(item.envelope).fulfill(
                 arguments, timeout=timeout, on_progress=on_progress
             )

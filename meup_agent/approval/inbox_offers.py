@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from meup_agent.approval.inbox_item import Verb
 from meup_agent.causes import Reason
@@ -129,11 +129,3 @@ def vote_params(
     if digest:
         arguments["digest"] = digest
     return {"name": "vote", "arguments": arguments}
-
-
-def judge_params(item: InboxItem, arguments: dict[str, Any], digest: str) -> dict[str, object]:
-    """The parameters of the tool call that asks for the rule of an edited call."""
-    given: dict[str, object] = {"proposal": item.id, "proposer": item.proposer}
-    if digest:
-        given["digest"] = digest
-    return {"name": "judge", "arguments": {**given, "arguments": arguments}}

@@ -187,8 +187,9 @@ class Reviewer:
         arguments: dict[str, Any],
         context: Context,
         digest: str | None = None,
+        target: str | None = None,
     ) -> EditVerdict:
-        """Judge a pending call as it would be with other arguments.
+        """Judge a pending call as it would be with other arguments, or at another target.
 
         The digest, if it is given, is that of the call which was looked at.
         """
@@ -197,7 +198,10 @@ class Reviewer:
         except VoteRefused as error:
             raise RequestError(payloads.INVALID_PARAMS, str(error)) from None
         call = read_proposal(judged.envelope.payload)
-        edited = msgspec.structs.replace(call, params={**call.params, "arguments": arguments})
+        params = {**call.params, "arguments": arguments}
+        if target is not None:
+            params[payloads.META] = {**call.meta, payloads.TARGET: target}
+        edited = msgspec.structs.replace(call, params=params)
         decision = await self._decider.judge(edited, proposer, context.space)
         return describe_verdict(judged, decision)
 

@@ -96,7 +96,7 @@ def fulfill(
     """Carry out a proposal, and print the result.
 
     It shows the call, all of it, and asks. What is then requested is the call that was shown, and
-    it says whose proposal it carries out.
+    it says whose proposal it carries out. An edited call is judged by the reviewers that are here.
 
     The real request is made over HTTP as the participant whose token you have; an agent that runs
     with this token keeps its connection. Ctrl-C cancels the request.
@@ -132,7 +132,14 @@ def fulfill(
             await _confirm(session.stderr)
             # It may have been withdrawn, or its id used again, while it was being read.
             record = await find(envelope.id, proposer=envelope.sender, digest=digest_of(record))
-        ProposalFeed(session.space).add(envelope)
+        feed = ProposalFeed(session.space)
+        feed.add(envelope)
+        if changes:
+            from meup_agent.approval.edit_check import EditCheck
+
+            given_now = as_object(params.get("arguments"))
+            elsewhere = to if to != call.target else None
+            await EditCheck(session.space, feed).check(envelope, given_now, target=elsewhere)
         note_proposer_left(session.space, [record])
         session.given_up = f"{visible(to, 64)} was asked to stop"
         try:

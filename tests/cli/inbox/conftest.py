@@ -33,6 +33,7 @@ PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
 POLICY = """
 rules:
   - quorum: {tool: deploy, of: 2, among: [alice, lead], name: four eyes}
+  - deny: {tool: write, arguments: {path: "etc/**"}, name: never}
 """
 
 
@@ -79,7 +80,7 @@ class Office:
         tool: str,
         by: str = "bot",
         seconds: float = 3_600,
-        to: str = "alice",
+        to: str | tuple[str, ...] = "alice",
         **arguments: Any,
     ) -> str:
         """Propose a call without waiting for its end; the proposal's id."""

@@ -11,6 +11,7 @@ import pytest
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.inbox.rows import MAX_SHOWN
+from meup_agent.cli.program import run
 from meup_agent.protocol.payloads import build_proposal
 from meup_agent.protocol.space.server import SpaceServer
 from tests.cli.inbox.conftest import Office, Person
@@ -102,6 +103,20 @@ def test_a_rejection_reaches_the_proposer_with_its_words(meup: Person, office: O
         assert again.code != 0
         assert "does not wait for you" in again.err
     office.withdraw(proposal)
+
+
+def test_what_is_edited_by_hand_is_judged_by_the_reviewer(
+    meup: Person, office: Office, capfd: pytest.CaptureFixture[str]
+) -> None:
+    proposal = office.propose("write", to=("alice", "reviewer"), path="notes.md")
+    before = len(office.calls)
+    assert run(["fulfill", proposal, "--yes", "--edit", "path=etc/hosts"]) == exit_codes.REFUSED
+    assert "not let pass by the rule 'never' of 'reviewer'" in capfd.readouterr().err
+    assert len(office.calls) == before
+    assert run(["fulfill", proposal, "--yes", "--executor", "reviewer"]) == exit_codes.REFUSED
+    capfd.readouterr()
+    assert run(["fulfill", proposal, "--yes", "--edit", "path=b.md"]) == exit_codes.OK
+    assert office.calls[-1]["path"] == "b.md"
 
 
 def test_a_vote_is_counted_and_may_be_changed(meup: Person, office: Office) -> None:
