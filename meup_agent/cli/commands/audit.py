@@ -30,7 +30,7 @@ from meup_agent.cli.failures import Failure, Misuse
 from meup_agent.cli.options import NoColour
 from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.escape import as_json_line, visible
-from meup_agent.cli.render.formatting import MAX_NAME
+from meup_agent.cli.render.formatting import MAX_NAME, counted
 from meup_agent.cli.render.output import Output, OutputClosed
 from meup_agent.cli.render.progress import progress_line
 from meup_agent.errors import ConfigurationError
@@ -240,13 +240,12 @@ class _AuditRun:
         """Say how many there are, and where the journal begins: before that, nothing is known."""
         if self._shown.as_json or (self._found and not self._output.is_terminal):
             return
-        what = "operation" if self._shown.grants else "proposal"
-        said = f"{self._found:,} {what}{'' if self._found == 1 else 's'}"
+        said = counted(self._found, "operation" if self._shown.grants else "proposal")
         if self._begin is not None and self._all_kept:
             begin = f"{time_of(self._begin)}"
             said += f"; what is kept begins {begin}"
             if unknown:
-                said += f", and {unknown:,} decisions in it are about older proposals"
+                said += f"; about older proposals: {counted(unknown, 'decision')}"
         self._stderr.note(said)
 
     async def _show_chain(self, audit: Audit, wanted: str) -> None:
