@@ -54,6 +54,9 @@ MAX_AWAITED: Final = 100
 MAX_UNFOLDED: Final = 500
 """Envelopes of a journal that are folded before an inbox opens, some 50 ms; more are afterwards."""
 
+MAX_UNFOLDED_OF_MANY: Final = 50
+"""The same, where many proposals are open: then finding the most urgent ones takes its time."""
+
 MAX_READ_AT_A_TURN: Final = 40
 """Proposals of the journal that are looked at then in one turn of the loop."""
 
@@ -109,7 +112,7 @@ class DeskOpener:
             # One proposal may name hundreds of people: the others are served in between.
             async with self._opening:
                 # Of many, or behind a long journal, a page waits for no more than it shows.
-                if _has_many(host) or not await _fold_a_little(host):
+                if _has_many(host) or not await _fold_a_little(host, MAX_UNFOLDED):
                     desk = await self._open_first(stack, identity, make, until_drawn)
                 else:
                     desk = await self._open_whole(stack, identity, make)
@@ -168,7 +171,8 @@ class DeskOpener:
         # After the join: nothing that came in between is in neither.
         earlier = OpenProposals(host)
         await earlier.read_rejections(self._replayed_after(host))
-        past = self._past(identity) if await _fold_a_little(host) else []
+        most = MAX_UNFOLDED_OF_MANY if _has_many(host) else MAX_UNFOLDED
+        past = self._past(identity) if await _fold_a_little(host, most) else []
         inbox = make_inbox(space, earlier=earlier, past=past)
         desk = Desk(space, await stack.enter_async_context(inbox))
         tasks = await stack.enter_async_context(background_tasks())
@@ -268,13 +272,13 @@ def _has_many(host: SpaceServer) -> bool:
     return next(islice(waiting, MAX_AWAITED, None), None) is not None
 
 
-async def _fold_a_little(host: SpaceServer) -> bool:
+async def _fold_a_little(host: SpaceServer, most: int) -> bool:
     """Fold of a journal as much as a page waits for; ``False``: there is more of it.
 
     Its numbers do not say how much: those of a gateway that was restarted begin far behind the last
     ones of before.
     """
-    return await proposals_of(host).catch_up(host, host.now(), most=MAX_UNFOLDED)
+    return await proposals_of(host).catch_up(host, host.now(), most=most)
 
 
 def _said_about(proposal: ProposalAudit) -> list[Envelope]:

@@ -47,6 +47,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """One proposal is many here, and a screen shows one."""
     monkeypatch.setattr("meup_agent.gateway.console.desk.MAX_AWAITED", 0)
     monkeypatch.setattr("meup_agent.gateway.console.desk.MAX_UNFOLDED", 0)
+    monkeypatch.setattr("meup_agent.gateway.console.desk.MAX_UNFOLDED_OF_MANY", 0)
     monkeypatch.setattr("meup_agent.approval.inbox_backlog.MAX_AT_FIRST", 1)
     begin_turns_after(monkeypatch, 0.0)
     return monkeypatch

@@ -86,13 +86,12 @@ class SpaceProposals:
         async with self._lock:
             seen, until, folded = self.audit.latest, host.fanout.delivered, 0
             while seen < until:
-                if most is not None and folded >= most:
+                limit = FOLD_PAGE if most is None else min(FOLD_PAGE, most - folded)
+                if limit <= 0:
                     return False
                 floor = host.journal.floor(host.name)
                 self.gap = self.gap or 0 < seen < floor
-                entries = await read_journal(
-                    host, after=max(seen, floor), until=until, limit=FOLD_PAGE
-                )
+                entries = await read_journal(host, after=max(seen, floor), until=until, limit=limit)
                 for nth, entry in enumerate(entries, 1):
                     self.audit.add(entry)
                     if nth % FOLD_TURN == 0:
