@@ -7,24 +7,19 @@ so there is no cycle, and each ends once, so a chain of any length does.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from meup_agent.causes import Cause, Reason
 from meup_agent.errors import UsageError
 from meup_agent.protocol.envelope import encode_json
 from meup_agent.protocol.exchange.effects import Priority
-from meup_agent.protocol.lifecycle import OutboundEvent
+from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange, OutboundIndex
+from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.outcomes import Ending, Expiry, Fulfillment, Gone, Rejection, Withdrawal
 from meup_agent.protocol.payloads import with_expiry
 from meup_agent.protocol.timestamps import moment_of
-
-if TYPE_CHECKING:
-    from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange
-    from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
-    from meup_agent.protocol.exchange.table_context import TableContext
 
 MAX_DEPENDENCIES: Final = 64
 """Proposals that one depends on: as many as an envelope may name."""
@@ -43,6 +38,10 @@ class Dependencies:
     def __len__(self) -> int:
         """The number of blocked proposals."""
         return len(self._awaited)
+
+    def __contains__(self, proposal: str) -> bool:
+        """True if a proposal is blocked."""
+        return proposal in self._awaited
 
     def check(self, proposal: str, needed: Iterable[str]) -> None:
         """Raise UsageError for too many, and for a cycle: an id that is used again can make one."""
@@ -98,13 +97,12 @@ class Dependencies:
 
 
 class DependentProposals:
-    """Offers a blocked proposal, or withdraws it, as those that it depends on have ended."""
+    """Tells which blocked proposals to offer, and which to withdraw, as others have ended."""
 
-    def __init__(self, context: TableContext, tracker: OutboundTracker) -> None:
+    def __init__(self, context: TableContext, index: OutboundIndex) -> None:
         self._context = context
-        self._tracker = tracker
+        self._index = index
         self._dependencies = Dependencies()
-        self._ended: deque[tuple[str, Ending]] = deque()
 
     def __bool__(self) -> bool:
         """True if a proposal is blocked."""
@@ -121,23 +119,28 @@ class DependentProposals:
 
     def open(
         self, exchange: OutboundExchange, depends_on: Mapping[str, Ending | None], now: float
-    ) -> None:
-        """Block a proposal until these are fulfilled; offer or withdraw it, if they have ended."""
+    ) -> Cause | None:
+        """Block a proposal until these are fulfilled; the cause to withdraw it, if one ended badly.
+
+        Where all are fulfilled already it is not blocked.
+        """
         endings = {name: end or self._ending(name, now) for name, end in depends_on.items()}
         awaited = [name for name, ending in endings.items() if ending is None]
         self._dependencies.add(exchange.key.id, awaited)
         for name, ending in endings.items():
             if ending is not None and not is_fulfilled(ending):
-                cause = cause_of_dependent(name, ending, self._context.me, now)
-                self._tracker.give_up(exchange.key, cause, now)
-                return
+                return cause_of_dependent(name, ending, self._context.me, now)
         if not awaited:
             self._dependencies.remove(exchange.key.id)
-            self._tracker.apply(exchange, OutboundEvent.OFFERED, now)
+        return None
+
+    def is_blocked(self, proposal: str) -> bool:
+        """True while a proposal waits for others."""
+        return proposal in self._dependencies
 
     def _ending(self, proposal: str, now: float) -> Ending | None:
         """The ending of a proposal of ours; ``None`` while it is open."""
-        exchange = self._tracker.find(proposal, now)
+        exchange = self._index.find(proposal, now)
         if exchange is None or not exchange.is_proposal:
             raise UsageError(
                 f"no proposal {proposal!r} of ours is open here, or has ended lately; depends_on "
@@ -160,31 +163,16 @@ class DependentProposals:
         context.envelope_sender.transmit(exchange.draft, Priority.OPEN, now)
         context.look_again(exchange.deadline, exchange.key)
 
-    def settle(self, proposal: str, ending: Ending, now: float) -> None:
-        """Offer, or withdraw, what depends on a proposal that has ended."""
+    def remove(self, proposal: str) -> None:
+        """Forget a blocked proposal that has ended."""
         self._dependencies.remove(proposal)
-        self._ended.append((proposal, ending))
-        if len(self._ended) > 1:
-            return  # the loop below takes it: a chain may be longer than the stack
-        try:
-            while self._ended:
-                self._settle(*self._ended[0], now)
-                self._ended.popleft()
-        finally:
-            self._ended.clear()
 
-    def _settle(self, needed: str, ending: Ending, now: float) -> None:
+    def settle(self, needed: str, ending: Ending, now: float) -> list[tuple[str, Cause | None]]:
+        """The proposals to offer now that one has ended, or to withdraw, with the cause of that."""
         if is_fulfilled(ending):
-            for name in self._dependencies.fulfilled(needed):
-                exchange = self._tracker.find_open(name)
-                assert exchange is not None
-                self._tracker.apply(exchange, OutboundEvent.OFFERED, now)
-            return
+            return [(name, None) for name in self._dependencies.fulfilled(needed)]
         cause = cause_of_dependent(needed, ending, self._context.me, now)
-        for name in self._dependencies.failed(needed):
-            exchange = self._tracker.find_open(name)
-            assert exchange is not None
-            self._tracker.give_up(exchange.key, cause, now)
+        return [(name, cause) for name in self._dependencies.failed(needed)]
 
 
 def is_fulfilled(ending: Ending) -> bool:

@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from meup_agent.errors import (
     AlreadyDecided,
     AlreadyInProgress,
     AmbiguousProposal,
     ParticipantGone,
 )
+from meup_agent.protocol.exchange.outbound_exchange import (
+    FulfillmentTarget,
+    OutboundExchange,
+    OutboundIndex,
+)
+from meup_agent.protocol.exchange.proposal_store import (
+    FulfillingRequest,
+    ProposalEntry,
+    ProposalKey,
+)
 from meup_agent.protocol.exchange.resolution import resolve
-from meup_agent.protocol.exchange.table_context import ABSENCE_SECONDS
+from meup_agent.protocol.exchange.table_context import ABSENCE_SECONDS, TableContext
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Ending, Unwanted
-
-if TYPE_CHECKING:
-    from meup_agent.protocol.exchange.outbound_exchange import FulfillmentTarget, OutboundExchange
-    from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
-    from meup_agent.protocol.exchange.proposal_store import (
-        FulfillingRequest,
-        ProposalEntry,
-        ProposalKey,
-    )
-    from meup_agent.protocol.exchange.table_context import TableContext
 
 
 class FulfillmentCheck:
     """Refuses a fulfilling request whose proposal is not wanted any more."""
 
-    def __init__(self, context: TableContext, tracker: OutboundTracker) -> None:
+    def __init__(self, context: TableContext, index: OutboundIndex) -> None:
         self._context = context
-        self._tracker = tracker
+        self._index = index
 
     def check(
         self, exchange: OutboundExchange, fulfilling: FulfillmentTarget, now: float
@@ -54,7 +52,7 @@ class FulfillmentCheck:
                 raise AlreadyInProgress(proposal.id, request.by)
         if context.tombstones.get("withdrawn", *proposal, now) is not None:
             raise AlreadyDecided(proposal.id, ProposalState.WITHDRAWN)
-        if any(other is not exchange for other in self._tracker.open_fulfillments(proposal)):
+        if any(other is not exchange for other in self._index.open_fulfillments(proposal)):
             raise AlreadyInProgress(proposal.id, context.me)
         if not fulfilling.even_if_gone and self._has_left(proposal, record, now):
             raise ParticipantGone(

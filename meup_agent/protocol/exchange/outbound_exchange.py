@@ -23,6 +23,7 @@ from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalK
 from meup_agent.protocol.exchange.resolution import MAX_NAMED
 from meup_agent.protocol.exchange.roster import Roster
 from meup_agent.protocol.exchange.table_context import ABSENCE_SECONDS, TableContext
+from meup_agent.protocol.exchange.ttl_map import TTLMap
 from meup_agent.protocol.lifecycle import OutboundState, ProposalEvent, ProposalState
 from meup_agent.protocol.outcomes import (
     Ending,
@@ -33,6 +34,11 @@ from meup_agent.protocol.outcomes import (
     Unknown,
     Withdrawal,
 )
+
+ENDED_COUNT = 1000
+ENDED_SECONDS = 300.0
+ENDED_SIZE = 64 * 1024 * 1024
+"""Ended exchanges that are remembered, for answers that come late."""
 
 
 class Wait(StrEnum):
@@ -149,6 +155,45 @@ class OutboundExchange(msgspec.Struct):
     def answerable_by(self, envelope: Envelope, me: str) -> bool:
         """True if a response or progress is meant for this request, not for one of the same id."""
         return envelope.concerns(me) and (not self.draft.to or envelope.sender in self.draft.to)
+
+
+class OutboundIndex:
+    """The requests and proposals of our own that are open, or have ended lately."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, OutboundExchange] = {}
+        self._ended: TTLMap[str, OutboundExchange] = TTLMap(
+            count=ENDED_COUNT, seconds=ENDED_SECONDS, size=ENDED_SIZE
+        )
+
+    def __len__(self) -> int:
+        """The number of open ones."""
+        return len(self._open)
+
+    def find(self, exchange_id: str, now: float) -> OutboundExchange | None:
+        """An exchange that is open, or has ended lately."""
+        return self._open.get(exchange_id) or self._ended.get(exchange_id, now)
+
+    def find_open(self, exchange_id: str) -> OutboundExchange | None:
+        """An exchange that is open."""
+        return self._open.get(exchange_id)
+
+    def find_own_proposal(self, record: ProposalEntry, now: float) -> OutboundExchange | None:
+        """Our wait for a proposal's outcome, open or ended lately; ``None`` if it is not ours."""
+        exchange = self.find(record.key.id, now)
+        return exchange if exchange is not None and exchange.proposal is record else None
+
+    def open_fulfillments(self, proposal: ProposalKey) -> list[OutboundExchange]:
+        """The open requests of ours that fulfill a proposal."""
+        return [exchange for exchange in self._open.values() if exchange.fulfills == proposal]
+
+    def open_proposals(self) -> list[OutboundExchange]:
+        """The proposals that are open, oldest first; blocked ones, too."""
+        return [exchange for exchange in self._open.values() if exchange.is_proposal]
+
+    def knows(self, envelope_id: str, now: float) -> bool:
+        """True if an id is that of a request or proposal of ours, open or ended lately."""
+        return envelope_id in self._open or self._ended.get(envelope_id, now) is not None
 
 
 def able_to_fulfill(record: ProposalEntry, roster: Roster) -> set[str]:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from meup_agent.errors import AlreadyDecided, UsageError
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.exchange.effects import Priority
-from meup_agent.protocol.exchange.proposal_store import ProposalKey
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.exchange.effects import Key, Priority
+from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange, OutboundIndex
+from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalKey
+from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.exchange.ttl_map import TTLMap
 from meup_agent.protocol.lifecycle import ProposalState
-
-if TYPE_CHECKING:
-    from meup_agent.protocol.envelope import Envelope
-    from meup_agent.protocol.exchange.effects import Key
-    from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange
-    from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
-    from meup_agent.protocol.exchange.proposal_store import ProposalEntry
-    from meup_agent.protocol.exchange.table_context import TableContext
 
 RENEWAL_COUNT: Final = 1_000
 RENEWAL_SECONDS: Final = 300.0
@@ -27,9 +22,9 @@ RENEWAL_SECONDS: Final = 300.0
 class OutboundRenewals:
     """Moves the deadlines of our own proposals, and of what waits on renewed ones."""
 
-    def __init__(self, context: TableContext, tracker: OutboundTracker) -> None:
+    def __init__(self, context: TableContext, index: OutboundIndex) -> None:
         self._context = context
-        self._tracker = tracker
+        self._index = index
         # Renewals that the gateway may refuse, each with the deadlines before it.
         self._renewals: TTLMap[str, tuple[OutboundExchange, float, int]] = TTLMap(
             count=RENEWAL_COUNT, seconds=RENEWAL_SECONDS
@@ -37,7 +32,7 @@ class OutboundRenewals:
 
     def renew(self, key: Key, seconds: float, now: float) -> Envelope:
         """Give a proposal of ours more time from now on; raises as :meth:`ExchangeTable.renew`."""
-        context, exchange = self._context, self._tracker.find_open(key.id)
+        context, exchange = self._context, self._index.find_open(key.id)
         record = None if exchange is None else exchange.proposal
         if exchange is not None and record is None and exchange.is_proposal:
             raise UsageError(
@@ -84,8 +79,8 @@ class OutboundRenewals:
 
     def postpone(self, record: ProposalEntry, seconds: float, now: float) -> None:
         """Let what waits for a proposal wait longer: it was renewed, perhaps beside us."""
-        own = self._tracker.find_own_proposal(record, now)
-        waiting = self._tracker.open_fulfillments(record.key) if own is None else [own]
+        own = self._index.find_own_proposal(record, now)
+        waiting = self._index.open_fulfillments(record.key) if own is None else [own]
         for each in waiting:
             follows = each.fulfilling is None or each.fulfilling.follows
             if each.is_open and each.deadline is not None and follows:

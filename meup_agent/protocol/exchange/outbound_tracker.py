@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 
 from meup_agent.causes import Cause
@@ -11,6 +12,7 @@ from meup_agent.protocol.exchange.fulfillment_check import FulfillmentCheck
 from meup_agent.protocol.exchange.outbound_exchange import (
     AbsenceWatch,
     OutboundExchange,
+    OutboundIndex,
     cause_of,
     deciding_rejection,
     record_end,
@@ -43,22 +45,15 @@ from meup_agent.protocol.outcomes import (
     Withdrawal,
 )
 
-ENDED_COUNT = 1000
-ENDED_SECONDS = 300.0
-ENDED_SIZE = 64 * 1024 * 1024
-"""Ended exchanges that are remembered, for answers that come late."""
 
-
-class OutboundTracker:
+class OutboundTracker(OutboundIndex):
     """Tracks every request and proposal of our own that is open, or has ended lately."""
 
     def __init__(self, context: TableContext) -> None:
+        super().__init__()
         self._context = context
-        self._open: dict[str, OutboundExchange] = {}
-        self._ended: TTLMap[str, OutboundExchange] = TTLMap(
-            count=ENDED_COUNT, seconds=ENDED_SECONDS, size=ENDED_SIZE
-        )
         self._dependents = DependentProposals(context, self)
+        self._settled: deque[tuple[str, Ending]] = deque()  # those whose dependents are looked at
         self._check = FulfillmentCheck(context, self)
         self.renewals = OutboundRenewals(context, self)
         self._absence = AbsenceWatch(context)
@@ -67,26 +62,10 @@ class OutboundTracker:
             count=MAX_PROPOSALS, seconds=float("inf")
         )
 
-    def __len__(self) -> int:
-        """The number of open ones."""
-        return len(self._open)
-
-    def find(self, exchange_id: str, now: float) -> OutboundExchange | None:
-        """An exchange that is open, or has ended lately."""
-        return self._open.get(exchange_id) or self._ended.get(exchange_id, now)
-
-    def find_open(self, exchange_id: str) -> OutboundExchange | None:
-        """An exchange that is open."""
-        return self._open.get(exchange_id)
-
     def _open_and_offered(self, exchange_id: str) -> OutboundExchange | None:
         """An exchange that is open, and of which others can have heard."""
         exchange = self._open.get(exchange_id)
         return None if exchange is None or exchange.is_blocked else exchange
-
-    def open_fulfillments(self, proposal: ProposalKey) -> list[OutboundExchange]:
-        """The open requests of ours that fulfill a proposal."""
-        return [exchange for exchange in self._open.values() if exchange.fulfills == proposal]
 
     def has_fulfilled(self, proposal: ProposalKey, now: float) -> bool:
         """True if a fulfilling request of ours has left, and the gateway let it through."""
@@ -105,7 +84,9 @@ class OutboundTracker:
             exchange.state = OutboundState.BLOCKED
             self._dependents.check(exchange, depends_on, now)
             self._open[exchange.key.id] = exchange
-            self._dependents.open(exchange, depends_on, now)
+            cause = self._dependents.open(exchange, depends_on, now)
+            if cause is not None or not self._dependents.is_blocked(exchange.key.id):
+                self._offer_or_withdraw(exchange.key.id, cause, now)
             return
         if exchange.fulfilling is not None:
             exchange.record = self._check.check(exchange, exchange.fulfilling, now)
@@ -166,10 +147,6 @@ class OutboundTracker:
             now,
             Withdrawal(exchange_id, self._context.me, cause),
         )
-
-    def open_proposals(self) -> list[OutboundExchange]:
-        """The proposals that are open, oldest first; blocked ones, too."""
-        return [exchange for exchange in self._open.values() if exchange.is_proposal]
 
     def withdraw_all(self, keys: Iterable[Key], cause: Cause, now: float, *, joint: bool) -> None:
         """Withdraw proposals; ``joint``: as many in one envelope as it may name."""
@@ -256,10 +233,6 @@ class OutboundTracker:
 
     # --- ended by others ---
 
-    def knows(self, envelope_id: str, now: float) -> bool:
-        """True if an id is that of a request or proposal of ours, open or ended lately."""
-        return envelope_id in self._open or self._ended.get(envelope_id, now) is not None
-
     def note_echo(self, envelope_id: str) -> None:
         """Note that the gateway has ordered an envelope of ours."""
         exchange = self._open.get(envelope_id) or self._ended.peek(envelope_id)
@@ -285,11 +258,6 @@ class OutboundTracker:
         """End what the gateway ended in our place; its error may have been lost."""
         if by == self._context.me:
             self.refused(exchange_id, {"error": reason}, now)
-
-    def find_own_proposal(self, record: ProposalEntry, now: float) -> OutboundExchange | None:
-        """Our wait for a proposal's outcome, open or ended lately; ``None`` if it is not ours."""
-        exchange = self.find(record.key.id, now)
-        return exchange if exchange is not None and exchange.proposal is record else None
 
     def note_left(self, exchange: OutboundExchange, now: float) -> None:
         """Take for sent what others speak of: a connection that broke had taken it along."""
@@ -392,4 +360,28 @@ class OutboundTracker:
         self._ended.put(exchange.key.id, exchange, now, size=size_of(exchange.draft))
         self._context.effects.append(Wake(exchange.key, ending))
         if self._dependents:
-            self._dependents.settle(exchange.key.id, ending, now)
+            self._settle_dependents(exchange.key.id, ending, now)
+
+    # --- proposals that depend on others ---
+
+    def _settle_dependents(self, proposal: str, ending: Ending, now: float) -> None:
+        """Offer, or withdraw, what depends on a proposal that has ended."""
+        self._dependents.remove(proposal)
+        self._settled.append((proposal, ending))
+        if len(self._settled) > 1:
+            return  # the loop below takes it: a chain may be longer than the stack
+        try:
+            while self._settled:
+                for name, cause in self._dependents.settle(*self._settled[0], now):
+                    self._offer_or_withdraw(name, cause, now)
+                self._settled.popleft()
+        finally:
+            self._settled.clear()
+
+    def _offer_or_withdraw(self, proposal: str, cause: Cause | None, now: float) -> None:
+        """Offer a blocked proposal; with a cause withdraw it."""
+        exchange = self._open[proposal]
+        if cause is None:
+            self.apply(exchange, OutboundEvent.OFFERED, now)
+        else:
+            self.give_up(exchange.key, cause, now)
