@@ -29,9 +29,11 @@ async def test_approve_with_one_key(desk: Desk) -> None:
     outcome = await proposal.outcome()
     assert isinstance(outcome, Fulfillment)
     assert outcome.by == "you"
-    await expect(page.locator("main")).to_contain_text("Approved: write_file ran.")
+    await expect(page.locator("main")).to_contain_text("Approved: write_file ran: written")
     await expect(page.locator("main")).to_contain_text("Nothing waits for you")
     assert await violations(page) == []
+    await page.get_by_role("link", name="Look at it").click()
+    await expect(page.locator("#chain")).to_contain_text("Result")
 
 
 async def test_long_call_takes_the_key_twice(desk: Desk) -> None:

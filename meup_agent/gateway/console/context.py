@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import HTMLResponse, Response
 
 from meup_agent.gateway.admission import UNAUTHORIZED
+from meup_agent.gateway.console.event_queue import OutcomeNotice
 from meup_agent.gateway.console.terms import PageTerms
 
 if TYPE_CHECKING:
@@ -104,18 +105,18 @@ class PageContext:
             page.headers["Cache-Control"] = "no-store"
         return page
 
-    def notify(self, sentence: str) -> None:
-        """Show a sentence on the next page of this session."""
+    def notify(self, sentence: str, *, failed: bool = False, proposal: str = "") -> None:
+        """Show a sentence on the next page of this session, with a link to a proposal of a key."""
         assert self.session is not None, "the page is for those who are signed in"
-        self.session.notice = sentence
+        self.session.notice = OutcomeNotice(sentence, failed, proposal)
 
-    def _notice(self) -> str:
+    def _notice(self) -> OutcomeNotice | None:
         # A script that loads a part of a page would take it from the page that comes next.
         asked = self.request.headers
         is_part = asked.get("sec-fetch-dest", "document") != "document"
         if self.session is None or is_part or asked.get("accept") == "text/html":
-            return ""
-        said, self.session.notice = self.session.notice, ""
+            return None
+        said, self.session.notice = self.session.notice, None
         return said
 
     def _waiting(self) -> int:

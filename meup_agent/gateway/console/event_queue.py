@@ -12,9 +12,10 @@ import json
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from meup_agent.gateway.edge.flow import frame_chunk
+from meup_agent.protocol.shown_text import printed
 
 GATHER_SECONDS: Final = 0.05
 """Seconds between two pushes, for which changes are gathered: a person sees no difference, and a
@@ -33,6 +34,19 @@ TOPICS: Final = frozenset({"inbox", "space"})
 def pack(event: str, data: dict[str, Any]) -> bytes:
     """An event, in one line of JSON."""
     return f"event: {event}\ndata: {json.dumps(data, ensure_ascii=True)}\n\n".encode()
+
+
+class OutcomeNotice(NamedTuple):
+    """A sentence for a person about what they did, and the proposal that it is about."""
+
+    said: str
+    failed: bool = False
+    proposal: str = ""  # its key, for a link to its page
+
+    def packed(self) -> bytes:
+        """The event that tells it; nothing in it deceives the eye, since a script shows text."""
+        data = {"said": printed(self.said), "failed": self.failed, "proposal": self.proposal}
+        return pack("told", data)
 
 
 NOTHING_NEW: Final = b": nothing new\n\n"

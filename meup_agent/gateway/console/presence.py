@@ -20,7 +20,7 @@ from meup_agent.approval.seat import SEATED, keep_seat
 from meup_agent.errors import MeupError
 from meup_agent.gateway.admission import UNAVAILABLE
 from meup_agent.gateway.console.desk import JOIN_SECONDS, NO_TOKEN, Desk, DeskOpener
-from meup_agent.gateway.console.event_queue import EventQueue, pack
+from meup_agent.gateway.console.event_queue import EventQueue, OutcomeNotice
 from meup_agent.gateway.console.feed import InboxFeed
 from meup_agent.gateway.console.guard import RequestDenied
 from meup_agent.gateway.console.local_transport import seat_connector
@@ -126,9 +126,9 @@ class PersonPresence:
                 if self._is_seated:
                     self.feed.queues.remove(queue)
 
-    def tell(self, sentence: str, *, failed: bool = False) -> None:
+    def tell(self, notice: OutcomeNotice) -> None:
         """Tell all its browsers what became of a decision."""
-        told = pack("told", {"said": sentence, "failed": failed})
+        told = notice.packed()
         for queue in self._queues:
             queue.put(told)
 

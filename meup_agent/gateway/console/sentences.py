@@ -77,7 +77,11 @@ def _describe(envelope: Envelope) -> tuple[str, str, str]:
     if kind == kinds.MCP_RESPONSE:
         failed = "error" in payload or as_object(payload.get("result")).get("isError") is True
         body = payload.get("error") if "error" in payload else payload.get("result")
-        return ("fails" if failed else verb), _answer(body), "error" if failed else "response"
+        return (
+            ("fails" if failed else verb),
+            words_of_answer(body),
+            "error" if failed else "response",
+        )
     if kind == kinds.MCP_REJECT:
         return verb, str(payload.get("reason", "")), "reject"
     if kind == kinds.MCP_WITHDRAW:
@@ -98,7 +102,7 @@ def _describe(envelope: Envelope) -> tuple[str, str, str]:
     return verb, f"{kind} {_compact(payload)}", "system" if kind.startswith("system") else "other"
 
 
-def _answer(body: object) -> str:
+def words_of_answer(body: object) -> str:
     """An answer's own words, where it has nothing but words; the names of tools; else its JSON."""
     said = as_object(body)
     content, tools = _items(said.get("content")), _items(said.get("tools"))

@@ -12,6 +12,7 @@ from hashlib import sha256
 from typing import Final
 
 from meup_agent.gateway.auth import Identity, Tokens
+from meup_agent.gateway.console.event_queue import OutcomeNotice
 
 SESSION_IDLE: Final = 12 * 3600.0
 """Seconds without a request after which a session ends: a working day with a long lunch."""
@@ -42,7 +43,7 @@ class BrowserSession:
     token: bytes  # the digest of the token that opened it, with which it ends
     opened: float
     used: float
-    notice: str = ""  # a sentence for the next page
+    notice: OutcomeNotice | None = None  # for the next page
     is_closed: bool = False  # it was signed out, or made room: its event streams end
     csrf: str = field(default_factory=lambda: secrets.token_urlsafe(_SECRET_BYTES), repr=False)
 

@@ -4,7 +4,9 @@ import re
 
 import pytest
 
+from meup_agent.agent.agent import Agent
 from meup_agent.client.space import Space
+from meup_agent.errors import ToolError
 from meup_agent.gateway.console.template_environment import compile_templates, iso, make_environment
 from meup_agent.protocol.outcomes import Fulfillment, Rejection
 from tests.gateway.console.conftest import Browser, Site, fields_in
@@ -60,7 +62,30 @@ async def test_approved_call_runs(site: Site) -> None:
     assert site.ran == [{"path": "a.md", "text": "hello"}]
     page = (await browser.get("/inbox")).text
     assert "Nothing waits for you" in page
-    assert "Approved: write_file ran." in page
+    assert "Approved: write_file ran: written" in page
+    chain = await browser.get(re.findall(r'href="/console([^"]*)">Look at it', page)[0])
+    assert "Result" in chain.text
+    assert "written" in chain.text
+
+
+async def test_hostile_answer_is_told_as_text(site: Site) -> None:
+    agent = Agent("tools")
+
+    @agent.tool
+    async def write_file(path: str, text: str = "") -> str:
+        raise ToolError("<script>\u202e\n" + "x" * 10_000)
+
+    await site.join("tools", agent)
+    await site.propose(await site.join("proposer"))
+    browser = await site.browser("you")
+    _, key = await card(browser)
+    await browser.submit("/inbox", f"/inbox/{key}/approve", word="approve")
+    page = (await browser.get("/inbox")).text
+    notice = re.findall(r'<p class="notice.*?</p>', page)[0]
+    assert "write_file ran; the tool failed: ToolError: &lt;script&gt;" in notice
+    assert "\u202e" not in page
+    assert "x …" in notice
+    assert len(notice) < 700
 
 
 async def test_rejected_call_does_not_run(site: Site) -> None:

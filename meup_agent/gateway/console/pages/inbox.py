@@ -19,9 +19,11 @@ from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError
 from meup_agent.gateway.admission import BAD_REQUEST
 from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, redirect
 from meup_agent.gateway.console.edits import Edit, can_be_edited, read_edit, schema_of
+from meup_agent.gateway.console.event_queue import OutcomeNotice
 from meup_agent.gateway.console.feed import QUEUE_ROWS, item_key
 from meup_agent.gateway.console.guard import RequestDenied
 from meup_agent.gateway.console.schema_form import fields_of
+from meup_agent.gateway.console.sentences import words_of_answer
 from meup_agent.gateway.console.template_environment import editable, is_shown_whole
 from meup_agent.gateway.edge.http.context import CONFLICT
 from meup_agent.protocol.lifecycle import ProposalState
@@ -29,6 +31,7 @@ from meup_agent.protocol.payloads import digest, without_meta
 
 if TYPE_CHECKING:
     from meup_agent.approval import Inbox, InboxItem
+    from meup_agent.protocol.outcomes import Fulfillment
 
 CONFIRM_WORD: Final = "approve"
 """The word that a dangerous call asks for."""
@@ -39,6 +42,9 @@ stream."""
 
 MAX_CANONICAL: Final = 256 * 1024
 """Bytes of a call up to which a form has the digest that approvals have, too."""
+
+MAX_ANSWER: Final = 200
+"""Characters of a result that are told at once; all of it is on the proposal's page."""
 
 REASONS: Final = (
     (Reason.UNSAFE, "it could do harm"),
@@ -261,6 +267,7 @@ async def _carry_out(context: PageContext, item: InboxItem, edit: Edit | None = 
     arguments = edit.arguments if edit is not None and edit.changes else None
     presence = context.here
     name = item.tool or item.method
+    key: str = context.request.path_params["key"]
     done = anyio.Event()
     outcome: list[str | MeupError] = []
 
@@ -274,8 +281,7 @@ async def _carry_out(context: PageContext, item: InboxItem, edit: Edit | None = 
                 # Its rule became known at the person's own desk, and it counts votes.
                 outcome.append(f"Voted for {name}: its rule counts votes.")
             else:
-                failed = "; the tool failed" if fulfillment.is_error else ""
-                outcome.append(f"Approved: {name} ran{failed}.")
+                outcome.append(f"Approved: {name} {_what_came(fulfillment)}")
         except MeupError as error:
             outcome.append(error)
         except RequestDenied as denied:
@@ -283,20 +289,32 @@ async def _carry_out(context: PageContext, item: InboxItem, edit: Edit | None = 
         finally:
             done.set()
         said = outcome[0]
-        told = f"{name} was not carried out: {said}" if isinstance(said, MeupError) else said
-        presence.tell(told, failed=isinstance(said, MeupError))
+        failed = isinstance(said, MeupError)
+        told = f"{name} was not carried out: {said}" if failed else str(said)
+        presence.tell(OutcomeNotice(told, failed, key))
 
     # In the presence's own tasks: a browser that goes must not stop what it has approved.
     presence.tasks.start_soon(carry_out)
     with anyio.move_on_after(OUTCOME_SECONDS):
         await done.wait()
     if not outcome:
-        context.notify(f"Approved: {name} runs now.")
+        context.notify(f"Approved: {name} runs now.", proposal=key)
     elif isinstance(outcome[0], MeupError):
         return _failed(context, item, outcome[0], edit)
     else:
-        context.notify(outcome[0])
+        context.notify(outcome[0], proposal=key)
     return redirect(context, CONSOLE_HOME)
+
+
+def _what_came(fulfillment: Fulfillment) -> str:
+    """The end of the sentence on an approval, with the beginning of the tool's answer."""
+    body = fulfillment.result if fulfillment.error is None else fulfillment.error
+    words = " ".join(words_of_answer(body)[: 2 * MAX_ANSWER].split())
+    if len(words) > MAX_ANSWER:
+        words = words[:MAX_ANSWER] + " …"
+    if not words:
+        return "ran; the tool failed." if fulfillment.is_error else "ran."
+    return f"ran; the tool failed: {words}" if fulfillment.is_error else f"ran: {words}"
 
 
 @asynccontextmanager
@@ -326,7 +344,8 @@ async def _decide(
             await decide(inbox, own)
     except MeupError as error:
         return _failed(context, item, error)
-    context.notify(f"{said}: {item.tool or item.method} of {item.proposer}.")
+    what = f"{said}: {item.tool or item.method} of {item.proposer}."
+    context.notify(what, proposal=item_key(item))
     return redirect(context, CONSOLE_HOME)
 
 
@@ -336,7 +355,7 @@ def _failed(
     late = isinstance(error, AlreadyDecided | AlreadyInProgress)
     waits = find_item(context.here.inbox, item_key(item)) is not None
     if late or not waits:
-        context.notify(f"Not done: {error}")
+        context.notify(f"Not done: {error}", failed=True, proposal=item_key(item))
         return redirect(context, CONSOLE_HOME)
     return inbox_page(context, item, status=BAD_REQUEST, problem=f"Not done: {error}", edit=edit)
 

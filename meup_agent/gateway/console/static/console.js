@@ -37,9 +37,10 @@
   const live = $("#live"), strip = $("#offline");
   function say(text) { const line = document.createElement("p"); line.textContent = text; live.append(line); while (live.children.length > 6) live.firstChild.remove(); }
   function offline(text) { strip.hidden = !text; put(strip, text || ""); }
-  function notice(text, failed) {
+  function notice(text, failed, proposal) {
     const line = document.createElement("p");
     line.className = failed ? "notice failed" : "notice"; line.setAttribute("role", "status"); line.textContent = text;
+    if (proposal) { const link = document.createElement("a"); link.href = `${base}/proposals/${encodeURIComponent(proposal)}`; link.textContent = "Look at it"; line.append(" ", link); }
     all("#main > .notice").forEach((each) => each.remove());
     $("#main").prepend(line);
   }
@@ -297,7 +298,7 @@
         else refresh("#decision", inboxOf(shown));
       });
     },
-    told(data) { notice(data.said, data.failed); say(data.said); },
+    told(data) { notice(data.said, data.failed, data.proposal); say(data.said); },
     space(data) {
       if ($("#timeline")) timeline(data);
       const chain = $("#chain");
