@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final, cast
 
+from meup_agent.gateway.console.words import describe_reason
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.payloads import as_object
 
@@ -83,9 +84,9 @@ def _describe(envelope: Envelope) -> tuple[str, str, str]:
             "error" if failed else "response",
         )
     if kind == kinds.MCP_REJECT:
-        return verb, str(payload.get("reason", "")), "reject"
+        return verb, describe_reason(str(payload.get("reason") or "")), "reject"
     if kind == kinds.MCP_WITHDRAW:
-        return verb, str(payload.get("reason", "")), "withdraw"
+        return verb, describe_reason(str(payload.get("reason") or "")), "withdraw"
     if kind == kinds.CHAT:
         text = payload.get("message", payload.get("text"))
         return verb, text if isinstance(text, str) else "", "chat"

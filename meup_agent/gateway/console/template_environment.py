@@ -15,6 +15,7 @@ import anyio.lowlevel
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from meup_agent.gateway.console.words import describe_reason
 from meup_agent.protocol.shown_text import Mark, marks_of, printed, segments
 
 FOLDER: Final = Path(__file__).parent
@@ -68,6 +69,7 @@ def make_environment() -> Environment:
     environment.filters.update(
         shown=shown,
         name=name,
+        reason=describe_reason,
         left=left,
         ago=ago,
         clock=clock,

@@ -1,4 +1,4 @@
-"""Capabilities and states in words, for people who have never read a pattern."""
+"""Capabilities, states and reasons in words, for people who have never read a pattern."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
+from meup_agent.causes import Reason
 from meup_agent.protocol.audit import Ignored, Step, StepKind
 from meup_agent.protocol.lifecycle import ProposalState
 
@@ -51,6 +52,22 @@ STATES: Final = {
 }
 """State of a proposal → its meaning."""
 
+REASONS: Final[Mapping[str, str]] = {
+    Reason.UNSAFE: "it could do harm",
+    Reason.DISAGREE: "it is not what should be done",
+    Reason.INAPPROPRIATE: "it does not belong here",
+    Reason.INVALID: "it is wrong as it stands",
+    Reason.POLICY: "a rule forbids it",
+    Reason.RESOURCE_LIMIT: "it takes too much",
+    Reason.INCAPABLE: "it cannot be done there",
+    Reason.BUSY: "too much to do already",
+    Reason.DUPLICATE: "it was proposed before",
+    Reason.TIMEOUT: "the time ran out",
+    Reason.NO_LONGER_NEEDED: "it is not needed any more",
+    Reason.REVOKED: "the right to it was taken away",
+}
+"""Reason code → its words; any other is a participant's own."""
+
 STEPS: Final = {
     StepKind.PROPOSED: "proposed the call",
     StepKind.REQUESTED: "approved it: made the real request",
@@ -79,6 +96,11 @@ IGNORED: Final = {
 def describe_step(step: Step) -> str:
     """A step in words."""
     return STEPS[step.what]
+
+
+def describe_reason(code: str) -> str:
+    """A reason code in words that go on after a colon; one of a participant's own as it is."""
+    return REASONS.get(code, code)
 
 
 def describe_capability(pattern: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from markupsafe import escape
 
+from meup_agent.causes import Reason
 from meup_agent.gateway.console.pages.timeline import RowFilter, read_filter
 from meup_agent.gateway.console.sentences import describe
 from meup_agent.gateway.console.threads import MAX_THREADS, ThreadIndex
@@ -26,6 +27,17 @@ def cancel(id: str, request: str) -> Envelope:
     params = {"requestId": request}
     payload = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
     return envelope("mcp/request", id, payload)
+
+
+def test_reason_is_told_in_words() -> None:
+    for code in Reason:
+        said = describe(envelope("mcp/reject", "i", {"reason": str(code)}))[1]
+        assert "_" not in said
+    # A code of a participant's own is told as it is, and one that is missing not at all.
+    for reason, words in (("unsafe", "it could do harm"), ("moon is full", "moon is full"),
+                          (None, "")):  # fmt: skip
+        for kind in ("mcp/reject", "mcp/withdraw"):
+            assert describe(envelope(kind, "i", {"reason": reason}))[1] == words
 
 
 def test_answer_is_told_in_its_own_words() -> None:

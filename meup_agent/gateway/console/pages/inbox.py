@@ -25,6 +25,7 @@ from meup_agent.gateway.console.guard import RequestDenied
 from meup_agent.gateway.console.schema_form import fields_of
 from meup_agent.gateway.console.sentences import words_of_answer
 from meup_agent.gateway.console.template_environment import editable, is_shown_whole
+from meup_agent.gateway.console.words import describe_reason
 from meup_agent.gateway.edge.http.context import CONFLICT
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import digest, without_meta
@@ -46,12 +47,15 @@ MAX_CANONICAL: Final = 256 * 1024
 MAX_ANSWER: Final = 200
 """Characters of a result that are told at once; all of it is on the proposal's page."""
 
-REASONS: Final = (
-    (Reason.UNSAFE, "it could do harm"),
-    (Reason.DISAGREE, "it is not what should be done"),
-    (Reason.INVALID, "it is wrong as it stands"),
-    (Reason.POLICY, "a rule forbids it"),
-    (Reason.RESOURCE_LIMIT, "it takes too much"),
+REASONS: Final = tuple(
+    (code, describe_reason(code))
+    for code in (
+        Reason.UNSAFE,
+        Reason.DISAGREE,
+        Reason.INVALID,
+        Reason.POLICY,
+        Reason.RESOURCE_LIMIT,
+    )
 )
 """The reasons that a person chooses from, in words."""
 
