@@ -75,6 +75,7 @@ LIFECYCLE: Final = {
     "4.6.unattended": "a fulfiller that was never present, as over HTTP, is not waited for as gone",
     "4.6.from_our_welcome": "absence is counted anew from our own welcome",
     "4.6.replays": "open proposals follow the welcome of a newcomer that may decide, bounded",
+    "4.6.replays.cancelled": "with what was cancelled of its requests, since results may come late",
     "4.6.replays.again": "who lost its connection while it was told of them is told again",
     "4.6.proposer_left": "who decides is told when a proposer left before, over HTTP too",
     "4.6.replays.handled": "what is pending of them starts a handler, once",

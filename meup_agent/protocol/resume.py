@@ -17,8 +17,9 @@ have missed anything, and the others say again what must not be missed (PROTOCOL
 
 REPLAYED: Final = "dev.meup/replayed"
 """Beside ``seq`` of an open proposal that was accepted before its reader came, and of a request
-that is out to fulfill it: an object. Its ``in_progress`` says whether there is such a request, its
-``expires_at`` a deadline that is not the proposal's own any more."""
+that is out to fulfill it, or was cancelled: an object. Its ``in_progress`` says whether there is
+one that is out, its ``expires_at`` a deadline that is not the proposal's own any more, and its
+``cancelled``, in a request, that this was cancelled."""
 
 MISSED_NOTHING: Final = frozenset({"new", "resumed"})
 """The values for members to which nothing need be sent again."""
@@ -83,6 +84,8 @@ class ReplayMark(NamedTuple):
     expires_at: int | None = None
     # The time at which its proposer left, in microseconds since 1970, while that is away.
     proposer_left: int | None = None
+    # Of a request: it was cancelled, and a result that still comes fulfills all the same.
+    cancelled: bool = False
 
 
 NOT_REPLAYED: Final = ReplayMark()
@@ -95,6 +98,8 @@ def replayed(frame: bytes, seq: int, mark: ReplayMark) -> bytes:
         said += b',"expires_at":"%b"' % rfc3339(mark.expires_at).encode()
     if mark.proposer_left is not None:
         said += b',"proposer_left":"%b"' % rfc3339(mark.proposer_left).encode()
+    if mark.cancelled:
+        said += b',"cancelled":true'
     marked = b'%b,"%b":{"in_progress":%b}}' % (frame.rstrip()[:-1], REPLAYED.encode(), said)
     return numbered(marked, seq)
 
@@ -109,8 +114,12 @@ def read_replayed(extra: tuple[tuple[str, bytes], ...]) -> ReplayMark | None:
         if name == REPLAYED:
             said = as_object(_decode_json(raw))
             in_progress = said.get("in_progress") is not False
-            moments = (read_moment(said.get(key)) for key in ("expires_at", "proposer_left"))
-            return ReplayMark(in_progress, *moments)
+            return ReplayMark(
+                in_progress,
+                read_moment(said.get("expires_at")),
+                read_moment(said.get("proposer_left")),
+                said.get("cancelled") is True,
+            )
     return None
 
 

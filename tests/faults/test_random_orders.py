@@ -57,17 +57,6 @@ def meaning(state: str) -> str:
     return "over"
 
 
-def was_late(proposal: dict[str, Any]) -> bool:
-    """True if it was carried out by a request that had been cancelled.
-
-    Who joins between the two does not hear of the request, and so not what the answer is about;
-    the gateway refuses what such a participant still decides.
-    """
-    return any(
-        each["cancelled_at"] and each["responded_at"] for each in proposal.get("fulfillments", ())
-    )
-
-
 class Orders:
     """Proposers, two that decide, a tool, and a gateway that dies, in an order of a seed's."""
 
@@ -239,7 +228,7 @@ class Orders:
 
         def compare(who: str, name: str, state: str) -> None:
             theirs = kept[name]["state"] if name in kept else UNSENT
-            if meaning(state) != meaning(theirs) and not was_late(kept.get(name, {})):
+            if meaning(state) != meaning(theirs):
                 found.append(f"{who} takes {name} for {state}: {kept.get(name)}")
 
         for who, space in self.spaces.items():

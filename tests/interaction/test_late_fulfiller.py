@@ -4,6 +4,7 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Fulfillment, Proposal, Space
+from meup_agent.errors import AlreadyDecided
 from meup_agent.protocol import kinds
 from meup_agent.protocol.lifecycle import ProposalState
 from tests.interaction.cast import calculator, willing
@@ -87,6 +88,47 @@ async def test_what_somebody_is_fulfilling_starts_no_handler(
             assert isinstance(await proposal.outcome(), Fulfillment)
             await until(lambda: has_state(late, proposal.id, ProposalState.FULFILLED))
         assert notes.all == ["runs"]
+
+
+@pytest.mark.rule("4.6.replays.cancelled")
+async def test_who_comes_between_a_cancel_and_a_late_result_hears_what_that_is_about(
+    meeting: Meeting, notes: Notes
+) -> None:
+    impatient, reviewer = Agent("second"), Agent("reviewer")
+    give_up = anyio.CancelScope()
+
+    @impatient.on_proposal
+    async def approve(proposal: Proposal) -> None:
+        with give_up:
+            await proposal.fulfill()
+
+    @reviewer.on_proposal
+    async def look(proposal: Proposal) -> None:
+        notes("looks")
+        await until(lambda: proposal.state is ProposalState.FULFILLED)
+        with pytest.raises(AlreadyDecided):
+            await proposal.fulfill()
+        notes("is told")
+
+    async with (
+        gathered(meeting, "observer", impatient, "proposer") as (onlooker, _, proposer),
+        raw(meeting, "tools") as tools,
+        proposer.propose("tools", "add", {}) as proposal,
+    ):
+        request = await tools.hear(lambda e: e.kind == kinds.MCP_REQUEST)
+        await until(lambda: has_state(onlooker, proposal.id, ProposalState.IN_PROGRESS))
+        give_up.cancel()
+        await until(lambda: has_state(onlooker, proposal.id, ProposalState.PENDING))
+        async with join(meeting, reviewer) as late:
+            await notes.until("looks")
+            (seen,) = late.proposals
+            assert (seen.state, seen.cancelled_by) == (ProposalState.PENDING, ("second",))
+            answer = {"jsonrpc": "2.0", "id": request.id, "result": {"content": []}}
+            await tools.say(
+                kinds.MCP_RESPONSE, answer, id="late", to=("second",), correlation=(request.id,)
+            )
+            await until(lambda: has_state(late, proposal.id, ProposalState.FULFILLED))
+            await notes.until("is told")
 
 
 async def test_an_agent_that_comes_back_looks_once(meeting: Meeting, notes: Notes) -> None:

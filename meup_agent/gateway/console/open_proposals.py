@@ -95,5 +95,9 @@ class OpenProposals:
             return []
         left = self._host.left_after(key.proposer, item.at)
         mark = ReplayMark(in_progress=True, expires_at=item.expires_at, proposer_left=left)
-        requests = (each.envelope for each in item.fulfilling.values() if each.whole)
-        return [(each, mark) for each in (item.envelope, *rejections, *requests)]
+        cancelled = mark._replace(cancelled=True)
+        return [
+            *((each, mark) for each in (item.envelope, *rejections)),
+            *((each.envelope, cancelled) for each in item.cancelled.values()),
+            *((each.envelope, mark) for each in item.fulfilling.values() if each.whole),
+        ]

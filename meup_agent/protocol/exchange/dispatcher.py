@@ -109,7 +109,7 @@ class InboundDispatcher(TablePart):
         elif envelope.kind == kinds.MCP_PROPOSAL:
             self.proposals.receive(envelope, now, replayed)
         elif envelope.kind == kinds.MCP_REQUEST:
-            self._requests.enter(envelope, now)
+            self._requests.enter(envelope, now, cancelled=replayed.cancelled)
 
     def enter(self, envelope: Envelope, now: float, mark: ReplayMark) -> None:
         """Enter an open proposal of before we came, or what was said about one, as a record."""
@@ -117,7 +117,7 @@ class InboundDispatcher(TablePart):
         if not _is_readable(envelope):
             context.drop("name_too_long", envelope)
         elif envelope.kind == kinds.MCP_REQUEST:
-            self._requests.enter(envelope, now)
+            self._requests.enter(envelope, now, cancelled=mark.cancelled)
         elif envelope.kind == kinds.MCP_REJECT:
             self.proposals.receive_reject(envelope, now)
         elif envelope.kind == kinds.MCP_PROPOSAL:

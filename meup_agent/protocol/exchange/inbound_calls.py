@@ -54,25 +54,32 @@ class InboundRequests(TablePart):
         if self._is_for_us(envelope, means.record) and self._context.mode.answers:
             self._take(envelope, call, means, fulfillment, now)
 
-    def enter(self, envelope: Envelope, now: float) -> tuple[Resolution, FulfillingRequest | None]:
-        """Enter a request in the proposal that it carries out, if it does; both."""
+    def enter(
+        self, envelope: Envelope, now: float, *, cancelled: bool = False
+    ) -> tuple[Resolution, FulfillingRequest | None]:
+        """Enter a request in the proposal that it carries out, if it does; both.
+
+        One that was cancelled before we came counts only if a result comes all the same.
+        """
         means = NO_PROPOSAL
         if envelope.correlation:
             means = resolve(envelope, self._context.proposal_store, now)
         record, fulfillment = means.record, None
         if record is not None and envelope.sender != record.key.proposer:
-            fulfillment = self._enter_fulfillment(record, envelope, now)
+            fulfillment = self._enter_fulfillment(record, envelope, now, live=not cancelled)
             self._reader.note_fulfillment(record, now)
         return means, fulfillment
 
     def _enter_fulfillment(
-        self, record: ProposalEntry, envelope: Envelope, now: float
+        self, record: ProposalEntry, envelope: Envelope, now: float, *, live: bool
     ) -> FulfillingRequest | None:
         """The entry of a fulfilling request; another one under its id takes its place."""
         store = self._context.proposal_store
         known = record.fulfillment(envelope.sender, envelope.id)
         if known is not None:
             if fingerprint_of(known.envelope) == fingerprint_of(envelope):
+                if not live:  # its cancel was lost with a gap
+                    store.not_carried_out(record, known)
                 return known
             store.not_carried_out(record, known)
         if not self._context.roster.guarantees.identity_checked:
@@ -81,6 +88,7 @@ class InboundRequests(TablePart):
         fulfillment = FulfillingRequest(
             envelope.replace(),
             executors_of(record, envelope),
+            live=live,
             unattended=envelope.sender not in self._context.roster,
         )
         return store.requested(record, fulfillment, now)

@@ -49,12 +49,20 @@ class OpenItem(msgspec.Struct, eq=False):
     renewals: int = 0
     # Requests that are out to fulfill a proposal, by number.
     fulfilling: dict[int, OpenItem] = msgspec.field(default_factory=dict[int, "OpenItem"])
+    # Requests that were to fulfill it and were cancelled: a result may still come.
+    cancelled: dict[int, OpenItem] = msgspec.field(default_factory=dict[int, "OpenItem"])
     whole: bool = True  # false if the payload was too large to keep
 
     @property
     def is_proposal(self) -> bool:
         """True for a proposal, false for a request."""
         return self.envelope.kind == kinds.MCP_PROPOSAL
+
+    @property
+    def was_refused(self) -> bool:
+        """True for a request that each of its addressees has refused to carry out."""
+        to = self.envelope.to
+        return bool(to) and all(name in self.refused_by for name in to)
 
     @property
     def size(self) -> int:
@@ -80,6 +88,47 @@ class OpenItem(msgspec.Struct, eq=False):
     def state_at(self, at: int) -> ProposalState:
         """A proposal's state at a time: without a request out it expires (PROTOCOL 4.2)."""
         return state_at(self.state, self.expires_at, at)
+
+
+MAX_CANCELLED_BYTES: Final = 256 * 1024
+"""Bytes of a participant's cancelled requests that are kept for those who come later; the oldest is
+forgotten first. One that is answered all the same is mostly answered at once."""
+
+
+class CancelledRequests:
+    """Keeps the cancelled requests of open proposals, of each sender the newest."""
+
+    def __init__(self) -> None:
+        self._by_sender: dict[str, OrderedDict[int, OpenItem]] = {}
+        self._bytes: dict[str, int] = {}
+
+    def keep(self, request: OpenItem, proposal: OpenItem) -> None:
+        """Keep a request, as long as its proposal is open and its sender's share has room."""
+        sender = request.envelope.sender
+        share = self._by_sender.setdefault(sender, OrderedDict())
+        share[request.number] = proposal.cancelled[request.number] = request
+        self._bytes[sender] = self._bytes.get(sender, 0) + request.size
+        while self._bytes.get(sender, 0) > MAX_CANCELLED_BYTES:
+            self._forget(next(iter(share.values())))
+
+    def forget_all_of(self, proposal: OpenItem) -> None:
+        """Forget the requests of a proposal that has ended."""
+        for request in tuple(proposal.cancelled.values()):
+            self._forget(request)
+
+    def _forget(self, request: OpenItem) -> None:
+        sender = request.envelope.sender
+        share = self._by_sender[sender]
+        del share[request.number]
+        self._bytes[sender] -= request.size
+        if not share:
+            del self._by_sender[sender], self._bytes[sender]
+        if request.fulfills is not None:
+            del request.fulfills.cancelled[request.number]
+
+    def __len__(self) -> int:
+        """The number of requests that are kept, over all participants."""
+        return sum(map(len, self._by_sender.values()))
 
 
 class EndedItem(NamedTuple):

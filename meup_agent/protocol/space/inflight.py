@@ -24,7 +24,13 @@ from meup_agent.protocol.space.decisions import (
     draft_refusal,
     gateway_draft,
 )
-from meup_agent.protocol.space.indexes import MAX_DECIDED, MAX_ORIGINS, OpenIndex, OpenItem
+from meup_agent.protocol.space.indexes import (
+    MAX_DECIDED,
+    MAX_ORIGINS,
+    CancelledRequests,
+    OpenIndex,
+    OpenItem,
+)
 
 MAX_OPEN_REQUESTS: Final = 1_000
 """Requests of a participant that are remembered as open; the oldest is forgotten first."""
@@ -61,6 +67,7 @@ class InFlight:
     def __init__(self) -> None:
         self._requests = OpenIndex(MAX_ORIGINS)
         self._proposals = OpenIndex(MAX_DECIDED)
+        self._cancelled_requests = CancelledRequests()
         self._begun = 0
         self._kept_bytes: dict[str, int] = {}
         # Each has the participants under an id, as keys or in order. Looked at for each envelope.
@@ -348,11 +355,20 @@ class InFlight:
             self._kept_bytes[sender] = left
         else:
             del self._kept_bytes[sender]
+        self._cancelled_requests.forget_all_of(item)
         proposal = item.fulfills
         if proposal is not None:
             del proposal.fulfilling[item.number]
+            self._keep_cancelled(item, proposal)
             if not proposal.fulfilling and proposal.state is ProposalState.IN_PROGRESS:
                 proposal.step(ProposalEvent.REQUEST_CANCELLED)
+
+    def _keep_cancelled(self, request: OpenItem, proposal: OpenItem) -> None:
+        """Keep what a later result would be about, which completes an open proposal (4.2)."""
+        sender, proposal_id, _ = proposal.key
+        is_open = self._proposals.get(sender, proposal_id) is proposal
+        if is_open and request.whole and not request.was_refused:
+            self._cancelled_requests.keep(request, proposal)
 
     def _forget_old(self, shelf: OpenIndex, sender: str, at: int) -> None:
         oldest = shelf.oldest(sender)
@@ -379,7 +395,7 @@ def _is_refused_by_all(request: OpenItem, sender: str) -> bool:
         return False
     if sender not in request.refused_by:
         request.refused_by = (*request.refused_by, sender)
-    return all(name in request.refused_by for name in to)
+    return request.was_refused
 
 
 REVOKED = str(Reason.REVOKED)

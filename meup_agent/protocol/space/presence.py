@@ -6,7 +6,7 @@ See PROTOCOL 2 and 6 for welcomes and presences, 4.6 for the open proposals that
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -183,7 +183,12 @@ MAX_REPLAYED_BYTES: Final = 4 * 1024 * 1024
 """Bytes of the same, and of those that are read to see whether the newcomer may decide them."""
 
 MAX_REPLAY_BYTES: Final = 256 * 1024
-"""Bytes of one of them: a larger one would take the place of all others."""
+"""Bytes of one of them, and of all requests for one proposal: a larger one would take the place of
+all others."""
+
+MAX_REPLAYED_REQUESTS: Final = 4
+"""Requests that are out for one proposal, and as many that were cancelled: with hundreds for one
+proposal, a participant would keep all others from a newcomer."""
 
 MAX_CONSIDERED: Final = 1_000
 """Open proposals that are considered for a newcomer."""
@@ -195,7 +200,8 @@ May = Callable[[str, JsonObject, tuple[str, ...]], bool]
 class ReplayedEnvelope(NamedTuple):
     """An envelope of before a newcomer came."""
 
-    envelope: Envelope  # a proposal, or a request that is out to fulfill the one before it
+    # A proposal, or a request that is out to fulfill the one before it, or was cancelled.
+    envelope: Envelope
     mark: ReplayMark
 
 
@@ -218,7 +224,7 @@ def select_replayed(
             or proposal.state_at(at) is ProposalState.EXPIRED
         ):
             continue
-        told = [proposal, *filter(_is_kept, proposal.fulfilling.values())]
+        told = [proposal, *_requests_for(proposal)]
         # What is only read costs time, too.
         size += sum(item.size for item in told)
         if size > MAX_REPLAYED_BYTES:
@@ -236,11 +242,25 @@ def select_replayed(
                 told[0].state is ProposalState.IN_PROGRESS,
                 told[0].moved_to,
                 absences.left_after(told[0].envelope.sender, told[0].at),
+                cancelled=item.number in told[0].cancelled,
             ),
         )
         for told in found
         for item in told
     ]
+
+
+def _requests_for(proposal: OpenItem) -> list[OpenItem]:
+    """The latest requests for a proposal that were cancelled, and the first that are out."""
+    cancelled = islice(reversed(proposal.cancelled.values()), MAX_REPLAYED_REQUESTS)
+    out = islice(filter(_is_kept, proposal.fulfilling.values()), MAX_REPLAYED_REQUESTS)
+    size, found = 0, list[OpenItem]()
+    for request in chain(out, cancelled):
+        size += request.size
+        if size > MAX_REPLAY_BYTES:
+            break
+        found.append(request)
+    return sorted(found, key=lambda request: request.number)
 
 
 def _is_kept(item: OpenItem) -> bool:

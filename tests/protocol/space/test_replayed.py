@@ -11,6 +11,7 @@ import pytest
 
 from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.grants import member_capabilities
+from meup_agent.protocol.space.indexes import MAX_CANCELLED_BYTES
 from meup_agent.protocol.space.journal import MemoryJournal
 from meup_agent.protocol.space.presence import MAX_REPLAY_BYTES, MAX_REPLAYED
 from meup_agent.protocol.space.server import TAKEN_OVER, SpaceServer
@@ -108,6 +109,13 @@ class Room:
             sender, "mcp.request", {**CALL, "id": id}, id, correlationId=proposal, to=["tools"]
         )
 
+    def cancel(self, sender: str, request: str) -> None:
+        cancel = {"method": "notifications/cancelled", "params": {"requestId": request}}
+        self.say(sender, "mcp.request", cancel, f"c{request}", to=["tools"])
+
+    def respond(self, request: str) -> None:
+        self.say("tools", "mcp.response", {"result": {}}, f"re-{request}", correlationId=request)
+
     def withdraw(self, sender: str, proposal: str) -> None:
         self.say(
             sender, "mcp.withdraw", {"reason": "other"}, f"w{proposal}", correlationId=proposal
@@ -149,8 +157,68 @@ def test_a_proposal_in_progress_comes_with_its_requests(room: Room) -> None:
     room.request("reviewer", "r", "p")
     room.propose("ann", "done")
     room.request("reviewer", "s", "done")
-    room.say("tools", "mcp.response", {"result": {}}, "re-s", correlationId="s")
+    room.respond("s")
     assert room.joins("eve").replayed == [("p", True), ("r", True)]
+
+
+@pytest.mark.rule("4.6.replays.cancelled")
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_proposal_comes_with_the_requests_that_were_cancelled(
+    room: Room, restarted: bool
+) -> None:
+    for id in ("p", "refused", "done", "again"):
+        room.propose("ann", id)
+        room.request("reviewer", f"r{id}", id)
+    for id in ("p", "done", "again"):
+        room.cancel("reviewer", f"r{id}")
+    refusal = {"error": {"code": -32000, "message": "no", "data": {"reason": "refused"}}}
+    room.say("tools", "mcp.response", refusal, "no", correlationId="rrefused")
+    room.respond("rdone")
+    room.request("eve", "s", "again")
+    if restarted:
+        room.restart()
+    late = room.joins("writer")
+    assert late.replayed == [
+        ("p", False),
+        ("rp", False),
+        ("refused", False),
+        ("again", True),
+        ("ragain", True),
+        ("s", True),
+    ]
+    cancelled = [said["id"] for said in late.heard if said.get(MARK, {}).get("cancelled")]
+    assert cancelled == ["rp", "ragain"]
+
+
+@pytest.mark.rule("4.6.replays.cancelled")
+def test_cancelled_requests_are_bounded_and_go_with_their_proposal(room: Room) -> None:
+    room.propose("ann", "p")
+    for nth in range(2_000):
+        room.now += 1_000_000  # within the pace of a participant
+        room.request("reviewer", f"r{nth}", "p")
+        room.cancel("reviewer", f"r{nth}")
+    (proposal,) = room.host.in_flight
+    assert 100 < len(proposal.cancelled) < 1_000
+    assert sum(each.size for each in proposal.cancelled.values()) <= MAX_CANCELLED_BYTES
+    room.withdraw("ann", "p")
+    assert not proposal.cancelled
+
+
+@pytest.mark.rule("4.6.replays")
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_many_requests_for_one_proposal_keep_nobody_from_the_others(
+    room: Room, cancelled: bool
+) -> None:
+    room.propose("ann", "p")
+    room.propose("eve", "q")
+    for nth in range(200):
+        room.now += 1_000_000
+        room.request("reviewer", f"r{nth}", "q")
+        if cancelled:
+            room.cancel("reviewer", f"r{nth}")
+    told = [id for id, _ in room.joins("writer").replayed]
+    assert told[:2] == ["p", "q"]
+    assert told[2:] == [f"r{nth}" for nth in (range(196, 200) if cancelled else range(4))]
 
 
 @pytest.mark.rule("4.6.replays")
