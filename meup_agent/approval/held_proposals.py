@@ -39,6 +39,7 @@ class HeldProposal:
         count: The votes, where the rule counts some.
         key: The name of the count in a file of votes.
         is_counted: Its votes have decided, and that is being carried out.
+        policy: The digest of the policy that has looked at it last.
     """
 
     proposal: Proposal
@@ -49,6 +50,7 @@ class HeldProposal:
     count: VoteCount | None = None
     key: str = ""
     is_counted: bool = False
+    policy: str = ""
 
     @property
     def name(self) -> Key:

@@ -140,7 +140,7 @@ class Reviewer:
     def hold(self, proposal: Proposal, space: Space, decision: PolicyDecision) -> None:
         """Remember a proposal that people decide, while it is pending."""
         now = anyio.current_time()
-        held = HeldProposal(proposal, space, decision, now, now)
+        held = HeldProposal(proposal, space, decision, now, now, policy=decision.policy)
         if decision.verdict is Verdict.QUORUM:
             count = VoteCount(proposal.proposer, decision.of, decision.among)
             held.key = vote_key(self._space_name, space.me, proposal.envelope, count)
@@ -340,9 +340,7 @@ class Reviewer:
             if held.count is None or held.count.outcome is not VoteOutcome.APPROVED:
                 return  # a vote was taken back meanwhile
             if again.verdict is Verdict.DENY:
-                self._drop(held)
-                words = allowed_words(held.proposal, held.space, again.explain)
-                await held.proposal.reject(again.reason, explain=words, rule=again.told)
+                await self._deny(held, again)
             elif not _asks_the_same(held.decision, again):
                 await self._begin_anew(held, again)
             else:
@@ -354,16 +352,21 @@ class Reviewer:
             self._end(held)
             self._ended.notify_all()
 
+    async def _deny(self, held: HeldProposal, decision: PolicyDecision) -> None:
+        self._drop(held)
+        words = allowed_words(held.proposal, held.space, decision.explain)
+        await held.proposal.reject(decision.reason, explain=words, rule=decision.told)
+
     async def _begin_anew(self, held: HeldProposal, decision: PolicyDecision) -> None:
         """Hold it under the rule that a changed policy has for it; the votes are spent."""
-        log.warning("proposal %s of %r: its rule has changed, so no vote counts", *held_words(held))
+        log.warning("proposal %s of %r: its rule has changed", *held_words(held))
         self._held.drop(held)
         if decision.verdict is Verdict.ALLOW:
             why = "people were asked before the policy allowed it"
             decision = msgspec.structs.replace(decision, verdict=Verdict.ASK, why=why)
         self.hold(held.proposal, held.space, decision)
-        words = "The policy has changed: no vote about it counts any more."
-        await self._say(held, words)
+        if held.count is not None:
+            await self._say(held, "The policy has changed: no vote about it counts any more.")
 
     def _end(self, held: HeldProposal) -> None:
         """Forget it, or let people vote anew where it could not be carried out."""
@@ -397,12 +400,35 @@ class Reviewer:
     async def _remind(self) -> None:
         while True:
             await anyio.sleep(POLL_SECONDS)
-            self.policy.current()  # so that a file which is refused is told at once
+            policy = self.policy.current()  # so that a file which is refused is told at once
+            async with anyio.create_task_group() as tasks:
+                for held in self._held:
+                    if held.policy != policy.digest and held.is_pending and not held.is_counted:
+                        # At once: each may wait for the tools of another participant.
+                        tasks.start_soon(self._decide_again, held)
             for held in self._held:
                 if not held.is_pending:
                     self._drop(held)
                 elif not held.is_counted:
                     await self._see_to(held)
+
+    async def _decide_again(self, held: HeldProposal) -> None:
+        """Decide what waits for people by a policy that was changed since they were asked."""
+        try:
+            again = await self._decider.decide(held.proposal, held.space, again=True)
+            if self._held.get(*held.name) is not held or held.is_counted or not held.is_pending:
+                return
+            held.policy = again.policy
+            with anyio.move_on_after(SAY_SECONDS):
+                if again.verdict is Verdict.DENY:
+                    await self._deny(held, again)
+                elif _asks_the_same(held.decision, again):
+                    held.decision = again
+                elif again.verdict is Verdict.QUORUM or held.count is not None:
+                    await self._begin_anew(held, again)
+                # What is allowed now waits on: people were asked, and may be about to reject it.
+        except MeupError as error:
+            log.warning("proposal %s: %s", held.proposal.id, printable(str(error)))
 
     async def _see_to(self, held: HeldProposal) -> None:
         decision, now = held.decision, anyio.current_time()

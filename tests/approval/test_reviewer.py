@@ -206,6 +206,63 @@ async def test_a_changed_file_decides_what_comes_next(path: Path, notes: Notes) 
     assert notes.all == ["add"]
 
 
+BY_TWO = "rules: [{quorum: {tool: add, of: 2, among: [second, deep], name: four eyes}}]"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("text", "kind", "rule"),
+    [
+        (ALLOW, "ask", "by hand"),
+        (ASK.replace("by hand", "anew"), "ask", "anew"),
+        (BY_TWO, "quorum", "four eyes"),
+    ],
+    ids=["allow", "ask", "quorum"],
+)
+async def test_what_waits_for_people_is_held_against_a_changed_file(
+    path: Path, notes: Notes, text: str, kind: str, rule: str
+) -> None:
+    meeting, reviewer = InMemory(), Reviewer(path)
+    connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
+    async with (
+        join(meeting, tools(notes)),
+        reviewer.join(connector, token=token),
+        join(meeting, "second") as second,
+        join(meeting, "proposer") as proposer,
+        proposer.propose("tools", "add", {"a": 1, "b": 1}, ttl=None),
+    ):
+        await until_held(second)
+        write(path, text)
+        await anyio.sleep(60)
+        (waiting,) = (await second.call("reviewer", "waiting"))["proposals"]
+        assert (waiting["kind"], waiting["rule"]["name"]) == (kind, rule)
+    assert notes.all == []
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("before", [ASK, BY_TWO], ids=["ask", "quorum"])
+async def test_what_a_changed_file_denies_waits_for_nobody(
+    path: Path, notes: Notes, before: str
+) -> None:
+    meeting, reviewer = InMemory(), Reviewer(write(path, before))
+    connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
+    async with (
+        join(meeting, tools(notes)),
+        reviewer.join(connector, token=token),
+        join(meeting, "second") as second,
+        join(meeting, "proposer") as proposer,
+    ):
+        add = proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer", ttl=None)
+        async with add as proposal:
+            await until_held(second)
+            write(path, DENY)
+            outcome = await proposal.outcome()
+            assert isinstance(outcome, Rejection)
+            assert outcome.reason == "policy"
+        assert (await second.call("reviewer", "waiting"))["proposals"] == []
+    assert notes.all == []
+
+
 # --- votes, in virtual time ---
 
 QUORUM = """
