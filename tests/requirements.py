@@ -27,6 +27,7 @@ LIFECYCLE: Final = {
     "4.3.explained_later": "a reject or withdraw is explained later, once, by its sender alone",
     "4.3.may_explain": "words that no capability allows are refused before anything is sent",
     "4.3.may_reject": "a reject that is not allowed raises, and one refused is an error in the log",
+    "4.3.may_withdraw": "a withdraw that a gateway of other make does not allow raises, unsent",
     "4.3.unknown_survive": "unknown reasons survive unchanged",
     "4.4.handlers_see": "handlers see a proposal that is broadcast or addressed to them",
     "4.4.incapable": "one addressed to us that no handler matches is rejected as incapable",

@@ -16,6 +16,7 @@ from meup_agent.errors import AlreadyDecided, AlreadyInProgress, Refused, UsageE
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import FulfillmentTarget, ProposalKey
 from meup_agent.protocol.exchange.proposal_store import fingerprint_of
+from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Fulfillment
 from meup_agent.protocol.payloads import build_fulfillment, build_rejection
 from meup_agent.protocol.timestamps import CLOCK_DIFFERENCE, moment_of
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from meup_agent.client.offer_lists import OfferLists
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import ProposalEntry
-    from meup_agent.protocol.lifecycle import ProposalState
     from meup_agent.protocol.outcomes import Rejection
     from meup_agent.session import Session
 
@@ -232,7 +232,7 @@ class Proposal:
             The receipt, with the id of the reject.
 
         Raises:
-            AlreadyDecided: It is not pending any more.
+            AlreadyDecided: It is not pending any more, or we have rejected it.
             AlreadyInProgress: Its fulfillment is on its way.
             Refused: Our capabilities do not allow it, or not the explanation, and nothing was sent;
                 or the gateway did not let one of them through.
@@ -242,7 +242,9 @@ class Proposal:
         """
         record = self._record or self._entry
         if record is not None:
-            state = self._session.table.state_of(record, self._session.now())
+            # A second rejection changes nothing, and its words would be lost.
+            declined = ProposalState.REJECTED if record.declined else None
+            state = declined or self._session.table.state_of(record, self._session.now())
             if not state.is_pending:
                 raise AlreadyDecided(self.id, state)
         if record is not None and record.in_progress_by is not None:

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Envelope, Proposal, Reason, Rejection
-from meup_agent.errors import ProposalRejected, Refused
+from meup_agent.errors import AlreadyDecided, ProposalRejected, Refused
 from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange.explanations import EXPLANATION_CHARS
 from tests.interaction.people import Meeting, Notes, gathered, join, lines, raw, session_of, taped
@@ -120,6 +120,22 @@ async def test_reject_without_the_capability_raises(meeting: Meeting, notes: Not
                 await notes.until("capability_violation")
             await tape.all_said(space)
             assert [each for each in tape.envelopes if each.sender == "observer"] == []
+
+
+async def test_a_second_reject_raises_and_none_of_its_words_is_lost(meeting: Meeting) -> None:
+    async with (
+        gathered(meeting, "observer", "second", "proposer") as (onlooker, reviewer, space),
+        taped(reviewer) as shown,
+        taped(onlooker) as tape,
+        space.propose("tools", "x", wait="deadline"),
+    ):
+        proposal = reviewer.proposal(await shown.until(is_proposal))
+        await proposal.reject(Reason.UNSAFE)
+        with pytest.raises(AlreadyDecided, match="is rejected"):
+            await proposal.reject(Reason.POLICY, explain="never said")
+        await tape.all_said(reviewer)
+        assert [each.payload["reason"] for each in tape.of(kinds.MCP_REJECT)] == ["unsafe"]
+        assert [each.payload["message"] for each in tape.of(kinds.CHAT)] == ["so far"]
 
 
 @pytest.mark.rule("4.3.may_reject")
