@@ -16,8 +16,9 @@ from meup_agent.errors import (
     ConnectionFailed,
     MeupError,
     NotOffered,
+    ParticipantGone,
     Refused,
-    RequestTimeout,
+    RequestError,
     printable,
 )
 from meup_agent.protocol import kinds, payloads
@@ -38,6 +39,9 @@ JUDGE_SECONDS: Final = 30.0
 
 MAX_WORDS: Final = 500
 """Characters of a reviewer's words about an edited call that are told."""
+
+MAX_NAME: Final = 100
+"""Characters of a rule's name that are told."""
 
 _TOOLS: Final = frozenset({VOTE, WAITING, JUDGE})
 
@@ -133,7 +137,12 @@ class EditCheck:
         return [each for each in asked if found[each]]
 
     async def _judges(self, participant: str, *, is_known: bool) -> bool:
-        """True for a reviewer that judges edits, or is known to be one and does not say so now."""
+        """True for a reviewer that judges edits, or is known to be one and does not say so now.
+
+        Raises:
+            NotOffered: It does not give the list of its tools.
+            ConnectionFailed: Our own connection has failed.
+        """
         request = payloads.request("tools/list", {}, "")
         if not self._space.may(kinds.MCP_REQUEST, request, to=(participant,)):
             return is_known
@@ -141,15 +150,18 @@ class EditCheck:
             listed = await self._space.tools(participant, timeout=LIST_SECONDS)
         except ConnectionFailed:
             raise
-        except RequestTimeout:
-            # Silence is no consent: it may be a reviewer with much to do.
+        except ParticipantGone:
+            return is_known
+        except MeupError as error:
+            if isinstance(error, RequestError) and error.code == payloads.METHOD_NOT_FOUND:
+                return is_known  # it has no tools, so no reviewer's
+            # Neither silence nor a failure is consent: it may be a reviewer with much to do, which
+            # a proposer can bring about.
             raise NotOffered(
                 f"an edited call must pass the rules of every reviewer, and {participant!r}, who"
                 f" may decide, has not said within {LIST_SECONDS:g} s whether it is one; try again,"
                 " or approve the call as it was proposed"
-            ) from None
-        except MeupError:
-            return is_known
+            ) from error
         names = {str(each.get("name")) for each in listed}
         return JUDGE in names if is_known else names >= _TOOLS
 
@@ -175,5 +187,5 @@ class EditCheck:
         raise Refused(
             "policy",
             f"proposal {proposal} was not carried out: as it was edited, it is not let pass by"
-            f" the rule {printable(str(name))!r} of {reviewer!r}{words}",
+            f" the rule {printable(str(name)[:MAX_NAME])!r} of {reviewer!r}{words}",
         )

@@ -179,3 +179,43 @@ async def test_edit_is_checked_while_it_is_typed(site: Site) -> None:
     assert answer.json() == {"problems": {"arguments": "'to' is required; 'copies' is required"}}
     answer = await browser.post(f"/inbox/{'0' * 24}/check", whole)
     assert answer.json() == {"problems": {}}
+
+
+@pytest.mark.parametrize("digest", ["0" * 64, "", None], ids=["another", "empty", "none"])
+async def test_tampered_digest_decides_nothing(site: Site, digest: str | None) -> None:
+    browser, key, proposal = await begin(site)
+    page = (await browser.get("/inbox")).text
+    edit = fields_in(page, f"/inbox/{key}/edit", "field-1")
+    shown = await browser.post(f"/inbox/{key}/edit", {**edit, "field-1": "3"})
+    seen = fields_in(shown.text, f"/inbox/{key}/edit", "seen")
+    reject = fields_in(page, f"/inbox/{key}/reject")
+    for path, form in (("edit", edit), ("edit", seen), ("reject", reject), ("vote", reject)):
+        sent = {name: value for name, value in form.items() if name != "digest"}
+        if digest is not None:
+            sent["digest"] = digest
+        answer = await browser.post(f"/inbox/{key}/{path}", {**sent, "vote": "approve"})
+        assert answer.status_code == 409
+        assert "another one than you were shown" in answer.text
+    assert site.ran == []
+    assert proposal.state.is_pending
+    await browser.post(f"/inbox/{key}/edit", seen)
+    assert isinstance(await proposal.outcome(), Fulfillment)
+
+
+async def test_edit_is_sent_only_as_it_was_seen(site: Site) -> None:
+    browser, key, proposal = await begin(site)
+    action = f"/inbox/{key}/edit"
+    form = fields_in((await browser.get("/inbox")).text, action, "field-1")
+    shown = await browser.post(action, {**form, "field-1": "3"})
+    seen = fields_in(shown.text, action, "seen")
+    another = seen["seen"].replace("3", "4")
+    assert another != seen["seen"]
+    for tampered in ({**seen, "arguments": another}, {**seen, "seen": another}):
+        answer = await browser.post(action, tampered)
+        assert answer.status_code == 200  # it is shown, and nothing is sent
+        assert "send-edit" in answer.text
+    assert site.ran == []
+    assert proposal.state.is_pending
+    await browser.post(action, seen)
+    await proposal.outcome()
+    assert [each["copies"] for each in site.ran] == [3]

@@ -1,0 +1,265 @@
+"""Answers of reviewers to the question about an edit: only a whole yes, in time and theirs, is one.
+
+The reviewer is played by hand, for what a correct one does not send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from meup_agent import ProposalHandle
+from meup_agent.approval import InboxItem
+from meup_agent.errors import MeupError, NotOffered, Refused
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.dialects import decode
+from meup_agent.protocol.envelope import Envelope
+from tests.approval.test_inbox_rules import Office, office
+from tests.interaction.people import Meeting, Notes, Raw, raw
+
+pytestmark = [pytest.mark.anyio, pytest.mark.rule("4.4.edits_judged")]
+
+TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("vote", "waiting", "judge")]
+EDIT = {"disk": "scratch"}
+YES: dict[str, Any] = {"verdict": "allow", "rule": {"name": "mine"}}
+
+Answer = Callable[["HandReviewer", Envelope], Awaitable[None]]
+
+
+class HandReviewer:
+    """A reviewer that answers the questions about edits as a test says."""
+
+    def __init__(self, peer: Raw, answer: Answer, lists: Answer | None) -> None:
+        self.peer = peer
+        self.asked = Notes()
+        self._answer = answer
+        self._lists = lists
+        self._said = 0
+
+    async def serve(self) -> None:
+        async for frame in self.peer.transport:
+            envelope = decode(frame)
+            if envelope.kind != kinds.MCP_REQUEST or envelope.to != (self.peer.name,):
+                continue
+            method = envelope.payload_object["method"]
+            tool = envelope.payload_object.get("params", {}).get("name")
+            if method == "tools/list" and self._lists is not None:
+                await self._lists(self, envelope)
+            elif method == "tools/list":
+                await self.result(envelope, {"tools": TOOLS})
+            elif tool == "waiting":
+                await self.structured(envelope, {"proposals": [], "omitted": 0})
+            elif tool == "judge":
+                self.asked("judge")
+                await self._answer(self, envelope)
+
+    async def structured(self, asked: Envelope, said: dict[str, Any], **changed: Any) -> None:
+        await self.result(asked, {"content": [], "structuredContent": said}, **changed)
+
+    async def result(self, asked: Envelope, result: Any, **changed: Any) -> None:
+        await self.respond(asked, {"result": result}, **changed)
+
+    async def error(self, asked: Envelope, code: int, data: Any = None) -> None:
+        await self.respond(asked, {"error": {"code": code, "message": "no", "data": data}})
+
+    async def respond(
+        self, asked: Envelope, said: dict[str, Any], *, rpc_id: str = "", about: str = ""
+    ) -> None:
+        self._said += 1
+        payload = {"jsonrpc": "2.0", "id": rpc_id or asked.payload_object["id"], **said}
+        await self.peer.say(
+            kinds.MCP_RESPONSE,
+            payload,
+            id=f"{self.peer.name}{self._said}",
+            to=(asked.sender,),
+            correlation=(about or asked.id,),
+        )
+
+
+@asynccontextmanager
+async def asking(
+    meeting: Meeting, answer: Answer, lists: Answer | None = None
+) -> AsyncGenerator[tuple[Office, HandReviewer, ProposalHandle, InboxItem]]:
+    """A person with a proposal before it, and the reviewer ``deep``."""
+    async with raw(meeting, "deep") as peer, anyio.create_task_group() as tasks:
+        reviewer = HandReviewer(peer, answer, lists)
+        tasks.start_soon(reviewer.serve)
+        async with (
+            office(meeting, "mallory", policy=None) as o,
+            o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
+        ):
+            yield o, reviewer, proposal, await o.until("mallory", lambda _: True)
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_yes_lets_the_edit_run(meeting: Meeting) -> None:
+    async def yes(reviewer: HandReviewer, asked: Envelope) -> None:
+        await reviewer.structured(asked, YES)
+
+    async with asking(meeting, yes) as (o, _, proposal, item):
+        assert await o.inboxes["mallory"].approve(item, EDIT) is not None
+        assert await proposal.result(accept_edits=True) == "scratch"
+
+
+async def test_the_first_of_two_answers_counts(meeting: Meeting) -> None:
+    async def no_and_yes(reviewer: HandReviewer, asked: Envelope) -> None:
+        await reviewer.structured(asked, {**YES, "verdict": "deny"})
+        await reviewer.structured(asked, YES)
+
+    async with asking(meeting, no_and_yes) as (o, _, proposal, item):
+        with pytest.raises(Refused, match="rule 'mine' of 'deep'"):
+            await o.inboxes["mallory"].approve(item, EDIT)
+        assert proposal.state.is_pending
+
+
+async def _under_another_id(reviewer: HandReviewer, asked: Envelope) -> None:
+    await reviewer.structured(asked, YES, about="another")
+
+
+async def _to_another_call(reviewer: HandReviewer, asked: Envelope) -> None:
+    await reviewer.structured(asked, YES, rpc_id="another", about="another")
+
+
+@pytest.mark.parametrize("answer", [_under_another_id, _to_another_call])
+async def test_a_yes_to_another_question_is_none(
+    meeting: Meeting, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meup_agent.approval.edit_check.JUDGE_SECONDS", 0.2)
+    async with asking(meeting, answer) as (o, _, proposal, item):
+        with pytest.raises(MeupError):
+            await o.inboxes["mallory"].approve(item, EDIT)
+        assert proposal.state.is_pending
+
+
+async def test_the_yes_of_another_participant_is_none(
+    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meup_agent.approval.edit_check.JUDGE_SECONDS", 0.2)
+    async with raw(meeting, "second") as other:
+
+        async def by_another(_: HandReviewer, asked: Envelope) -> None:
+            await HandReviewer(other, by_another, None).structured(asked, YES)
+
+        async with asking(meeting, by_another) as (o, _, proposal, item):
+            # It has no tools itself, and says so.
+            await _has_no_tools(other, o)
+            with pytest.raises(MeupError):
+                await o.inboxes["mallory"].approve(item, EDIT)
+            assert proposal.state.is_pending
+
+
+async def _has_no_tools(other: Raw, o: Office) -> None:
+    """Let the person's list of a participant's tools be known to be empty."""
+    async with anyio.create_task_group() as tasks:
+
+        async def say_none() -> None:
+            asked = await other.hear(
+                lambda e: (
+                    e.kind == kinds.MCP_REQUEST
+                    and e.to == (other.name,)
+                    and e.sender == "mallory"
+                    and e.payload_object["method"] == "tools/list"
+                )
+            )
+            await HandReviewer(other, _under_another_id, None).result(asked, {"tools": []})
+
+        tasks.start_soon(say_none)
+        await o.spaces["mallory"].tools(other.name)
+
+
+async def test_a_late_yes_changes_nothing(
+    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meup_agent.approval.edit_check.JUDGE_SECONDS", 0.2)
+    kept: list[Envelope] = []
+
+    async def keep(_: HandReviewer, asked: Envelope) -> None:
+        kept.append(asked)
+
+    async with asking(meeting, keep) as (o, reviewer, proposal, item):
+        inbox = o.inboxes["mallory"]
+        with pytest.raises(MeupError):
+            await inbox.approve(item, EDIT)
+        await reviewer.structured(kept[0], YES)
+        # Nor does it answer the question that is asked next.
+        with pytest.raises(MeupError):
+            await inbox.approve(item, EDIT)
+        assert proposal.state.is_pending
+        assert o.item("mallory") is item
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"verdict": "deny", "rule": {"name": "mine"}, "explain": "no" * 500_000},
+        {"verdict": "x" * 1_000_000},
+        {"verdict": "deny", "rule": {"name": "m" * 1_000_000}},
+    ],
+    ids=["words", "verdict", "name"],
+)
+async def test_a_megabyte_of_answer_is_no_yes_and_told_in_few_words(
+    meeting: Meeting, said: dict[str, Any]
+) -> None:
+    async def say(reviewer: HandReviewer, asked: Envelope) -> None:
+        await reviewer.structured(asked, said)
+
+    async with asking(meeting, say) as (o, _, proposal, item):
+        with pytest.raises(MeupError) as refused:
+            await o.inboxes["mallory"].approve(item, EDIT)
+        assert len(str(refused.value)) < 2_000
+        assert proposal.state.is_pending
+
+
+async def test_a_yes_within_a_megabyte_is_one(meeting: Meeting) -> None:
+    async def say(reviewer: HandReviewer, asked: Envelope) -> None:
+        await reviewer.structured(asked, {**YES, "explain": "yes" * 330_000})
+
+    async with asking(meeting, say) as (o, _, proposal, item):
+        assert await o.inboxes["mallory"].approve(item, EDIT) is not None
+        assert await proposal.result(accept_edits=True) == "scratch"
+
+
+async def test_a_reviewer_that_leaves_instead_of_answering_stops_the_edit(
+    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meup_agent.approval.edit_check.JUDGE_SECONDS", 0.5)
+
+    async def leave(reviewer: HandReviewer, _: Envelope) -> None:
+        await reviewer.peer.transport.aclose()
+
+    async with asking(meeting, leave) as (o, _, proposal, item):
+        with pytest.raises(MeupError):
+            await o.inboxes["mallory"].approve(item, EDIT)
+        assert proposal.state.is_pending
+
+
+@pytest.mark.parametrize(
+    ("code", "data"),
+    [(payloads.EXCHANGE_ERROR, {"reason": "busy"}), (-32603, None)],
+    ids=["busy", "failed"],
+)
+async def test_a_reviewer_that_has_too_much_to_do_is_still_one(
+    meeting: Meeting, code: int, data: Any
+) -> None:
+    async def busy(reviewer: HandReviewer, asked: Envelope) -> None:
+        await reviewer.error(asked, code, data)
+
+    async with asking(meeting, _under_another_id, lists=busy) as (o, reviewer, proposal, item):
+        with pytest.raises(NotOffered, match="'deep', who may decide, has not said"):
+            await o.inboxes["mallory"].approve(item, EDIT)
+        assert reviewer.asked.all == []
+        assert proposal.state.is_pending
+        assert await o.inboxes["mallory"].approve(item) is not None
+
+
+async def test_a_participant_without_the_method_is_no_reviewer(meeting: Meeting) -> None:
+    async def lacks(reviewer: HandReviewer, asked: Envelope) -> None:
+        await reviewer.error(asked, payloads.METHOD_NOT_FOUND)
+
+    async with asking(meeting, _under_another_id, lists=lacks) as (o, _, proposal, item):
+        assert await o.inboxes["mallory"].approve(item, EDIT) is not None
+        assert await proposal.result(accept_edits=True) == "scratch"
