@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import anyio
 import msgspec
 
-from meup_agent.approval.near_misses import Surroundings, find_near_miss
+from meup_agent.approval.near_misses import Surroundings, find_near_miss, surroundings_of
 from meup_agent.approval.policy import History, Policy, PolicyDecision
 from meup_agent.approval.rules import TOOL_CALL, QuorumRule, Verdict
 from meup_agent.causes import Reason
@@ -197,8 +197,7 @@ class Decider:
             return Shown(call, doubt="several tools have its name")
         schema = described[0].get("inputSchema")
         names = frozenset(str(each.get("name")) for each in tools)
-        arguments = frozenset(as_object(as_object(schema).get("properties")))
-        around = Surroundings(names, arguments, frozenset(present))
+        around = surroundings_of(as_object(schema), names, frozenset(present))
         return self._checked(call, target, schema)._replace(around=around)
 
     def _checked(self, call: Call, target: str, schema: object) -> Shown:

@@ -8,16 +8,19 @@ comes behind it is not believed: people decide.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from meup_agent.approval.rules import AllowRule
 from meup_agent.errors import printable
 from meup_agent.protocol.capability.glob import StringMatch, compile_glob, is_glob
 from meup_agent.protocol.capability.work import WorkBudget
+from meup_agent.protocol.payloads import as_object
 
 if TYPE_CHECKING:
     from meup_agent.approval.policy import Policy
@@ -30,7 +33,14 @@ LEAST_CHARS: Final = 3
 MAX_COMPARED: Final = 256
 """Characters of a name that is compared; what was compared is kept, and strangers choose names."""
 
+_PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+_NO_SIGNS: Final = re.compile(r"[-_.\s]")
+
 _WILDCARDS: Final = re.compile(r"[*?\\]+|\[.+\]|\{.+\}")
+
+
+_OPENING: Final = ("patternProperties", "allOf", "anyOf", "oneOf", "$ref", "$dynamicRef", "if")
+"""Keywords of a schema by which it may take arguments that it does not name."""
 
 
 class Surroundings(NamedTuple):
@@ -40,11 +50,31 @@ class Surroundings(NamedTuple):
         tools: The tools of the call's executor.
         arguments: The arguments that the schema of the called tool names.
         participants: The participants that are present.
+        values: The values that the schema lists for an argument.
+        is_closed: True if the schema takes no other arguments than it names, as far as it says.
     """
 
     tools: Collection[str] = ()
     arguments: Collection[str] = ()
     participants: Collection[str] = ()
+    values: Mapping[str, Sequence[Any]] = MappingProxyType({})
+    is_closed: bool = False
+
+
+def surroundings_of(
+    schema: Mapping[str, Any], tools: Collection[str], participants: Collection[str]
+) -> Surroundings:
+    """Surroundings of a call of a tool with some schema."""
+    properties = as_object(schema.get("properties"))
+    values = {
+        name: listed
+        for name, each in properties.items()
+        if isinstance(listed := as_object(each).get("enum"), list)
+    }
+    is_closed = schema.get("additionalProperties") in (None, False) and not any(
+        key in schema for key in _OPENING
+    )
+    return Surroundings(tools, frozenset(properties), participants, values, is_closed=is_closed)
 
 
 class _Fit(Enum):
@@ -88,10 +118,13 @@ def _wrong_name(rule: PolicyRule, call: Call, proposer: str, around: Surrounding
         if given is None:
             continue
         fit, pattern = _compare(given, name or "", known)
+        if fit is _Fit.MISS and given is rule.tool and call.target:
+            # An inbox shows a tool behind its executor, as `files.read`.
+            fit, pattern = _without_executor(given, call.target, name or "", known)
         if fit is _Fit.MISS or (fit is _Fit.NEAR and near):
             return ""
         near = near or pattern
-    return near or _wrong_argument(rule.arguments, around.arguments)
+    return near or _wrong_argument(rule, call, around)
 
 
 def _compare(given: Pattern, name: str, known: Collection[str]) -> tuple[_Fit, str]:
@@ -105,6 +138,19 @@ def _compare(given: Pattern, name: str, known: Collection[str]) -> tuple[_Fit, s
         if _is_near(pattern, name) and not any(_is_match(pattern, each) for each in known):
             near = pattern
     return (_Fit.NEAR, near) if near else (_Fit.MISS, "")
+
+
+def _without_executor(
+    given: Pattern, target: str, name: str, known: Collection[str]
+) -> tuple[_Fit, str]:
+    for pattern in [given] if isinstance(given, str) else given:
+        for sign in "./:":
+            cut = pattern.removeprefix(f"{target}{sign}")
+            if cut == pattern or not cut or not _is_match(cut, name):
+                continue
+            if not any(_is_match(pattern, each) for each in known):
+                return _Fit.NEAR, pattern
+    return _Fit.MISS, ""
 
 
 @lru_cache(maxsize=1024)
@@ -126,7 +172,9 @@ def _is_near(pattern: str, name: str) -> bool:
         return is_one_off(pattern, name) or any(_begins(name, each) for each in cut)
     head, *_, tail = _WILDCARDS.split(pattern)
     if len(tail) > 1:
-        ends = is_one_off(tail, name[-len(tail) :]) and _begins(name, head)
+        sizes = range(len(tail) - 1, len(tail) + 2)
+        ends = any(is_one_off(tail, name[-size:]) for size in sizes if size)
+        ends = ends and (not head or _begins(name, head))
         return ends or (name.endswith(tail) and _begins_nearly(name, head))
     return _begins(name, head) or _begins_nearly(name, head)
 
@@ -140,17 +188,55 @@ def _begins_nearly(name: str, head: str) -> bool:
     return any(is_one_off(head, name[:size]) for size in sizes if size > 0)
 
 
-def _wrong_argument(given: Mapping[str, Any] | Sequence[Any] | None, known: Collection[str]) -> str:
-    """The name of an argument that the tool has not, near one that it has."""
+def _wrong_argument(rule: PolicyRule, call: Call, around: Surroundings) -> str:
+    """The name or the value of an argument that is nearly one of the call, or cannot be one."""
+    given = rule.arguments
     if given is None:
         return ""
     several: Iterable[Any] = [given] if isinstance(given, Mapping) else given
+    # A glob may be about other tools, which have such an argument.
+    is_exact = isinstance(rule.tool, str) and rule.tool == call.name
     for each in several:
-        for key in each:
-            others = (name for name in known if name not in each)
-            if key not in known and any(is_one_off(key, name) for name in others):
+        for key, pattern in each.items():
+            if key in around.arguments:
+                if key in call.arguments and _is_near_value(
+                    pattern, call.arguments[key], around.values.get(key, ())
+                ):
+                    return f"{key}: {pattern}"
+            elif is_exact and around.is_closed and _PLAIN_KEY.fullmatch(key):
                 return str(key)
+            else:
+                others = (name for name in around.arguments if name not in each)
+                if any(is_one_off(key, name) for name in others):
+                    return str(key)
     return ""
+
+
+def _is_near_value(pattern: Any, value: Any, known: Sequence[Any]) -> bool:
+    """True if a value is meant that is of another type, or is written with other case or space.
+
+    Or with another letter, where the schema lists the values, and the pattern is none of them.
+    """
+    if isinstance(pattern, list | tuple):
+        several = cast("Sequence[Any]", pattern)
+        return any(_is_near_value(each, value, known) for each in several)
+    scalars = str | int | float
+    if not isinstance(pattern, scalars) or not isinstance(value, scalars):
+        return False
+    mine, theirs = str(pattern), str(value)
+    if len(mine) > MAX_COMPARED or len(theirs) > MAX_COMPARED:
+        return False
+    if type(pattern) is type(value) and mine == theirs:
+        return False
+    if _letters(mine) == _letters(theirs):
+        return True
+    return bool(known) and pattern not in known and is_one_off(mine, theirs)
+
+
+def _letters(text: str) -> str:
+    """A text without what a reader does not see, or takes for the same."""
+    plain = unicodedata.normalize("NFKC", text).casefold().strip()
+    return "".join(each for each in plain if unicodedata.category(each) not in ("Cf", "Cc"))
 
 
 def is_one_off(one: str, other: str) -> bool:
@@ -160,8 +246,8 @@ def is_one_off(one: str, other: str) -> bool:
     """
     if one == other or min(len(one), len(other)) < LEAST_CHARS:
         return False
-    if one.casefold() == other.casefold():
-        return True
+    if _NO_SIGNS.sub("", one).casefold() == _NO_SIGNS.sub("", other).casefold() != "":
+        return True  # as delete-file, delete_file and deleteFile
     if abs(len(one) - len(other)) > 1:
         return False
     start = _common(one, other)

@@ -169,11 +169,17 @@ def _seconds(given: object, place: str) -> float:
 
 def findings_of(policy: Policy) -> list[str]:
     """Findings about a policy that loads: contradictions, and rules that are too wide."""
-    from meup_agent.approval.reachability import find_contradictions, find_exact, find_wide
+    from meup_agent.approval.reachability import (
+        find_contradictions,
+        find_exact,
+        find_loose,
+        find_wide,
+    )
 
     names = policy.names
     return [
         *find_contradictions(policy.rules, names),
         *find_wide(policy.rules, names),
+        *find_loose(policy.rules, names),
         *find_exact(policy.rules, names),
     ]

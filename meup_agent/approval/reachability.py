@@ -30,6 +30,9 @@ _WILDCARDS: Final = frozenset("*?[]{}!/")
 _SET: Final = re.compile(r"\[[^]]*\]")
 _CHOICE: Final = re.compile(r"\{([^}]*)\}")
 
+_TOKENS: Final = re.compile(r"\\.|\[(?:\\.|[^]])*\]|.", re.DOTALL)
+"""Parts of a regular expression: an escape, a set, or a character."""
+
 MAX_COMPARED_CHARS: Final = 200
 """Characters of two globs that are held against one another: the comparison is a recursion."""
 
@@ -111,22 +114,56 @@ def find_wide(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[str
             )
 
 
+def find_loose(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[str]:
+    """Rules that allow values by a pattern that takes more than it seems to."""
+    for rule, name in zip(rules, names, strict=True):
+        for value in _texts_in(rule.arguments) if isinstance(rule, AllowRule) else ():
+            if value.startswith("!"):
+                yield (
+                    f"{name} is too wide: it allows all values but one by {value!r}; write those"
+                    " that are meant"
+                )
+            elif len(value) > 2 and value[0] == value[-1] == "/" and not _is_anchored(value[1:-1]):
+                yield (
+                    f"{name} is too wide: {value!r} is found anywhere in a text; write"
+                    " /^(…)$/ around it"
+                )
+
+
+def _is_anchored(regex: str) -> bool:
+    """True if a regular expression begins with ^ and ends with $, in each of its alternatives."""
+    depth, parts = 0, [""]
+    for token in _TOKENS.findall(regex):
+        depth += {"(": 1, ")": -1}.get(token, 0)
+        if token == "|" and not depth:
+            parts.append("")
+        else:
+            parts[-1] += token
+    return all(each.startswith("^") and each.endswith("$") for each in parts)
+
+
 def find_exact(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[str]:
     """Rules about arguments that look like a choice, and match their own braces alone."""
     for rule, name in zip(rules, names, strict=True):
-        pending: list[Any] = [rule.arguments]
-        while pending:
-            value = pending.pop()
-            if isinstance(value, str):
-                if is_choice_without_wildcard(value):
-                    yield (
-                        f"{name} matches the very text {value!r}, since {{a,b}} is a choice only"
-                        " beside a wildcard; write a list, as [one, other]"
-                    )
-            elif isinstance(value, Mapping):
-                pending += cast("Mapping[str, Any]", value).values()
-            elif isinstance(value, list | tuple):
-                pending += cast("Sequence[Any]", value)
+        for value in _texts_in(rule.arguments):
+            if is_choice_without_wildcard(value):
+                yield (
+                    f"{name} matches the very text {value!r}, since {{a,b}} is a choice only"
+                    " beside a wildcard; write a list, as [one, other]"
+                )
+
+
+def _texts_in(arguments: object) -> Iterator[str]:
+    """The texts among the patterns of arguments."""
+    pending = [arguments]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, Mapping):
+            pending += cast("Mapping[str, object]", value).values()
+        elif isinstance(value, list | tuple):
+            pending += cast("Sequence[object]", value)
 
 
 def _is_wide(tool: str) -> bool:

@@ -34,6 +34,17 @@ MAX_WORDS: Final = 2_000
 
 TOOL_CALL: Final = "tools/call"
 
+METHODS: Final = (
+    *(TOOL_CALL, "tools/list", "prompts/get", "prompts/list", "completion/complete"),
+    *("resources/list", "resources/read", "resources/subscribe", "resources/unsubscribe"),
+    *("resources/templates/list", "sampling/createMessage", "elicitation/create", "roots/list"),
+    *("logging/setLevel", "tasks/get", "tasks/list", "tasks/cancel", "tasks/result", "initialize"),
+)
+"""Methods of MCP, with which those of rules are compared; others may be meant, too."""
+
+_ALIKE: Final = 0.85
+"""Likeness of a method and one of MCP from which on it is taken for that one, mistyped."""
+
 Pattern = str | Sequence[str]
 
 
@@ -81,6 +92,7 @@ class PolicyRule:
                 _check_texts(given, key)
         if self.tool is not None:
             _check_tools([self.tool] if isinstance(self.tool, str) else self.tool)
+        _check_method([self.method] if isinstance(self.method, str) else self.method)
         if self.arguments is not None:
             _check_arguments(self.arguments)
         if self.name is not None:
@@ -238,7 +250,8 @@ RULES: Final[Mapping[str, type[PolicyRule]]] = {
 
 # --- checks ---
 
-_NOT_IN_NAMES: Final = re.compile(r"[\s\"']")
+_NOT_IN_NAMES: Final = re.compile(r"[\s\"',;|^$()]")
+_SET_OR_CHOICE: Final = re.compile(r"\[[^\]]*\]|\{[^{}]*\}")
 _CHOICE: Final = re.compile(r"\{[^{}]*,[^{}]*\}")
 
 
@@ -284,6 +297,27 @@ def _check_texts(given: object, key: str) -> None:
                 f"{key}: {item!r} can never match, since {{a,b}} is a choice only beside a"
                 " wildcard; write a list, as [one, other]"
             )
+    _check_alternatives(cast("Sequence[object]", each), key)
+
+
+def _check_alternatives(patterns: Sequence[object], key: str) -> None:
+    """A negated pattern takes all but one; beside another, it is no exception from that."""
+    for each in patterns if len(patterns) > 1 else ():
+        if isinstance(each, str) and each.startswith("!"):
+            raise ConfigurationError(
+                f"{key}: {each!r} stands in a list, of which one pattern is enough, so it excepts"
+                " nothing; write what is meant, or hold the exception back by a rule before"
+            )
+
+
+def _check_method(patterns: Sequence[str]) -> None:
+    """A method of MCP that is nearly one: the rule would match nothing."""
+    for each in patterns:
+        known = get_close_matches(each, METHODS, 1, _ALIKE)
+        if known and each not in METHODS and not is_glob(each) and each[0] not in "!/":
+            raise ConfigurationError(
+                f"method: {each!r} is no method of MCP; did you mean {known[0]}?"
+            )
 
 
 def is_choice_without_wildcard(pattern: str) -> bool:
@@ -297,11 +331,13 @@ def is_choice_without_wildcard(pattern: str) -> bool:
 def _check_tools(patterns: Sequence[str]) -> None:
     """Patterns of tools: no name of MCP has these, and a comma or a quote was forgotten."""
     for each in patterns:
-        found = None if each.startswith(("/", "!/")) else _NOT_IN_NAMES.search(each)
+        glob = _SET_OR_CHOICE.sub("", each)
+        found = None if each.startswith(("/", "!/")) else _NOT_IN_NAMES.search(glob)
         if found is not None:
             raise ConfigurationError(
-                f"tool: {each!r} has {found[0]!r} in it, which no tool's name has; put a comma"
-                " between two patterns, and write ? for any character"
+                f"tool: {each!r} has {found[0]!r} in it, which no tool's name has; write"
+                " several patterns as a list, [one, other], a regular expression between slashes,"
+                " and ? for any character"
             )
 
 
@@ -310,6 +346,11 @@ def _check_arguments(given: object) -> None:
     for item in cast("Sequence[object]", given) if several else [given]:
         if not isinstance(item, Mapping):
             raise ConfigurationError("arguments: expected keys and patterns of their values")
+        if not item:
+            raise ConfigurationError(
+                "arguments: {} says nothing, and takes any arguments; take the key out if that is"
+                " meant"
+            )
     pending: list[object] = [given]
     parts = 0
     while pending:
@@ -321,6 +362,7 @@ def _check_arguments(given: object) -> None:
         elif isinstance(value, list | tuple):
             if not value:
                 raise ConfigurationError("arguments: an empty list is no value, and never matches")
+            _check_alternatives(cast("Sequence[object]", value), "arguments")
             pending += cast("Sequence[object]", value)
 
 

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from meup_agent import Agent
 from meup_agent.approval import AllowRule, AskRule, DenyRule, LimitRule, Policy, Verdict
-from meup_agent.approval.near_misses import Surroundings, find_near_miss, is_one_off
+from meup_agent.approval.near_misses import (
+    Surroundings,
+    find_near_miss,
+    is_one_off,
+    surroundings_of,
+)
 from meup_agent.approval.policy import History
 from meup_agent.approval.policy_file import findings_of, read_policy
 from meup_agent.approval.rules import PolicyRule
@@ -116,6 +121,13 @@ def test_as_it_was_written_it_holds_back_and_lets_pass() -> None:
         (DenyRule("delete_*_all"), False),
         (DenyRule("delete_*ile"), True),
         (DenyRule("delete_*fila"), True),
+        (DenyRule("*_fil"), True),
+        (DenyRule("*_user"), False),
+        (DenyRule("delete-file"), True),
+        (DenyRule("deleteFile"), True),
+        (DenyRule("tools.delete_file"), True),
+        (DenyRule(["shell_*", "tools/delete_*"]), True),
+        (DenyRule("other.delete_file"), False),
         (DenyRule("delte_*file"), True),
         (DenyRule("delete_f*", arguments={"pth": "x"}), True),
         (DenyRule("delete_f*", arguments={"path": "x"}), False),
@@ -160,14 +172,66 @@ def test_one_off(one: str, other: str, said: bool) -> None:
     assert is_one_off(other, one) is said
 
 
+@pytest.mark.parametrize(
+    ("arguments", "is_near"),
+    [
+        ({"version": "13"}, True),  # of another type than the tool takes
+        ({"force": "True"}, True),
+        ({"branch": "Main"}, True),
+        ({"branch": "main "}, True),
+        ({"branch": "ma\u200bin"}, True),
+        ({"branch": ["stage", "MAIN"]}, True),
+        ({"branch": "mian"}, False),  # no list tells
+        ({"stage": "prodution"}, True),  # the schema lists its values
+        ({"stage": "test"}, False),
+        ({"version": 12}, False),
+        ({"branch": {"name": "main"}}, False),
+        ({"environment": "production"}, True),  # no argument of the tool
+        ({"arguments": {"stage": "production"}}, True),
+        ({"**": "x"}, False),
+    ],
+)
+def test_an_argument_that_is_nearly_written_so_is_asked_about(
+    arguments: dict[str, Any], is_near: bool
+) -> None:
+    schema = {
+        "properties": {
+            "version": {"type": "integer"},
+            "force": {"type": "boolean"},
+            "branch": {"type": "string"},
+            "stage": {"enum": ["test", "production"]},
+        }
+    }
+    given = {"version": 13, "force": True, "branch": "main", "stage": "production"}
+    call = Call("tools/call", {"name": "deploy", "arguments": given})
+    around = surroundings_of(schema, {"deploy"}, {"bot"})
+    policy = Policy([DenyRule("deploy", arguments=arguments), AllowRule("deploy")])
+    assert is_let_pass(policy, "bot", call, around) is not is_near
+
+
+def test_an_argument_that_the_schema_leaves_open_is_no_mistake() -> None:
+    policy = Policy([DenyRule("deploy", arguments={"purge": True}), AllowRule("deploy")])
+    call = Call("tools/call", {"name": "deploy", "arguments": {"stage": "test"}})
+    opened: list[dict[str, Any]] = [
+        {"additionalProperties": True},
+        {"patternProperties": {"^p": {}}},
+    ]
+    for more in opened:
+        around = surroundings_of({"properties": {"stage": {}}, **more}, {"deploy"}, {"bot"})
+        assert is_let_pass(policy, "bot", call, around)
+
+
 def test_a_long_name_is_compared_with_none() -> None:
     rule, call = DenyRule("x" * 256), call_of("x" * 257, {})
     assert is_let_pass(Policy([rule, AllowRule("*")]), "bot", call)
 
 
-@pytest.mark.parametrize("tool", ["shell_mv shell_cp", 'shell_rm"', "'shell_rm", ["a", "b\tc"]])
+@pytest.mark.parametrize(
+    "tool",
+    ["shell_mv shell_cp", 'shell_rm"', "'shell_rm", ["a", "b\tc"], "a,b", "a|b", "^a", "a;b"],
+)
 def test_no_pattern_of_tools_has_what_no_name_has(tool: str | list[str]) -> None:
-    with pytest.raises(ConfigurationError, match="put a comma between two patterns"):
+    with pytest.raises(ConfigurationError, match="write several patterns as a list"):
         DenyRule(tool)
 
 
