@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
+import json
+from collections.abc import Callable, Iterable
+from itertools import count
 
 import anyio
 
 from meup_agent import Agent, Proposal, Reason
-from meup_agent.approval import Inbox, InboxItem
+from meup_agent.approval import Inbox, InboxItem, Reviewer
+from meup_agent.cli.inbox.screen import InboxApp
 from meup_agent.client.requests import request
 from meup_agent.errors import MeupError
 from meup_agent.protocol import kinds, payloads
@@ -16,6 +19,8 @@ from meup_agent.protocol.space.rules import Rules
 from tests.bypass.incident import incident
 from tests.bypass.place import Place, about, attempt, call_itself, let_call, proposed, requested
 from tests.interaction.people import raw, until
+
+RULES = "policy.yaml"
 
 READS_ONLY = [
     {"kind": "mcp/request", "payload": {"method": "tools/call", "params": {"name": "read"}}},
@@ -193,6 +198,43 @@ async def approved_as_one(place: Place) -> None:
         await reviewer.hear(about("r1"))
 
 
+def _save(pattern: Callable[[str], str]) -> Callable[[Place], None]:
+    """Switch off: an approval writes a rule, which the reviewer reads at once."""
+
+    def off(place: Place) -> None:
+        approve = Inbox.approve
+
+        async def saving(self: Inbox, item: InboxItem) -> object:
+            outcome = await approve(self, item)
+            like_it = pattern(str(item.arguments["command"]))
+            rule = {"allow": {"tool": "shell", "arguments": {"command": like_it}}}
+            await anyio.Path(place.folder / RULES).write_text(json.dumps({"rules": [rule]}))
+            return outcome
+
+        place.patch.setattr(Inbox, "approve", saving)
+
+    return off
+
+
+async def _ask_twice(place: Place, first: str, second: str) -> None:
+    """Let a person approve a command once, beside a reviewer, and the agent ask for another."""
+    path = place.folder / RULES
+    path.write_text("rules: [ask: {tool: shell}]", "utf-8")
+    connector, token = place.meeting.connector("reviewer"), place.meeting.token("reviewer")
+    async with (
+        place.joined("second", "agent") as (person, agent),
+        Reviewer(path).join(connector, token=token),
+        Inbox(person) as inbox,
+    ):
+        async with agent.propose("tools", "shell", {"command": first}) as proposal:
+            await until(lambda: bool(inbox.items))
+            place.approved.append(f"shell {first}")
+            await inbox.approve(inbox.items[0])
+            await proposal.result()
+        with anyio.move_on_after(place.patience):
+            await attempt(agent.call("tools", "shell", {"command": second}))
+
+
 @incident(
     "One click approves for all time",
     link="https://github.com/anthropics/claude-code/issues/48550",
@@ -204,22 +246,10 @@ async def approved_as_one(place: Place) -> None:
         " call is the next proposal. What shall always be allowed is written down as a rule, or"
         " granted as a capability, by a participant that may."
     ),
-    off=lambda place: place.notes("always"),
+    off=_save(lambda command: command),
 )
 async def allowed_for_all_time(place: Place) -> None:
-    reviewer = Agent("reviewer")
-
-    @reviewer.on_proposal
-    async def approve_once(proposal: Proposal) -> None:
-        if not place.approved:
-            await place.approve(proposal)
-        elif "always" in place.notes.all:
-            await proposal.fulfill()  # as a remembered "always" would
-
-    async with place.joined(reviewer, "agent") as (_, agent):
-        await attempt(agent.call("tools", "shell", {"command": "make test"}))
-        with anyio.move_on_after(place.patience):
-            await attempt(agent.call("tools", "shell", {"command": "make test"}))
+    await _ask_twice(place, "make test", "make test")
 
 
 @incident(
@@ -236,26 +266,11 @@ async def allowed_for_all_time(place: Place) -> None:
         " that it covers and how sure so few can make it, to be read and taken by hand; none that"
         " would allow what a person has rejected."
     ),
-    off=lambda place: place.notes("saved"),
+    off=_save(lambda command: f"{command.split()[0]} *"),
+    also=("https://github.com/MervinPraison/PraisonAI/issues/3613",),
 )
 async def approval_saved_as_a_pattern(place: Place) -> None:
-    reviewer = Agent("reviewer")
-    saved: list[str] = []
-
-    @reviewer.on_proposal
-    async def approve_the_first(proposal: Proposal) -> None:
-        command = str(proposal.arguments["command"])
-        if not place.approved:
-            await place.approve(proposal)
-            if "saved" in place.notes.all:
-                saved.append(f"{command.split()[0]} *")  # as the click did
-        elif any(fnmatchcase(command, each) for each in saved):
-            await proposal.fulfill()
-
-    async with place.joined(reviewer, "agent") as (_, agent):
-        await attempt(agent.call("tools", "shell", {"command": "rm build/a.o"}))
-        with anyio.move_on_after(place.patience):
-            await attempt(agent.call("tools", "shell", {"command": "rm -r /srv"}))
+    await _ask_twice(place, "rm build", "rm data")
 
 
 def _grant_what_is_approved(place: Place) -> None:
@@ -311,6 +326,50 @@ async def yes_of_unknown_length(place: Place) -> None:
 
 def _keep_capabilities(place: Place) -> None:
     place.patch.setattr(Rules, "_may", lambda *_: True)
+
+
+def _approve_what_waits(place: Place) -> None:
+    """Switch off: approving several approves everything that waits."""
+    approve_all = Inbox.approve_all
+
+    async def everything(self: Inbox, items: Iterable[InboxItem]) -> object:
+        del items
+        return await approve_all(self, self.items)
+
+    place.patch.setattr(Inbox, "approve_all", everything)
+
+
+@incident(
+    "Approving several approves some that were never looked at",
+    link="https://github.com/kirodotdev/KiroCrew/pull/6404",
+    date="2026-08-27",
+    said="gets the risky one approved sight-unseen",
+    there="One button approved all calls that waited, beside the text of the newest alone.",
+    here=(
+        "Several are approved by their list: the proposals that were looked at and marked, one by"
+        " one. A dangerous one cannot be marked, and one that has come since is in no list."
+    ),
+    off=_approve_what_waits,
+    also=("https://github.com/SkyportalAi/skyportalai/pull/72",),
+)
+async def approved_with_the_rest(place: Place) -> None:
+    ticks = count(step=60)  # a person who takes a minute to look at anything
+    async with place.joined("reviewer", "agent") as (reviewer, agent):
+        async with Inbox(reviewer) as inbox, anyio.create_task_group() as tasks:
+            app = InboxApp(inbox, clock=lambda: next(ticks))
+            async with app.run_test() as pilot:
+                tasks.start_soon(attempt, agent.call("tools", "read", {"path": "notes.md"}))
+                await until(lambda: app.current is not None)
+                await inbox.settle()
+                await pilot.press("m", "a")
+                place.approved.append("read notes.md")
+                tasks.start_soon(attempt, agent.call("tools", "delete", {"path": "prod.db"}))
+                await until(lambda: len(inbox.items) == 2)
+                await pilot.press("y")
+                await until(lambda: "read notes.md" in place.ran)
+                await until(lambda: app.decisions.underway == 0)
+                for item in inbox.items:
+                    await inbox.reject(item, Reason.UNSAFE)
 
 
 @incident(

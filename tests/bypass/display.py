@@ -6,12 +6,13 @@ from typing import Any
 
 import anyio
 
-from meup_agent import Agent, Proposal
 from meup_agent.approval import Inbox
 from meup_agent.cli.inbox.card import Card
 from meup_agent.cli.inbox.rows import CardRow
 from meup_agent.cli.inbox.screen import InboxApp
 from meup_agent.cli.render import escape
+from meup_agent.gateway.console import template_environment
+from meup_agent.protocol.shown_text import Segment
 from tests.bypass.incident import incident
 from tests.bypass.place import Place, attempt
 from tests.interaction.people import until
@@ -19,9 +20,14 @@ from tests.interaction.people import until
 HIDDEN = "ls\u200b\u202e\u2066 ;rm -r data"
 """A command in which something cannot be seen."""
 
+INVISIBLE = "\u200b\u202e\u2066"
+
 
 def _print_as_it_is(place: Place) -> None:
+    """Switch off: a person reads what was sent, in lists, on the screen and on the page."""
     place.patch.setattr(escape, "visible", lambda text, limit=None: text)
+    for each in ("cli.inbox.rows", "gateway.console.template_environment"):
+        place.patch.setattr(f"meup_agent.{each}.segments", lambda text, **_: [Segment(text)])
 
 
 @incident(
@@ -38,18 +44,21 @@ def _print_as_it_is(place: Place) -> None:
     also=("https://github.com/kovyrin/agent-secret/issues/66",),
 )
 async def invisible_characters(place: Place) -> None:
-    reviewer = Agent("reviewer")
-
-    @reviewer.on_proposal
-    async def look(proposal: Proposal) -> None:
-        shown = escape.visible(proposal.arguments["command"])
-        if "\\u" not in shown:  # nothing to see for a person, who approves
-            await proposal.fulfill()
-        else:
-            await proposal.reject("unsafe")
-
-    async with place.joined(reviewer, "agent") as (_, agent):
-        await attempt(agent.call("tools", "shell", {"command": HIDDEN}))
+    async with place.joined("reviewer", "agent") as (reviewer, agent):
+        async with Inbox(reviewer) as inbox, anyio.create_task_group() as tasks:
+            tasks.start_soon(attempt, agent.call("tools", "shell", {"command": HIDDEN}))
+            await until(lambda: bool(inbox.items))
+            (item,) = inbox.items
+            line = escape.visible(item.arguments["command"])
+            card = "\n".join(each.plain for each in Card(item).rows)
+            page = template_environment.json_lines(item.arguments)
+            assert "rm -r data" in line
+            assert "rm -r data" in card
+            assert "rm -r data" in page
+            if any(each in f"{line}{card}{page}" for each in INVISIBLE):  # nothing to see
+                await inbox.approve(item)
+            else:
+                await inbox.reject(item, "unsafe")
 
 
 LONG = f"echo {'checked ' * 40}; rm -r data"

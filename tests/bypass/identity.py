@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import anyio
 import httpx
 
-from meup_agent.approval import Reviewer
+from meup_agent import Agent
+from meup_agent.approval import AllowRule, Policy, Reviewer
 from meup_agent.approval.voting import Vote, VoteCount
 from meup_agent.gateway.auth import Identity, Tokens
 from meup_agent.protocol import kinds
@@ -74,6 +76,7 @@ def _believe_senders(place: Place) -> None:
         " `identity_mismatch`, and reaches nobody."
     ),
     off=_believe_senders,
+    also=("https://github.com/Runfusion/Fusion/pull/2457",),
 )
 async def approver_by_claim(place: Place) -> None:
     async with place.joined("reviewer"), raw(place.meeting, "agent") as agent:
@@ -149,6 +152,10 @@ def _let_fulfill_own(place: Place) -> None:
         " carries out a proposal for its own proposer."
     ),
     off=_let_fulfill_own,
+    also=(
+        "https://github.com/google/adk-js/pull/771",
+        "https://github.com/vybestack/llxprt-code/issues/2659",
+    ),
 )
 async def model_approves_itself(place: Place) -> None:
     async with place.joined("reviewer"), raw(place.meeting, "agent") as agent:
@@ -260,3 +267,39 @@ async def _post(place: Place, participant: str, *, token: str) -> None:
         answer = await client.post(address, params={"space": "demo"}, json=body)
     if answer.is_success:
         await until(lambda: bool(place.ran))
+
+
+# --- no rule stops this ---
+
+
+@incident(
+    "The agent reads the approver's token, and is the approver",
+    link="https://github.com/Runfusion/Fusion/pull/2457",
+    date="2026-07-26",
+    said="an agent could read the daemon token from `~/.fusion/settings.json`",
+    there=(
+        "The token with which approvals are decided lay in a file that the agent's tools could"
+        " read; with it the agent approved its own request."
+    ),
+    here=(
+        "Nothing stops it: who has a token is its participant. Keep tokens where no tool of the"
+        " space reads (`meup` writes its files for their owner alone, which is no lock for tools of"
+        " that owner), and let agents and their tools run as another user than the approvers."
+    ),
+    off=None,
+)
+async def stolen_token(place: Place) -> None:
+    path = place.folder / "token"
+    path.write_text(place.meeting.token("reviewer"), "utf-8")
+    owner, second = Agent("other"), Agent("second")
+
+    @owner.tool
+    async def look(path: str) -> str:
+        return await anyio.Path(path).read_text("utf-8")
+
+    second.use(Policy([AllowRule("look", target="other")]))
+    async with place.joined(owner, second, "agent") as (*_, agent):
+        token = await agent.call("other", "look", {"path": str(path)})
+        connector = place.meeting.connector("reviewer")
+        async with Agent("reviewer").join(connector, token=str(token)) as approver:
+            await call_itself(approver, "delete", path="prod.db")

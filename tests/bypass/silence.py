@@ -10,7 +10,15 @@ from meup_agent.protocol.exchange.admission import Admission
 from meup_agent.protocol.exchange.fulfillment_check import FulfillmentCheck
 from meup_agent.protocol.space.rules import Rules
 from tests.bypass.incident import incident
-from tests.bypass.place import Place, attempt, call_itself, let_call, proposed
+from tests.bypass.place import (
+    Place,
+    about,
+    attempt,
+    call_itself,
+    let_call,
+    proposed,
+    requested,
+)
 from tests.interaction.people import raw, until
 
 HOUR = 3600.0
@@ -151,3 +159,43 @@ async def approved_when_nobody_waits(place: Place) -> None:
         await anyio.sleep(27)
         # It reaches whoever waits for its result: nobody.
         await attempt(held[0].fulfill())
+
+
+def _carry_out_withdrawn(place: Place) -> None:
+    """Switch off: gateway and executor carry out what was withdrawn."""
+    place.patch.setattr(Rules, "_check_named", lambda *_: None)
+    place.patch.setattr(Admission, "_refusal", lambda *_: None)
+
+
+@incident(
+    "A yes that comes after the stop runs the tool, and leaves a permission",
+    link="https://github.com/MervinPraison/PraisonAI/issues/4949",
+    date="2026-09-08",
+    said=(
+        "a human approval that lands after the turn was stopped still fires the tool and leaks a"
+        " durable grant"
+    ),
+    there=(
+        "A field should have told whether the turn still lived, and was neither filled nor read: a"
+        " person's yes counted after the stop, and was kept for later calls."
+    ),
+    here=(
+        "Who stops withdraws what waits. The gateway refuses a request that names a withdrawn"
+        " proposal, whatever the approver's program has seen of it, and the executor does, too;"
+        " a yes leaves no capability."
+    ),
+    off=_carry_out_withdrawn,
+    also=("https://github.com/MervinPraison/PraisonAI/issues/4598",),
+)
+async def approved_after_the_stop(place: Place) -> None:
+    async with place.joined("agent") as (agent,), raw(place.meeting, "reviewer") as reviewer:
+        async with agent.propose("tools", "delete", {"path": "prod.db"}) as proposal:
+            await reviewer.hear(lambda e: e.id == proposal.id)
+            await proposal.withdraw()
+            await reviewer.hear(lambda e: e.kind == kinds.MCP_WITHDRAW)
+        late = requested("r1", "delete", path="prod.db")
+        await reviewer.say(
+            kinds.MCP_REQUEST, late, id="r1", to=("tools",), correlation=(proposal.id,)
+        )
+        await reviewer.hear(about("r1"))
+        await call_itself(agent, "delete", path="prod.db")
