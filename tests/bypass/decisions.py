@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable
 from itertools import count
 
 import anyio
+import anyio.lowlevel
 
 from meup_agent import Agent, Proposal, Reason
 from meup_agent.approval import Inbox, InboxItem, Reviewer
+from meup_agent.approval.edit_check import EditCheck
 from meup_agent.cli.inbox.screen import InboxApp
 from meup_agent.client.requests import request
 from meup_agent.errors import MeupError
@@ -43,7 +45,7 @@ def _may_only_read(place: Place) -> None:
     ),
     here=(
         "An edited call is judged as the call that it now is: the gateway checks the approver's"
-        " capabilities against the request, and a policy decides what would be sent."
+        " capabilities against the request."
     ),
     given=_may_only_read,
     off=let_call("second"),
@@ -57,6 +59,49 @@ async def edited_to_another_tool(place: Place) -> None:
             edited["params"][payloads.META] = {payloads.EDITED: True, payloads.PROPOSER: "agent"}
             await second.say(kinds.MCP_REQUEST, edited, id="r1", to=("tools",), correlation=("p1",))
             await second.hear(about("r1"))
+
+
+def _ask_no_reviewer(place: Place) -> None:
+    """Switch off: what a person edits is held against no rule."""
+
+    async def check(*_: object, **__: object) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    place.patch.setattr(EditCheck, "check", check)
+
+
+@incident(
+    "Rules judge the call as it was proposed, and not as it was edited",
+    link="https://github.com/langchain-ai/langchain/pull/40231",
+    date="2026-09-06",
+    said=(
+        "The edited target tool's policy is never consulted, allowing a configured approval gate to"
+        " be bypassed."
+    ),
+    there="The rules had their say before the person's edit, and none after it.",
+    here=(
+        "Before an edited call leaves, every reviewer that is here judges it as it now is; where"
+        " one denies it, does not answer or has just gone, nothing is sent. To another tool nothing"
+        " is edited: that is a call of the person's own, which its capabilities allow or not."
+    ),
+    off=_ask_no_reviewer,
+)
+async def edited_past_a_rule(place: Place) -> None:
+    path = place.folder / RULES
+    path.write_text(
+        'rules: [deny: {tool: delete, arguments: {path: "prod*"}}, ask: {tool: delete}]', "utf-8"
+    )
+    connector, token = place.meeting.connector("reviewer"), place.meeting.token("reviewer")
+    async with (
+        place.joined("second", "agent") as (person, agent),
+        Reviewer(path).join(connector, token=token),
+        Inbox(person) as inbox,
+        agent.propose("tools", "delete", {"path": "notes.md"}) as proposal,
+    ):
+        await until(lambda: bool(inbox.items))
+        edited = await attempt(inbox.approve(inbox.items[0], {"path": "prod.db"}))
+        if isinstance(edited, MeupError):
+            await proposal.withdraw()
 
 
 @incident(
