@@ -343,6 +343,15 @@ def test_what_has_certainly_expired_is_left_out(room: Room) -> None:
 
 
 @pytest.mark.rule("4.6.replays")
+def test_a_newcomer_is_told_when_a_foreign_ttl_ends(room: Room) -> None:
+    room.propose("ann", "p", payload={**CALL, "ttl": 10_000})
+    room.now += 40 * 1_000_000
+    late = room.joins("reviewer")
+    (mark,) = [said[MARK] for said in late.heard if MARK in said]
+    assert mark == {"in_progress": False, "expires_at": "2025-01-01T00:00:10.000Z"}
+
+
+@pytest.mark.rule("4.6.replays")
 def test_of_too_many_each_proposer_has_its_newest_told(room: Room) -> None:
     room.propose("ann", "hers")
     for number in range(3 * MAX_REPLAYED):

@@ -358,6 +358,23 @@ def test_what_has_certainly_expired_is_not_fulfilled(here: Here) -> None:
     accept(here.request("bob", "t", "q"))  # in progress since before
 
 
+@pytest.mark.rule("3.ids.not_pending")
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_foreign_ttl_counts_in_milliseconds_from_the_acceptance(
+    here: Here, wrapped: bool, restarted: bool
+) -> None:
+    for id in ("p", "q"):
+        body = {"method": "tools/call", "params": WRITE, "ttl": 10_000}
+        accept(here.say("alice", "mcp/proposal", {"proposal": body} if wrapped else body, id=id))
+    if restarted:
+        here.restart()
+    here.now += 70 * SECOND
+    accept(here.request("carol", "r", "q"))
+    here.now += 1
+    assert refuse(here.request("carol", "s", "p"), "not_pending")["state"] == "expired"
+
+
 @pytest.mark.parametrize(
     "moment", ["soon", 7, "2025-01-01T00:00:00", "0001-01-01T00:00:00", None, "9" * 100_000, {}]
 )
