@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Literal
 
 from meup_agent.client.explanations import (
@@ -156,6 +157,8 @@ class Proposal:
         follows = timeout == "proposer"
         if timeout == "proposer":
             timeout = self._seconds_left()
+        # A copy: what is checked and judged is what leaves, whatever the caller does meanwhile.
+        arguments = deepcopy(arguments)
         if arguments is not None and self.method == "tools/call":
             await self._tools.check(to, self.tool, arguments, timeout)
         params, changes = build_fulfillment(

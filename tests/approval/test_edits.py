@@ -126,6 +126,29 @@ async def test_an_edit_is_judged_by_the_capabilities_before_it_is_sent(notes: No
     assert notes.all == [("add", 5, 1)]
 
 
+@pytest.mark.rule("4.4.edits_judged")
+async def test_what_was_judged_leaves_whatever_its_caller_does_meanwhile(
+    meeting: Meeting, notes: Notes
+) -> None:
+    agent, edited = Agent("reviewer"), {"a": 1, "b": 7}
+
+    async def judge(
+        space: Space, proposal: Proposal, call: payloads.Call, rule: dict[str, Any] | None
+    ) -> dict[str, Any] | None:
+        notes(("judged", call.arguments["b"]))
+        edited["b"] = 13
+        return rule
+
+    agent.judge_edits(judge)
+    async with (
+        gathered(meeting, tools(notes), agent, "proposer") as (_, reviewer, proposer),
+        proposer.propose("tools", "add", {"a": 1, "b": 5}) as proposal,
+    ):
+        await until(lambda: bool(reviewer.proposals))
+        assert (await reviewer.proposal(proposal.id).fulfill(edited)).value == 8
+    assert notes.all == [("judged", 7), ("add", 1, 7)]
+
+
 async def test_a_judge_comes_before_the_start(meeting: Meeting) -> None:
     agent = Agent("reviewer")
 
