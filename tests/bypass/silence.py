@@ -85,6 +85,7 @@ async def another_way_after_silence(place: Place) -> None:
         with anyio.move_on_after(2 * HOUR):
             await attempt(agent.call("tools", "delete", {"path": ".git"}, timeout=60))
             await attempt(agent.call("tools", "shell", {"command": "rm -r .git"}, timeout=60))
+        await call_itself(agent, "shell", command="rm -r .git")
 
 
 def _forget_absence(place: Place) -> None:
