@@ -1,6 +1,7 @@
 """A gateway, and a client of its HTTP API."""
 
 import json
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -55,9 +56,10 @@ class Api:
     def say(self, text: str, participant: str = "alice") -> int:
         """Send a chat, again if a reader does not keep up; its number."""
         envelope = {"kind": "chat", "payload": {"message": text}}
-        for _ in range(1_000):
+        end = time.monotonic() + PATIENCE
+        while True:
             answer = self.post(envelope, participant)
-            if answer.json().get("limit") != "slow_reader_seconds":
+            if time.monotonic() > end or answer.json().get("limit") != "slow_reader_seconds":
                 break
         assert answer.status_code == 200, answer.text
         seq: int = answer.json()["seq"]
