@@ -1,7 +1,11 @@
-"""A folder imports only from folders with a lower number, and only what its layer may know."""
+"""A folder imports only from folders with a lower number, and only what its layer may know.
+
+Within a folder imports point one way, too: no modules import each other.
+"""
 
 import ast
 from collections.abc import Iterator, Sequence
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -188,3 +192,56 @@ def test_violation_is_found(path: str, source: str) -> None:
 )
 def test_what_is_allowed_passes(path: str, source: str) -> None:
     assert violations(source, Path(path)) == []
+
+
+def without_functions(source: str) -> str:
+    """A module without its functions: what is left is imported with it, for its types too."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [ast.Pass()]
+    return ast.unparse(tree)
+
+
+def circle(modules: dict[str, str]) -> list[str]:
+    """Modules that import one another all the way round; none: every import points one way.
+
+    Args:
+        modules: The source of each, by its dotted name.
+    """
+    graph = TopologicalSorter[str]()
+    for name, source in modules.items():
+        for _, found in imported(without_functions(source), name.rpartition(".")[0]):
+            # `x.y` may be the module y, or the name y in the module x.
+            module = found if found in modules else found.rpartition(".")[0]
+            if module in modules and module != name:
+                graph.add(name, module)
+    try:
+        graph.prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_modules_import_each_other_even_for_types() -> None:
+    modules: dict[str, str] = {}
+    for path in ROOT.rglob("*.py"):
+        name = ".".join((PACKAGE, *path.relative_to(ROOT).with_suffix("").parts))
+        modules[name.removesuffix(".__init__")] = path.read_text(encoding="utf-8")
+    assert circle(modules) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("from p.b import y", "from p.a import x"),
+        ("import p.b", "if TYPE_CHECKING:\n    from p import a"),
+    ],
+)
+def test_circle_is_found(first: str, second: str) -> None:
+    assert set(circle({"p": "", "p.a": first, "p.b": second})) == {"p.a", "p.b"}
+
+
+def test_import_of_a_function_makes_no_circle() -> None:
+    late = "def use():\n    from p.a import x"
+    assert circle({"p": "", "p.a": "from p.b import use", "p.b": late}) == []

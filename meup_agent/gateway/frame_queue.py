@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 from meup_agent.gateway.backlog import TOO_SLOW, WRITE_BYTES
 
 if TYPE_CHECKING:
-    import asyncio
-
     from meup_agent.gateway.auth import Identity
     from meup_agent.gateway.limits import GatewayLimits
     from meup_agent.gateway.runtime import GatewayRuntime
@@ -40,29 +38,6 @@ class FrameWriter(Protocol):
     def close(self, code: int, reason: str) -> None:
         """End the connection after what was written, and soon."""
         ...
-
-
-class WriteBatcher:
-    """Writes what became due in a turn of the loop at its end, in one write for each connection."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._waiting: list[FrameQueue] = []
-
-    def add(self, queue: FrameQueue) -> None:
-        """Have a queue written at the end of this turn."""
-        if not self._waiting:
-            self._loop.call_soon(self._flush)
-        self._waiting.append(queue)
-
-    def call(self, then: Callable[[], None]) -> None:
-        """Call in the next turn."""
-        self._loop.call_soon(then)
-
-    def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for queue in waiting:
-            queue.flush()
 
 
 class FrameQueue:

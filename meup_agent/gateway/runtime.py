@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote
 
 import anyio
@@ -26,8 +26,8 @@ from meup_agent.gateway.admission import (
 )
 from meup_agent.gateway.auth import Identity, new_token
 from meup_agent.gateway.backlog import Backlogs
-from meup_agent.gateway.frame_queue import WriteBatcher
 from meup_agent.gateway.logs import RefusalLog, log
+from meup_agent.gateway.write_batcher import WriteBatcher
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, spoken
 from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.decisions import Refusal
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     import asyncio
 
     from meup_agent.gateway.config import Config
-    from meup_agent.gateway.edge.connection import MemberConnection
 
 RESTARTING: Final = 1012
 """Close code of a gateway that stops: its members dial again (PROTOCOL 3)."""
@@ -48,6 +47,27 @@ RESTARTING: Final = 1012
 def wall_clock() -> int:
     """The time in microseconds since 1970 (UTC)."""
     return time.time_ns() // 1_000
+
+
+class OpenConnection(Protocol):
+    """A connection of an edge, as far as all of them are held back or ended at once."""
+
+    @property
+    def participant(self) -> str | None:
+        """The participant that has joined by it."""
+        ...
+
+    def hold(self, held: bool) -> None:
+        """Read nothing of it, or read again."""
+        ...
+
+    def shut(self, code: int, reason: str) -> None:
+        """Close it, joined or not."""
+        ...
+
+    def abort(self) -> None:
+        """Drop it, as a killed process does."""
+        ...
 
 
 class GatewayRuntime:
@@ -96,7 +116,7 @@ class GatewayRuntime:
         self.failed = anyio.Event()
         self.failure = ""
         self._auth_throttle = AuthThrottle(self.tokens, limits, now)
-        self._connections: set[MemberConnection] = set()
+        self._connections: set[OpenConnection] = set()
         self._empty = anyio.Event()
         self._held = False
         if loop is not None:
@@ -183,13 +203,13 @@ class GatewayRuntime:
         """Connections at this moment, those that have not joined yet included."""
         return len(self._connections)
 
-    def opened(self, connection: MemberConnection) -> None:
+    def opened(self, connection: OpenConnection) -> None:
         """Count a connection in."""
         self._connections.add(connection)
         if self._held:
             connection.hold(True)
 
-    def lost(self, connection: MemberConnection) -> None:
+    def lost(self, connection: OpenConnection) -> None:
         """Count a connection out."""
         self._connections.discard(connection)
         if not self._connections:

@@ -30,6 +30,7 @@ from meup_agent.gateway.admission import (
 )
 from meup_agent.gateway.auth import digest_of_token
 from meup_agent.gateway.console.context import (
+    ConsoleState,
     PageContext,
     cookie_name,
     redirect,
@@ -111,7 +112,18 @@ class Console:
         tasks = await ready
         presences = PersonPresences(runtime, tasks, CONSOLE_PATH)
         try:
-            yield ConsoleSite(self, runtime, presences, SpaceFeeds(runtime, tasks), closing).app
+            state = ConsoleState(
+                self.sessions,
+                self.links,
+                self.seals,
+                runtime,
+                presences,
+                SpaceFeeds(runtime, tasks),
+                closing,
+                make_environment(),
+                RequestPace(),
+            )
+            yield ConsoleSite(state).app
         finally:
             self.runtime = None
             presences.close()
@@ -132,21 +144,8 @@ async def _host_tasks(ready: asyncio.Future[TaskGroup], closing: anyio.Event) ->
 class ConsoleSite:
     """The console while its gateway runs."""
 
-    def __init__(
-        self,
-        console: Console,
-        runtime: GatewayRuntime,
-        presences: PersonPresences,
-        feeds: SpaceFeeds,
-        closing: anyio.Event,
-    ) -> None:
-        self.console = console
-        self.runtime = runtime
-        self.presences = presences
-        self.feeds = feeds
-        self.templates = make_environment()
-        self.pace = RequestPace()
-        self.closing = closing
+    def __init__(self, state: ConsoleState) -> None:
+        self._state = state
         routes: list[BaseRoute] = [
             Route("/", partial(_go_home), methods=["GET"]),
             Mount("/static", _cached(StaticFiles(directory=STATIC))),
@@ -158,14 +157,14 @@ class ConsoleSite:
         return Route(page.path, partial(self._answer, page), methods=[page.method])
 
     async def _answer(self, page: PageRoute, request: Request) -> Response:
-        context = PageContext(self, request)
+        context = PageContext(self._state, request)
         try:
             return await self._serve(page, context)
         except RequestDenied as denied:
             if denied.status in (FORBIDDEN, TOO_MANY):
                 said = "console: %s %s was refused with %d: %s"
                 why = quote_for_log(str(denied))
-                self.runtime.refusals.info(said, page.method, page.path, denied.status, why)
+                self._state.runtime.refusals.info(said, page.method, page.path, denied.status, why)
             return context.problem(denied)
         except NotAdmitted as refused:
             said = f"{str(refused).capitalize()}."
@@ -179,18 +178,18 @@ class ConsoleSite:
             )
 
     async def _no_page(self, request: Request, error: Exception) -> Response:
-        context = PageContext(self, request)
+        context = PageContext(self._state, request)
         cookie = request.cookies.get(cookie_name(request), "")
-        context.session = self.console.sessions.find(cookie, self.runtime.tokens)
+        context.session = self._state.sessions.find(cookie, self._state.runtime.tokens)
         return context.problem(RequestDenied(NOT_FOUND, "The console has no such page."))
 
     async def _serve(self, page: PageRoute, context: PageContext) -> Response:
         """Check a request, and let its page answer."""
-        runtime, request = self.runtime, context.request
-        if not runtime.accepting or self.closing.is_set():
+        runtime, request = self._state.runtime, context.request
+        if not runtime.accepting or self._state.closing.is_set():
             raise RequestDenied(UNAVAILABLE, "The gateway stops; come back soon.")
         cookie = request.cookies.get(cookie_name(request), "")
-        context.session = self.console.sessions.find(cookie, runtime.tokens)
+        context.session = self._state.sessions.find(cookie, runtime.tokens)
         if page.method == "POST":
             check_origin(request)
         if page.open:
@@ -200,19 +199,19 @@ class ConsoleSite:
         if context.session is None:
             return _sign_in_first(context)
         identity = context.session.identity
-        await self.pace.wait(identity)
+        await self._state.pace.wait(identity)
         if page.method == "POST":
             body = await read_form(request, MAX_FORM_BYTES)
             if pieces := len(body) // FORM_PIECE_BYTES:
-                await self.pace.wait(identity, pieces)
+                await self._state.pace.wait(identity, pieces)
             context.form = await decode_form(body)
             # It may have been signed out while its form was read.
-            context.session = self.console.sessions.find(cookie, runtime.tokens)
+            context.session = self._state.sessions.find(cookie, runtime.tokens)
             if context.session is None:
                 return _sign_in_first(context)
             check_csrf(context.session, context.form)
         check_entry(runtime, identity)
-        presence = await self.presences.open(context.session.identity)
+        presence = await self._state.presences.open(context.session.identity)
         context.presence = presence
         with presence.in_use():
             return await page.function(context)

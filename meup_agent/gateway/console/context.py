@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,13 +14,21 @@ from meup_agent.gateway.console.event_queue import OutcomeNotice
 from meup_agent.gateway.console.terms import PageTerms
 
 if TYPE_CHECKING:
+    import anyio
+    from jinja2 import Environment
     from starlette.requests import Request
 
     from meup_agent.gateway.auth import Identity
-    from meup_agent.gateway.console.console import ConsoleSite
-    from meup_agent.gateway.console.guard import RequestDenied
-    from meup_agent.gateway.console.presence import PersonPresence
-    from meup_agent.gateway.console.sign_in import BrowserSession
+    from meup_agent.gateway.console.guard import RequestDenied, RequestPace
+    from meup_agent.gateway.console.presence import PersonPresence, PersonPresences
+    from meup_agent.gateway.console.sign_in import (
+        BrowserSession,
+        BrowserSessions,
+        FormSeals,
+        SignInLinks,
+    )
+    from meup_agent.gateway.console.timeline import SpaceFeeds
+    from meup_agent.gateway.runtime import GatewayRuntime
     from meup_agent.protocol.space.server import SpaceServer
 
 CONSOLE_HOME: Final = "/inbox"
@@ -34,10 +43,25 @@ _PROBLEM_TITLES: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class ConsoleState:
+    """The state that all pages of a console share while its gateway runs."""
+
+    sessions: BrowserSessions
+    links: SignInLinks
+    seals: FormSeals
+    runtime: GatewayRuntime
+    presences: PersonPresences
+    feeds: SpaceFeeds
+    closing: anyio.Event
+    templates: Environment
+    pace: RequestPace
+
+
 class PageContext:
     """A request, and what it takes to answer it."""
 
-    def __init__(self, site: ConsoleSite, request: Request) -> None:
+    def __init__(self, site: ConsoleState, request: Request) -> None:
         self.site = site
         self.request = request
         self.form: dict[str, str] = {}

@@ -13,7 +13,7 @@ import json
 import secrets
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from meup_agent.gateway.auth import Identity
     from meup_agent.gateway.console.desk import DeskOpener
-    from meup_agent.gateway.console.presence import PersonPresence
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.space.server import SpaceServer
@@ -45,6 +44,27 @@ ANYBODY: Final = f"anybody-{secrets.token_hex(16)}"
 STREAM_SECONDS: Final = 2.0
 """Seconds that a desk of many proposals waits for its first event stream before it reads the rest
 of them: a browser without a script opens none."""
+
+
+class DeskSharer(Protocol):
+    """A person who shares a desk, as far as the desk knows one."""
+
+    ended: bool
+
+    @property
+    def changed(self) -> Condition:
+        """Notified when it needs another desk."""
+        ...
+
+    @property
+    def identity(self) -> Identity:
+        """The participant."""
+
+    def want_own(self) -> None:
+        """Be told that a proposal names the person, who needs a desk of their own."""
+
+    def fail(self, error: MeupError) -> None:
+        """End, since the session that it gives the desk was ended or cannot be had."""
 
 
 class SharedSpace(Space):
@@ -151,9 +171,9 @@ class SharedDesk:
         self._space = space
         self._key = key
         self._base = base
-        self._people: dict[str, PersonPresence] = {}
+        self._people: dict[str, DeskSharer] = {}
         self._named = NamedPeople()
-        self._leader: PersonPresence | None = None
+        self._leader: DeskSharer | None = None
         self._following = anyio.CancelScope()
         self._streams_changed = Condition()
         self._changes = -1
@@ -165,7 +185,7 @@ class SharedDesk:
     # --- who shares it ---
 
     @contextmanager
-    def seating(self, presence: PersonPresence) -> Generator[None]:
+    def seating(self, presence: DeskSharer) -> Generator[None]:
         """Let a person share the desk for the length of a block."""
         name = presence.identity.participant
         self._people[name] = presence
@@ -177,11 +197,11 @@ class SharedDesk:
             if presence is self._leader:
                 self._following.cancel()
 
-    def fits(self, presence: PersonPresence) -> bool:
+    def fits(self, presence: DeskSharer) -> bool:
         """True while a person may do what all here may."""
         return not self.ended and key_of(self._host, presence.identity) == self._key
 
-    def names(self, presence: PersonPresence) -> bool:
+    def names(self, presence: DeskSharer) -> bool:
         """True if a person has a part of its own in an open proposal."""
         return any(map(self._inbox.is_pending, self._named.of(presence.identity.participant)))
 
@@ -215,14 +235,14 @@ class SharedDesk:
             for each in tuple(self._people.values()):
                 each.changed.notify_all()
 
-    def _choose_leader(self) -> PersonPresence:
+    def _choose_leader(self) -> DeskSharer:
         """One who has no agent here, where there is one: an agent is not asked for its tools."""
         is_seated, host = filter_of(self._host).is_seated, self._host
         people = self._people.values()
         free = (each for name, each in self._people.items() if name not in host or is_seated(name))
         return next(free, next(iter(people)))
 
-    async def _follow(self, leader: PersonPresence) -> None:
+    async def _follow(self, leader: DeskSharer) -> None:
         # What is known already counts until all is read anew.
         named = NamedPeople()
         make = partial(SharedInbox, told=partial(self._note, named), heard=self._hear)
@@ -288,7 +308,7 @@ class SharedDesks:
         return self._members_changed.setdefault(space, Condition())
 
     @contextmanager
-    def seating(self, presence: PersonPresence) -> Generator[SharedDesk]:
+    def seating(self, presence: DeskSharer) -> Generator[SharedDesk]:
         """Let a person share the desk of those who may do the same, for the length of a block."""
         space = presence.identity.space
         key = key_of(self._opener.runtime.spaces[space], presence.identity)

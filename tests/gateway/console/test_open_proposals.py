@@ -20,7 +20,7 @@ from meup_agent.errors import ParticipantGone
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.console.desk import Desk, DeskOpener
 from meup_agent.gateway.console.open_proposals import OpenProposals
-from meup_agent.gateway.frame_queue import WriteBatcher
+from meup_agent.gateway.write_batcher import WriteBatcher
 from meup_agent.protocol import payloads
 from meup_agent.protocol.dialects import encode
 from meup_agent.protocol.envelope import draft

@@ -47,7 +47,7 @@ class StreamResponse:
         self._host = context.host
         self._here = context.here
         self._session = context.session
-        self._sessions = context.site.console.sessions
+        self._sessions = context.site.sessions
         self._tokens = context.site.runtime.tokens
         self._queue = EventQueue(topics)
         self._ends = False

@@ -10,14 +10,13 @@ from weakref import WeakKeyDictionary
 import anyio
 from starlette.responses import Response
 
-from meup_agent.gateway.console.context import PageContext
+from meup_agent.gateway.console.context import ConsoleState, PageContext
 from meup_agent.gateway.console.plots import PLOT_HEIGHT, PLOT_WIDTH, Samples
 from meup_agent.gateway.console.presence import MAX_PRESENCES
 from meup_agent.gateway.console.sign_in import MAX_SESSIONS
 from meup_agent.gateway.console.template_environment import size
 
 if TYPE_CHECKING:
-    from meup_agent.gateway.console.console import ConsoleSite
     from meup_agent.gateway.runtime import GatewayRuntime
     from meup_agent.protocol.space.server import SpaceServer
 
@@ -127,7 +126,7 @@ def _queued(member: object) -> int:
     return int(getattr(member, "queued_bytes", 0))
 
 
-def _gauges(site: ConsoleSite, host: SpaceServer, journal_bytes: int | None) -> list[Gauge]:
+def _gauges(site: ConsoleState, host: SpaceServer, journal_bytes: int | None) -> list[Gauge]:
     runtime, limits = site.runtime, site.runtime.limits
     proposals = Counter(each.envelope.sender for each in host.in_flight if each.is_proposal)
     gauges = [
@@ -140,7 +139,7 @@ def _gauges(site: ConsoleSite, host: SpaceServer, journal_bytes: int | None) -> 
             max(proposals.values(), default=0),
             limits.max_open_proposals,
         ),
-        Gauge("Browsers", "that are signed in", len(site.console.sessions), MAX_SESSIONS),
+        Gauge("Browsers", "that are signed in", len(site.sessions), MAX_SESSIONS),
         Gauge("People", "at work in browsers now", len(site.presences), MAX_PRESENCES),
         Gauge(
             "Bytes that wait",

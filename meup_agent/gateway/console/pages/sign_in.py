@@ -58,7 +58,7 @@ async def show_link(context: PageContext) -> Response:
     It names whom it signs in, so that no person is signed in as another unawares.
     """
     code = context.request.query_params.get("code", "")
-    link = context.site.console.links.find(code)
+    link = context.site.links.find(code)
     if link is None:
         _count_wrong_code(context, code)
         raise RequestDenied(FORBIDDEN, _USED, title="The link is over")
@@ -70,7 +70,7 @@ async def enter_by_link(context: PageContext) -> Response:
     """Open a session by a one-time link."""
     _check_seal(context)
     code = context.form.get("code", "")
-    link = context.site.console.links.take(code)
+    link = context.site.links.take(code)
     if link is None or context.site.runtime.tokens.holder(link.token) != link.identity:
         _count_wrong_code(context, code)
         raise RequestDenied(FORBIDDEN, _USED, title="The link is over")
@@ -82,7 +82,7 @@ async def enter_by_link(context: PageContext) -> Response:
 async def sign_out(context: PageContext) -> Response:
     """End the session."""
     name = cookie_name(context.request)
-    context.site.console.sessions.close(context.request.cookies.get(name, ""))
+    context.site.sessions.close(context.request.cookies.get(name, ""))
     response = redirect(context, "/sign-in")
     response.delete_cookie(name, path=context.base, httponly=True, samesite="strict")
     # Whatever a browser keeps of the pages.
@@ -98,15 +98,15 @@ _USED: Final = (
 
 def _enter(context: PageContext, identity: Identity, token: bytes, after: str) -> Response:
     """Open a session under a new cookie, whatever cookie the browser had."""
-    console, request = context.site.console, context.request
+    sessions, request = context.site.sessions, context.request
     name = cookie_name(request)
-    console.sessions.close(request.cookies.get(name, ""))
-    cookie, _ = console.sessions.open(identity, token)
+    sessions.close(request.cookies.get(name, ""))
+    cookie, _ = sessions.open(identity, token)
     response = redirect(context, after)
     response.set_cookie(
         name,
         cookie,
-        max_age=int(console.sessions.age),
+        max_age=int(sessions.age),
         path=context.base,
         secure=request.url.scheme == "https",
         httponly=True,
@@ -117,7 +117,7 @@ def _enter(context: PageContext, identity: Identity, token: bytes, after: str) -
 
 def _form(context: PageContext, template: str, status: int = 200, **values: str) -> HTMLResponse:
     """A form with a token of its own, and the cookie that it belongs to."""
-    request, seals = context.request, context.site.console.seals
+    request, seals = context.request, context.site.seals
     name = cookie_name(request) + SEAL_COOKIE
     cookie = request.cookies.get(name, "") or seals.new_cookie()
     page = context.page(template, status, seal=seals.seal(cookie), **values)
@@ -142,7 +142,7 @@ def _check_seal(context: PageContext) -> None:
         check_csrf(context.session, context.form)
         return
     cookie = context.request.cookies.get(cookie_name(context.request) + SEAL_COOKIE, "")
-    if not context.site.console.seals.fits(cookie, context.form.get("seal", "")):
+    if not context.site.seals.fits(cookie, context.form.get("seal", "")):
         raise RequestDenied(
             FORBIDDEN, "The page was loaded too long ago, so nobody was signed in; load it anew."
         )
