@@ -249,18 +249,18 @@ class Orders:
         found: list[dict[str, Any]] = answer.json()["proposals"]
         return found
 
-    async def check(self) -> None:
-        """Check that what was told as carried out is so, and began."""
+    async def check(self) -> int:
+        """Check that what was told as carried out is so, and began; how many the journal has."""
         # Before the journal is read: what an agent is told has been kept.
         told = dict(self.outcomes)
         kept = {each["id"]: each for each in await self.proposals()}
-        assert kept
         for name, outcome in told.items():
             if isinstance(outcome, Fulfillment):
                 assert kept[name]["state"] == "fulfilled", name
         for each in kept.values():
             if each["state"] == "fulfilled":
                 assert self.began[each["params"]["arguments"]["path"]], each
+        return len(kept)
 
 
 @asynccontextmanager
@@ -299,6 +299,8 @@ async def test_whatever_the_order_all_agree_with_the_journal(
 ) -> None:
     # A gateway that is about to be killed asks others to wait.
     monkeypatch.setattr("meup_agent.gateway.admission.RETRY_AFTER", 0)
+    # Of one order none: all may be taken back before a gateway that dies at once is there again.
+    kept = 0
     for seed in range(BEGIN, BEGIN + SEEDS):
         async with begun(seed, tmp_path) as orders:
             try:
@@ -306,7 +308,8 @@ async def test_whatever_the_order_all_agree_with_the_journal(
                     for _ in range(STEPS):
                         await orders.step()
                     await orders.settle()
-                    await orders.check()
+                    kept += await orders.check()
             except BaseException as error:
                 error.add_note(f"seed {seed}\n" + "\n".join(orders.story))
                 raise
+    assert kept
