@@ -75,12 +75,16 @@ def test_it_is_told_when_its_handler_has_returned_long_ago() -> None:
 
 
 @pytest.mark.rule("4.2.expiry.told")
-@pytest.mark.parametrize("ended", ["rejected", "withdrawn", "requested", "unseen"])
+@pytest.mark.parametrize(
+    "ended", ["rejected", "rejected and left", "withdrawn", "requested", "unseen"]
+)
 def test_it_is_not_told_of_what_did_not_expire_here(ended: str) -> None:
     me = ours(roles=EXCHANGES - {Role.PROPOSAL} | {Role.EXPIRE}) if ended == "unseen" else ours()
     proposed(me)
-    if ended == "rejected":
+    if ended.startswith("rejected"):
         me.did(me.table.reject(P1, "unsafe", me.now)[1])
+        if ended == "rejected and left":
+            me.returns(Key("in", "alice", "p1"))
     elif ended == "withdrawn":
         me.withdraw("alice", "p1")
     elif ended == "requested":
