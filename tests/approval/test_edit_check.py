@@ -130,6 +130,25 @@ async def test_while_the_reviewer_is_away_nothing_runs_edited(meeting: Meeting, 
             assert await proposal.result(accept_edits=True) == "scratch"
 
 
+async def test_an_edit_must_pass_the_rules_of_both(
+    meeting: Meeting, path: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text("rules: [{deny: {tool: wipe, arguments: {disk: scratch}, name: not that}}]")
+    connector, token = meeting.connector("deep"), meeting.token("deep")
+    async with (
+        office(meeting, "mallory", policy=path) as o,
+        Reviewer(other).join(connector, token=token),
+        o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
+    ):
+        item = await o.until("mallory", ruled)
+        for edited, said in ((DENIED, "'never' of 'reviewer'"), (ALLOWED, "'not that' of 'deep'")):
+            with pytest.raises(Refused, match=said):
+                await o.inboxes["mallory"].approve(item, edited)
+        assert proposal.state.is_pending
+        assert await o.inboxes["mallory"].approve(item, {"disk": "spare"}) is not None
+
+
 @asynccontextmanager
 async def pretender(meeting: InMemory, name: str, answer: Any) -> AsyncGenerator[list[str]]:
     """A participant with the tools of a reviewer, and the edits that it was asked about."""

@@ -20,9 +20,10 @@ from meup_agent.approval import (
     Verb,
 )
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError, NotOffered
+from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import ProposalKey
 from tests.interaction.cast import calculator
-from tests.interaction.people import Meeting, gathered, join, session_of, until
+from tests.interaction.people import Meeting, gathered, join, raw, session_of, until
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -205,6 +206,21 @@ async def test_a_target_that_is_not_here_can_be_rejected_only(meeting: Meeting) 
                     if item.may == {Verb.APPROVE, Verb.REJECT}:
                         break
             assert inbox.items == [item]
+
+
+async def test_what_names_no_target_can_be_rejected_only(meeting: Meeting) -> None:
+    async with gathered(meeting, calculator(), "reviewer") as (_, reviewer):
+        async with Inbox(reviewer) as inbox, raw(meeting, "proposer") as peer:
+            changes = inbox.changes()
+            body = payloads.proposal("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}})
+            await peer.say(kinds.MCP_PROPOSAL, body, id="p1")
+            item = await arrived(changes)
+            assert item.target is None
+            assert item.may == {Verb.REJECT}
+            with pytest.raises(NotOffered):
+                await inbox.approve(item)
+            await inbox.reject(item, Reason.INVALID)
+            assert (await left(changes)).item is item
 
 
 async def test_the_tools_of_a_target_are_asked_for_when_it_comes(meeting: Meeting) -> None:

@@ -264,18 +264,32 @@ async def test_a_reviewer_that_refuses_a_vote_is_heard(meeting: Meeting) -> None
 
 
 @pytest.mark.parametrize("meeting", ["memory"], indirect=True)
-async def test_of_two_reviewers_the_one_that_counts_votes_is_shown(
-    meeting: Meeting, path: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("rule", "shown"),
+    [
+        ("ask: {tool: deploy, name: other}", ("reviewer", "four eyes")),
+        (
+            "quorum: {tool: deploy, of: 1, among: [second, mallory], name: other}",
+            ("deep", "other"),
+        ),
+    ],
+    ids=["asks", "counts, too"],
+)
+async def test_of_two_reviewers_the_first_that_counts_votes_is_shown(
+    meeting: Meeting, path: Path, tmp_path: Path, rule: str, shown: tuple[str, str]
 ) -> None:
     other = tmp_path / "other.yaml"
-    other.write_text("rules: [{ask: {tool: deploy, name: other}}]")
+    other.write_text(f"rules: [{{{rule}}}]")
     async with office(meeting, "second", policy=path) as o:
         another = Reviewer(other).join(meeting.connector("deep"), token=meeting.token("deep"))
         async with another, o.proposer.propose("tools", "deploy", {"version": 7}):
             item = await o.until("second", ruled)
             await o.inboxes["second"].settle()
+            item = await o.until(
+                "second", lambda item: item.rule is not None and item.rule.reviewer == shown[0]
+            )
             assert item.rule is not None
-            assert (item.rule.reviewer, item.rule.name) == ("reviewer", "four eyes")
+            assert (item.rule.reviewer, item.rule.name) == shown
             assert item.may == {Verb.VOTE, Verb.REJECT}
 
 

@@ -8,7 +8,7 @@ import anyio
 import yaml
 
 from meup_agent import Agent, Proposal
-from meup_agent.approval import AllowRule, Policy, load_policy
+from meup_agent.approval import AllowRule, DenyRule, Policy, load_policy
 from meup_agent.approval.decider import Decider
 from meup_agent.approval.policy import PolicyDecision
 from meup_agent.approval.reviewer import Reviewer
@@ -132,7 +132,10 @@ def _fall_back_to_yes(place: Place) -> None:
         " handler that raises makes none, and its proposal stays pending for others."
     ),
     off=_fall_back_to_yes,
-    also=("https://github.com/openJiuwen-ai/agent-core/issues/971",),
+    also=(
+        "https://github.com/openJiuwen-ai/agent-core/issues/971",
+        "https://github.com/openonion/connectonion/pull/1169",
+    ),
 )
 async def check_raises(place: Place) -> None:
     def fail(*_: object) -> PolicyDecision:
@@ -278,6 +281,41 @@ async def chained_command(place: Place) -> None:
     reviewer.use(Policy([AllowRule("shell", arguments={"command": "ls*"}, target="tools")]))
     async with place.joined(reviewer, "agent") as (_, agent):
         await attempt(agent.call("tools", "shell", {"command": "ls && rm -r data"}))
+
+
+@incident(
+    "What a rule denies is called by another spelling of it",
+    link="https://github.com/anthropics/claude-code/issues/78752",
+    date="2026-07-18",
+    said=(
+        "a deny rule written against the long-form path can be bypassed simply by addressing the"
+        " same file through its short-form alias"
+    ),
+    there="A rule looked at the text of a path; the file system knew the same file by another.",
+    here=(
+        "Nothing stops it: a rule sees text, and `SECRET~1`, another case or a look-alike letter is"
+        " another text. Do not allow a whole tool with exceptions; allow what is meant, and let"
+        " people decide the rest: there a letter that looks like another is marked."
+    ),
+    off=None,
+    also=("https://github.com/anthropics/claude-code/issues/29489",),
+)
+async def denied_by_another_name(place: Place) -> None:
+    same = {"SECRET~1/key": "secrets/key", "Secrets/key": "secrets/key"}
+    owner = Agent("other")
+
+    @owner.tool
+    async def read(path: str) -> str:
+        place.ran.append(f"read {same.get(path, path)}")
+        return "done"
+
+    reviewer = Agent("reviewer")
+    reviewer.use(Policy([DenyRule("read", arguments={"path": "secrets/**"}), AllowRule("read")]))
+    async with place.joined(owner, reviewer, "agent") as (*_, agent):
+        await attempt(agent.call("other", "read", {"path": "secrets/key"}))
+        assert place.ran == []
+        for path in same:
+            await attempt(agent.call("other", "read", {"path": path}))
 
 
 @incident(
