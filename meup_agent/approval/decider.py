@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
@@ -12,7 +12,7 @@ import anyio
 import msgspec
 
 from meup_agent.approval.near_misses import Surroundings, find_near_miss, surroundings_of
-from meup_agent.approval.policy import History, Policy, PolicyDecision
+from meup_agent.approval.policy import History, LimitCount, PassedHistory, Policy, PolicyDecision
 from meup_agent.approval.rules import TOOL_CALL, QuorumRule, Verdict
 from meup_agent.causes import Reason
 from meup_agent.client.proposal import Proposal
@@ -130,12 +130,23 @@ class Decider:
         call = read_proposal(proposal.envelope.payload)
         return await self._decide(call, proposal.proposer, space, again=again)
 
-    async def judge(self, call: Call, proposer: str, space: Space) -> PolicyDecision:
-        """Judge a call that a person would make of a proposal; no limit counts it."""
-        return await self._decide(call, proposer, space, again=True)
+    async def judge(
+        self, call: Call, proposer: str, space: Space, passed: Iterable[LimitCount] = ()
+    ) -> PolicyDecision:
+        """Judge a call that a person would make of a proposal; no limit counts it.
+
+        One that is full stops it, but for those that the proposal itself has passed.
+        """
+        return await self._decide(call, proposer, space, again=True, passed=passed)
 
     async def _decide(
-        self, call: Call, proposer: str, space: Space, *, again: bool
+        self,
+        call: Call,
+        proposer: str,
+        space: Space,
+        *,
+        again: bool,
+        passed: Iterable[LimitCount] | None = None,
     ) -> PolicyDecision:
         shown = await self._show(call, space)
         # From here on nothing waits: what is decided is counted before the next one is.
@@ -150,6 +161,8 @@ class Decider:
                 policy=policy.digest,
             )
         history = History() if again else self._histories.setdefault(space, History())
+        if passed is not None:
+            history = PassedHistory(self._histories.get(space, history), passed)
         decision = policy.decide(shown.call, proposer, history, at)
         history.record(decision, at)
         if decision.verdict is Verdict.ALLOW:

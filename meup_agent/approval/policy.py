@@ -132,6 +132,24 @@ class History:
             del self._moments[key], self._spans[key]
 
 
+class PassedHistory(History):
+    """A history as it is for a call that some limits have let pass before.
+
+    Args:
+        history: The calls that were counted, among them this one.
+        passed: The counts in which it is one.
+    """
+
+    def __init__(self, history: History, passed: Iterable[LimitCount]) -> None:
+        super().__init__()
+        self._history = history
+        self._passed = {each[:2] for each in passed}
+
+    def is_full(self, limit: LimitCount, at: float) -> bool:
+        """True if a limit that has not let it pass lets no more calls pass."""
+        return limit[:2] not in self._passed and self._history.is_full(limit, at)
+
+
 _NO_HISTORY: Final = History()
 
 

@@ -202,7 +202,9 @@ class Reviewer:
         if target is not None:
             params[payloads.META] = {**call.meta, payloads.TARGET: target}
         edited = msgspec.structs.replace(call, params=params)
-        decision = await self._decider.judge(edited, proposer, context.space)
+        held = self._held.get(proposer, proposal)
+        passed = () if held is None else held.decision.counted
+        decision = await self._decider.judge(edited, proposer, context.space, passed)
         return describe_verdict(judged, decision)
 
     def _vote(

@@ -64,6 +64,32 @@ async def test_an_edit_that_the_reviewers_rules_do_not_let_pass_runs_nowhere(
 
 
 @pytest.mark.rule("4.4.edits_judged")
+async def test_an_edit_passes_no_limit_that_is_full(meeting: Meeting, path: Path) -> None:
+    await anyio.Path(path).write_text(
+        "rules:\n"
+        "- limit: {tool: wipe, arguments: {disk: 'tape*'}, count: 1, every: 1h, then: deny,"
+        " name: tapes}\n"
+        "- ask: {tool: wipe}\n"
+    )
+    async with (
+        office(meeting, "mallory", policy=path) as o,
+        o.proposer.propose("tools", "wipe", {"disk": "tape1"}) as first,
+    ):
+        counted = await o.until("mallory", ruled)
+        async with o.proposer.propose("tools", "wipe", {"disk": "old"}) as second:
+            inbox = o.inboxes["mallory"]
+            changes = inbox.changes()
+            while not (found := [each for each in inbox.items if each.id == second.id]):
+                await anext(changes)
+            [other] = found
+            with pytest.raises(Refused, match="rule 'tapes' of 'reviewer'"):
+                await inbox.approve(other, {"disk": "tape2"})
+            # The one that was let pass is itself no call too many.
+            assert await inbox.approve(counted, {"disk": "tape3"}) is not None
+            assert await first.result(accept_edits=True) == "tape3"
+
+
+@pytest.mark.rule("4.4.edits_judged")
 @pytest.mark.parametrize("disk", ["scratch", "older"], ids=["allowed", "asked"])
 async def test_an_edit_that_the_rules_leave_to_people_runs(
     meeting: Meeting, path: Path, disk: str
