@@ -144,10 +144,18 @@ class DecisionLog:
 
     def _reject(self, envelope: Envelope) -> None:
         payload = envelope.payload_object
-        proposal = self._find(envelope, "")
-        if proposal is not None:
-            proposal.reason = proposal.reason or read_reason(payload.get("reason"))
-            self._judge(proposal, Judgement.REJECTED, payload)
+        for id in envelope.correlation:
+            proposers = self._proposers.get(id, ())
+            for proposer in proposers:
+                proposal = self._proposals.get((proposer, id))
+                if proposal is None or proposer == envelope.sender:
+                    continue
+                proposal.reason = proposal.reason or read_reason(payload.get("reason"))
+                self._judge(proposal, Judgement.REJECTED, payload)
+                if len(proposers) > 1:
+                    # It may mean another one under this id: it keeps a rule from allowing, and
+                    # is no evidence for one that denies.
+                    proposal.by_people = False
 
     def _judge(self, proposal: LoggedProposal, found: Judgement, holder: object) -> None:
         rule = read_told_rule(holder)

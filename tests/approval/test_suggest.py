@@ -166,6 +166,23 @@ def test_what_the_proposer_or_a_stranger_to_its_id_says_is_no_decision(past: Pas
     assert past.suggest() == []
 
 
+def test_a_rejection_under_an_id_that_two_have_used_keeps_a_rule_from_allowing(past: Past) -> None:
+    past.approve(times=30, path="docs/a.md")
+    p = past.propose({"path": "docs/a.md"}, by="bob", id="twice")
+    past.propose({"path": "docs/a.md"}, by="eve", id=p)
+    assert len(past.suggest()) == 1
+    past.say("lead", kinds.MCP_REJECT, {"reason": "unsafe"}, p)
+    assert past.suggest() == []
+
+
+def test_rejections_under_such_ids_are_no_evidence(past: Past) -> None:
+    for number in range(30):
+        p = past.propose({"path": "docs/a.md"}, by="bob", id=f"p{number}")
+        past.propose({"path": "docs/a.md"}, by="eve", id=p)
+        past.say("lead", kinds.MCP_REJECT, {"reason": "unsafe"}, p)
+    assert past.suggest() == []
+
+
 @pytest.mark.parametrize(
     ("tool", "key", "value"),
     [
