@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import anyio
 
-from meup_agent.approval import Inbox
+from meup_agent.approval import Inbox, InboxItem
 from meup_agent.cli.inbox.card import Card
 from meup_agent.cli.inbox.rows import CardRow
 from meup_agent.cli.inbox.screen import InboxApp
@@ -129,5 +130,51 @@ async def key_for_another(place: Place) -> None:
                 await until(lambda: app.current is not None)
                 await inbox.settle()
                 await pilot.press("a", "y")
+                for item in inbox.items:
+                    await inbox.reject(item, "unsafe")
+
+
+def _approve_the_newest(place: Place) -> None:
+    """Switch off: a yes is about what came last."""
+    approve: Any = vars(InboxApp)["_approve"]
+
+    def newest(self: InboxApp, item: InboxItem) -> None:
+        del item
+        approve(self, max(self.inbox.items, key=lambda each: each.arrived_at))
+
+    place.patch.setattr(InboxApp, "_approve", newest)
+
+
+@incident(
+    "A yes to one question answers the one that came after it",
+    link="https://github.com/runvendo/vendo/pull/1268",
+    date="2026-08-14",
+    said=(
+        "a YES for an earlier displayed action can authorize a later protected action with"
+        " different details"
+    ),
+    there="The answer named no question, and the newest was taken for the one that was meant.",
+    here=(
+        "No words in the chat decide. What is approved is the proposal on the screen, which one"
+        " that arrives does not replace, however urgent; the request names it, and its proposer."
+    ),
+    off=_approve_the_newest,
+)
+async def yes_to_the_newest(place: Place) -> None:
+    ticks = count(step=60)  # a person who takes a minute to look at anything
+    async with place.joined("reviewer", "agent") as (reviewer, agent):
+        async with Inbox(reviewer) as inbox, anyio.create_task_group() as tasks:
+            app = InboxApp(inbox, clock=lambda: next(ticks))
+            async with app.run_test() as pilot:
+                tasks.start_soon(attempt, agent.call("tools", "read", {"path": "notes.md"}))
+                await until(lambda: app.current is not None)
+                place.approved.append("read notes.md")
+                urgent = agent.call("tools", "delete", {"path": "prod.db"}, timeout=60)
+                tasks.start_soon(attempt, urgent)
+                await until(lambda: len(inbox.items) == 2)
+                await inbox.settle()
+                await reviewer.chat("yes")
+                await pilot.press("a")
+                await until(lambda: bool(place.ran) and app.decisions.underway == 0)
                 for item in inbox.items:
                     await inbox.reject(item, "unsafe")

@@ -154,6 +154,7 @@ def _let_fulfill_own(place: Place) -> None:
     off=_let_fulfill_own,
     also=(
         "https://github.com/google/adk-js/pull/771",
+        "https://github.com/PavelZaytsev/bat/issues/67",
         "https://github.com/vybestack/llxprt-code/issues/2659",
     ),
 )
