@@ -37,7 +37,7 @@ from meup_agent.protocol.outcomes import (
 )
 from meup_agent.protocol.payloads import build_proposal
 from meup_agent.protocol.timestamps import moment_of
-from meup_agent.session.deadlines import checked_timeout
+from meup_agent.session.deadlines import checked_timeout, checked_ttl
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
@@ -291,7 +291,7 @@ async def propose(
 
     The check raises where it is known that the call cannot work.
     """
-    ttl = checked_timeout(ttl)
+    ttl = checked_ttl(ttl)
     needed = _dependencies(session, depends_on)
     if check is not None:
         await check()

@@ -61,7 +61,7 @@ MAX_RPC_ID_CHARS: Final = 256
 """Characters of a JSON-RPC id, as of an envelope's: it is remembered, for cancels."""
 
 MAX_TTL: Final = 366 * 24 * 3600.0
-"""Seconds of a foreign ``ttl``, beyond which it is as good as none."""
+"""Seconds that a proposal of ours waits at most; a foreign ``ttl`` above is cut to it."""
 
 JsonObject = dict[str, Any]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from meup_agent.errors import UsageError
+from meup_agent.protocol.payloads import MAX_TTL
 from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
@@ -72,6 +73,20 @@ def checked_total(timeout: float | None, total: float | None) -> float:
             " extend; give as much, or more"
         )
     return total
+
+
+def checked_ttl(seconds: float | None) -> float | None:
+    """Seconds for which a proposal waits; ``None`` and infinity are as long as it takes.
+
+    Raises:
+        UsageError: It is no time to wait, or more than readers take for one.
+    """
+    ttl = checked_timeout(seconds)
+    if ttl is not None and ttl > MAX_TTL:
+        raise UsageError(
+            f"a proposal waits for at most {MAX_TTL:.0f} s; give None for as long as it takes"
+        )
+    return ttl
 
 
 def checked_timeout(seconds: float | None) -> float | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from meup_agent.errors import ConfigurationError, UsageError
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.protocol.exchange import Limits, Mode
-from meup_agent.session.deadlines import checked_timeout
+from meup_agent.session.deadlines import checked_ttl
 from meup_agent.session.reconnector import Backoff
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def ttl_from_environment() -> float | None:
     if not said or said.lower() == "none":
         return None if said else TTL
     try:
-        return checked_timeout(float(said))
+        return checked_ttl(float(said))
     except (ValueError, UsageError):
         raise ConfigurationError(
             f"MEUP_TTL is {said!r}; give seconds that a proposal waits, or none for as long as it"
@@ -60,7 +60,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check the ttl, which each proposal would raise for."""
-        checked_timeout(self.ttl)
+        checked_ttl(self.ttl)
 
 
 class Handlers(Protocol):

@@ -9,7 +9,13 @@ import pytest
 from trio.testing import MockClock
 
 from meup_agent import Agent, Envelope, Expiry, Proposal, ProposalState, Settings, Space
-from meup_agent.errors import AlreadyDecided, ConfigurationError, ProposalExpired, Refused
+from meup_agent.errors import (
+    AlreadyDecided,
+    ConfigurationError,
+    ProposalExpired,
+    Refused,
+    UsageError,
+)
 from meup_agent.protocol import kinds, payloads
 from tests.interaction.people import InMemory, Notes, join, raw, until
 
@@ -200,6 +206,17 @@ async def test_a_foreign_ttl_ends_a_proposal_for_all(meeting: InMemory, notes: N
             await anyio.sleep(15)
             states = {each.proposals[0].state for each in (reviewer, late)}
         assert states == {ProposalState.EXPIRED}
+
+
+@pytest.mark.parametrize("blocked", [False, True])
+async def test_a_time_that_no_calendar_has_is_refused(meeting: InMemory, blocked: bool) -> None:
+    async with join(meeting, "proposer") as space, space.propose("tools", "add") as first:
+        later = space.propose("tools", "add", ttl=1e12, depends_on=[first] if blocked else ())
+        with pytest.raises(UsageError, match="at most 31622400 s; give None"):
+            async with later:
+                pass
+    with pytest.raises(UsageError, match="at most"):
+        Settings(ttl=1e12)
 
 
 @pytest.mark.rule("6.expires_at")
