@@ -89,6 +89,19 @@ async def test_each_proposal_has_one_outcome(meeting: Meeting, notes: Notes) -> 
     assert found == [outcome for _, _, outcome in BAD]
 
 
+async def test_what_nests_too_deeply_reaches_no_rule_and_no_person(
+    meeting: Meeting, notes: Notes
+) -> None:
+    async with by_hand(meeting, notes) as peer, raw(meeting, "observer") as other:
+        params = {"name": "put", "arguments": nested(150), "_meta": {payloads.TARGET: "tools"}}
+        await peer.say(kinds.MCP_PROPOSAL, payloads.proposal("tools/call", params), id="deep")
+        refused = await peer.hear(lambda e: e.kind == kinds.SYSTEM_ERROR)
+        assert refused.payload_object["error"] == "too_deep"
+        assert await outcome_of(peer, "put", {"data": {}}) == "allow"
+        first = await other.hear(lambda e: e.kind == kinds.MCP_PROPOSAL)
+        assert first.id == "p1"
+
+
 async def test_of_two_reviewers_the_one_that_is_addressed_decides(
     meeting: Meeting, notes: Notes
 ) -> None:
