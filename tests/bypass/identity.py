@@ -42,6 +42,7 @@ from tests.patience import PATIENCE
         " gateway refuses the others', and says so to them alone."
     ),
     off=let_call("bystander"),
+    also=("https://github.com/openonion/connectonion/issues/551",),
 )
 async def anybody_approves(place: Place) -> None:
     async with place.joined(), raw(place.meeting, "agent") as agent:

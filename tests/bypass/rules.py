@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 import anyio
+import msgspec
 import yaml
 
 from meup_agent import Agent, Proposal
@@ -16,6 +18,7 @@ from meup_agent.approval.rules import RULES, Verdict
 from meup_agent.errors import ConfigurationError, MeupError
 from meup_agent.mcp.pin import ToolLock
 from meup_agent.protocol.capability import glob
+from meup_agent.protocol.payloads import Call
 from tests.bypass.incident import incident
 from tests.bypass.place import Place, attempt
 from tests.mcp.bridge.stage import BRIDGE, bridged, stdio
@@ -203,6 +206,44 @@ async def link_leads_out(place: Place) -> None:
     reviewer.use(Policy([AllowRule("read", arguments={"path": "handbook/**"})]))
     async with place.joined(owner, reviewer, "agent") as (*_, agent):
         await attempt(agent.call("other", "read", {"path": "handbook/more/key"}))
+
+
+def _compare_beginnings(place: Place) -> None:
+    """Switch off: rules are compared with the first 4,096 characters of each argument."""
+    decide: Any = Policy.decide
+
+    def cut(self: Policy, call: Call, *given: Any) -> PolicyDecision:
+        arguments = {name: str(value)[:4096] for name, value in call.arguments.items()}
+        shown = msgspec.structs.replace(call, params={**call.params, "arguments": arguments})
+        decision: PolicyDecision = decide(self, shown, *given)
+        return decision
+
+    place.patch.setattr(Policy, "decide", cut)
+
+
+@incident(
+    "A rule reads the beginning of a command, and all of it runs",
+    link="https://github.com/nullclaw/nullclaw/issues/36",
+    date="2026-02-20",
+    said=(
+        "a crafted command with a benign prefix and a dangerous suffix after byte 4096 (for"
+        " example, && rm -rf /) can bypass policy checks"
+    ),
+    there="The command was copied into a buffer of a fixed size to be compared, and cut there.",
+    here=(
+        "Rules are compared with what would be sent, to its last character; where that takes too"
+        " much work, the rule asks, and nothing after it allows."
+    ),
+    off=_compare_beginnings,
+    also=("https://github.com/sattyamjjain/agent-audit-kit/pull/592",),
+)
+async def tail_behind_a_long_command(place: Place) -> None:
+    command = f"echo {'a' * 5_000} && rm -r data"
+    rules = [DenyRule("shell", arguments={"command": "*rm -r*"}), AllowRule("shell")]
+    reviewer = Agent("reviewer")
+    reviewer.use(Policy(rules))
+    async with place.joined(reviewer, "agent") as (_, agent):
+        await attempt(agent.call("tools", "shell", {"command": command}))
 
 
 def _by_name_alone(place: Place) -> None:
