@@ -54,13 +54,13 @@ class HandlerMonitor:
             "sender": work.envelope.sender,
         }
         self.begun[key] = _Begun(which, happening["at"])
-        self._events.tell(HandlerStarted(**happening, **which))
+        self._events.emit(HandlerStarted(**happening, **which))
 
     def stopping(self, key: Key, cause: Cause) -> None:
         """Report that it was asked to stop."""
         begun = self.begun.get(key)
         if begun is not None:
-            self._events.tell(
+            self._events.emit(
                 HandlerStopping(**self._events.happening(), **begun.which, cause=cause)
             )
 
@@ -103,7 +103,7 @@ class HandlerMonitor:
             told = HandlerFailed(**happening, **begun.which, seconds=seconds, error=failure)
         else:
             told = HandlerFinished(**happening, **begun.which, seconds=seconds)
-        self._events.tell(told)
+        self._events.emit(told)
 
 
 def _outcome(

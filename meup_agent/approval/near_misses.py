@@ -66,7 +66,7 @@ def surroundings_of(
 ) -> Surroundings:
     """Surroundings of a call of a tool with some schema."""
     properties = as_object(schema.get("properties"))
-    values = {
+    values: dict[str, list[Any]] = {
         name: listed
         for name, each in properties.items()
         if isinstance(listed := as_object(each).get("enum"), list)

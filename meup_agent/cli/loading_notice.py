@@ -32,13 +32,13 @@ class LoadingNotice:
         """From now on something is loaded."""
         if self._loaded.is_set() and sys.stderr is not None and sys.stderr.isatty():
             self._loaded = threading.Event()
-            threading.Thread(target=self._say, args=(self._loaded,), daemon=True).start()
+            threading.Thread(target=self._write_notices, args=(self._loaded,), daemon=True).start()
 
     def end(self) -> None:
         """It is loaded, or is not going to be."""
         self._loaded.set()
 
-    def _say(self, loaded: threading.Event) -> None:
+    def _write_notices(self, loaded: threading.Event) -> None:
         while not loaded.wait(self._patience):
             sys.stderr.write(self._line)
             self._line = "meup: still loading\n"

@@ -73,7 +73,7 @@ class UpLock:
         self._descriptor = descriptor
         self._owner = Owner(os.getpid(), str(file), folder=str(file.resolve().parent))
 
-    def tell(
+    def publish(
         self,
         url: str,
         http: str | None = None,
@@ -112,7 +112,7 @@ def up_lock(file: Path) -> Generator[UpLock]:
             said = str(owner) if owner else f"meup up already runs {file}"
             raise Failure(f"{said}; stop it with Ctrl-C there, or use it") from None
         lock = UpLock(descriptor, file)
-        lock.tell("")
+        lock.publish("")
         yield lock
     finally:
         os.close(descriptor)

@@ -251,6 +251,6 @@ async def _ask(
 
     timeout = checked_timeout(timeout)
     answer = AwaitedAnswer(is_answer)
-    said = session.say(kind, payload, to=(participant,))
+    said = session.send_message(kind, payload, to=(participant,))
     missing = f"{participant!r} did not answer"
     return await wait_for_answer(session, said, answer, timeout, missing)

@@ -97,7 +97,7 @@ async def send_explanation(
 ) -> str:
     """Send a chat about a reject or withdraw, and wait until the gateway has taken it; its id."""
     check_may_explain(session, payload, to=to)
-    chat = session.say(kinds.CHAT, payload, to=to, correlation=(about,))
+    chat = session.send_message(kinds.CHAT, payload, to=to, correlation=(about,))
     await session.taken((chat.id,))
     return chat.id
 
@@ -110,7 +110,7 @@ def check_may_explain(
     what: str = "the explanation was not sent",
 ) -> None:
     """Raise Refused where no capability of ours allows the words, UsageError where none fit."""
-    session.sayable(kinds.CHAT, payload, to=to, correlation=(session.table.new_id(),))
+    session.check_message(kinds.CHAT, payload, to=to, correlation=(session.table.new_id(),))
     check_may_send(session, kinds.CHAT, payload, what, to=to)
 
 

@@ -237,7 +237,7 @@ async def manage(
 
     timeout = checked_timeout(timeout)
     answer = AwaitedAnswer(is_answer)
-    said = session.say(kind, payload, to=(to,) if to else (), correlation=correlation)
+    said = session.send_message(kind, payload, to=(to,) if to else (), correlation=correlation)
     if not answered and not session.table.roster.guarantees.echo:
         await checkpoint()
         return said  # this gateway does not confirm it

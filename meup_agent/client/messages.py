@@ -43,13 +43,13 @@ def relay(on_progress: OnProgress | None) -> Callable[[Progressed], None] | None
     if on_progress is None:
         return None
 
-    def tell(told: Progressed) -> None:
+    def report(told: Progressed) -> None:
         try:
             on_progress(Progress(told.done, told.total, told.message))
         except Exception:
             log.exception("on_progress failed")
 
-    return tell
+    return report
 
 
 class Chat:

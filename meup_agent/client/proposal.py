@@ -254,7 +254,7 @@ class Proposal:
             raise AlreadyInProgress(self.id, record.in_progress_by)
         session, to = self._session, (self.proposer,)
         payload = build_rejection(str(reason), rule)
-        session.sayable(kinds.MCP_REJECT, payload, to=to, correlation=(self.id,))
+        session.check_message(kinds.MCP_REJECT, payload, to=to, correlation=(self.id,))
         what = f"proposal {self.id} was not rejected"
         check_may_send(session, kinds.MCP_REJECT, payload, what, to=to)
         if explain:
@@ -263,7 +263,9 @@ class Proposal:
         said = [rejection.id]
         if explain:
             body = {"message": explain}
-            said.append(session.say(kinds.CHAT, body, to=to, correlation=(rejection.id,)).id)
+            said.append(
+                session.send_message(kinds.CHAT, body, to=to, correlation=(rejection.id,)).id
+            )
         await session.taken(said)
         return DecisionReceipt(
             rejection, (self.id,), explainer_of(session), explained=bool(explain)

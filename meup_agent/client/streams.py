@@ -222,7 +222,7 @@ class StreamWriter:
         Raises:
             Refused: The gateway did not let it through, for example ``participant_not_found``.
         """
-        await self._say(kinds.STREAM_GRANT_WRITE, build_write(self._id, participant))
+        await self._send_control(kinds.STREAM_GRANT_WRITE, build_write(self._id, participant))
 
     @awaited
     async def revoke_write(self, participant: str) -> None:
@@ -231,7 +231,7 @@ class StreamWriter:
         Raises:
             Refused: The gateway did not let it through.
         """
-        await self._say(kinds.STREAM_REVOKE_WRITE, build_write(self._id, participant))
+        await self._send_control(kinds.STREAM_REVOKE_WRITE, build_write(self._id, participant))
 
     @awaited
     async def transfer(self, new_owner: str) -> None:
@@ -240,11 +240,13 @@ class StreamWriter:
         Raises:
             Refused: The gateway did not let it through, for example ``participant_not_found``.
         """
-        await self._say(kinds.STREAM_TRANSFER_OWNERSHIP, build_transfer(self._id, new_owner))
+        await self._send_control(
+            kinds.STREAM_TRANSFER_OWNERSHIP, build_transfer(self._id, new_owner)
+        )
 
-    async def _say(self, kind: str, payload: JsonObject) -> None:
+    async def _send_control(self, kind: str, payload: JsonObject) -> None:
         if self._is_open():
-            sent = self._session.say(kind, payload)
+            sent = self._session.send_message(kind, payload)
             await self._session.taken([sent.id])
 
     def _is_open(self) -> bool:
@@ -301,7 +303,9 @@ async def writing(
     One ``beside`` an answer is not needed for it: where it is refused or ended, the block goes on.
     """
     timeout = checked_timeout(timeout)
-    session.sayable(kinds.STREAM_REQUEST, payload, correlation=about)  # raises what a user can mend
+    session.check_message(
+        kinds.STREAM_REQUEST, payload, correlation=about
+    )  # raises what a user can mend
     own, reason, text = OwnStream(), ERROR, ""
     try:
         try:
@@ -389,7 +393,7 @@ class CallStreams:
     def begun(self, envelope_id: str) -> None:
         """Take the streams about a message that is about to be sent."""
         self._ids.append(envelope_id)
-        self._session.table.streams.expect(envelope_id, self._take)
+        self._session.table.streams.expect(envelope_id, self._start_reading)
 
     def answered(self) -> None:
         """Take no more, and end those that go on although the call has ended."""
@@ -404,7 +408,7 @@ class CallStreams:
         while self._running:
             await self._ended.wait()
 
-    def _take(self, queue: StreamBuffer) -> None:
+    def _start_reading(self, queue: StreamBuffer) -> None:
         self._queues.append(queue)
         self._running += 1
         name = f"meup stream {queue.stream.id}"

@@ -303,7 +303,7 @@ class TalkVerbs:
             correlation: Ids of the envelopes that it refers to.
             context: The id of the context that it belongs to, as of a line of thought.
         """
-        sent = self._say(
+        sent = self._send_message(
             kinds.canonical(kind),
             payload,
             to=names(to),
@@ -313,7 +313,7 @@ class TalkVerbs:
         await checkpoint()
         return sent
 
-    def _say(
+    def _send_message(
         self,
         kind: str,
         payload: Any,
@@ -322,7 +322,9 @@ class TalkVerbs:
         correlation: tuple[str, ...],
         context: str | None = None,
     ) -> str:
-        said = self._session.say(kind, payload, to=to, correlation=correlation, context=context)
+        said = self._session.send_message(
+            kind, payload, to=to, correlation=correlation, context=context
+        )
         return said.id
 
 

@@ -392,16 +392,16 @@ class Bridge:
             "" if len(tools) == 1 else "s",
         )
         again, self._lost_told = self._tools.are_known, False
-        await self._tools.take(tools)
+        await self._tools.update(tools)
         if again:
             await self._subscriptions.renew()
-            await self._news_sender.tell(f"the MCP server {self.name!r} runs again")
+            await self._news_sender.send_chat(f"the MCP server {self.name!r} runs again")
 
     async def _lost(self, error: ServerGone, delay: float) -> None:
         if self._lost_told:
             return  # it could not be started again, which the log says
         self._lost_told = True
-        await self._news_sender.tell(
+        await self._news_sender.send_chat(
             f"the MCP server {self.name!r} has gone: {words(error.why)}; it is started again in"
             f" {delay:.1f} s"
         )
@@ -425,7 +425,7 @@ class Bridge:
         for each in sorted(changed):
             if each == TOOLS_CHANGED:
                 try:
-                    await self._tools.take(await self._tools.fetch())
+                    await self._tools.update(await self._tools.fetch())
                 except MeupError as error:
                     log.info("%s: its tools could not be listed: %s", self.name, error)
                     if self._tools.is_pinned:

@@ -171,7 +171,7 @@ class ClientCall:
         self._notes.append(note)
         if self._relay is None:  # a task group of each call would slow down those that tell nothing
             self._relay = _NoteRelay()
-            self._start_soon(self._tell, self._relay)
+            self._start_soon(self._relay_notes, self._relay)
 
     async def finish_notes(self) -> None:
         """Wait until the client was told of each note.
@@ -190,7 +190,7 @@ class ClientCall:
         if self._relay is not None:
             self._relay.scope.cancel()
 
-    async def _tell(self, relay: _NoteRelay) -> None:
+    async def _relay_notes(self, relay: _NoteRelay) -> None:
         try:
             with relay.scope:
                 while self._notes:

@@ -150,7 +150,7 @@ class OfferedTools:
             tools = [tool for tool in tools if tool["name"] in names]
         return tools
 
-    async def take(self, tools: list[JsonObject]) -> None:
+    async def update(self, tools: list[JsonObject]) -> None:
         """Note the tools, hold back those that were not approved, and announce what changed."""
         before = self._tools
         changes = ToolChanges() if before is None else compare_tools(before, tools)
@@ -173,6 +173,6 @@ class OfferedTools:
         held = " (those not approved are held back)" if self._held_back else ""
         log.warning("%s: its tools have changed: %s%s", self._name, changes, held)
         await self._news.notify(TOOLS_CHANGED, {})
-        await self._news.tell(
+        await self._news.send_chat(
             f"the tools of the MCP server {self._name!r} have changed: {changes}{held}"
         )

@@ -38,7 +38,7 @@ class ServerNews:
             kinds.MCP_REQUEST, payload, lambda space: space.send(kinds.MCP_REQUEST, payload, to=to)
         )
 
-    async def tell(self, text: str) -> None:
+    async def send_chat(self, text: str) -> None:
         """Say something to everyone."""
         await self._each(kinds.CHAT, {"message": text}, lambda space: space.chat(text))
 

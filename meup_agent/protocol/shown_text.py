@@ -116,7 +116,9 @@ def _characters(text: str, deceiving: frozenset[int]) -> Iterator[Segment]:
         if mark is not None:
             yield Segment(shown, mark, _named(each))
         elif position in deceiving:
-            yield Segment(shown, Mark.LOOK_ALIKE, f"{_named(each)} looks like {_look(each)!r}")
+            yield Segment(
+                shown, Mark.LOOK_ALIKE, f"{_named(each)} looks like {_look_alike_of(each)!r}"
+            )
         else:
             yield Segment(shown)
 
@@ -149,7 +151,7 @@ def _named(character: str) -> str:
     return f"U+{ord(character):04X} ({name})"
 
 
-def _look(character: str) -> str:
+def _look_alike_of(character: str) -> str:
     """The ASCII character that another one looks like; empty if it looks like none."""
     found = _LOOKS_LIKE.get(character)
     if found is None and ord(character) > 0x2000:
@@ -161,11 +163,11 @@ def _look(character: str) -> str:
 
 def _deceiving(text: str, is_name: bool) -> frozenset[int]:
     """Positions of the look-alikes that are marked."""
-    looks = {position: each for position, each in enumerate(text) if _look(each)}
+    looks = {position: each for position, each in enumerate(text) if _look_alike_of(each)}
     if not looks or is_name:
         return frozenset(looks)
     # A text that has a script's other letters is written in it: its short words deceive none.
-    written_in = {_script(each) for each in text if each.isalpha() and not _look(each)}
+    written_in = {_script(each) for each in text if each.isalpha() and not _look_alike_of(each)}
     found: set[int] = set()
     for word in _words(text):
         inside = [position for position in word if position in looks]

@@ -90,7 +90,7 @@ class SessionConnection:
                 tasks.start_soon(self._write, transport, name="meup session: writer")
                 tasks.start_soon(self._expect_welcome, transport, name="meup session: welcome")
                 if joining is not None and joining.at_once:
-                    tasks.start_soon(self._say, transport, joining.frame)
+                    tasks.start_soon(self._send_frame, transport, joining.frame)
                 await self._read(transport, joining, tasks)
                 tasks.cancel_scope.cancel()
         finally:
@@ -236,9 +236,9 @@ class SessionConnection:
         for attempt in range(PROBE_ATTEMPTS):
             if out or attempt:
                 log.warning("the gateway has forgotten this connection; joining again")
-                if not await self._say(transport, joining.frame):
+                if not await self._send_frame(transport, joining.frame):
                     return
-            if not await self._say(transport, encode(probe.next(), self.dialect)):
+            if not await self._send_frame(transport, encode(probe.next(), self.dialect)):
                 return
             if await probe.came_back():
                 self._may_talk = True
@@ -246,7 +246,7 @@ class SessionConnection:
                 return
         await transport.aclose(reason="the gateway does not hear us")
 
-    async def _say(self, transport: Transport, frame: bytes) -> bool:
+    async def _send_frame(self, transport: Transport, frame: bytes) -> bool:
         """Send a frame that is not from the outbox; ``False`` if the connection has ended."""
         try:
             await transport.send(frame)

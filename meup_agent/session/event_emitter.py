@@ -75,7 +75,7 @@ class EventEmitter:
         self._untold: deque[Event] = deque()
         self._telling = False
 
-    def tell(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         """Call each observer; an event that an observer causes is told afterwards."""
         self._untold.append(event)
         if self._telling:
@@ -83,11 +83,11 @@ class EventEmitter:
         self._telling = True
         try:
             while self._untold:
-                self._tell_all(self._untold.popleft())
+                self._call_observers(self._untold.popleft())
         finally:
             self._telling = False
 
-    def _tell_all(self, event: Event) -> None:
+    def _call_observers(self, event: Event) -> None:
         for observer in tuple(self.observers):
             try:
                 observer(event)
@@ -104,13 +104,13 @@ class EventEmitter:
         """The gateway has welcomed us."""
         again, self._me, self._connected = bool(self._me), me, True
         if self.observers:
-            self.tell(Connected(**self.happening(), where=where, dialect=dialect, reconnect=again))
+            self.emit(Connected(**self.happening(), where=where, dialect=dialect, reconnect=again))
 
     def resumed(self, effect: CaughtUp) -> None:
         """Report that the missed envelopes have been read."""
         if self.observers:
             gap = effect.gap is not None
-            self.tell(
+            self.emit(
                 Resumed(**self.happening(), missed=effect.missed, gap=gap, seconds=effect.seconds)
             )
 
@@ -119,24 +119,24 @@ class EventEmitter:
         was_connected, self._connected = self._connected, False
         if was_connected and self.observers:
             code, reason = (closed.code, printable(closed.reason)) if closed else (None, "")
-            self.tell(Disconnected(**self.happening(), code=code, reason=reason))
+            self.emit(Disconnected(**self.happening(), code=code, reason=reason))
 
     def retrying(self, error: BaseException | None, delay: float) -> None:
         """Another attempt to connect follows."""
         if self.observers:
-            self.tell(Retrying(**self.happening(), delay=delay, error=error))
+            self.emit(Retrying(**self.happening(), delay=delay, error=error))
 
     def left(self, why: str) -> None:
         """Our presence is over."""
         if self._me and self.observers:
-            self.tell(Left(**self.happening(), why=why))
+            self.emit(Left(**self.happening(), why=why))
 
     # --- what we began, and what was left out ---
 
     def began(self, opening: Envelope, parent: Key | None) -> None:
         """A request or a proposal of ours."""
         call = payloads.read_call(opening.payload)
-        self.tell(
+        self.emit(
             ExchangeBegan(
                 **self.happening(),
                 exchange=opening.id,
@@ -151,7 +151,7 @@ class EventEmitter:
     def ended(self, key: Key, kind: str, ending: Ending, seconds: float) -> None:
         """The wait for it is over."""
         said = _said(ending)
-        self.tell(
+        self.emit(
             ExchangeEnded(
                 **self.happening(),
                 exchange=key.id,
@@ -168,7 +168,7 @@ class EventEmitter:
     def dropped(self, drop: Drop) -> None:
         """An envelope was left out."""
         envelope = drop.envelope
-        self.tell(
+        self.emit(
             Dropped(
                 **self.happening(),
                 why=drop.why,
@@ -181,7 +181,7 @@ class EventEmitter:
 
     def invalid(self, error: InvalidEnvelope) -> None:
         """A frame was no envelope."""
-        self.tell(
+        self.emit(
             Dropped(
                 **self.happening(),
                 why=error.problem,

@@ -403,7 +403,7 @@ class Session(AsyncContextManagerMixin):
         self.apply(effects)
         return envelope
 
-    def say(
+    def send_message(
         self,
         kind: str,
         payload: Any,
@@ -413,7 +413,7 @@ class Session(AsyncContextManagerMixin):
         context: str | None = None,
     ) -> Envelope:
         """Send something that begins no exchange."""
-        trial = self.sayable(kind, payload, to=to, correlation=correlation, context=context)
+        trial = self.check_message(kind, payload, to=to, correlation=correlation, context=context)
         envelope, effects = self.table.send(
             kind,
             trial.raw_payload,
@@ -425,7 +425,7 @@ class Session(AsyncContextManagerMixin):
         self.apply(effects)
         return envelope
 
-    def sayable(
+    def check_message(
         self,
         kind: str,
         payload: Any,

@@ -59,7 +59,7 @@ class Recorder:
     async def trying(self, what: str) -> None:
         assert what.isprintable()
 
-    async def tell(self, check: Check) -> None:
+    async def report_check(self, check: Check) -> None:
         self.told.append(check)
 
 

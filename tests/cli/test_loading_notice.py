@@ -36,7 +36,7 @@ def test_slow_loading_is_told_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> 
         assert terminal.lines.acquire(timeout=PATIENCE)
     notice.end()
     for each in threading.enumerate():
-        if each.name.endswith("(_say)"):
+        if each.name.endswith("(_write_notices)"):
             each.join(PATIENCE)
             assert not each.is_alive()
     first, second, *_ = terminal.getvalue().splitlines()
@@ -50,7 +50,7 @@ def test_nothing_is_said_of(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("sys.stderr", shown)
     notice = LoadingNotice(patience=3_600.0 if terminal else 0.0)
     notice.begin()
-    sayers = [each for each in threading.enumerate() if each.name.endswith("(_say)")]
+    sayers = [each for each in threading.enumerate() if each.name.endswith("(_write_notices)")]
     assert len(sayers) == terminal
     notice.end()
     for each in sayers:

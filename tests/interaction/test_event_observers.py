@@ -115,7 +115,7 @@ async def test_where_nobody_observes_no_event_is_made(
     def tell(self: EventEmitter, event: Event) -> None:
         raise AssertionError(f"nobody asked for {event}")
 
-    monkeypatch.setattr(EventEmitter, "tell", tell)
+    monkeypatch.setattr(EventEmitter, "emit", tell)
     monkeypatch.setattr(EventEmitter, "began", tell)
     monkeypatch.setattr(EventEmitter, "happening", tell)
     async with gathered(meeting, sleeper(notes), "second") as (tools, space):

@@ -146,7 +146,11 @@ async def test_refusal_that_nobody_waits_for_is_an_error_in_the_log(
         gathered(meeting, "observer") as (observer,),
         taped(observer) as tape,
     ):
-        id = session_of(observer).say(kinds.MCP_REJECT, {"reason": "busy"}, correlation=("p",)).id
+        id = (
+            session_of(observer)
+            .send_message(kinds.MCP_REJECT, {"reason": "busy"}, correlation=("p",))
+            .id
+        )
         await tape.until(lambda e: e.kind == kinds.SYSTEM_ERROR and id in e.correlation)
     (line,) = lines(caplog, logging.ERROR)
     assert "refused_by_gateway" in line

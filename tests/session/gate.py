@@ -121,7 +121,7 @@ class End:
 
     async def probe(self, session: Session) -> list[Envelope]:
         """The envelopes that come before a message that the session is made to say now."""
-        marker = session.say("chat", {"message": "probe"}).id
+        marker = session.send_message("chat", {"message": "probe"}).id
         found: list[Envelope] = []
         while True:
             envelope = await self.hear()

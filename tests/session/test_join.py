@@ -73,7 +73,7 @@ async def test_a_gateway_that_answers_with_no_dialect_gets_a_join_frame_first(
     caplog.set_level(logging.DEBUG)
     with anyio.fail_after(PATIENCE):
         async with present(existing) as (session, end):
-            session.say("chat", {"message": "hi"})
+            session.send_message("chat", {"message": "hi"})
             assert await end.joined() == JOIN
             assert end.headers["Authorization"] == "Bearer secret"
             await end.hear(kinds.CHAT)
@@ -84,7 +84,7 @@ async def test_a_gateway_that_answers_with_no_dialect_gets_a_join_frame_first(
 async def test_a_gateway_that_took_the_header_gets_none(gate: Gate) -> None:
     with anyio.fail_after(PATIENCE):
         async with present(gate) as (session, end):
-            session.say("chat", {"message": "hi"})
+            session.send_message("chat", {"message": "hi"})
             await end.hear(kinds.CHAT)
 
 
@@ -159,7 +159,7 @@ async def test_the_dialect_is_the_one_of_the_welcome(gate: Gate, speaks: str, ad
 
             tasks.start_soon(greet)
             async with session:
-                session.say("chat", {"message": "hi"})
+                session.send_message("chat", {"message": "hi"})
                 assert session.dialect == adopted
 
 
@@ -171,7 +171,7 @@ async def test_what_was_queued_is_said_in_the_dialect_of_the_next_gateway(existi
             assert session.dialect == "mew/v0.4"
             existing.dialect = "meup/v0.2"
             again = await dropped(existing, end)
-            session.say("chat", {"message": "hi"})
+            session.send_message("chat", {"message": "hi"})
             await again.echo(await probe(again))
             chat = json.loads(await anext(again.transport))
             assert (chat["protocol"], chat["payload"]["text"]) == ("meup/v0.2", "hi")
@@ -209,7 +209,7 @@ async def test_after_a_reconnect_nothing_is_said_before_the_probe_is_back(existi
             recorder.started.clear()
             with session.watchers.watch() as watcher:
                 again = await dropped(existing, end)
-                said = session.say("chat", {"message": "hi"})
+                said = session.send_message("chat", {"message": "hi"})
                 sent = await probe(again)
                 await wait_all_tasks_blocked()
                 assert len(session.outbox) == 1, "it was said before we knew that we are in"
@@ -228,7 +228,7 @@ async def test_an_error_about_the_probe_shows_as_well_that_we_are_heard(existing
         async with present(existing, settings=AT_ONCE) as (session, end):
             await end.joined()
             again = await dropped(existing, end)
-            said = session.say("chat", {"message": "hi"})
+            said = session.send_message("chat", {"message": "hi"})
             await refuse(again, await probe(again), your_capabilities=[{"kind": "chat"}])
             assert (await again.hear()).id == said.id
             assert not session.counters
@@ -240,7 +240,7 @@ async def test_who_is_evicted_joins_again(existing: Gate) -> None:
         async with present(existing, settings=AT_ONCE) as (session, end):
             await end.joined()
             again = await dropped(existing, end)
-            said = session.say("chat", {"message": "hi"})
+            said = session.send_message("chat", {"message": "hi"})
             await refuse(again, await probe(again), your_capabilities=[])
             assert await again.joined() == JOIN
             await again.welcome()
@@ -254,10 +254,10 @@ async def test_who_is_evicted_later_joins_again_when_it_shows(existing: Gate) ->
     with anyio.fail_after(PATIENCE):
         async with present(existing, settings=AT_ONCE) as (session, end):
             await end.joined()
-            session.say("chat", {"message": "lost"})
+            session.send_message("chat", {"message": "lost"})
             await refuse(end, await end.hear(kinds.CHAT), your_capabilities=[])
             assert await end.joined() == JOIN
-            said = session.say("chat", {"message": "hi"})
+            said = session.send_message("chat", {"message": "hi"})
             await end.welcome()
             sent = await probe(end)
             await wait_all_tasks_blocked()
@@ -272,7 +272,7 @@ async def test_an_echo_of_an_older_probe_counts_too(existing: Gate) -> None:
         async with present(existing, settings=AT_ONCE) as (session, end):
             await end.joined()
             again = await dropped(existing, end)
-            said = session.say("chat", {"message": "hi"})
+            said = session.send_message("chat", {"message": "hi"})
             first = await probe(again)
             await refuse(again, first, your_capabilities=[])
             await again.joined()
@@ -307,7 +307,7 @@ async def test_a_gateway_that_states_what_it_gives_is_not_probed(gate: Gate) -> 
         async with present(gate, settings=AT_ONCE) as (session, end):
             end.drop()
             again = await gate.welcomed()
-            said = session.say("chat", {"message": "hi"})
+            said = session.send_message("chat", {"message": "hi"})
             assert (await again.hear()).id == said.id
 
 
@@ -322,7 +322,7 @@ async def test_a_gateway_that_may_never_send_a_probe_back_is_not_probed(
         async with present(existing, settings=AT_ONCE) as (session, end):
             await end.joined()
             again = await dropped(existing, end)
-            said = session.say("chat", {"message": "hi"})
+            said = session.send_message("chat", {"message": "hi"})
             assert (await again.hear()).id == said.id
 
 
@@ -356,7 +356,7 @@ async def test_an_answer_that_nobody_heard_is_said_when_we_are_in_again(existing
             await refuse(end, again, your_capabilities=[])
             assert await end.joined() == JOIN
             await end.echo(await probe(end))
-            said = session.say("chat", {"message": "hi"})
+            said = session.send_message("chat", {"message": "hi"})
             assert (await end.hear()).id == said.id
 
 
@@ -377,7 +377,7 @@ def test_a_gateway_that_stays_silent_is_joined_again_and_then_dialled_again(
         async with present(gate, settings=AT_ONCE) as (session, end):
             await end.joined()
             again = await dropped(gate, end)
-            session.say("chat", {"message": "hi"})
+            session.send_message("chat", {"message": "hi"})
             before = anyio.current_time()
             for _ in range(PROBE_ATTEMPTS - 1):
                 await probe(again)

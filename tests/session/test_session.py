@@ -49,7 +49,7 @@ async def test_the_reader_waits_for_nobody(gate: Gate) -> None:
         connector = memory_connector(accept, capacity=1)
         async with Session(connector, token=None, handlers=handlers) as session:
             for _ in range(10):
-                session.say("chat", {"message": "nobody reads this"})
+                session.send_message("chat", {"message": "nobody reads this"})
             for number in range(50):
                 await ends[0].send(
                     b'{"kind":"chat","id":"%d","from":"bob","payload":{"message":"x"}}' % number
@@ -129,7 +129,7 @@ async def test_a_call_that_finds_no_room_still_ends_in_time(gate: Gate) -> None:
             end.drop()
             await gate.accept()
             for _ in range(MAX_ENVELOPES):
-                session.say("chat", {})
+                session.send_message("chat", {})
             with pytest.raises(RequestTimeout, match="could not be sent"):
                 await Space(session).request("tools", "ping", timeout=0.01)
 
@@ -288,7 +288,7 @@ async def test_a_watcher_sees_everything_in_order_and_counts_what_it_missed(gate
     with anyio.fail_after(PATIENCE):
         async with present(gate, Recorder(lambda *_: False), "bob") as (session, end):
             with session.watchers.watch() as watcher:
-                said = session.say("chat", {"message": "mine"})
+                said = session.send_message("chat", {"message": "mine"})
                 await end.echo(await end.hear("chat"))
                 assert (await anext(watcher)).id == said.id
                 for number in range(WATCHED + 3):
@@ -341,7 +341,7 @@ async def test_what_is_too_large_for_a_gateway_fails_and_is_not_said_again(gate:
                 large = {"text": "x" * 10_000}
                 tasks.start_soon(caller.run, Space(session).request, "bob", "write", large)
                 request = await end.hear(kinds.MCP_REQUEST)
-                session.say("chat", {"message": "small, and behind it"})
+                session.send_message("chat", {"message": "small, and behind it"})
                 await end.hear("chat")
                 await end.close(1009, "at most 5000 bytes")
                 again = await gate.welcomed("bob")

@@ -26,7 +26,7 @@ async def test_nothing_is_said_before_the_welcome(gate: Gate) -> None:
         async with present(gate, settings=AT_ONCE) as (session, end):
             end.drop()
             again = await gate.accept()
-            said = session.say("chat", {"message": "hi"})
+            said = session.send_message("chat", {"message": "hi"})
             await anyio.wait_all_tasks_blocked()
             assert len(session.outbox) == 1
             await again.welcome()
@@ -78,7 +78,7 @@ async def test_the_last_words_leave_although_the_gateway_reads_slowly(gate: Gate
             async with Session(connector, token=None, handlers=Recorder()) as session:
                 tasks.start_soon(read_slowly)
                 for number in range(20):
-                    session.say("chat", {"message": str(number)})
+                    session.send_message("chat", {"message": str(number)})
         assert [str(n).encode() in frame for n, frame in enumerate(heard)] == [True] * 20
 
 

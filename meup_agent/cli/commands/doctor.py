@@ -128,7 +128,7 @@ class _Doctor:
         self._waits_for = what
         self._changed.set()
 
-    async def tell(self, check: Check) -> None:
+    async def report_check(self, check: Check) -> None:
         """A check is done."""
         await self.trying("")
         if not self._as_json and check.said != NOT_TRIED:

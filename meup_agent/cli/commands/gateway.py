@@ -337,7 +337,7 @@ class GatewayStop:
         self.hurry = anyio.Event()
         self.number = signal.SIGINT
 
-    def take(self, number: int) -> None:
+    def on_signal(self, number: int) -> None:
         """Take a signal."""
         if self.asked.is_set():
             self.hurry.set()
@@ -374,7 +374,7 @@ async def _serve(
     stop = GatewayStop()
     # Around the gateway, so that a second Ctrl-C does not interrupt its stopping.
     async with background_tasks() as tasks:
-        await tasks.start(watch_signals, signals, stop.take)
+        await tasks.start(watch_signals, signals, stop.on_signal)
         async with serve(fit_open_files(settings), page=console) as running:
             if settings.tls is None and not is_loopback(settings.host):
                 sys.stderr.write(

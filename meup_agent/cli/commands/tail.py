@@ -147,7 +147,9 @@ class _Tail:
         return exit_codes.OK
 
     async def _follow(self) -> None:
-        dial = ReportingConnector(self.where.url, self.where.space, self._tell, patient=False)
+        dial = ReportingConnector(
+            self.where.url, self.where.space, self._note_connection, patient=False
+        )
         joining = Agent("meup tail").join(
             dial,
             space=self.where.space,
@@ -185,7 +187,7 @@ class _Tail:
             wanted = visible(self.shown.chain.wanted, MAX_NAME)
             yield f"waiting for {wanted}; what came before this moment is not shown"
 
-    async def _tell(self, closed: CloseInfo | None) -> None:
+    async def _note_connection(self, closed: CloseInfo | None) -> None:
         """A line for what becomes of the connection; the first welcome has one of its own."""
         if closed is not None:
             await self._note(format_loss(closed))

@@ -179,10 +179,10 @@ def _run(plan: Plan, lock: UpLock, starters: Mapping[Place, ServerStarter]) -> N
     @asynccontextmanager
     async def beside(running: RunningGateway, stop: GatewayStop) -> AsyncGenerator[None]:
         LOADING.end()
-        lock.tell(running.url, running.http_url, plan.settings.spaces[0].id, plan.token_files)
+        lock.publish(running.url, running.http_url, plan.settings.spaces[0].id, plan.token_files)
         names = [launch.name for launch in plan.launches]
         async with (
-            open_prefixed(names, partial(stop.take, signal.SIGTERM)) as output,
+            open_prefixed(names, partial(stop.on_signal, signal.SIGTERM)) as output,
             adopt_orphans(),
             AsyncExitStack() as files,
             run_children(

@@ -71,7 +71,7 @@ class DoctorListener(Protocol):
         """Something is begun that may take a while."""
         ...
 
-    async def tell(self, check: Check) -> None:
+    async def report_check(self, check: Check) -> None:
         """A check is done."""
         ...
 
@@ -111,7 +111,7 @@ class _Diagnosis:
         told = {check.name for check in self.report.checks}
         for name in NAMES:
             if name not in told:
-                await self._tell(Check(name, None, NOT_TRIED))
+                await self._add_check(Check(name, None, NOT_TRIED))
         self.report.checks.sort(key=lambda check: NAMES.index(check.name))
 
     # --- before there is a connection ---
@@ -129,7 +129,7 @@ class _Diagnosis:
             token = where.token if isinstance(where.token, str) else where.token()
         except ConfigurationError as error:
             # The way to the gateway can be tried all the same.
-            await self._tell(Check("settings", False, *_split(error)))
+            await self._add_check(Check("settings", False, *_split(error)))
             return None
         self.report.space = where.space
         self._participant = where.participant
@@ -153,7 +153,7 @@ class _Diagnosis:
                 await self._listener.trying(f"{place} to answer in TLS")
                 await self._good(name, await probe_tls(place, self._timeout))
             elif is_local([answered]):
-                await self._tell(Check(name, None, "none, and none is needed on one machine"))
+                await self._add_check(Check(name, None, "none, and none is needed on one machine"))
             else:
                 await self._good(
                     name,
@@ -297,7 +297,7 @@ class _Diagnosis:
                 await transport.round_trip()
                 taken.append(anyio.current_time() - began)
         if not taken:
-            await self._tell(
+            await self._add_check(
                 Check(
                     "round trip",
                     False,
@@ -319,7 +319,7 @@ class _Diagnosis:
         except ValueError:
             moment = None
         if at is None or moment is None or moment.tzinfo is None:
-            await self._tell(Check("clock", None, "the welcome tells no time"))
+            await self._add_check(Check("clock", None, "the welcome tells no time"))
             return
         ahead = (moment - at).total_seconds() + (self.report.round_trip or 0.0) / 2
         self.report.clock_difference = ahead
@@ -331,19 +331,19 @@ class _Diagnosis:
             await self._good("clock", words)
         else:
             advice = "set the clocks: times of expiry are not believed beyond 60 s of difference"
-            await self._tell(Check("clock", False, words, advice))
+            await self._add_check(Check("clock", False, words, advice))
 
     # --- telling ---
 
-    async def _tell(self, check: Check) -> None:
+    async def _add_check(self, check: Check) -> None:
         self.report.checks.append(check)
-        await self._listener.tell(check)
+        await self._listener.report_check(check)
 
     async def _good(self, name: str, said: str, advice: str = "") -> None:
-        await self._tell(Check(name, True, said, advice))
+        await self._add_check(Check(name, True, said, advice))
 
     async def _bad(self, name: str, said: str, advice: str) -> NoReturn:
-        await self._tell(Check(name, False, said, advice))
+        await self._add_check(Check(name, False, said, advice))
         raise _CheckFailed
 
     def _next_name(self) -> str:

@@ -225,7 +225,7 @@ class RecordingTransport:
     async def __anext__(self) -> bytes:
         frame = await self.inner.__anext__()
         if self.welcome is None:
-            self._look(frame)
+            self._read_frame(frame)
         return frame
 
     async def aclose(self, code: int = 1000, reason: str = "") -> None:
@@ -236,7 +236,7 @@ class RecordingTransport:
         """End the connection at once."""
         await self.inner.abort()
 
-    def _look(self, frame: bytes) -> None:
+    def _read_frame(self, frame: bytes) -> None:
         try:
             envelope = decode(frame)
         except InvalidEnvelope as error:

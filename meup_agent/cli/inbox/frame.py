@@ -88,7 +88,7 @@ class InboxFrame(App[None]):
         self.note: tuple[Part, ...] = ()
         self.question = ScreenQuestion.NOTHING
         self.words = ""
-        self.decisions = PersonDecisions(inbox, self.tell)
+        self.decisions = PersonDecisions(inbox, self.show_outcome)
         self.at = 0
         self.is_whole = True
 
@@ -232,12 +232,12 @@ class InboxFrame(App[None]):
                 keys.append(f" {words} " if key in "aerv" else " ", self._styles[""])
         return keys
 
-    def tell(self, *parts: Part | str, style: str = "") -> None:
+    def show_outcome(self, *parts: Part | str, style: str = "") -> None:
         """Show what came of a decision."""
-        self.say(*parts, style=style)
+        self.show_note(*parts, style=style)
         self.show_frame()
 
-    def say(self, *parts: Part | str, style: str = "") -> None:
+    def show_note(self, *parts: Part | str, style: str = "") -> None:
         """Put a line above the keys; it stays until the next one."""
         self.note = tuple(Part(each, style) if isinstance(each, str) else each for each in parts)
 

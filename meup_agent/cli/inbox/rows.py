@@ -203,7 +203,7 @@ def _wrap(each: CardRow, width: int) -> Iterator[list[Part]]:
                 below = indent if gutter else min(indent + 2, width // 2)
                 line, used = [Part(" " * below), *gutter], below + len(GUTTER) * bool(gutter)
                 room, is_new = width - used, True
-            taken, rest = _take(rest, room)
+            taken, rest = _split_to_fit(rest, room)
             if not taken and not is_new:  # a wide character that has no room here
                 used = width
                 continue
@@ -214,7 +214,7 @@ def _wrap(each: CardRow, width: int) -> Iterator[list[Part]]:
     yield line
 
 
-def _take(text: str, room: int) -> tuple[str, str]:
+def _split_to_fit(text: str, room: int) -> tuple[str, str]:
     """The beginning of a text that has room, at a space if it has one near, and the rest."""
     if text.isascii():
         if len(text) <= room:

@@ -92,7 +92,7 @@ class InboxApp(InboxFrame):
         async for change in changes:
             batch = [change, *changes.taken()]
             for each in batch:
-                self._take(each)
+                self._apply_change(each)
             # Another one beside what is on the screen changes nothing there but the queue.
             touched = any(_item_of(each) in (None, self.current) for each in batch)
             shown = self.gone is None and self.question is not ScreenQuestion.EDITED
@@ -105,7 +105,7 @@ class InboxApp(InboxFrame):
         self.drawn_at = time.perf_counter()
         self.first_drawn_at = self.first_drawn_at or self.drawn_at
 
-    def _take(self, change: InboxChange) -> None:
+    def _apply_change(self, change: InboxChange) -> None:
         match change:
             case ItemArrived(item):
                 if self._notify is not None:
@@ -133,7 +133,7 @@ class InboxApp(InboxFrame):
         item = left.item
         if item is not self.current:
             if left.by != self.inbox.me:
-                self.say(*title(item), " ", *theirs(left.words, "dim"))
+                self.show_note(*title(item), " ", *theirs(left.words, "dim"))
             return
         if self.question is not ScreenQuestion.HELP:
             self._close_question()
@@ -166,7 +166,7 @@ class InboxApp(InboxFrame):
 
     def report(self, words: str) -> None:
         """Show what becomes of the connection."""
-        self.say(words, style="late")
+        self.show_note(words, style="late")
         self.show_frame()
 
     async def action_quit(self) -> None:
@@ -325,7 +325,7 @@ class InboxApp(InboxFrame):
         return self._clock() - self._changed_at < GUARD_SECONDS
 
     def _refuse(self, why: str) -> None:
-        self.say(why, style="late")
+        self.show_note(why, style="late")
         self.bell()
 
     def _mark(self, item: InboxItem) -> None:
@@ -366,19 +366,19 @@ class InboxApp(InboxFrame):
         try:
             edited = await edited_arguments(self._edit, item.arguments)
         except EditRefused as error:
-            self.tell(visible(str(error), 300), style="late")
+            self.show_outcome(visible(str(error), 300), style="late")
             return
         if item.left is not None:
             words = theirs(item.left.words, "late")
-            self.tell("it is gone, so nothing was sent: ", *words, style="late")
+            self.show_outcome("it is gone, so nothing was sent: ", *words, style="late")
             return
         if item is not self.current:
-            self.tell("you went on to another one, so nothing was sent", style="late")
+            self.show_outcome("you went on to another one, so nothing was sent", style="late")
             return
         after = Call(item.method, {**item.call.params, "arguments": edited})
         different = changes(item.call, after, item.target)
         if not different:
-            self.tell("you changed nothing; nothing was sent", style="dim")
+            self.show_outcome("you changed nothing; nothing was sent", style="dim")
             return
         self._edited = edited
         head = row(Part("You made of ", "heading"), *title(item), Part(":", "heading"))

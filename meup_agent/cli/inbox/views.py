@@ -86,7 +86,7 @@ class RowsView(LinesView):
             self._seen = bytearray(tuple(line) in seen for line in self._lines)
         if anew:
             self.scroll_to(y=0, animate=False)
-        self._look()
+        self._mark_seen()
 
     def _wrap(self) -> None:
         self._wrapped_at = self.width
@@ -99,7 +99,7 @@ class RowsView(LinesView):
     def _seen_lines(self) -> set[tuple[Part, ...]]:
         return {tuple(line) for line, seen in zip(self._lines, self._seen, strict=True) if seen}
 
-    def _look(self) -> None:
+    def _mark_seen(self) -> None:
         first = min(round(self.scroll_y), len(self._lines))
         last = min(first + self._height, len(self._lines))
         self._seen[first:last] = b"\x01" * (last - first)
@@ -112,12 +112,12 @@ class RowsView(LinesView):
     def _wrap_anew(self) -> None:
         if self._wrapped_at != self.size.width:
             self._wrap()
-        self._look()
+        self._mark_seen()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Note what has been seen."""
         super().watch_scroll_y(old_value, new_value)
-        self._look()
+        self._mark_seen()
 
     def render_line(self, y: int) -> Strip:
         """One line of the screen."""

@@ -95,7 +95,9 @@ class FrameFilter:
         # Most of what is said, and each delivery pays for it: talk that explains no proposal.
         if not envelope.correlation and _is_talk(envelope.kind):
             return False
-        recipients = self._recipients if envelope is self._envelope else self._look(envelope)
+        recipients = (
+            self._recipients if envelope is self._envelope else self._begin_envelope(envelope)
+        )
         names = recipients.inboxes
         return names is None or (bool(names) and not self._people.keys().isdisjoint(names))
 
@@ -103,7 +105,9 @@ class FrameFilter:
         """True if an envelope is for the seat of anyone."""
         if _is_talk(envelope.kind):
             return False
-        recipients = self._recipients if envelope is self._envelope else self._look(envelope)
+        recipients = (
+            self._recipients if envelope is self._envelope else self._begin_envelope(envelope)
+        )
         names = recipients.seats
         return names is None or (bool(names) and not self._people.keys().isdisjoint(names))
 
@@ -118,7 +122,7 @@ class FrameFilter:
         names = recipients.inboxes if observes else recipients.seats
         return names is None or participant in names
 
-    def _look(self, envelope: Envelope) -> Recipients:
+    def _begin_envelope(self, envelope: Envelope) -> Recipients:
         self._frames.clear()
         self._recipients, self._envelope = self._find_recipients(envelope), envelope
         return self._recipients

@@ -158,13 +158,13 @@ class LocalTransport(InboxTransport):
                 self._refuse(frame, answer.error.payload_object)
             elif acknowledged:
                 # With a token, which is for whom invited, and for no other observer.
-                self._tell(INVITE_ACK, frame, acknowledged)
+                self._deliver_notice(INVITE_ACK, frame, acknowledged)
 
     def _refuse(self, frame: bytes, payload: dict[str, Any]) -> None:
         """Tell of a refusal as a member is told, in its place among the frames."""
-        self._tell(kinds.SYSTEM_ERROR, frame, payload)
+        self._deliver_notice(kinds.SYSTEM_ERROR, frame, payload)
 
-    def _tell(self, kind: str, frame: bytes, payload: dict[str, Any]) -> None:
+    def _deliver_notice(self, kind: str, frame: bytes, payload: dict[str, Any]) -> None:
         told = draft(
             kind,
             payload,

@@ -126,7 +126,7 @@ class PersonPresence:
                 if self._is_seated:
                     self.feed.queues.remove(queue)
 
-    def tell(self, notice: OutcomeNotice) -> None:
+    def notify(self, notice: OutcomeNotice) -> None:
         """Tell all its browsers what became of a decision."""
         told = notice.packed()
         for queue in self._queues:

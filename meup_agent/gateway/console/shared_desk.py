@@ -59,12 +59,15 @@ class DeskSharer(Protocol):
     @property
     def identity(self) -> Identity:
         """The participant."""
+        ...
 
     def want_own(self) -> None:
         """Be told that a proposal names the person, who needs a desk of their own."""
+        ...
 
     def fail(self, error: MeupError) -> None:
         """End, since the session that it gives the desk was ended or cannot be had."""
+        ...
 
 
 class SharedSpace(Space):
@@ -253,7 +256,7 @@ class SharedDesk:
                 if record.state.is_pending:
                     parts = (record.proposer, *record.to, *(each.by for each in record.rejections))
                     key = ProposalKey(record.proposer, record.id)
-                    self._tell(named.note(key, named.in_proposal(key).union(parts)))
+                    self._give_own_desks(named.note(key, named.in_proposal(key).union(parts)))
             self._inbox, self._named = inbox, named
             self._members_changed.notify_all()
             if not self.ready.is_set():
@@ -273,9 +276,9 @@ class SharedDesk:
         await pause_for_screen()
 
     def _note(self, named: NamedPeople, inbox: SharedInbox, entry: ProposalEntry) -> None:
-        self._tell(named.note(entry.key, inbox.names_in(entry)))
+        self._give_own_desks(named.note(entry.key, inbox.names_in(entry)))
 
-    def _tell(self, names: Iterable[str]) -> None:
+    def _give_own_desks(self, names: Iterable[str]) -> None:
         """Give those a desk of their own who are named."""
         for name in names:
             presence = self._people.get(name)

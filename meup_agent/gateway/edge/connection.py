@@ -113,7 +113,7 @@ class MemberConnection(ABC):
             self._turn_left = FRAMES_PER_TURN
             self._gate.pause(0.0)
 
-    def _take(self, message: bytes) -> None:
+    def _handle_message(self, message: bytes) -> None:
         """Take a whole message: the join frame, or an envelope."""
         first, self._first_message = self._first_message, False
         member = self._member

@@ -66,7 +66,7 @@ class AsgiConnection(MemberConnection):
                                 TOO_BIG, f"a message may have at most {most} bytes"
                             )
                         elif self._ended_by is None:
-                            self._take(message)
+                            self._handle_message(message)
                         await self._readable.wait()
                     tasks.cancel_scope.cancel()
         finally:

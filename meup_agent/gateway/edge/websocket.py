@@ -147,7 +147,7 @@ class WebSocketConnection(WSListener, MemberConnection):
                 self._refuse_message(bad.code, str(bad))
             else:
                 if message is not None:
-                    self._take(message)
+                    self._handle_message(message)
 
     def _read_on(self) -> None:
         while self._unhandled and self._gate.open:

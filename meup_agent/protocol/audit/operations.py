@@ -173,7 +173,7 @@ class GrantHistory:
         if revocation.grant_id:
             if self._store.grant(revocation.grant_id) is None:
                 return NO_EFFECT
-            return _ended(self._store.take(revocation.grant_id))
+            return _ended(self._store.revoke(revocation.grant_id))
         if revocation.participant not in self._store:
             return NO_EFFECT
         patterns = revocation.capabilities

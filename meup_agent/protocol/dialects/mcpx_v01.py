@@ -60,7 +60,7 @@ class _McpxV01:
         kind = _FROM_WIRE.get(envelope.kind, envelope.kind)
         if kind == MCP:
             kind = kinds.MCP_REQUEST if rpc.has_method else kinds.MCP_RESPONSE
-        told = _told(kind, rpc)
+        told = _referenced_id(kind, rpc)
         correlation = envelope.correlation or ((told,) if told else ())
         return msgspec.structs.replace(envelope, kind=kind, correlation=correlation)
 
@@ -77,7 +77,7 @@ class _McpxV01:
             raise NotExpressible(f"{self.name} tells a request by its method, and there is none")
         if envelope.kind == kinds.MCP_RESPONSE and rpc.has_method:
             raise NotExpressible(f"{self.name} tells a response by its having no method")
-        said = _told(envelope.kind, rpc)
+        said = _referenced_id(envelope.kind, rpc)
         kind = _TO_WIRE.get(envelope.kind, envelope.kind)
         camel = None if correlation == said else correlation
         return write_frame(envelope, self.name, kind, payload, camel, all_ids)
@@ -100,7 +100,7 @@ def _name(raw: msgspec.Raw) -> str | None:
     return None if found is None else str(found)
 
 
-def _told(kind: str, rpc: _Rpc) -> str | None:
+def _referenced_id(kind: str, rpc: _Rpc) -> str | None:
     """Return the id to which the payload itself refers."""
     if kind == kinds.MCP_RESPONSE:
         return rpc.id

@@ -135,7 +135,7 @@ class ControlMessages(TablePart):
         match control:
             case Pause():
                 if not told and self._hold(control, now):
-                    self._tell_status("paused", envelope, now)
+                    self._answer_status("paused", envelope, now)
                     self._notify(Role.PAUSE, envelope, now, control)
             case Resumption():
                 held = self._held
@@ -143,29 +143,29 @@ class ControlMessages(TablePart):
                     self._resume(envelope, control, now)
             case StatusRequest():
                 if not self._notify(Role.STATUS_REQUEST, envelope, now, control):
-                    self._tell_status(self._word, envelope, now, control.fields)
+                    self._answer_status(self._word, envelope, now, control.fields)
             case Forget():
-                self._do(Role.FORGET, control, envelope, now)
+                self._carry_out(Role.FORGET, control, envelope, now)
             case Clear():
-                self._do(Role.CLEAR, control, envelope, now)
+                self._carry_out(Role.CLEAR, control, envelope, now)
             case Compact():
                 if self._notify(Role.COMPACT, envelope, now, control):
-                    self._tell_status("compacting", envelope, now)
+                    self._answer_status("compacting", envelope, now)
                 else:
                     self._compacted({"skipped": True, "status": "skipped"}, envelope, now)
             case Restart():
                 cause = self._cause(envelope, control.reason or "it was restarted", now)
                 self._scheduler.restart(cause, now)
                 self._outbound.give_up_all(cause, now)
-                self._do(Role.RESTART, control, envelope, now)
+                self._carry_out(Role.RESTART, control, envelope, now)
             case Shutdown():
                 self._shut_down(control, envelope, now)
             case _:
                 pass
 
-    def _do(self, role: Role, control: Control, envelope: Envelope, now: float) -> None:
+    def _carry_out(self, role: Role, control: Control, envelope: Envelope, now: float) -> None:
         if not self._notify(role, envelope, now, control):
-            self._tell_status(_DONE[role], envelope, now)
+            self._answer_status(_DONE[role], envelope, now)
 
     def _notify(self, role: Role, envelope: Envelope, now: float, control: Control) -> bool:
         return self._scheduler.notify_control(role, envelope, now, control)
@@ -194,15 +194,15 @@ class ControlMessages(TablePart):
 
     def _resume(self, envelope: Envelope, control: Resumption, now: float) -> None:
         self._lift(now)
-        self._tell_status("active", envelope, now)
+        self._answer_status("active", envelope, now)
         self._notify(Role.RESUME, envelope, now, control)
 
     def _time_is_over(self, held: ActivePause, now: float) -> None:
         """Resume by ourselves, and tell the one that paused us."""
         pause, me = held.pause, self._context.me
         self._lift(now)
-        self._tell(STATUS, self._status("active"), pause.by, pause.id, now)
-        self._tell(RESUME, {"reason": "timeout"}, pause.by, pause.id, now)
+        self._answer(STATUS, self._status("active"), pause.by, pause.id, now)
+        self._answer(RESUME, {"reason": "timeout"}, pause.by, pause.id, now)
         if self._context.find_handler(Role.RESUME, _EMPTY, None):
             resumed = Resumption(me, "timeout", (pause.id,))
             told = _EMPTY.replace(id=pause.id, sender=me, kind=RESUME)
@@ -216,7 +216,7 @@ class ControlMessages(TablePart):
             return
         until = now + SHUTDOWN_SECONDS
         self._shutdown = (control, envelope, until)
-        self._tell_status(_DONE[Role.SHUTDOWN], envelope, now)
+        self._answer_status(_DONE[Role.SHUTDOWN], envelope, now)
         self._notify(Role.SHUTDOWN, envelope, now, control)
         self._context.closing = True
         self._scheduler.shutdown(now)
@@ -231,7 +231,7 @@ class ControlMessages(TablePart):
         self._shutdown = None
         self._context.effects.append(Leave(control.by, control.reason, envelope.id))
 
-    def look(self, now: float) -> None:
+    def check_deadlines(self, now: float) -> None:
         """End a pause whose time is over, and the grace of a shutdown."""
         held = self._held
         if held is not None and held.until is not None:
@@ -272,7 +272,7 @@ class ControlMessages(TablePart):
             "status": word,
         }
 
-    def _tell_status(
+    def _answer_status(
         self, word: str, about: Envelope, now: float, fields: tuple[str, ...] = ()
     ) -> None:
         status = self._status(word)
@@ -281,13 +281,13 @@ class ControlMessages(TablePart):
         if fields:
             always = ("status", "messages_in_context")
             status = {key: value for key, value in status.items() if key in (*always, *fields)}
-        self._tell(STATUS, status, about.sender, about.id, now)
+        self._answer(STATUS, status, about.sender, about.id, now)
 
     def _compacted(self, done: JsonObject, about: Envelope, now: float) -> None:
-        self._tell(COMPACT_DONE, done, about.sender, about.id, now)
-        self._tell_status(_DONE[Role.COMPACT], about, now)
+        self._answer(COMPACT_DONE, done, about.sender, about.id, now)
+        self._answer_status(_DONE[Role.COMPACT], about, now)
 
-    def _tell(self, kind: str, payload: JsonObject, to: str, about: str, now: float) -> None:
+    def _answer(self, kind: str, payload: JsonObject, to: str, about: str, now: float) -> None:
         """Answer what we were asked, unless our gateway asks for a capability that we lack."""
         context = self._context
         free = self._is_ours and kind in ANSWERS
@@ -304,11 +304,11 @@ class ControlMessages(TablePart):
             self._added = {**self._added, **added} if role is Role.STATUS_REQUEST else self._added
         if role is Role.STATUS_REQUEST:
             asked = cast("StatusRequest", exchange.work.subject)
-            self._tell_status(self._word, envelope, now, asked.fields)
+            self._answer_status(self._word, envelope, now, asked.fields)
         elif role is Role.COMPACT:
             self._compacted({"status": "compacted", **(added or {})}, envelope, now)
         elif role in _DONE and role is not Role.SHUTDOWN:
-            self._tell_status(_DONE[role], envelope, now)
+            self._answer_status(_DONE[role], envelope, now)
 
     def _cause(self, envelope: Envelope, text: str, now: float) -> Cause:
         step = CauseStep(envelope.sender, envelope.id, Reason.NO_LONGER_NEEDED, text)

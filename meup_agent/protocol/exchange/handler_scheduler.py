@@ -288,7 +288,7 @@ class HandlerScheduler:
             if not exchange.unattended and exchange.key.sender not in self._context.roster:
                 self._sender_left(exchange, now)
 
-    def look(self, key: Key, now: float) -> None:
+    def check_absence(self, key: Key, now: float) -> None:
         """Cancel a handler whose sender has been away for the whole grace period."""
         exchange = self._open.get(key)
         if exchange is None or exchange.sender_left_at is None or exchange.outlasts_sender:

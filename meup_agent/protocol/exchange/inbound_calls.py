@@ -52,7 +52,7 @@ class InboundRequests(TablePart):
         """Apply a request: a record for everybody, work for its executors."""
         means, fulfillment = self.enter(envelope, now)
         if self._is_for_us(envelope, means.record) and self._context.mode.answers:
-            self._take(envelope, call, means, fulfillment, now)
+            self._queue_request(envelope, call, means, fulfillment, now)
 
     def enter(
         self, envelope: Envelope, now: float, *, cancelled: bool = False
@@ -99,7 +99,7 @@ class InboundRequests(TablePart):
         asked = envelope.to if record is None else executors_of(record, envelope)
         return me in asked if asked or envelope.sender == me else True
 
-    def _take(
+    def _queue_request(
         self,
         envelope: Envelope,
         call: Call,
@@ -301,7 +301,7 @@ class InboundProposals(TablePart):
             and (starts_nothing or envelope.concerns(context.me))
             and context.mode.answers
         ):
-            self._take(record, envelope, now)
+            self._queue_proposal(record, envelope, now)
 
     def note_proposer_left(self, record: ProposalEntry, at: int, now: float) -> None:
         """Note when the proposer left, before we came, in the gateway's microseconds since 1970."""
@@ -312,7 +312,7 @@ class InboundProposals(TablePart):
         if self._context.roster.note_left(record.key.proposer, left, now):
             record.seen_at = min(record.seen_at, left)
 
-    def _take(self, record: ProposalEntry, envelope: Envelope, now: float) -> None:
+    def _queue_proposal(self, record: ProposalEntry, envelope: Envelope, now: float) -> None:
         """Queue a handler for a proposal, or reject it where it was addressed to us."""
         context, scheduler, responses = self._context, self._scheduler, self._scheduler.responses
         call = payloads.read_proposal(envelope.payload)

@@ -209,7 +209,7 @@ class OutboundTracker(OutboundIndex):
             ending = Unknown(why) if exchange.state is OutboundState.WAITING else Unsent(why)
             self.apply(exchange, OutboundEvent.STOPPED, now, ending)
 
-    def look(self, key: Key, now: float) -> None:
+    def check_deadline(self, key: Key, now: float) -> None:
         """End what has passed its deadline, or has been without a participant for too long."""
         exchange = self._open.get(key.id)
         if exchange is None:

@@ -191,10 +191,12 @@ def _carried_out(
     known = {record.key.proposer for record in candidates}
     if len(candidates) == 1 and (proposer is None or proposer in known):
         return Resolution(candidates[0], named=tuple(candidates))
-    return _one_of(candidates, _told(candidates, call, proposer))
+    return _one_of(candidates, _possible_referents(candidates, call, proposer))
 
 
-def _told(candidates: list[ProposalEntry], call: Call, proposer: str | None) -> list[ProposalEntry]:
+def _possible_referents(
+    candidates: list[ProposalEntry], call: Call, proposer: str | None
+) -> list[ProposalEntry]:
     """Return the proposals, of several, to which a request can refer."""
     fitting = [record for record in candidates if _fits(record, call)]
     theirs = [record for record in candidates if record.key.proposer == proposer]

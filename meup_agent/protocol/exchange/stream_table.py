@@ -187,7 +187,7 @@ class StreamTable:
         if bare is None:
             self._requests.put(said.id, said, now)
         elif bare.owner == said.by and bare.id in self._open:
-            self._enter(_told(bare, said.fields, said.about), envelope, now)
+            self._enter(_with_request(bare, said.fields, said.about), envelope, now)
 
     def _opened(self, said: StreamOpen, envelope: Envelope, now: float) -> None:
         stream = said.stream
@@ -210,13 +210,13 @@ class StreamTable:
             if request is None or request.by != stream.owner:
                 self._bare.put(said.request, stream, now)
                 return
-            stream = _told(stream, request.fields, request.about)
+            stream = _with_request(stream, request.fields, request.about)
         self._enter(stream, envelope, now)
 
     def _begin(self, own: OwnStream, stream: StreamInfo, now: float) -> None:
         """Open a stream that we have requested."""
         if "direction" not in stream.fields:
-            stream = _told(stream, own.payload, own.about)
+            stream = _with_request(stream, own.payload, own.about)
         if stream.origin is None:
             origin = StreamOrigin(self._context.me, own.request_id)
             stream = msgspec.structs.replace(stream, origin=origin)
@@ -366,7 +366,7 @@ class StreamTable:
         self._of_handlers.clear()
 
 
-def _told(stream: StreamInfo, fields: JsonObject, about: tuple[str, ...]) -> StreamInfo:
+def _with_request(stream: StreamInfo, fields: JsonObject, about: tuple[str, ...]) -> StreamInfo:
     """A stream with what its request says."""
     return msgspec.structs.replace(
         stream, fields={**fields, **stream.fields}, about=stream.about or about

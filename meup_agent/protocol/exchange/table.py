@@ -425,11 +425,11 @@ class ExchangeTable:
             if key == EXPIRIES:
                 self._scheduler.expire(now)
             elif key == CONTROL:
-                self._control.look(now)
+                self._control.check_deadlines(now)
             elif key.side == "out":
-                self._outbound.look(key, now)
+                self._outbound.check_deadline(key, now)
             else:
-                self._scheduler.look(key, now)
+                self._scheduler.check_absence(key, now)
         return self._flush()
 
     def expire(self, now: float) -> list[ProposalEntry]:

@@ -131,16 +131,16 @@ class GrantStore:
         self._compile(grant.participant)
         return GrantChange((held.fact,), (grant.participant,))
 
-    def take(self, grant_id: str) -> GrantChange:
+    def revoke(self, grant_id: str) -> GrantChange:
         """Revoke a grant in force, and what rests on it."""
-        return self._take([self._grants[grant_id]])
+        return self._revoke([self._grants[grant_id]])
 
     def revoke_all(self, participant: str) -> GrantChange:
         """Revoke everything that a participant was granted, and what rests on it."""
         given = [each for each in self._grants.values() if each.grant.participant == participant]
-        return self._take(given)
+        return self._revoke(given)
 
-    def _take(self, given: Sequence[HeldGrant]) -> GrantChange:
+    def _revoke(self, given: Sequence[HeldGrant]) -> GrantChange:
         facts: dict[str, Fact] = {}
         for held in given:
             self._replace(held, (), held.rests_on, facts)

@@ -170,7 +170,7 @@ class OpenIndex:
         """The open item of a sender under an id."""
         return self._by_sender.get(sender, _NONE_OPEN).get(envelope_id)
 
-    def take(self, sender: str, envelope_id: str) -> OpenItem | None:
+    def pop(self, sender: str, envelope_id: str) -> OpenItem | None:
         """Remove an item, if it is there, and remember its end."""
         share = self._by_sender.get(sender)
         item = None if share is None else share.pop(envelope_id, None)

@@ -201,7 +201,7 @@ class InFlight:
         shelf = self._proposals if item.is_proposal else self._requests
         sender, envelope_id = item.envelope.sender, item.envelope.id
         if shelf.get(sender, envelope_id) is item:
-            self._take(shelf, sender, envelope_id)
+            self._remove(shelf, sender, envelope_id)
 
     def _proposed(self, envelope: Envelope, payload: dict[str, Any], at: int) -> None:
         body = payloads.unwrapped(payload)
@@ -258,7 +258,7 @@ class InFlight:
             named = (item for item in self._requests.of(sender) if item.rpc_name == name)
             by_id = next(named, by_id)
         if by_id is not None:
-            self._take(self._requests, sender, by_id.envelope.id)
+            self._remove(self._requests, sender, by_id.envelope.id)
 
     def renewal_problem(self, renewal: Envelope, until: int, at: int) -> str:
         """The reason why a renewal gives no more time; empty: it does (PROTOCOL 4.17)."""
@@ -329,7 +329,7 @@ class InFlight:
         sender = envelope.sender
         self._begun += 1
         item.number = self._begun
-        self._take(shelf, sender, envelope.id)
+        self._remove(shelf, sender, envelope.id)
         if shelf is self._requests and shelf.count(sender) >= MAX_OPEN_REQUESTS:
             oldest = shelf.oldest(sender)
             if oldest is not None:
@@ -346,8 +346,8 @@ class InFlight:
         self._kept_bytes[sender] = kept
         shelf.put(item)
 
-    def _take(self, shelf: OpenIndex, sender: str, envelope_id: str) -> None:
-        item = shelf.take(sender, envelope_id)
+    def _remove(self, shelf: OpenIndex, sender: str, envelope_id: str) -> None:
+        item = shelf.pop(sender, envelope_id)
         if item is None:
             return
         left = self._kept_bytes[sender] - item.size

@@ -245,7 +245,7 @@ class SpaceManager:
 
     def _revoke(self, revocation: Revocation) -> ManagementResult:
         if revocation.grant_id:
-            change = self._grants.take(revocation.grant_id)
+            change = self._grants.revoke(revocation.grant_id)
         else:
             change = self._grants.revoke_covered(revocation.participant, revocation.capabilities)
         return ManagementResult(change.facts, change.participants)

@@ -43,7 +43,7 @@ async def offered(connection: ListingConnection, path: Path | None) -> OfferedTo
     tools = OfferedTools(
         "server", cast("ServerConnection", connection), pin, ServerNews("server"), print
     )
-    await tools.take(await tools.fetch())
+    await tools.update(await tools.fetch())
     return tools
 
 
@@ -66,7 +66,7 @@ async def test_call_waits_for_the_list_that_was_announced(tmp_path: Path) -> Non
         refused.append(raised.value)
 
     async def read() -> None:
-        await tools.take(await tools.fetch())
+        await tools.update(await tools.fetch())
 
     tools.note_changed()
     async with anyio.create_task_group() as tasks:
@@ -85,10 +85,10 @@ async def test_list_that_was_asked_for_before_a_change_is_none_after_it(
     tools = await offered(ListingConnection(), tmp_path)
     listed = await tools.fetch()
     tools.note_changed()
-    await tools.take(listed)
+    await tools.update(listed)
     with pytest.raises(RequestError, match="have changed, and it does not list them"):
         await called(tools)
-    await tools.take(await tools.fetch())
+    await tools.update(await tools.fetch())
     await called(tools)
 
 

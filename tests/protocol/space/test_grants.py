@@ -70,7 +70,7 @@ class Standings(RuleBasedStateMachine):
     @precondition(lambda self: self.in_force())
     @rule(data=st.data())
     def revoke_by_id(self, data: st.DataObject) -> None:
-        self.keep(self.standing.take(data.draw(st.sampled_from(self.in_force()))).facts)
+        self.keep(self.standing.revoke(data.draw(st.sampled_from(self.in_force()))).facts)
 
     @rule(of=st.sampled_from(NAMES), what=st.sampled_from(KINDS))
     def revoke_by_pattern(self, of: str, what: dict[str, Any]) -> None:

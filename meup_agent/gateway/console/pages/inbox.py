@@ -295,7 +295,7 @@ async def _carry_out(context: PageContext, item: InboxItem, edit: Edit | None = 
         said = outcome[0]
         failed = isinstance(said, MeupError)
         told = f"{name} was not carried out: {said}" if failed else str(said)
-        presence.tell(OutcomeNotice(told, failed, key))
+        presence.notify(OutcomeNotice(told, failed, key))
 
     # In the presence's own tasks: a browser that goes must not stop what it has approved.
     presence.tasks.start_soon(carry_out)
