@@ -420,7 +420,7 @@ class Inbox(AsyncContextManagerMixin):
         if held.offers is None:
             held.offers = self._offers.allowed(item.call)
         rule = self._rules.rule_for(held.entry, item.call)
-        was = (item.rule, item.may)
+        was, held.rejections = (item.rule, item.may, held.rejections), len(item.rejections)
         item.rule = rule
         item.may = self._offers.offered(item, held.offers)
         away = held.ours or self._away(item)
@@ -431,7 +431,7 @@ class Inbox(AsyncContextManagerMixin):
             moved = self._queue.insert(held)
             if arrives and is_new:
                 self._readers.tell(ItemArrived(item))
-            elif not arrives and (moved or was != (item.rule, item.may)):
+            elif not arrives and (moved or was != (item.rule, item.may, held.rejections)):
                 self._readers.tell(ItemChanged(item))
         elif held.place is not None:
             self._queue.remove(held)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from meup_agent.approval.inbox_item import Verb
 from meup_agent.causes import Reason
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from meup_agent.approval.tool_directory import ToolDirectory, ToolFacts
     from meup_agent.client.space import Space
     from meup_agent.protocol.payloads import Call
+
+_OF_THE_MOMENT: Final = frozenset({Reason.BUSY, Reason.TIMEOUT, Reason.DUPLICATE, Reason.INCAPABLE})
+"""Reasons of a rejection that say nothing against the call."""
 
 
 class InboxOffers:
@@ -99,6 +102,9 @@ class InboxOffers:
         if item.rule is not None and item.rule.is_quorum and Verb.APPROVE in item.may:
             voters = ", ".join(item.rule.among)
             yield f"goes past the votes of {voters}, which the rule {item.rule.name} asks for"
+        for said in item.rejections:
+            if said.reason not in _OF_THE_MOMENT:
+                yield f"{said.by} has rejected it: {said.reason}"
         for each in item.cancelled_by:
             yield f"it may have run in part: {each} approved it before, and that was cancelled"
         if item.method != "tools/call":

@@ -93,9 +93,12 @@ def card_rows(item: InboxItem, shown: ShownValue) -> Iterator[CardRow]:
         yield row(
             Part("the tool: ", "dim"), *theirs(said), Part(hints if said else hints.strip(), "dim")
         )
-    for each in item.danger:
+    dangers = item.danger
+    for each in dangers:
         yield row(Part("! ", "danger"), *theirs(each, "danger"), indent=0)
     for rejection in item.rejections:
+        if any(each.startswith(f"{rejection.by} has rejected it") for each in dangers):
+            continue
         said = f"{visible(rejection.by, MAX_NAME)}: {visible(rejection.reason, MAX_NAME)}"
         yield row(Part("rejected already by ", "dim"), said)
     yield CardRow()

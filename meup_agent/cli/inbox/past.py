@@ -12,10 +12,14 @@ import anyio
 
 from meup_agent.approval.past_proposals import MAX_PAST, past_of_documents
 from meup_agent.cli.failures import Failure
+from meup_agent.protocol import kinds
+from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import objects_in
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from meup_agent.approval.proposal_history import PastProposal
     from meup_agent.cli.http_api import HttpApi
     from meup_agent.client.space import Space
@@ -72,6 +76,9 @@ async def read_past(api: HttpApi, space: Space) -> SpacePast:
         for number in (seq, *_requests_of(each))
     ]
     found = await _envelopes(api, missing)
+    # A newcomer is told of none: what a policy denied would wait as if nobody had looked at it.
+    for _, each in sorted(waiting.items()):
+        found += _rejections_of(each, space.me)
     documents = tuple(waiting.values())
     return SpacePast(tuple(past_of_documents(latest)), tuple(found), rejected, documents)
 
@@ -84,6 +91,15 @@ def _requests_of(record: dict[str, Any]) -> list[int]:
         if each.get("cancelled_at") is None and each.get("responded_at") is None
         if isinstance(number := each.get("seq"), int)
     ]
+
+
+def _rejections_of(record: dict[str, Any], me: str) -> Iterator[Envelope]:
+    """The rejections of a proposal by others, without their words."""
+    for each in objects_in(record.get("rejections")):
+        by, id, about = each.get("by"), each.get("id"), record.get("id")
+        if isinstance(by, str) and isinstance(id, str) and isinstance(about, str) and by != me:
+            reason = {"reason": str(each.get("reason") or "")}
+            yield draft(kinds.MCP_REJECT, reason, id=id, sender=by, correlation=(about,))
 
 
 async def _envelopes(api: HttpApi, numbers: list[int]) -> list[Envelope]:

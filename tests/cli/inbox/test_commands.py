@@ -105,6 +105,16 @@ def test_a_rejection_reaches_the_proposer_with_its_words(meup: Person, office: O
     office.withdraw(proposal)
 
 
+def test_what_a_policy_has_denied_says_so(meup: Person, office: Office) -> None:
+    proposal = office.propose("write", to=("alice", "reviewer"), path="etc/hosts")
+    for _ in range(100):  # its rejection may come a moment later
+        shown = meup("show", proposal).out
+        if "rejected" in shown:
+            break
+    assert "! reviewer has rejected it: policy" in shown
+    office.withdraw(proposal)
+
+
 def test_what_is_edited_by_hand_is_judged_by_the_reviewer(
     meup: Person, office: Office, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -107,3 +107,16 @@ async def test_what_we_have_rejected_is_told() -> None:
     ours = pending(1, rejections=[{"by": "other"}, {"by": "lead"}])
     gateway = Gateway(ours, pending(2, rejections=[{"by": "other"}]))
     assert (await past_of(gateway)).rejected == (("bot", "p1"),)
+
+
+async def test_rejections_of_others_are_told_behind_the_proposals() -> None:
+    no = {"by": "reviewer", "id": "r1", "reason": "policy"}
+    gateway = Gateway(
+        pending(1, rejections=[no, {"by": "lead", "id": "r2", "reason": "unsafe"}]), pending(2)
+    )
+    found = (await past_of(gateway, Known("bot", "p1"))).waiting
+    assert [(each.id, each.sender, each.correlation) for each in found] == [
+        ("p2", "bot", ()),
+        ("r1", "reviewer", ("p1",)),
+    ]
+    assert found[1].payload_object["reason"] == "policy"

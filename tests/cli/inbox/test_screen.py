@@ -11,6 +11,7 @@ from meup_agent.causes import REASONS_TO_REJECT
 from meup_agent.cli.inbox.questions import REASONS, ScreenQuestion
 from meup_agent.cli.inbox.screen import GUARD_SECONDS
 from tests.cli.inbox.people import desk
+from tests.interaction.people import join
 
 pytestmark = pytest.mark.anyio
 
@@ -44,6 +45,21 @@ async def test_what_is_marked_dangerous_takes_a_second_key() -> None:
         assert d.inbox.items == [item]
         await d.press("a", "y")
         assert await proposal.result() == "wiped a"
+
+
+async def test_what_another_has_rejected_takes_a_second_key() -> None:
+    async with desk() as d, join(d.meeting, "mallory") as other:
+        async with d.proposer.propose("tools", "read", {"path": "a.md"}) as proposal:
+            item = await d.arrived()
+            await other.proposal(proposal.id).reject("policy")
+            await d.until(lambda: "! mallory has rejected it: policy" in d.text("#card"))
+            await d.press("a")
+            assert d.asks(ScreenQuestion.SURE)
+            assert "mallory has rejected it: policy" in d.text("#ask")
+            await d.press("x")
+            assert d.inbox.items == [item]
+            await d.press("a", "y")
+            assert await proposal.result() == "text of a.md"
 
 
 async def test_what_has_to_be_scrolled_takes_a_second_key() -> None:
