@@ -154,7 +154,7 @@ class ReviewerRules:
         self._changed.notify_all()
 
     def hear(self, envelope: Envelope) -> None:
-        """Ask again once a reviewer has answered somebody else's vote: it was counted, perhaps.
+        """Ask again once a reviewer has answered the vote of another one: it was counted, perhaps.
 
         An answer to a question like ours is no reason: two inboxes would ask each other for ever.
         """

@@ -31,7 +31,7 @@ MAX_CHANGED: Final = 0.05
 """Part of its decisions that a denying rule may change; an allowing one changes none."""
 
 MAX_RULES_SUGGESTED: Final = 100
-"""Rules of one suggestion, those that cover most: more, nobody looks through."""
+"""Rules of one suggestion, those that cover most: more are not looked through."""
 
 MAX_NAMES: Final = 5
 """Names or values that a rule lists; of more, it asks for none."""

@@ -29,7 +29,7 @@ MAX_FILE_BYTES: Final = 32 << 20
 """Bytes of a file of votes; beyond them no vote counts until it is written anew."""
 
 MAX_VOTE_SECONDS: Final = 30 * 86_400.0
-"""Age of a vote that a restart still knows: of a longer wait, nobody remembers what was voted."""
+"""Age of a vote that a restart still knows: people forget what they voted upon longer ago."""
 
 
 class VoteLine(msgspec.Struct, omit_defaults=True):

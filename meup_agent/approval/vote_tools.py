@@ -63,7 +63,7 @@ class VoteResult(TypedDict):
 
 
 class EditVerdict(TypedDict):
-    """The verdict of the rules about a proposal's call as somebody would edit it."""
+    """The verdict of the rules about a proposal's call as a person would edit it."""
 
     proposal: str
     proposer: str

@@ -61,7 +61,7 @@ class Wait(StrEnum):
 
     @property
     def takes_any(self) -> bool:
-        """True if the first rejection ends the wait, whoever rejects."""
+        """True if the first rejection ends the wait, of whichever participant."""
         return self in (Wait.FIRST, Wait.LATER)
 
 
@@ -396,7 +396,7 @@ class AbsenceWatch:
         return Gone(exchange.key.id, (), self._missing(record))
 
     def expiry(self, exchange: OutboundExchange) -> Ending:
-        """The ending at its deadline; of a broadcast that nobody may fulfill, with what is missing.
+        """The ending at its deadline; of a broadcast that none may fulfill, with what is missing.
 
         A caller that waits for less than the wait of rule 4.6 hears of it, too.
         """
