@@ -104,7 +104,7 @@ class InboxOffers:
             yield f"goes past the votes of {voters}, which the rule {item.rule.name} asks for"
         for said in item.rejections:
             if said.reason not in _OF_THE_MOMENT:
-                yield f"{said.by} has rejected it: {said.reason}"
+                yield f"{said.by} is against it: {said.reason}"
         for each in item.cancelled_by:
             yield f"it may have run in part: {each} approved it before, and that was cancelled"
         if item.method != "tools/call":

@@ -97,7 +97,7 @@ def card_rows(item: InboxItem, shown: ShownValue) -> Iterator[CardRow]:
     for each in dangers:
         yield row(Part("! ", "danger"), *theirs(each, "danger"), indent=0)
     for rejection in item.rejections:
-        if any(each.startswith(f"{rejection.by} has rejected it") for each in dangers):
+        if any(each.startswith(f"{rejection.by} is against it") for each in dangers):
             continue
         said = f"{visible(rejection.by, MAX_NAME)}: {visible(rejection.reason, MAX_NAME)}"
         yield row(Part("rejected already by ", "dim"), said)

@@ -52,10 +52,10 @@ async def test_what_another_has_rejected_takes_a_second_key() -> None:
         async with d.proposer.propose("tools", "read", {"path": "a.md"}) as proposal:
             item = await d.arrived()
             await other.proposal(proposal.id).reject("policy")
-            await d.until(lambda: "! mallory has rejected it: policy" in d.text("#card"))
+            await d.until(lambda: "! mallory is against it: policy" in d.text("#card"))
             await d.press("a")
             assert d.asks(ScreenQuestion.SURE)
-            assert "mallory has rejected it: policy" in d.text("#ask")
+            assert "mallory is against it: policy" in d.text("#ask")
             await d.press("x")
             assert d.inbox.items == [item]
             await d.press("a", "y")
