@@ -22,6 +22,19 @@ A_MODULE = re.compile(r":mod:`~?\.?([\w.]+)`")
 AN_UNFIT_DOCSTRING = re.compile(rf'^ *r?"""((?:{"|".join(UNFIT)})\b.*)', re.MULTILINE)
 
 
+A_BARE_VERB = re.compile(r"def (_?(?:look|say|see_to|tell|do|go))\(")
+"""Verbs that tell no reader the effect of a function."""
+
+
+def bare(sources: dict[str, str]) -> list[str]:
+    """Functions whose name does not tell their effect."""
+    return [
+        f"{file}: {found[1]}"
+        for file, source in sources.items()
+        for found in A_BARE_VERB.finditer(source)
+    ]
+
+
 def repeated(sources: dict[str, str]) -> dict[str, list[str]]:
     """Names of classes that several places define, with these places."""
     places: dict[str, list[str]] = defaultdict(list)
@@ -77,6 +90,14 @@ def sources(folders: Iterable[Path]) -> dict[str, str]:
 
 def test_no_two_classes_have_one_name() -> None:
     assert repeated(sources([PACKAGE])) == {}
+
+
+def test_functions_are_called_by_their_effect() -> None:
+    assert bare(sources([PACKAGE])) == []
+
+
+def test_a_bare_verb_is_found() -> None:
+    assert bare({"a.py": "def _look(x): ...\ndef look_up(x): ...\n"}) == ["a.py: _look"]
 
 
 def test_docstrings_begin_with_the_thing() -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from meup_agent.approval.reviewer_rules import JUDGE, VOTE, WAITING
 from meup_agent.approval.tool_directory import LIST_SECONDS, MAX_AT_A_TIME
+from meup_agent.approval.vote_tools import JUDGE, VOTE, WAITING
 from meup_agent.errors import (
     ConnectionFailed,
     MeupError,
@@ -121,7 +121,7 @@ class EditCheck:
         failures: list[MeupError] = []
         limiter = anyio.CapacityLimiter(MAX_AT_A_TIME)
 
-        async def look(participant: str) -> None:
+        async def ask(participant: str) -> None:
             try:
                 async with limiter:
                     is_known = participant in told
@@ -131,7 +131,7 @@ class EditCheck:
 
         async with anyio.create_task_group() as tasks:
             for participant in asked:
-                tasks.start_soon(look, participant)
+                tasks.start_soon(ask, participant)
         if failures:
             raise failures[0]
         return [each for each in asked if found[each]]

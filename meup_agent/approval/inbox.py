@@ -116,7 +116,7 @@ class Inbox(AsyncContextManagerMixin):
             self._feed,
             self._queue,
             self._directory,
-            self._look,
+            self._update_item,
             self._backlog.hasten,
             self._settled.notify_all,
             has_no_tools,
@@ -126,7 +126,7 @@ class Inbox(AsyncContextManagerMixin):
             self._rules.learn_from(like._rules)
         edits = EditCheck(space, self._feed)
         self._decisions = InboxDecisions(
-            space, self._queue, self._offers, self._rules, edits, self._place, self._look
+            space, self._queue, self._offers, self._rules, edits, self._place, self._update_item
         )
         self.left_out = 0
 
@@ -181,7 +181,7 @@ class Inbox(AsyncContextManagerMixin):
         if self._queue.get(key) is None:
             entry = self._earlier.find(key)
             if entry is not None:
-                self._look(entry, is_new=False)
+                self._update_item(entry, is_new=False)
         held = self._queue.get(key)
         return held.item if held is not None and held.place is not None else None
 
@@ -190,7 +190,7 @@ class Inbox(AsyncContextManagerMixin):
         for envelope in before:
             entry = self._earlier.add(envelope)
             if entry is not None:
-                self._look(entry, is_new=False)
+                self._update_item(entry, is_new=False)
 
     def add_past(self, past: Iterable[PastProposal]) -> None:
         """Take in decided proposals that were read late; readers then look at all items anew.
@@ -315,9 +315,9 @@ class Inbox(AsyncContextManagerMixin):
                 self._look_at_participant(participant.id)
         else:
             for entry in self._earlier.enter_named(envelope):
-                self._look(entry, is_new=False)
+                self._update_item(entry, is_new=False)
             for entry in self._feed.concerned(envelope):
-                self._look(entry)
+                self._update_item(entry)
             self._rules.hear(envelope)
 
     def _look_at_all(self, pending: list[ProposalEntry], decided: list[ProposalEntry]) -> None:
@@ -326,7 +326,7 @@ class Inbox(AsyncContextManagerMixin):
         for held in self._queue:
             held.offers = None
         for entry in decided[-MAX_DECIDED:]:
-            self._look(entry)
+            self._update_item(entry)
         for proposal in self._backlog.begin((*self._earlier.waiting(), *pending), self.me):
             self._look_at_open(proposal)
         self._rules.look_again()
@@ -334,16 +334,16 @@ class Inbox(AsyncContextManagerMixin):
     def _look_at_open(self, proposal: OpenProposal, *, is_new: bool = True) -> None:
         """Bring the inbox up to date with one that is open; one of before is entered now."""
         if isinstance(proposal, ProposalEntry):
-            self._look(proposal, is_new=is_new)
+            self._update_item(proposal, is_new=is_new)
         elif (entry := self._earlier.enter(proposal.envelope)) is not None:
-            self._look(entry, is_new=is_new)
+            self._update_item(entry, is_new=is_new)
 
     def _look_at_old(self, proposal: OpenProposal) -> None:
         """List an old one, of which no reader is told by itself."""
         self._look_at_open(proposal, is_new=False)
 
     def _many_came(self) -> None:
-        self._readers.tell(InboxRenewed())
+        self._readers.publish(InboxRenewed())
         self._settled.notify_all()
 
     def _look_at_participant(self, participant: str) -> None:
@@ -355,7 +355,7 @@ class Inbox(AsyncContextManagerMixin):
         for held in self._queue:
             item = held.item
             if participant == item.target or (item.rule and item.rule.reviewer == participant):
-                self._look(held.entry)
+                self._update_item(held.entry)
         if not self._offers.is_here(participant):
             self._rules.forget(participant)
         self._rules.look_again()
@@ -366,9 +366,9 @@ class Inbox(AsyncContextManagerMixin):
             for item in self._queue.due(self._feed.time_of_day.timestamp()):
                 held = self._queue.get(key_of(item))
                 if held is not None:
-                    self._look(held.entry)
+                    self._update_item(held.entry)
 
-    def _look(self, entry: ProposalEntry, *, is_new: bool = True) -> None:
+    def _update_item(self, entry: ProposalEntry, *, is_new: bool = True) -> None:
         """Bring the inbox up to date with one proposal; of an old one that arrives none is told."""
         record, held = ProposalRecord(entry), self._queue.get(entry.key)
         if held is not None and held.entry is not entry:
@@ -430,13 +430,13 @@ class Inbox(AsyncContextManagerMixin):
                 item.left = None
             moved = self._queue.insert(held)
             if arrives and is_new:
-                self._readers.tell(ItemArrived(item))
+                self._readers.publish(ItemArrived(item))
             elif not arrives and (moved or was != (item.rule, item.may, held.rejections)):
-                self._readers.tell(ItemChanged(item))
+                self._readers.publish(ItemChanged(item))
         elif held.place is not None:
             self._queue.remove(held)
             item.left = away
-            self._readers.tell(away)
+            self._readers.publish(away)
 
     def _away(self, item: InboxItem) -> ItemLeft | None:
         """The departure of a pending proposal that does not wait for us; ``None``: it does."""
@@ -458,7 +458,7 @@ class Inbox(AsyncContextManagerMixin):
         self._feed.release(held.entry)
         if was_waiting:
             held.item.left = left
-            self._readers.tell(left)
+            self._readers.publish(left)
 
     # --- what others tell of it ---
 
@@ -466,7 +466,7 @@ class Inbox(AsyncContextManagerMixin):
         self._rules.look_again()
         for held in self._queue:
             if held.item.target == participant and held.place is not None:
-                self._readers.tell(ItemChanged(held.item))
+                self._readers.publish(ItemChanged(held.item))
         self._settled.notify_all()
 
     # --- what items ask ---

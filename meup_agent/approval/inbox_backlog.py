@@ -43,18 +43,18 @@ class InboxBacklog:
     """Proposals that were too many to list when an inbox opened, or its participant came back.
 
     Args:
-        look: Lists one.
+        update_item: Lists one.
         told: Called after every thousand of them, and at the end.
         until_drawn: Waits until the first screen is drawn.
     """
 
     def __init__(
         self,
-        look: Callable[[OpenProposal], None],
+        update_item: Callable[[OpenProposal], None],
         told: Callable[[], None],
         until_drawn: Callable[[], Awaitable[None]] = pause_for_screen,
     ) -> None:
-        self._look = look
+        self._update_item = update_item
         self._told = told
         self._until_drawn = until_drawn
         self._waiting: list[OpenProposal] = []  # the most urgent at the end
@@ -114,7 +114,7 @@ class InboxBacklog:
             if key in self._removed:
                 self._removed.remove(key)
             else:
-                self._look(proposal)
+                self._update_item(proposal)
         if len(self._waiting) % TELL_EVERY < MAX_AT_A_TURN:
             self._told()
 

@@ -60,7 +60,7 @@ class InboxReaders:
         self._readers.add(reader)
         return reader
 
-    def tell(self, change: InboxChange) -> None:
+    def publish(self, change: InboxChange) -> None:
         """Hand a change to every reader."""
         for reader in self._readers:
             reader.put(change)

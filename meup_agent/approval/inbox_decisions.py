@@ -72,7 +72,7 @@ class InboxDecisions:
         rules: The rules that ask.
         edits: Checks what is edited.
         place: Brings the queue up to date with our decision of one.
-        look: Brings the queue up to date with what the space says of one.
+        update_item: Brings the queue up to date with what the space says of one.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class InboxDecisions:
         rules: InboxRules,
         edits: EditCheck,
         place: Callable[[HeldItem], None],
-        look: Callable[[ProposalEntry], None],
+        update_item: Callable[[ProposalEntry], None],
     ) -> None:
         self._space = space
         self._queue = queue
@@ -91,7 +91,7 @@ class InboxDecisions:
         self._rules = rules
         self._edits = edits
         self._place = place
-        self._look = look
+        self._update_item = update_item
 
     async def approve(
         self,
@@ -171,7 +171,7 @@ class InboxDecisions:
         said = as_object(value_of(Responded("", result)))
         rule = msgspec.structs.replace(rule, **read_count(said))
         self._rules.note_counted(held.entry.key, rule)
-        self._look(held.entry)
+        self._update_item(held.entry)
         return rule
 
     def _check_waits(self, item: InboxItem) -> HeldItem:
@@ -206,7 +206,7 @@ class InboxDecisions:
         """Forget our own decision: what the space says of the proposal counts."""
         held.ours = None
         if self._queue.get(held.entry.key) is held:
-            self._look(held.entry)
+            self._update_item(held.entry)
 
 
 def key_of(item: InboxItem) -> ProposalKey:

@@ -31,7 +31,7 @@ class InboxRules:
         feed: Its proposals.
         queue: Those that wait for us.
         directory: The tools of its participants.
-        look: Called for each proposal whose rule has changed.
+        update_item: Called for each proposal whose rule has changed.
         hasten: Called with the ids of proposals with a rule that are not known yet.
         told: Called when a reviewer has told its rules, and when all have been asked.
         has_no_tools: True for a participant that is known to be no reviewer.
@@ -43,7 +43,7 @@ class InboxRules:
         feed: ProposalFeed,
         queue: InboxQueue,
         directory: ToolDirectory,
-        look: Callable[[ProposalEntry], None],
+        update_item: Callable[[ProposalEntry], None],
         hasten: Callable[[Collection[str]], None],
         told: Callable[[], None],
         has_no_tools: Callable[[str], bool] | None = None,
@@ -52,7 +52,7 @@ class InboxRules:
         self._feed = feed
         self._queue = queue
         self._directory = directory
-        self._look = look
+        self._update_item = update_item
         self._hasten = hasten
         self._told = told
         self._has_no_tools = has_no_tools or _has_some
@@ -156,7 +156,7 @@ class InboxRules:
             if before.get(key) != rules.get(key):
                 entry = self._feed.get(key)
                 if entry is not None:
-                    self._look(entry)
+                    self._update_item(entry)
                 else:
                     unknown.add(key.id)
         self._hasten(unknown)

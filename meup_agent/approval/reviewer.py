@@ -368,7 +368,7 @@ class Reviewer:
             decision = msgspec.structs.replace(decision, verdict=Verdict.ASK, why=why)
         self.hold(held.proposal, held.space, decision)
         if held.count is not None:
-            await self._say(held, "The policy has changed: no vote about it counts any more.")
+            await self._send_chat(held, "The policy has changed: no vote about it counts any more.")
 
     def _end(self, held: HeldProposal) -> None:
         """Forget it, or let people vote anew where it could not be carried out."""
@@ -412,7 +412,7 @@ class Reviewer:
                 if not held.is_pending:
                     self._drop(held)
                 elif not held.is_counted:
-                    await self._see_to(held)
+                    await self._remind_or_reject(held)
 
     async def _decide_again(self, held: HeldProposal) -> None:
         """Decide what waits for people by a policy that was changed since they were asked."""
@@ -432,7 +432,7 @@ class Reviewer:
         except MeupError as error:
             log.warning("proposal %s: %s", held.proposal.id, printable(str(error)))
 
-    async def _see_to(self, held: HeldProposal) -> None:
+    async def _remind_or_reject(self, held: HeldProposal) -> None:
         decision, now = held.decision, anyio.current_time()
         try:
             # It is on its way by then; others wait no longer for one that is not taken.
@@ -451,11 +451,11 @@ class Reviewer:
                     )
                 elif decision.remind is not None and now - held.reminded >= decision.remind:
                     held.reminded = now
-                    await self._say(held, held.reminder(now))
+                    await self._send_chat(held, held.reminder(now))
         except MeupError as error:
             log.warning("proposal %s: %s", held.proposal.id, printable(str(error)))
 
-    async def _say(self, held: HeldProposal, words: str) -> None:
+    async def _send_chat(self, held: HeldProposal, words: str) -> None:
         payload = {"message": words, payloads.META: {payloads.RULE: held.told}}
         await held.space.send(kinds.CHAT, payload, correlation=held.proposal.id)
 

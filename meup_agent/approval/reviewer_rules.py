@@ -11,6 +11,7 @@ import anyio
 import msgspec
 
 from meup_agent.approval.tool_directory import ToolDirectory
+from meup_agent.approval.vote_tools import VOTE, WAITING
 from meup_agent.errors import MeupError, printable
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import ProposalKey
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
 
 log = logging.getLogger("meup_agent.approval")
-
-VOTE: Final = "vote"
-WAITING: Final = "waiting"
-JUDGE: Final = "judge"
 
 _VOTE_NAME: Final = VOTE.encode()
 

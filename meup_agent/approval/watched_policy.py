@@ -29,7 +29,7 @@ class WatchedPolicy:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._refused = ""
-        self._stamp = self._look()
+        self._stamp = self._read_stamp()
         self._raw = read_file(path)
         self._settled = self._is_settled()
         self._policy = self._read()
@@ -37,7 +37,7 @@ class WatchedPolicy:
     def current(self) -> Policy:
         """The policy as the file has it now, or had it when it was good."""
         try:
-            stamp = self._look()
+            stamp = self._read_stamp()
             if stamp == self._stamp and self._settled:
                 return self._policy
             # Looked at before it is read: a write in between is seen the next time.
@@ -58,7 +58,7 @@ class WatchedPolicy:
             log.error("%s", printable(said))
         self._refused = said
 
-    def _look(self) -> _Stamp:
+    def _read_stamp(self) -> _Stamp:
         try:
             found = self._path.stat()
         except OSError as error:

@@ -91,7 +91,9 @@ def test_exception_at_the_port_would_be_found(monkeypatch: pytest.MonkeyPatch) -
     def clumsy(*_: object) -> None:
         raise ValueError
 
-    monkeypatch.setattr("meup_agent.gateway.edge.connection.MemberConnection._take", clumsy)
+    monkeypatch.setattr(
+        "meup_agent.gateway.edge.connection.MemberConnection._handle_message", clumsy
+    )
     with pytest.raises(ValueError, match=r"^$"):
         connection.run(connection.SEEDS[0])
 

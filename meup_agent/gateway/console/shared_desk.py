@@ -138,8 +138,8 @@ class SharedInbox(Inbox):
         super().put(envelope)
         self._heard(envelope)
 
-    def _look(self, entry: ProposalEntry, *, is_new: bool = True) -> None:
-        super()._look(entry, is_new=is_new)
+    def _update_item(self, entry: ProposalEntry, *, is_new: bool = True) -> None:
+        super()._update_item(entry, is_new=is_new)
         self._told(self, entry)
 
     def is_pending(self, key: ProposalKey) -> bool:

@@ -44,11 +44,11 @@ async def await_callback(ask: Callable[[Callable[[T], None]], object]) -> T:
     """Wait for the value that a callback gets; a :exc:`Problem` if the journal does not answer."""
     found: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-    def tell(value: T) -> None:
+    def settle(value: T) -> None:
         if not found.done():
             found.set_result(value)
 
-    ask(tell)
+    ask(settle)
     try:
         async with asyncio.timeout(JOURNAL_SECONDS):
             return await found
