@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 import meup_agent
-from meup_agent import Context, Space
+from meup_agent import Context, ProposalHandle, Space
 from meup_agent.gateway import Gateway
 from meup_agent.gateway.embedded import ThreadedGateway
 from tests.language_server import LanguageServer
@@ -25,6 +25,12 @@ RECORD = {
     *("decided_by", "reason"),
 }
 """The public names of a ProposalRecord."""
+
+HANDLE = {
+    *("outcome", "result", "has_outcome", "explanation", "withdraw", "renew"),
+    *("state", "expires_at", "offered"),
+}
+"""The public methods and properties of a ProposalHandle."""
 
 REFERRAL = re.compile(r"\bsee\b[^.\n]*`", re.IGNORECASE)
 """Words that send a reader to another text."""
@@ -151,6 +157,10 @@ def test_a_decorator_shows_its_options(shown: Shown) -> None:
 
 def test_a_proposal_record_offers_what_users_need(shown: Shown) -> None:
     assert {name for name in shown.record if not name.startswith("_")} == RECORD
+
+
+def test_a_proposal_of_ours_offers_what_users_need() -> None:
+    assert methods_of(ProposalHandle) == HANDLE
 
 
 @pytest.mark.parametrize("verb", ["call", "propose", "reasoning", "chat"])

@@ -23,7 +23,7 @@ from meup_agent.agent.middleware import InboundMessage, OutboundMessage, Verb, w
 from meup_agent.client.explanations import send_explanation
 from meup_agent.client.offer_lists import TOOLS
 from meup_agent.client.proposal import Proposal
-from meup_agent.client.proposal_handle import PendingProposal, ttl_in
+from meup_agent.client.proposal_handle import PendingProposal, set_explainer, ttl_in
 from meup_agent.client.requests import TIMEOUT
 from meup_agent.client.running_handler import awaited, handler_is
 from meup_agent.client.space import Space
@@ -280,7 +280,8 @@ class MiddlewareSpace(Space):
                 async with self._bare.propose(
                     given.participant, given.tool, given.arguments, to=given.to, **options
                 ) as proposal:
-                    proposal.explain_by(explainer_within(self._session, self._bare, self._layers))
+                    explainer = explainer_within(self._session, self._bare, self._layers)
+                    set_explainer(proposal, explainer)
                     passage.open(proposal)
                     yield proposal
             except Exception as error:

@@ -103,7 +103,7 @@ class ProposalHandle:
     @property
     def has_outcome(self) -> bool:
         """True once :meth:`outcome` waits no longer; a rejection may leave others to decide."""
-        return self.ending_in(self._session) is not None
+        return self._ending_in(self._session) is not None
 
     @property
     def offered(self) -> bool:
@@ -224,10 +224,6 @@ class ProposalHandle:
             await receipt.explain(explain)
         return receipt
 
-    def explain_by(self, explainer: Explainer) -> None:
-        """Have this function send the words that explain its withdrawal."""
-        self._explainer = explainer
-
     @property
     def expires_at(self) -> datetime | None:
         """The time at which we give it up, by the gateway's clock; ``None``: never."""
@@ -256,7 +252,7 @@ class ProposalHandle:
             raise UsageError("a renewal gives a deadline; propose with ttl=None to have none")
         await self._session.taken((self._session.pending_calls.renew(self._key, seconds),))
 
-    def ending_in(self, session: Session) -> Ending | None:
+    def _ending_in(self, session: Session) -> Ending | None:
         """Its ending, which its handle knows for longer than the session; ``None``: it is open.
 
         Raises:
@@ -266,11 +262,19 @@ class ProposalHandle:
             raise UsageError(f"proposal {self.id} was made in another space, or before a new join")
         return self._left or session.pending_calls.ended(self._key)
 
-    def leave(self) -> None:
+    def _leave(self) -> None:
         """Its block is left: withdraw it if it is undecided."""
         self._session.pending_calls.give_up(self._key, cause_of_leaving(self._session))
         self._left = self._session.pending_calls.ended(self._key)
         self._session.pending_calls.forget(self._key)
+
+
+def set_explainer(proposal: ProposalHandle, explainer: Explainer) -> None:
+    """Have a function send the words that explain a proposal's withdrawal.
+
+    No method, since what is in a handle's list of methods is for the authors of agents.
+    """
+    proposal._explainer = explainer  # pyright: ignore[reportPrivateUsage]
 
 
 @asynccontextmanager
@@ -324,7 +328,7 @@ async def propose(
     try:
         yield proposal
     finally:
-        proposal.leave()
+        proposal._leave()  # pyright: ignore[reportPrivateUsage]
 
 
 def _dependencies(session: Session, depends_on: object) -> dict[str, Ending | None]:
@@ -336,7 +340,7 @@ def _dependencies(session: Session, depends_on: object) -> dict[str, Ending | No
         if isinstance(each, str):
             needed.setdefault(each, None)
         elif isinstance(each, ProposalHandle):
-            needed[each.id] = each.ending_in(session)
+            needed[each.id] = each._ending_in(session)  # pyright: ignore[reportPrivateUsage]
         else:
             raise UsageError(
                 f"depends_on takes proposals that this program has made, not {each!r:.100}; enter "
