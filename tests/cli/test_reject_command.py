@@ -62,9 +62,11 @@ def test_rejection_that_leaves_others_to_decide_is_told(stage: Stage, here: Here
     with running(*words, variables=stage.variables("paula")) as propose:
         proposal = stage.wait_for("proposed")
         for reason in ("busy", "unsafe"):
-            assert here("reject", proposal, reason).code == 0
+            assert here("reject", proposal, reason, "--explain", f"{reason}\x1b").code == 0
         propose.until("rejected by alice: busy; others may still decide", stream="err")
+        propose.until("alice explains: busy\\e", stream="err")
         propose.end(signal.SIGINT)
+    assert propose.err.count(" explains: ") == 1
     assert propose.err.count("others may still decide") == 1
 
 

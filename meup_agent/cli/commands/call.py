@@ -314,18 +314,28 @@ class _ToolCall:
 
 
 async def _tell_rejections(session: CommandSession, proposal: ProposalHandle) -> None:
-    """Tell of each participant that rejects while others may still decide."""
-    told: set[str] = set()
+    """Tell of each participant that rejects while others may still decide, and its words."""
+    told: dict[str, str] = {}  # participant → its first reject, which is the one that counts
+    explained: set[str] = set()
 
-    def is_rejection(envelope: Envelope) -> bool:
+    def may_be_told(envelope: Envelope) -> bool:
+        if envelope.kind == kinds.CHAT:
+            return bool(envelope.correlation)
         return envelope.kind == kinds.MCP_REJECT and proposal.id in envelope.correlation
 
-    with session.space.watch(is_rejection) as envelopes:
+    with session.space.watch(may_be_told) as envelopes:
         async for envelope in envelopes:
+            by = visible(envelope.sender, MAX_NAME)
+            if envelope.kind == kinds.CHAT:
+                words = envelope.payload_object.get("message")
+                is_about = told.get(envelope.sender) in envelope.correlation
+                if is_about and isinstance(words, str) and envelope.sender not in explained:
+                    explained.add(envelope.sender)
+                    session.stderr.note(f"{by} explains: {visible(words, MAX_SENTENCE)}")
+                continue
             if proposal.has_outcome or envelope.sender in told:
                 continue
-            told.add(envelope.sender)
-            by = visible(envelope.sender, MAX_NAME)
+            told[envelope.sender] = envelope.id
             reason = visible(str(envelope.payload_object.get("reason", "")), MAX_NAME)
             session.stderr.note(f"rejected by {by}: {reason}; others may still decide")
 
