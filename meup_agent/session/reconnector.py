@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
-from tenacity.wait import wait_random_exponential
 
 from meup_agent.errors import (
     CannotConnect,
@@ -102,10 +101,6 @@ class Reconnector:
     _token_refused: bool = field(default=False, init=False)
     _welcomed_for: float | None = field(default=None, init=False)
     _was_welcomed: bool = field(default=False, init=False)
-
-    def __post_init__(self) -> None:
-        backoff = self.backoff
-        self._jitter = wait_random_exponential(multiplier=backoff.first, max=backoff.longest)
 
     async def run(self) -> None:
         """Connect again and again, until the gateway does not want this participant any more."""
@@ -201,7 +196,7 @@ class Reconnector:
     def _delay(self, state: RetryCallState) -> float:
         if self._welcomed_for is not None and self._welcomed_for >= self.backoff.stable:
             state.attempt_number = 1
-        delay = self._jitter(state)
+        delay = self.backoff.pause(state.attempt_number - 1)
         error = state.outcome.exception() if state.outcome else None
         asked = error.retry_after if isinstance(error, HandshakeRefused) else None
         return max(delay, min(asked or 0.0, LONGEST_RETRY_AFTER))
