@@ -1,8 +1,11 @@
 """The table of kinds, and its two spellings (PROTOCOL 1)."""
 
+import re
+
 import pytest
 
 from meup_agent.protocol import kinds
+from tests.programs import ROOT
 
 
 @pytest.mark.parametrize("kind", kinds.KINDS)
@@ -55,3 +58,17 @@ def test_what_refers_to_something() -> None:
 def test_the_gateway_has_three_names() -> None:
     assert {"system:gateway", "gateway", "system"} == kinds.GATEWAY_NAMES
     assert kinds.GATEWAY in kinds.GATEWAY_NAMES
+
+
+def named(text: str) -> set[str]:
+    """The kinds that a text names, alone or several of one folder: `space/{invite,kick}`."""
+    found = set(re.findall(r"[a-z]+(?:/[a-z-]+)?", text))
+    for folder, names in re.findall(r"([a-z]+)/\{([a-z,-]+)\}", text):
+        found.update(f"{folder}/{name}" for name in names.split(","))
+    return found
+
+
+def test_the_protocol_names_every_kind() -> None:
+    text = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+    assert kinds.KINDS.keys() - named(text) == set()
+    assert {"space/rename", "participant/fly"}.isdisjoint(named(text))
