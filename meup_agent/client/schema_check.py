@@ -9,7 +9,9 @@ say so: a number written as text, for example.
 ``jsonschema-rs`` (0.60.3, measured with ``offline=True`` and its linear regular expressions) is a
 hundred times as fast and has no bound on steps: 16 definitions of which each has ``anyOf`` with
 the next one twice, 1.2 kB, took 10 s and 555 MB, 24 of them with ``oneOf``, 1.7 kB, exhausted 6
-GB and aborted the process. Nor can it leave a keyword out, which the lenient reading above needs.
+GB and aborted the process. Without errors to make (``is_valid``) the time still doubles with each
+definition: 24 of them took 0.2 s, 28 took 2.8 s. Nor can it leave a keyword out, which the lenient
+reading above needs.
 """
 
 from __future__ import annotations
