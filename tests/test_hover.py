@@ -11,9 +11,10 @@ import anyio
 import pytest
 
 import meup_agent
-from meup_agent import Context, ProposalHandle, Space
+from meup_agent import Context, ProposalHandle, Rejection, Space
 from meup_agent.gateway import Gateway
 from meup_agent.gateway.embedded import ThreadedGateway
+from meup_agent.types import DecisionReceipt
 from tests.language_server import LanguageServer
 from tests.patience import PATIENCE
 
@@ -159,8 +160,10 @@ def test_a_proposal_record_offers_what_users_need(shown: Shown) -> None:
     assert {name for name in shown.record if not name.startswith("_")} == RECORD
 
 
-def test_a_proposal_of_ours_offers_what_users_need() -> None:
+def test_proposals_of_ours_and_decisions_offer_what_users_need() -> None:
     assert methods_of(ProposalHandle) == HANDLE
+    assert methods_of(Rejection) == {"explanation"}
+    assert methods_of(DecisionReceipt) == {"explain"}
 
 
 @pytest.mark.parametrize("verb", ["call", "propose", "reasoning", "chat"])

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from meup_agent.agent.middleware import InboundMessage, OutboundMessage, Verb, wrap
-from meup_agent.client.explanations import send_explanation
+from meup_agent.client.explanations import send_explanation, with_explainer
 from meup_agent.client.offer_lists import TOOLS
 from meup_agent.client.proposal import Proposal
 from meup_agent.client.proposal_handle import PendingProposal, set_explainer, ttl_in
@@ -420,4 +420,5 @@ class _MiddlewareProposal(Proposal):
                 "a middleware returned without call_next, so nothing was rejected; "
                 "raise an exception to refuse a rejection"
             )
-        return receipts[-1].explained_by(explainer_within(self._session, self._space, self._layers))
+        explainer = explainer_within(self._session, self._space, self._layers)
+        return with_explainer(receipts[-1], explainer)

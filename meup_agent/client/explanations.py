@@ -44,10 +44,6 @@ class DecisionReceipt:
     def __repr__(self) -> str:
         return f"<DecisionReceipt {self.id or 'of nothing sent'} of {len(self.proposal_ids)}>"
 
-    def explained_by(self, explain: Explainer) -> DecisionReceipt:
-        """The same receipt, whose words are sent by this function."""
-        return DecisionReceipt(self._sent, self.proposal_ids, explain, explained=self._explained)
-
     @awaited
     async def explain(self, text: str) -> str:
         """Say why, to those who heard of the decision; once, since readers keep the first words.
@@ -81,6 +77,12 @@ class DecisionReceipt:
         except BaseException:
             self._explained = False
             raise
+
+
+def with_explainer(receipt: DecisionReceipt, explain: Explainer) -> DecisionReceipt:
+    """The same receipt, whose words are sent by this function."""
+    sent, explained = receipt._sent, receipt._explained  # pyright: ignore[reportPrivateUsage]
+    return DecisionReceipt(sent, receipt.proposal_ids, explain, explained=explained)
 
 
 def explainer_of(session: Session) -> Explainer:

@@ -9,6 +9,7 @@ from anyio.lowlevel import checkpoint
 
 from meup_agent.client.running_handler import awaited, parent_in
 from meup_agent.errors import ParticipantGone
+from meup_agent.protocol.outcomes import Rejection, with_explain
 from meup_agent.session.deadlines import checked_timeout
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import Participant
-    from meup_agent.protocol.outcomes import Rejection
     from meup_agent.session import Session
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ def with_explanation(session: Session, rejection: Rejection) -> Rejection:
     async def explanation(rejected: Rejection, timeout: float | None) -> str:
         return await _wait_for(session, lambda: explanation_so_far(session, rejected), timeout)
 
-    return rejection.explained_by(explanation)
+    return with_explain(rejection, explanation)
 
 
 def explanation_so_far(session: Session, rejection: Rejection) -> str:

@@ -127,9 +127,10 @@ class Rejection:
         """
         return "" if self._explain is None else await self._explain(self, timeout)
 
-    def explained_by(self, explain: Explain) -> Rejection:
-        """The same rejection, whose :meth:`explanation` is waited for by this function."""
-        return replace(self, _explain=explain)
+
+def with_explain(rejection: Rejection, explain: Explain) -> Rejection:
+    """The same rejection, whose explanation is waited for by this function."""
+    return replace(rejection, _explain=explain)
 
 
 class Withdrawal(msgspec.Struct, frozen=True):
