@@ -1,14 +1,15 @@
 """Each decision in a browser, by mouse and by key, with others beside and things going wrong."""
 
 import re
+from functools import partial
 
 import pytest
-from playwright.async_api import Page, Route, expect
+from playwright.async_api import Page, expect
 
 from meup_agent.gateway.console.sign_in import SESSION_IDLE, BrowserSessions, FormSeals
 from meup_agent.protocol.outcomes import Fulfillment, Rejection
 from tests.console_browser.axe import violations
-from tests.console_browser.conftest import Desk, settled
+from tests.console_browser.conftest import Desk, before_the_stream, settled
 
 pytestmark = pytest.mark.anyio
 
@@ -246,11 +247,7 @@ async def test_what_came_before_the_stream_began_is_told(desk: Desk) -> None:
     # Its first stream is not the one that is kept back.
     await desk.one_stream()
 
-    async def propose_first(route: Route) -> None:
-        await desk.site.propose(proposer, {"path": "early.md"})
-        await route.continue_()
-
-    await page.route("**/events?*", propose_first, times=1)
+    await before_the_stream(page, partial(desk.site.propose, proposer, {"path": "early.md"}))
     await page.reload()
     await card(page, "early.md")
     await expect(page.locator("#live")).to_contain_text("New: proposer proposes write_file")

@@ -1,9 +1,11 @@
 """Decisions about what was seen, whatever is pushed and whoever signs in meanwhile."""
 
-import pytest
-from playwright.async_api import Route, expect
+from functools import partial
 
-from tests.console_browser.conftest import Desk, settled
+import pytest
+from playwright.async_api import expect
+
+from tests.console_browser.conftest import Desk, before_the_stream, settled
 
 pytestmark = pytest.mark.anyio
 
@@ -32,12 +34,8 @@ async def test_queue_that_is_loaded_anew_leaves_the_card(desk: Desk) -> None:
     await expect(page.locator("#call")).to_contain_text("a.md")
     await desk.one_stream()
 
-    async def propose_first(route: Route) -> None:
-        urgent = proposer.propose("tools", "write_file", {"path": "urgent.md"}, ttl=60)
-        await desk.site.stack.enter_async_context(urgent)
-        await route.continue_()
-
-    await page.route("**/events?*", propose_first, times=1)
+    urgent = proposer.propose("tools", "write_file", {"path": "urgent.md"}, ttl=60)
+    await before_the_stream(page, partial(desk.site.stack.enter_async_context, urgent))
     await page.reload()
     await expect(page.locator("#queue li").first).to_contain_text("s left")
     await expect(page.locator("#live")).to_contain_text("New: proposer proposes write_file")

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from playwright.async_api import (
     Page,
     Playwright,
     Request,
+    Route,
     async_playwright,
     expect,
 )
@@ -66,6 +67,23 @@ async def chromium() -> AsyncGenerator[Browser]:
         )
         yield browser
         await browser.close()
+
+
+async def before_the_stream(page: Page, do: Callable[[], Awaitable[object]]) -> None:
+    """Do something between a page and its next event stream.
+
+    The route stays, so that it is not taken away while the page asks for more.
+    """
+    is_done = False
+
+    async def do_once(route: Route) -> None:
+        nonlocal is_done
+        if not is_done:
+            is_done = True
+            await do()
+        await route.continue_()
+
+    await page.route("**/events?*", do_once)
 
 
 async def settled(page: Page) -> None:
