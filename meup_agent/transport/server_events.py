@@ -3,7 +3,7 @@
 Our own reader, since ``httpx-sse`` (0.4.3, measured) bounds neither a line nor an event: of a line
 without an end it kept all of 256 MB and took 770 MB for it, of an event in as many bytes of lines
 260 MB. This one stops 5 MB beyond what it had, and takes 2 µs for an event of 300 bytes, where
-that one takes 3.
+that one takes 3; for one of 1 MiB 1.9 ms, where that one takes 0.8.
 """
 
 from __future__ import annotations
