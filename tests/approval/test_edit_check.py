@@ -228,7 +228,10 @@ async def test_silence_about_being_a_reviewer_stops_the_edit(
         o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
     ):
         item = await o.until("mallory", lambda _: True)
-        with pytest.raises(NotOffered, match="'deep', who may decide, has not said"):
+        # On a machine that stood still for so long, one of the others is silent as well.
+        with pytest.raises(
+            NotOffered, match=r"'(deep|tools|reviewer)', who may decide, has not said"
+        ):
             await o.inboxes["mallory"].approve(item, ALLOWED)
         assert proposal.state.is_pending
         assert await o.inboxes["mallory"].approve(item) is not None
