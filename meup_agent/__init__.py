@@ -15,7 +15,7 @@ _NAMES = lazy_names.read_names(__spec__)
 _RENAMED = {
     "Expired": "Expiry",
     "Fulfilled": "Fulfillment",
-    "Link": "CauseStep",
+    "Link": "types.CauseStep",
     "OwnProposal": "ProposalHandle",
     "Rejected": "Rejection",
     "Withdrawn": "Withdrawal",
@@ -49,10 +49,13 @@ def _check_moved(name: str) -> None:
     if name in _RENAMED:
         raise ImportError(f"meup_agent.{name} is called meup_agent.{_RENAMED[name]} now")
     if name[:1].isupper():
+        import typing
+
         from meup_agent import errors, events, types
 
-        for module in (errors, events, types):
-            if hasattr(module, name):
+        # The types first: an event has some of them in its annotations.
+        for module in (types, errors, events):
+            if hasattr(module, name) and not hasattr(typing, name):
                 home = module.__name__
                 raise ImportError(f"{name} is in {home} now: from {home} import {name}")
 

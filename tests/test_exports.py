@@ -108,11 +108,28 @@ def test_stub_lists_each_name_where_it_is(package: ModuleType) -> None:
         ("HandlerFailed", "HandlerFailed is in meup_agent.events now"),
         ("Pause", "Pause is in meup_agent.types now: from meup_agent.types import Pause"),
         ("OwnProposal", "meup_agent.OwnProposal is called meup_agent.ProposalHandle now"),
+        ("Link", "meup_agent.Link is called meup_agent.types.CauseStep now"),
+        ("Cause", "Cause is in meup_agent.types now: from meup_agent.types import Cause"),
+        ("Observer", "Observer is in meup_agent.events now"),
     ],
 )
 def test_a_name_that_moved_says_where_it_is(name: str, where: str) -> None:
     with pytest.raises(ImportError, match=f"^{where}"):
         exec(f"from meup_agent import {name}")
+
+
+def test_renamed_names_are_called_by_names_that_are_there() -> None:
+    for old, new in vars(meup_agent)["_RENAMED"].items():
+        found: object = meup_agent
+        for each in new.split("."):
+            found = getattr(found, each)
+        assert isinstance(found, type), old
+
+
+@pytest.mark.parametrize("name", ["Any", "Callable"])
+def test_what_our_modules_import_is_no_name_of_ours(name: str) -> None:
+    with pytest.raises(AttributeError, match="has no attribute"):
+        getattr(meup_agent, name)
 
 
 def test_importing_the_package_alone_loads_nothing_of_it() -> None:
