@@ -3,12 +3,16 @@
 import functools
 from typing import Annotated, Any
 
+import anyio
 import pytest
 
-from meup_agent import Agent
+from meup_agent import Agent, Space
+from meup_agent.agent import outbound_middleware, runner
 from meup_agent.agent.middleware import MiddlewareStack, wrap
 from meup_agent.errors import HandlerDefinitionError
+from meup_agent.testing import MemorySpace
 from meup_agent.types import CallNext, InboundMessage, OutboundMessage
+from tests.patience import PATIENCE
 
 
 async def inbound(message: InboundMessage, call_next: CallNext) -> Any: ...
@@ -111,6 +115,29 @@ async def test_first_layer_is_the_outermost() -> None:
     assert wrap([], innermost) is innermost
 
 
-def test_agent_without_middleware_has_nothing_in_its_way() -> None:
-    agent = Agent("tools")
-    assert agent._middleware.inbound == agent._middleware.outbound == []
+@pytest.mark.anyio
+async def test_agent_without_middleware_has_nothing_in_its_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stand_in_the_way(*_: object) -> None:
+        raise AssertionError("a message passed the onion of an agent that has none")
+
+    monkeypatch.setattr(runner, "pass_inbound", stand_in_the_way)
+    monkeypatch.setattr(outbound_middleware, "pass_outbound", stand_in_the_way)
+    tools = Agent("tools")
+    given: list[Space] = []
+
+    @tools.tool
+    async def echo(text: str, space: Space) -> str:
+        given.append(space)
+        return text
+
+    seats: dict[str, list[dict[str, Any]]] = {"tools": [], "caller": [{"kind": "mcp/request"}]}
+    meeting = MemorySpace(participants=seats)
+    with anyio.fail_after(PATIENCE):
+        async with (
+            tools.join(meeting.connector("tools")),
+            Agent("caller").join(meeting.connector("caller")) as caller,
+        ):
+            assert await caller.call("tools", "echo", {"text": "hi"}) == "hi"
+    assert [type(each) for each in (*given, caller)] == [Space, Space]
