@@ -8,7 +8,9 @@ import pytest
 from meup_agent import Reason
 from meup_agent.causes import REASONS_TO_REJECT
 
-PAGE = (Path(__file__).parents[2] / "docs/reference/reasons.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "reference/reasons.md").read_text(encoding="utf-8")
+PROTOCOL = (DOCS / "protocol.md").read_text(encoding="utf-8")
 
 
 def rows(section: str) -> list[list[str]]:
@@ -36,3 +38,8 @@ def test_page_names_no_code_that_does_not_exist() -> None:
     named = {row[0].strip("`") for row in [*rows("When you reject"), *automatic]}
     assert named == {str(reason) for reason in Reason} & named
     assert {str(Reason.REVOKED), str(Reason.TIMEOUT)} <= {row[0].strip("`") for row in automatic}
+
+
+def test_protocol_lists_the_codes() -> None:
+    (rule,) = re.findall(r"^3\. Reasons: (.*?);", PROTOCOL, re.MULTILINE)
+    assert " ".join(re.findall(r"`([^`]*)`", rule)).split() == list(Reason)
