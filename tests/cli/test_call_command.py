@@ -3,9 +3,11 @@
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from meup_agent import Space
 from meup_agent.cli import exit_codes
 from tests.cli.conftest import Here
 from tests.cli.processes import INTERRUPT, TERMINATE, meup, running
@@ -160,3 +162,20 @@ def test_a_wrong_token_is_no_way_in(here: Here) -> None:
     other = here("call", "files", "nothing", "--participant", "reviewer")
     assert (other.code, other.out) == (exit_codes.NO_CONNECTION, "")
     assert "takes us for 'alice', not for 'reviewer'" in other.err
+
+
+@pytest.mark.parametrize("given", [(), ("--idempotent",)])
+def test_idempotent_goes_with_the_request(
+    here: Here, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...]
+) -> None:
+    asked: list[bool] = []
+    request = Space.request
+
+    async def note(self: Space, owner: str, method: str, *more: Any, **options: Any) -> Any:
+        if method == "tools/call":
+            asked.append(options["idempotent"])
+        return await request(self, owner, method, *more, **options)
+
+    monkeypatch.setattr(Space, "request", note)
+    assert here("call", "files", "write_file", "path=a", "text=b", *given).code == 0
+    assert asked == [bool(given)]
