@@ -95,8 +95,6 @@ class GatewayRuntime:
         self.journal = journal or MemoryJournal(
             now, max_entries=kept.memory_entries, max_bytes=kept.memory_bytes
         )
-        # Bytes beyond which the journal forgets the oldest; `None`: it keeps all.
-        self.journal_limit = kept.memory_bytes if kept.path is None else kept.max_bytes
         self._config = config
         self._loop = loop
         self._on_failure = on_failure

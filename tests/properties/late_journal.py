@@ -94,6 +94,10 @@ class LateJournal:
     def latest(self, space: str) -> int:
         return self._latest
 
+    @property
+    def max_bytes(self) -> int | None:
+        return None
+
     def size(self) -> int | None:
         return None
 

@@ -67,6 +67,7 @@ class SqliteJournal:
         self._now = now
         self.on_full: Callable[[bool], None] = ignore
         self.on_failed: Callable[[str], None] = ignore
+        self._max_bytes = config.max_bytes
         self._database = Database(path, config.synchronous, accept_damage=config.accept_damage)
         # Of each space; floors are raised by the writer.
         self._floors: dict[str, int] = {}
@@ -152,6 +153,11 @@ class SqliteJournal:
     def latest(self, space: str) -> int:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.latest`."""
         return self._latest.get(space) or self.floor(space)
+
+    @property
+    def max_bytes(self) -> int | None:
+        """See :attr:`~meup_agent.protocol.space.journal.Journal.max_bytes`."""
+        return self._max_bytes
 
     def size(self) -> int | None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.size`; of its files."""

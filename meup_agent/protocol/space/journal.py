@@ -72,6 +72,11 @@ class Journal(Protocol):
     # after it: what was not kept was not accepted.
     on_failed: Callable[[str], None]
 
+    @property
+    def max_bytes(self) -> int | None:
+        """Bytes beyond which it forgets the oldest entries; ``None``: it keeps all."""
+        ...
+
     def append(
         self, space: str, envelope: Envelope, facts: tuple[Fact, ...], then: Callable[[Entry], None]
     ) -> None:
@@ -197,6 +202,11 @@ class MemoryJournal:
         """See :meth:`Journal.floor`."""
         ring = self._rings.get(space)
         return self._start if ring is None else ring.floor
+
+    @property
+    def max_bytes(self) -> int | None:
+        """See :attr:`Journal.max_bytes`."""
+        return self._max_bytes
 
     def size(self) -> int | None:
         """See :meth:`Journal.size`; the bytes of its frames."""

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,6 @@ from meup_agent.gateway.console.pages.health import Gauge
 from meup_agent.gateway.console.plots import MAX_REASONS, SAMPLES, Samples
 from meup_agent.gateway.console.template_environment import size
 from meup_agent.gateway.frame_queue import GatewayMember
-from meup_agent.gateway.runtime import GatewayRuntime
 from tests.gateway.console.conftest import Browser, Site, open_site, two_spaces
 
 pytestmark = pytest.mark.anyio
@@ -80,18 +78,6 @@ async def test_journal_near_its_limit_is_named() -> None:
         gauge = re.search(r'<li class="near"><label[^>]*>Journal .*?max="220000"[^\n]*?</li>', page)
         assert gauge is not None
         assert "KiB of 215 KiB <strong>near its end" in gauge[0]
-
-
-@pytest.mark.parametrize(
-    ("journal", "limit"),
-    [
-        (JournalConfig(memory_bytes=5_000), 5_000),
-        (JournalConfig(Path("j"), memory_bytes=5_000), None),
-        (JournalConfig(Path("j"), max_bytes=7_000), 7_000),
-    ],
-)
-def test_limit_of_a_journal_is_that_of_its_store(journal: JournalConfig, limit: int | None) -> None:
-    assert GatewayRuntime(replace(two_spaces(), journal=journal)).journal_limit == limit
 
 
 def test_plot_is_drawn_from_what_grew() -> None:

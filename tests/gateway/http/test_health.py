@@ -12,9 +12,9 @@ import pytest
 
 from meup_agent.gateway.config import JournalConfig
 from meup_agent.gateway.edge.http import context
-from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.gateway.server import RunningGateway, serve
 from tests.gateway.http.conftest import config
+from tests.gateway.journal.conftest import fill_disk
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 
@@ -87,8 +87,7 @@ async def test_disk_that_hangs(asked: Asked, monkeypatch: pytest.MonkeyPatch) ->
 
 async def test_disk_that_is_full(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "JOURNAL_SECONDS", 0.1)
-    assert isinstance(asked.gateway.runtime.journal, SqliteJournal)
-    asked.gateway.runtime.journal._database.writer.execute("PRAGMA max_page_count = 20")
+    fill_disk(asked.gateway.runtime.journal)
     with anyio.fail_after(PATIENCE):
         while not asked.gateway.failed.is_set():
             await asked.say()
@@ -102,8 +101,7 @@ async def test_who_waits_when_the_disk_turns_out_full_is_answered_at_once(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(context, "JOURNAL_SECONDS", 300.0)
-    assert isinstance(asked.gateway.runtime.journal, SqliteJournal)
-    asked.gateway.runtime.journal._database.writer.execute("PRAGMA max_page_count = 20")
+    fill_disk(asked.gateway.runtime.journal)
     with anyio.fail_after(PATIENCE):
         while (status := await asked.say()) == 200:
             pass

@@ -15,10 +15,10 @@ from websockets.sync.client import ClientConnection, connect
 
 from meup_agent.gateway.config import Config, JournalConfig
 from meup_agent.gateway.journal import sqlite
-from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.presets import one_space_config
 from tests.gateway.conftest import envelope
+from tests.gateway.journal.conftest import fill_disk
 from tests.gateway.mounted import MountedPlace, mounted
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
@@ -88,9 +88,7 @@ def test_members_are_not_read_from_while_the_disk_is_behind(
 def test_a_full_disk_closes_everybody_and_takes_nobody(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     with mounted(config(path)) as place, joined(place) as alice:
-        file = place.app.running.journal
-        assert isinstance(file, SqliteJournal)
-        file._database.writer.execute("PRAGMA max_page_count = 20")
+        fill_disk(place.app.running.journal)
         accepted: list[str] = []
         with suppress(ConnectionClosed):
             for number in range(1_000):

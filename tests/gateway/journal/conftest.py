@@ -71,6 +71,12 @@ def chat(number: int, sender: str = "alice", message: str = "hi") -> Envelope:
     )
 
 
+def fill_disk(journal: Journal, pages: int = 20) -> None:
+    """Let the disk of a journal in a file have no room beyond so many pages."""
+    assert isinstance(journal, SqliteJournal)
+    journal._database.writer.execute(f"PRAGMA max_page_count = {pages}")
+
+
 ALL_ENGINES = {**ENGINES, "elsewhere": ELSEWHERE}
 """Every engine of the gateway, and one whose store is on another machine."""
 

@@ -136,6 +136,10 @@ class RemoteJournal:
     def latest(self, space: str) -> int:
         return self._latest.get(space, self._store.start)
 
+    @property
+    def max_bytes(self) -> int | None:
+        return None
+
     def size(self) -> int | None:
         return None
 

@@ -1,11 +1,12 @@
 """The contract of a journal, with every engine, and with one whose store is elsewhere."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from meup_agent.gateway.config import JournalConfig
-from meup_agent.gateway.journal.engines import ENGINES
+from meup_agent.gateway.journal.engines import ENGINES, open_journal
 from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, Entry, Fact
 from tests.gateway.journal.conftest import NOW, Clock, MakeJournal, chat, ids, kept, read, settled
 from tests.patience import PATIENCE
@@ -203,3 +204,20 @@ async def test_what_waits_is_kept_before_the_end(make_durable: MakeJournal) -> N
 def test_engine_is_chosen_by_the_configuration(path: Path) -> None:
     for config, expected in ((JournalConfig(path), "sqlite"), (JournalConfig(), "memory")):
         assert next(name for name, each in ENGINES.items() if each.serves(config)) == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "max_bytes"),
+    [
+        ({"memory_bytes": 5_000}, 5_000),
+        ({"path": "j", "memory_bytes": 5_000}, None),
+        ({"path": "j", "max_bytes": 7_000}, 7_000),
+    ],
+)
+async def test_limit_of_a_journal_is_that_of_its_engine(
+    tmp_path: Path, keys: dict[str, Any], max_bytes: int | None
+) -> None:
+    if "path" in keys:
+        keys = {**keys, "path": tmp_path / keys["path"]}
+    async with open_journal(JournalConfig(**keys), Clock()) as journal:
+        assert journal.max_bytes == max_bytes

@@ -14,7 +14,17 @@ from meup_agent.gateway.journal import sqlite
 from meup_agent.protocol.dialects import DIALECTS, decode, encode
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.space.journal import Entry, Fact
-from tests.gateway.journal.conftest import NOW, Clock, chat, ids, kept, opened, read, settled
+from tests.gateway.journal.conftest import (
+    NOW,
+    Clock,
+    chat,
+    fill_disk,
+    ids,
+    kept,
+    opened,
+    read,
+    settled,
+)
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -253,7 +263,7 @@ async def test_full_disk_is_told_once_and_nothing_follows(path: Path, clock: Clo
     async with opened(path, clock) as journal:
         journal.on_failed = failures.append
         entries = await kept(journal, chat(1))
-        journal._database.writer.execute("PRAGMA max_page_count = 10")
+        fill_disk(journal, 10)
         for number in range(20):
             journal.append("demo", chat(number, message="x" * 10_000), (), follows.append)
             await journal.flush(PATIENCE)

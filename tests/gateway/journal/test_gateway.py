@@ -19,12 +19,12 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.config import Config, JournalConfig
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.journal import sqlite
-from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.presets import one_space_config
 from meup_agent.gateway.server import RunningGateway, serve
 from meup_agent.transport.base import LAST_SEEN_HEADER, RESUME_HEADER
 from tests.gateway.conftest import envelope
+from tests.gateway.journal.conftest import fill_disk
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -184,7 +184,6 @@ async def test_members_are_not_read_from_while_the_disk_is_behind(
             await hear(alice)
             full = anyio.Event()
             file = gateway.runtime.journal
-            assert isinstance(file, SqliteJournal)
             held = file.on_full
 
             def tell(is_full: bool) -> None:
@@ -221,8 +220,7 @@ async def test_full_disk_stops_the_gateway_and_accepts_nothing_more(
     async with serve(config) as gateway:
         async with dial(gateway, token) as alice:
             await hear(alice)
-            assert isinstance(gateway.runtime.journal, SqliteJournal)
-            gateway.runtime.journal._database.writer.execute("PRAGMA max_page_count = 20")
+            fill_disk(gateway.runtime.journal)
             for number in range(100):
                 text = {"message": "x" * 1_000}
                 await alice.send(envelope("alice", id=str(number), payload=text))

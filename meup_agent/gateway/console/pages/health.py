@@ -149,9 +149,10 @@ def _gauges(site: ConsoleState, host: SpaceServer, journal_bytes: int | None) ->
             is_bytes=True,
         ),
     ]
-    if journal_bytes is not None and runtime.journal_limit is not None:
+    max_bytes = host.journal.max_bytes
+    if journal_bytes is not None and max_bytes is not None:
         about = "of all spaces; beyond its limit it forgets the oldest"
-        gauges.append(Gauge("Journal", about, journal_bytes, runtime.journal_limit, is_bytes=True))
+        gauges.append(Gauge("Journal", about, journal_bytes, max_bytes, is_bytes=True))
     return gauges
 
 
