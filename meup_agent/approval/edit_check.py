@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import anyio
-
 from meup_agent.approval.tool_directory import LIST_SECONDS, MAX_AT_A_TIME
 from meup_agent.approval.vote_tools import JUDGE, VOTE, WAITING
+from meup_agent.client.ask_each import ask_each
 from meup_agent.errors import (
     ConnectionFailed,
     MeupError,
@@ -117,24 +116,12 @@ class EditCheck:
                 and self._feed.may_decide(each.id, call)
             )
         ]
-        found = dict.fromkeys(asked, False)
-        failures: list[MeupError] = []
-        limiter = anyio.CapacityLimiter(MAX_AT_A_TIME)
 
-        async def ask(participant: str) -> None:
-            try:
-                async with limiter:
-                    is_known = participant in told
-                    found[participant] = await self._judges(participant, is_known=is_known)
-            except MeupError as failed:
-                failures.append(failed)
+        async def ask(participant: str) -> bool:
+            return await self._judges(participant, is_known=participant in told)
 
-        async with anyio.create_task_group() as tasks:
-            for participant in asked:
-                tasks.start_soon(ask, participant)
-        if failures:
-            raise failures[0]
-        return [each for each in asked if found[each]]
+        judges = await ask_each(asked, ask, at_a_time=MAX_AT_A_TIME)
+        return [each for each, it_judges in zip(asked, judges, strict=True) if it_judges]
 
     async def _judges(self, participant: str, *, is_known: bool) -> bool:
         """True for a reviewer that judges edits, or is known to be one and does not say so now.

@@ -39,6 +39,16 @@ NoColour = Annotated[
 
 # --- how long, and how ---
 
+Since = Annotated[
+    str | None,
+    typer.Option(
+        "--since",
+        metavar="TIME",
+        help="Only what was said from then on: a time such as 2026-01-31T22:00, or how long ago,"
+        " such as 90s, 15m, 2h, 7d.",
+    ),
+]
+
 
 def seconds_option(about: str, *names: str) -> Any:
     """An option that takes seconds, ``--timeout`` unless it has other names."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import anyio
 import msgspec
 
+from meup_agent.client.ask_each import ask_each
 from meup_agent.client.offer_lists import (
     METHODS,
     PROMPTS,
@@ -173,24 +173,12 @@ class OfferFinder:
         if len(asked) > MAX_ASKED:
             log.warning("%s: %d participants are not asked", offer, len(asked) - MAX_ASKED)
         asked = asked[:MAX_ASKED]
-        owners: set[str] = set()
-        failures: list[ConnectionFailed] = []
-        limiter = anyio.CapacityLimiter(MAX_AT_A_TIME)
 
-        async def ask(participant: str) -> None:
-            try:
-                async with limiter:
-                    if await self._has(participant, offer, timeout):
-                        owners.add(participant)
-            except ConnectionFailed as failed:
-                failures.append(failed)
+        async def ask(participant: str) -> bool | None:
+            return await self._has(participant, offer, timeout)
 
-        async with anyio.create_task_group() as tasks:
-            for participant in asked:
-                tasks.start_soon(ask, participant)
-        if failures:
-            raise failures[0]
-        return [each for each in asked if each in owners]
+        has = await ask_each(asked, ask, at_a_time=MAX_AT_A_TIME)
+        return [each for each, it_has in zip(asked, has, strict=True) if it_has]
 
     async def _has(self, participant: str, offer: _FoundOffer, timeout: float) -> bool | None:
         """True if a participant offers what is named; ``None`` if it does not say.

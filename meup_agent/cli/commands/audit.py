@@ -27,7 +27,7 @@ from meup_agent.cli.audit.listing import ProposalListing
 from meup_agent.cli.audit.phrases import names, time_of
 from meup_agent.cli.audit.proposal_timeline import ProposalTimeline
 from meup_agent.cli.failures import Failure, Misuse
-from meup_agent.cli.options import NoColour
+from meup_agent.cli.options import NoColour, Since
 from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.escape import as_json_line, visible
 from meup_agent.cli.render.formatting import MAX_NAME, counted
@@ -101,15 +101,7 @@ def audit(
             " withdrawn or expired; may be given several times.",
         ),
     ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option(
-            "--since",
-            metavar="TIME",
-            help="Only what was said from then on: a time such as 2026-01-31T22:00, or how long"
-            " ago, such as 90s, 15m, 2h, 7d.",
-        ),
-    ] = None,
+    since: Since = None,
     grants: Annotated[
         bool,
         typer.Option(

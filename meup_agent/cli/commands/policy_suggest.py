@@ -16,7 +16,7 @@ import typer
 from meup_agent.cli.address import Http, HttpOptions, Space, Token, TokenFile, find_http_url
 from meup_agent.cli.audit.journal_readers import Pages, moment, read_file, read_over_http
 from meup_agent.cli.failures import require_extra
-from meup_agent.cli.options import Json
+from meup_agent.cli.options import Json, Since
 from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.escape import as_json_line, visible
 from meup_agent.cli.render.formatting import counted
@@ -48,15 +48,7 @@ def suggest(
     space: Space = None,
     token: Token = None,
     token_file: TokenFile = None,
-    since: Annotated[
-        str | None,
-        typer.Option(
-            "--since",
-            metavar="TIME",
-            help="Only what was said from then on: a time such as 2026-01-31T22:00, or how long"
-            " ago, such as 90s, 15m, 2h, 7d.",
-        ),
-    ] = None,
+    since: Since = None,
     least: Annotated[
         int,
         typer.Option(min=2, metavar="COUNT", help="Decisions that a rule covers at the least."),

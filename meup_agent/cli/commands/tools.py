@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
-import anyio
 import typer
 from rich.text import Text
 
@@ -19,6 +18,7 @@ from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import MAX_NAME
 from meup_agent.cli.render.layout import hang
 from meup_agent.cli.render.progress import progress_line
+from meup_agent.client.ask_each import ask_each
 from meup_agent.errors import MeupError, Refused
 from meup_agent.protocol import kinds, payloads
 
@@ -101,20 +101,14 @@ async def _ask(
     names: list[str], tools_of: Callable[[str], Awaitable[list[dict[str, Any]]]]
 ) -> list[_ToolListing]:
     """Ask each participant, so many at once; the answers in the order of the names."""
-    answers: dict[str, _ToolListing] = {}
-    limiter = anyio.CapacityLimiter(AT_ONCE)
 
-    async def ask(name: str) -> None:
-        async with limiter:
-            try:
-                answers[name] = _ToolListing(name, await tools_of(name), None)
-            except (MeupError, Failure) as error:
-                answers[name] = _ToolListing(name, [], error)
+    async def ask(name: str) -> _ToolListing:
+        try:
+            return _ToolListing(name, await tools_of(name), None)
+        except (MeupError, Failure) as error:
+            return _ToolListing(name, [], error)
 
-    async with anyio.create_task_group() as tasks:
-        for name in names:
-            tasks.start_soon(ask, name)
-    return [answers[name] for name in names]
+    return await ask_each(names, ask, at_a_time=AT_ONCE)
 
 
 def _document(listed: list[_ToolListing]) -> dict[str, Any]:

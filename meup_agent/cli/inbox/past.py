@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import anyio
-
 from meup_agent.approval.past_proposals import MAX_PAST, past_of_documents
 from meup_agent.cli.failures import Failure
+from meup_agent.client.ask_each import ask_each
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.lifecycle import ProposalState
@@ -103,20 +102,14 @@ def _rejections_of(record: dict[str, Any], me: str) -> Iterator[Envelope]:
 
 
 async def _envelopes(api: HttpApi, numbers: list[int]) -> list[Envelope]:
-    found: dict[int, Envelope] = {}
-    limiter = anyio.CapacityLimiter(AT_A_TIME)
-
-    async def read(seq: int) -> None:
+    async def read(seq: int) -> Envelope | None:
         try:
-            async with limiter:
-                found[seq] = await api.envelope(seq)
+            return await api.envelope(seq)
         except Failure:
-            pass  # the gateway does not keep it any more
+            return None  # the gateway does not keep it any more
 
-    async with anyio.create_task_group() as tasks:
-        for seq in numbers:
-            tasks.start_soon(read, seq)
-    return [found[seq] for seq in numbers if seq in found]
+    found = await ask_each(numbers, read, at_a_time=AT_A_TIME)
+    return [each for each in found if each is not None]
 
 
 def _is_pending(record: dict[str, Any]) -> bool:
