@@ -142,12 +142,35 @@ class Traffic:
         return item
 
 
-class WatchedReader:
-    """The stream of a server's messages, which notes them and their end."""
+class _WatchedStream:
+    """A stream of the SDK's transport, in a place where its traffic is noted."""
 
     def __init__(self, inner: Any, traffic: Traffic) -> None:
         self._inner = inner
         self._traffic = traffic
+
+    async def aclose(self) -> None:
+        """Close it."""
+        await self._inner.aclose()
+
+    async def __aenter__(self) -> Self:
+        """Begin the block at whose end it is closed."""
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        """Close it."""
+        closed: bool | None = await self._inner.__aexit__(kind, error, traceback)
+        return closed
+
+
+class WatchedReader(_WatchedStream):
+    """The stream of a server's messages, which notes them and their end."""
 
     @property
     def last_context(self) -> Context | None:
@@ -160,10 +183,6 @@ class WatchedReader:
         item: Item = await self._inner.receive()
         await self._traffic.received(item)
         return item
-
-    async def aclose(self) -> None:
-        """Close it."""
-        await self._inner.aclose()
 
     def __aiter__(self) -> Self:
         """The stream itself."""
@@ -179,28 +198,9 @@ class WatchedReader:
             raise StopAsyncIteration from None
         return item
 
-    async def __aenter__(self) -> Self:
-        """Begin the block at whose end it is closed."""
-        await self._inner.__aenter__()
-        return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
-        """Close it."""
-        closed: bool | None = await self._inner.__aexit__(kind, error, traceback)
-        return closed
-
-
-class WatchedWriter:
+class WatchedWriter(_WatchedStream):
     """The stream of messages to a server, which puts our reason into a cancellation."""
-
-    def __init__(self, inner: Any, traffic: Traffic) -> None:
-        self._inner = inner
-        self._traffic = traffic
 
     async def send(self, item: SessionMessage, /) -> None:
         """Send a message."""
@@ -211,18 +211,3 @@ class WatchedWriter:
     async def aclose(self) -> None:
         """Close it."""
         await self._inner.aclose()
-
-    async def __aenter__(self) -> Self:
-        """Begin the block at whose end it is closed."""
-        await self._inner.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
-        """Close it."""
-        closed: bool | None = await self._inner.__aexit__(kind, error, traceback)
-        return closed
