@@ -10,12 +10,12 @@ from typing import Any
 
 import anyio
 import pytest
-from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from meup_agent.cli import exit_codes
 from meup_agent.transport.base import RESUME_HEADER
 from tests.faults.gateways import free_port, gateway, space_yaml
+from tests.gateway.websocket_client import open_websocket
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -44,13 +44,8 @@ async def test_what_could_not_be_kept_is_not_accepted(tmp_path: Path) -> None:
     one_is_accepted = anyio.Event()
     with gateway(file, port) as process:
         resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (ROOM, ROOM))
-        async with connect(
-            f"ws://127.0.0.1:{port}/ws?space=demo",
-            additional_headers={"Authorization": "Bearer alice", RESUME_HEADER: "1"},
-            compression=None,
-            max_queue=None,
-            open_timeout=PATIENCE,
-        ) as alice:
+        url = f"ws://127.0.0.1:{port}/ws?space=demo"
+        async with open_websocket(url, "alice", headers={RESUME_HEADER: "1"}) as alice:
 
             async def hear() -> None:
                 with contextlib.suppress(ConnectionClosed):

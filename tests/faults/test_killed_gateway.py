@@ -13,12 +13,13 @@ from typing import Any
 
 import anyio
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 from meup_agent.transport.base import LAST_SEEN_HEADER, RESUME_HEADER
 from tests.cli.processes import Running
 from tests.faults.gateways import free_port, gateway, space_yaml
+from tests.gateway.websocket_client import open_websocket
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -50,16 +51,10 @@ class Member:
 
     @asynccontextmanager
     async def connected(self) -> AsyncGenerator[ClientConnection]:
-        headers = {"Authorization": f"Bearer {self.name}", RESUME_HEADER: "1"}
+        headers = {RESUME_HEADER: "1"}
         if self.seen is not None:
             headers[LAST_SEEN_HEADER] = str(self.seen)
-        async with connect(
-            self._url,
-            additional_headers=headers,
-            compression=None,
-            max_queue=None,
-            open_timeout=PATIENCE,
-        ) as client:
+        async with open_websocket(self._url, self.name, headers=headers) as client:
             welcome = json.loads(await client.recv())
             assert welcome["kind"] == "system.welcome"
             self.welcome = welcome["payload"]

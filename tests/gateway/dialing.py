@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 
@@ -16,6 +16,7 @@ from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.limits import GatewayLimits
 from tests.gateway.conftest import PARTICIPANTS, envelope
 from tests.gateway.own_loop import anyio_backend as anyio_backend
+from tests.gateway.websocket_client import open_websocket
 from tests.patience import PATIENCE
 
 
@@ -31,14 +32,8 @@ async def gateway() -> AsyncGenerator[Gateway]:
 async def dial(
     gateway: Gateway, who: str = "", path: str = "/ws?space=demo", **options: Any
 ) -> Any:
-    headers = {"Authorization": f"Bearer {gateway.token(who)}"} if who else {}
-    options.setdefault("compression", None)
-    # A client that does not read all it gets must still see the answer to its close frame.
-    options.setdefault("max_queue", None)
-    headers |= options.pop("headers", {})
-    async with connect(
-        gateway.url + path, additional_headers=headers, **options, open_timeout=PATIENCE
-    ) as client:
+    token = gateway.token(who) if who else ""
+    async with open_websocket(gateway.url + path, token, **options) as client:
         yield client
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from meup_agent.gateway.embedded import Gateway
@@ -18,6 +18,7 @@ from tests.gateway.conftest import envelope
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.own_loop import running
 from tests.gateway.raw_client import frames, masked, raw, said_close, shaken
+from tests.gateway.websocket_client import hear, open_websocket
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -27,21 +28,9 @@ pytestmark = pytest.mark.anyio
 async def dial(
     gateway: Gateway, who: str, path: str = "/ws?space=demo"
 ) -> AsyncGenerator[ClientConnection]:
-    headers = {"Authorization": f"Bearer {gateway.token(who)}"} if who else {}
-    async with connect(
-        gateway.url + path,
-        additional_headers=headers,
-        compression=None,
-        max_queue=None,
-        open_timeout=PATIENCE,
-    ) as client:
+    token = gateway.token(who) if who else ""
+    async with open_websocket(gateway.url + path, token) as client:
         yield client
-
-
-async def hear(client: ClientConnection) -> dict[str, Any]:
-    with anyio.fail_after(PATIENCE):
-        said: dict[str, Any] = json.loads(await client.recv())
-        return said
 
 
 async def hear_until(client: ClientConnection, **wanted: object) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 
 from meup_agent.gateway.config import Config, TlsConfig
 from meup_agent.gateway.edge.connection import FRAMES_PER_TURN
@@ -23,6 +23,7 @@ from tests.gateway.conftest import envelope
 from tests.gateway.own_loop import HOSTILE, running
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.raw_client import Streams, frames, masked, raw, said_close, shaken
+from tests.gateway.websocket_client import open_websocket
 from tests.patience import PATIENCE
 from tests.transport.peers import CERTIFICATE
 
@@ -55,15 +56,11 @@ async def stranger(gateway: Gateway) -> AsyncGenerator[Streams]:
 
 
 @asynccontextmanager
-async def member(gateway: Gateway, who: str = "bob") -> AsyncGenerator[ClientConnection]:
-    headers = {"Authorization": f"Bearer {gateway.token(who)}"}
-    async with connect(
-        f"{gateway.url}/ws?space=demo",
-        additional_headers=headers,
-        compression=None,
-        max_queue=None,
-        open_timeout=PATIENCE,
-    ) as client:
+async def member(
+    gateway: Gateway, who: str = "bob", **options: Any
+) -> AsyncGenerator[ClientConnection]:
+    url = f"{gateway.url}/ws?space=demo"
+    async with open_websocket(url, gateway.token(who), **options) as client:
         yield client
 
 
@@ -240,16 +237,7 @@ async def test_encrypted_messages_that_were_read_with_others_are_not_forgotten()
     config = Config(config.spaces, limits=config.limits, tls=tls)
     trusted = ssl.create_default_context(cafile=CERTIFICATE)
     async with Gateway(config=config) as gateway:
-        options: dict[str, Any] = {"ssl": trusted, "server_hostname": "localhost"}
-        headers = {"Authorization": f"Bearer {gateway.token('bob')}"}
-        async with connect(
-            f"{gateway.url}/ws?space=demo",
-            additional_headers=headers,
-            compression=None,
-            max_queue=None,
-            **options,
-            open_timeout=PATIENCE,
-        ) as bob:
+        async with member(gateway, ssl=trusted, server_hostname="localhost") as bob:
             text = "x" * (MEMBER_READ_BYTES // 20)
             async with anyio.create_task_group() as tasks:
 

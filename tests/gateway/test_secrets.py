@@ -13,13 +13,14 @@ from urllib.parse import quote, urlsplit
 
 import anyio
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from meup_agent.gateway.config import Config, JournalConfig, SpaceConfig, participant
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.server import RunningGateway, serve
 from tests.gateway.conftest import envelope
+from tests.gateway.websocket_client import open_websocket
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -71,14 +72,7 @@ async def running(tmp_path: Path, **limits: Any) -> AsyncGenerator[RunningGatewa
 async def dial(
     gateway: RunningGateway, token: str = "", path: str = "/ws?space=demo"
 ) -> AsyncGenerator[ClientConnection]:
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    async with connect(
-        gateway.url + path,
-        additional_headers=headers,
-        compression=None,
-        max_queue=None,
-        open_timeout=PATIENCE,
-    ) as client:
+    async with open_websocket(gateway.url + path, token) as client:
         yield client
 
 

@@ -1,7 +1,6 @@
 """A gateway with a journal in a file: what its members are promised, and that it stops in order."""
 
 import contextlib
-import json
 import socket
 import sqlite3
 from collections.abc import AsyncGenerator
@@ -12,7 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 from meup_agent.errors import ConfigurationError
@@ -25,6 +24,7 @@ from meup_agent.gateway.server import RunningGateway, serve
 from meup_agent.transport.base import LAST_SEEN_HEADER, RESUME_HEADER
 from tests.gateway.conftest import envelope
 from tests.gateway.journal.conftest import fill_disk
+from tests.gateway.websocket_client import hear, open_websocket
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -44,23 +44,11 @@ def config_with(path: Path, **journal: Any) -> Config:
 async def dial(
     gateway: Gateway | RunningGateway, token: str, seen: int | None = None
 ) -> AsyncGenerator[ClientConnection]:
-    headers = {"Authorization": f"Bearer {token}", RESUME_HEADER: "1"}
+    headers = {RESUME_HEADER: "1"}
     if seen is not None:
         headers[LAST_SEEN_HEADER] = str(seen)
-    async with connect(
-        f"{gateway.url}/ws?space=demo",
-        additional_headers=headers,
-        compression=None,
-        max_queue=None,
-        open_timeout=PATIENCE,
-    ) as client:
+    async with open_websocket(f"{gateway.url}/ws?space=demo", token, headers=headers) as client:
         yield client
-
-
-async def hear(client: ClientConnection) -> dict[str, Any]:
-    with anyio.fail_after(PATIENCE):
-        said: dict[str, Any] = json.loads(await client.recv())
-    return said
 
 
 async def hear_chats(client: ClientConnection, count: int) -> list[dict[str, Any]]:
