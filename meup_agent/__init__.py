@@ -12,22 +12,13 @@ from meup_agent import lazy_names
 
 _NAMES = lazy_names.read_names(__spec__)
 
-_RENAMED = {
-    "Expired": "Expiry",
-    "Fulfilled": "Fulfillment",
-    "Link": "types.CauseStep",
-    "OwnProposal": "ProposalHandle",
-    "Rejected": "Rejection",
-    "Withdrawn": "Withdrawal",
-}
-"""Names from before the first release → names of today."""
-
 __all__ = sorted(_NAMES)  # pyright: ignore[reportUnsupportedDunderAll] - the stub has it
 
 
 def __getattr__(name: str) -> object:
     """A public name, loaded when it is first used (PEP 562)."""
     if name not in _NAMES:
+        lazy_names.check_renamed(__name__, name)  # before the types, which have another `Link`
         _check_moved(name)
     try:
         value = lazy_names.load_name(__name__, _NAMES, name)
@@ -42,12 +33,7 @@ def __getattr__(name: str) -> object:
 
 
 def _check_moved(name: str) -> None:
-    """Raise an error that says where a name is now, if it was here once.
-
-    An ImportError: of an AttributeError ``from meup_agent import …`` would hide the words.
-    """
-    if name in _RENAMED:
-        raise ImportError(f"meup_agent.{name} is called meup_agent.{_RENAMED[name]} now")
+    """Raise an ImportError that says where a name is now, if it was here once."""
     if name[:1].isupper():
         import typing
 

@@ -16,8 +16,8 @@ PACKAGE = "meup_agent"
 ROOT = Path(meup_agent.__file__).parent
 
 LAYERS = {
+    "lazy_names": -1,
     "errors": 0,
-    "lazy_names": 0,
     "causes": 0,
     "events": 1,
     "uncaught": 1,
