@@ -4,6 +4,7 @@ Within a folder imports point one way, too: no modules import each other.
 """
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -16,25 +17,25 @@ PACKAGE = "meup_agent"
 ROOT = Path(meup_agent.__file__).parent
 
 LAYERS = {
-    "lazy_names": -1,
-    "errors": 0,
-    "causes": 0,
-    "events": 1,
-    "uncaught": 1,
-    "protocol": 1,
-    "transport": 2,
-    "session": 3,
-    "gateway": 3,
-    "client": 4,
-    "agent": 5,
-    "types": 6,
-    "mcp": 6,
-    "approval": 6,
-    "adapters": 7,
-    "testing": 6,
+    "lazy_names": 0,
+    "errors": 1,
+    "causes": 1,
+    "events": 2,
+    "uncaught": 2,
+    "protocol": 2,
+    "transport": 3,
+    "session": 4,
+    "gateway": 4,
+    "client": 5,
+    "agent": 6,
+    "types": 7,
+    "mcp": 7,
+    "approval": 7,
+    "adapters": 8,
+    "testing": 7,
     # The page of a gateway, which stands on what decides: a gateway gets it handed in.
-    "gateway/console": 7,
-    "cli": 8,
+    "gateway/console": 8,
+    "cli": 9,
 }
 
 # The names of the package itself gather everything up to the agents.
@@ -245,3 +246,12 @@ def test_circle_is_found(first: str, second: str) -> None:
 def test_import_of_a_function_makes_no_circle() -> None:
     late = "def use():\n    from p.a import x"
     assert circle({"p": "", "p.a": "from p.b import use", "p.b": late}) == []
+
+
+def test_contributing_lists_the_layers() -> None:
+    page = (ROOT.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    listed: dict[str, int] = {}
+    for number, names in re.findall(r"^\| (\d) \| (`.+?`) \| ", page, re.MULTILINE):
+        for name in re.findall(r"`([\w/]+?)(?:\.py|/)`", names):
+            listed[name] = int(number)
+    assert listed == LAYERS
