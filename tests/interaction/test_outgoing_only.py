@@ -131,6 +131,31 @@ async def test_it_answers_and_rejects_nothing_for_the_agent_beside_it(
     assert ours.all == []
 
 
+@pytest.mark.rule("5.control.seat")
+async def test_one_that_joins_in_a_pause_goes_on_after_it(
+    gateway: ThreadedGateway, meeting: OverSockets
+) -> None:
+    notes = Notes()
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, rejecting("tools", notes)),
+            join(meeting, rejecting("reviewer", notes)) as agent,
+            join(meeting, "second") as boss,
+        ):
+            pause = await boss.pause("reviewer")
+            async with beside(gateway, "reviewer") as space:
+                assert (agent.paused, space.paused) == (pause, None)
+                # The gateway holds the participant to its pause, by whichever connection.
+                with pytest.raises(Refused):
+                    await space.call("tools", "write", {"text": "a"})
+                with pytest.raises(RequestError, match="busy"):
+                    await boss.call("reviewer", "write", {"text": "b"})
+                await boss.resume("reviewer", pause=pause)
+                assert await space.call("tools", "write", {"text": "c"}) == "c"
+                assert await boss.call("reviewer", "write", {"text": "d"}) == "d"
+    assert notes.all == ["ran c", "ran d"]
+
+
 async def test_a_session_that_answers_is_not_let_beside_an_agent(gateway: ThreadedGateway) -> None:
     with anyio.fail_after(PATIENCE):
         with pytest.raises(SessionEnded, match="OUTGOING_ONLY"):

@@ -249,7 +249,7 @@ class StreamTable:
                 self._awaited[name](self.buffers.open(stream))
                 return
         handler = self._context.find_handler(Role.STREAM, envelope, None)
-        if not handler or not self._context.mode.answers:
+        if not handler:
             return
         queue = self.buffers.open(stream)
         if self._scheduler.notify(Role.STREAM, envelope, now, queue, handler=handler):

@@ -359,6 +359,17 @@ def test_onlookers_obey_and_answer_nothing(mode: Mode) -> None:
     assert me.table.pause is None
 
 
+@pytest.mark.rule("5.control.seat")
+@pytest.mark.parametrize("mode", [Mode.OUTGOING_ONLY, Mode.OBSERVING])
+def test_onlookers_are_not_paused_by_a_welcome(mode: Mode) -> None:
+    """They would never learn that the pause has ended: what tells that is for the agent."""
+    me = Peer(mode=mode)
+    paused = {"id": "p", "by": "boss", "reason": "", "seconds_left": 60.0}
+    you = {"id": "me", "capabilities": ALL, PAUSED_KEY: paused}
+    me.system(kinds.SYSTEM_WELCOME, {"you": you, "participants": [], **said_by(OURS)})
+    assert me.table.pause is None
+
+
 @pytest.mark.rule("5.control.status")
 def test_statuses_of_others_are_told() -> None:
     me = at_ours(Role.STATUS, Role.COMPACT_DONE)
