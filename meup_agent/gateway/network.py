@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import ssl
-from typing import Final, NoReturn, Protocol
+from typing import Final, NamedTuple, NoReturn, Protocol
 
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.gateway.config import Config, TlsConfig
@@ -21,6 +21,24 @@ def local_host(host: str) -> str:
 def host_and_port(host: str, port: int) -> str:
     """A host and a port as they stand in a URL."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class PortAddress(NamedTuple):
+    """The address of a port that listens."""
+
+    scheme: str
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        """The address for clients on this machine."""
+        return f"{self.scheme}://{host_and_port(local_host(self.host), self.port)}"
+
+    @property
+    def listens_at(self) -> str:
+        """The address that was configured, ``0.0.0.0`` included, which cannot be dialled."""
+        return f"{self.scheme}://{host_and_port(self.host or '*', self.port)}"
 
 
 def listen_error(host: str, port: int, error: OSError, purpose: str = "") -> ConfigurationError:

@@ -26,11 +26,10 @@ from meup_agent.gateway.edge.websocket import WebSocketConnection
 from meup_agent.gateway.journal.engines import open_journal
 from meup_agent.gateway.logs import log
 from meup_agent.gateway.network import (
+    PortAddress,
     check_encrypted,
-    host_and_port,
     is_loopback,
     listen_error,
-    local_host,
     server_context,
     serves_console,
     shares_port,
@@ -99,21 +98,17 @@ class RunningGateway:
     @property
     def port(self) -> int:
         """The port it listens at."""
-        return self._port
+        return self._address.port
 
     @property
     def url(self) -> str:
         """The address for clients on this machine."""
-        return self._url(local_host(self._host))
+        return self._address.url
 
     @property
     def listens_at(self) -> str:
-        """The address it listens at, ``0.0.0.0`` included, which cannot be dialled."""
-        return self._url(self._host or "*")
-
-    def _url(self, host: str) -> str:
-        scheme = "ws" if self._config.tls is None else "wss"
-        return f"{scheme}://{host_and_port(host, self._port)}"
+        """The address it listens at; see :class:`~meup_agent.gateway.network.PortAddress`."""
+        return self._address.listens_at
 
     @property
     def http_url(self) -> str | None:
@@ -170,8 +165,8 @@ class RunningGateway:
             )
         except OSError as error:
             raise listen_error(host, port, error) from None
-        self._host = host
-        self._port: int = self._server.sockets[0].getsockname()[1]
+        bound_port: int = self._server.sockets[0].getsockname()[1]
+        self._address = PortAddress("ws" if tls is None else "wss", host, bound_port)
         self.runtime.url = self.url
         said = self.listens_at
         if shared:
@@ -189,10 +184,10 @@ class RunningGateway:
             from meup_agent.gateway.edge.http.server import HttpPort
 
             http = HttpPort(self.runtime, *address, config.tls, self._routes)
-            await http.listen()
-            self.runtime.local_http = is_loopback(address[0])
-            self._http, self._http_url = http, http.url
-            log.info("listening at %s for HTTP", http.listens_at)
+            listening = await http.listen()
+            self.runtime.local_http = is_loopback(listening.host)
+            self._http, self._http_url = http, listening.url
+            log.info("listening at %s for HTTP", listening.listens_at)
 
     async def stop(self) -> None:
         """Close every connection with 1012 and stop listening; takes ``stop_timeout`` at most."""

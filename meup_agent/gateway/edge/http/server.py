@@ -27,7 +27,7 @@ from meup_agent.gateway.admission import BAD_REQUEST
 from meup_agent.gateway.config import TlsConfig
 from meup_agent.gateway.edge.flow import CHUNK_WRITER, ChunkWriter
 from meup_agent.gateway.edge.http.api import http_app
-from meup_agent.gateway.network import host_and_port, listen_error, local_host, server_context
+from meup_agent.gateway.network import PortAddress, listen_error, server_context
 from meup_agent.gateway.runtime import GatewayRuntime
 
 BACKLOG: Final = 2_048
@@ -196,28 +196,14 @@ class HttpPort(HttpEdge):
             return PlainTextResponse(said, BAD_REQUEST)
 
         super().__init__(runtime, refusal, None if tls is None else server_context(tls), routes)
-        self._host = host
-        self._port = port
-        self._scheme = "http" if tls is None else "https"
+        self._configured = PortAddress("http" if tls is None else "https", host, port)
 
-    @property
-    def url(self) -> str:
-        """The address for clients on this machine."""
-        return self._url(local_host(self._host))
-
-    @property
-    def listens_at(self) -> str:
-        """The address it listens at, ``0.0.0.0`` included, which cannot be dialled."""
-        return self._url(self._host or "*")
-
-    def _url(self, host: str) -> str:
-        return f"{self._scheme}://{host_and_port(host, self._port)}"
-
-    async def listen(self) -> None:
-        """Begin to listen."""
-        bound = await _bound(self._host, self._port)
-        self._port = int(bound.getsockname()[1])
+    async def listen(self) -> PortAddress:
+        """Begin to listen; the address."""
+        scheme, host, port = self._configured
+        bound = await _bound(host, port)
         await self.start(bound)
+        return PortAddress(scheme, host, int(bound.getsockname()[1]))
 
 
 async def _bound(host: str, port: int) -> socket.socket:
