@@ -23,7 +23,7 @@ from meup_agent.agent.scope import (
 from meup_agent.agent.tool import TOOL_CALL, answer_method, error_result, untyped_result
 from meup_agent.causes import Cause, Reason
 from meup_agent.client.running_handler import RunningHandler, begin_handler
-from meup_agent.errors import InvalidArguments, NotExpressible, RequestError
+from meup_agent.errors import InvalidArguments, InvalidEnvelope, NotExpressible, RequestError
 from meup_agent.protocol import exchange, payloads
 from meup_agent.transport.loops import Condition
 
@@ -306,8 +306,13 @@ class Runner:
         self, run: Invocation, handler: HandlerDefinition, arguments: dict[str, Any]
     ) -> Any:
         signature = handler.signature
-        for parameter, read in signature.injected.items():
-            arguments[parameter] = read(run)
+        try:
+            for parameter, read in signature.injected.items():
+                arguments[parameter] = read(run)
+        except InvalidEnvelope:
+            # The sender's mistake, not the handler's: any sender could fill the log with it.
+            self._session.apply([exchange.Drop("malformed_payload", run.work.envelope)])
+            return None
         value = await run.scope.call(
             handler.fn, arguments, is_async=signature.is_async, threads=self._threads
         )

@@ -11,7 +11,8 @@ from meup_agent.agent.definitions import Invocation
 from meup_agent.agent.registry import Registry
 from meup_agent.errors import HandlerDefinitionError
 from meup_agent.protocol.exchange import Role
-from tests.interaction.people import Meeting, Notes, gathered
+from meup_agent.protocol.payload_reader import PayloadReader
+from tests.interaction.people import Meeting, Notes, gathered, session_of
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +25,11 @@ class Nap:
     @classmethod
     def read(cls, run: Invocation) -> "Nap":
         envelope = run.work.envelope
-        return cls(envelope.payload_object["seconds"], envelope.sender)
+        seconds = envelope.payload_object.get("seconds")
+        if not isinstance(seconds, int | float):
+            reader = PayloadReader(envelope, envelope.payload_object)
+            raise reader.problem("its 'seconds' must be a number")
+        return cls(seconds, envelope.sender)
 
 
 class NappingAgent(Agent):
@@ -50,6 +55,28 @@ async def test_new_type_of_handler_is_one_row(meeting: Meeting, notes: Notes) ->
         await second.chat("end")
         await notes.until("end", (Nap(4, "second"), "second"))
     assert (Nap(2, "second"), "second") not in notes.all
+
+
+async def test_payload_that_cannot_be_read_is_dropped_and_counted(
+    meeting: Meeting, notes: Notes, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = NappingAgent("tools")
+
+    @agent.on_nap
+    async def nap(nap: Nap) -> None:
+        notes(nap)
+
+    @agent.on_nap
+    async def doze(nap: Nap) -> None:
+        notes(nap)
+
+    async with gathered(meeting, agent, "second") as (space, second):
+        await second.send("acme/nap", {"seconds": "long"}, to="tools")
+        await second.send("acme/nap", {"seconds": 4}, to="tools")
+        await notes.until(Nap(4, "second"))
+        assert session_of(space).counters["malformed_payload"] == 2  # once for each handler
+    assert notes.all == [Nap(4, "second")] * 2
+    assert {record.levelname for record in caplog.records} <= {"DEBUG", "INFO", "WARNING"}
 
 
 def test_row_says_what_its_handlers_may_ask_for() -> None:
