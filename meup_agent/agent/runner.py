@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from meup_agent.agent.registry import Registry
     from meup_agent.agent.tasks import HandlerTasks
     from meup_agent.client.space import Space
-    from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import Key, Work
+    from meup_agent.protocol.exchange.table_context import FindHandler
     from meup_agent.session import Session
     from meup_agent.session.event_emitter import EventEmitter
 
@@ -61,6 +61,8 @@ class Runner:
         layers: Sequence[Layer] = (),
     ) -> None:
         self._registry = registry
+        # The registry's own function: a method in between costs every message a call.
+        self.find: FindHandler = partial(registry.find, me=self._get_name)
         self._name = name
         self._tasks = tasks
         self._group = group
@@ -85,12 +87,6 @@ class Runner:
         self._bare_space = bare
 
     # --- what the session asks ---
-
-    def find(
-        self, role: exchange.Role, envelope: Envelope, call: payloads.Call | None
-    ) -> Match | None:
-        """Find the handlers for an envelope in a role."""
-        return self._registry.find(role, envelope, call, me=self._get_name)
 
     def _get_name(self) -> str:
         return self._session.me

@@ -5,9 +5,11 @@ import re
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dis import opmap
+from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import pytest
@@ -23,6 +25,8 @@ from tests.patience import PATIENCE
 from tests.programs import ROOT
 
 PACKAGE = Path(meup_agent.__file__).parent
+TESTS = str(ROOT / "tests")
+RESUME = opmap["RESUME"]
 PAGE = (ROOT / "docs" / "explanation" / "roads.md").read_text(encoding="utf-8")
 SECTION = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 FUNCTION = re.compile(r"^\| `([\w.]+:[\w.<>]+)` \|", re.MULTILINE)
@@ -30,6 +34,13 @@ FUNCTION = re.compile(r"^\| `([\w.]+:[\w.<>]+)` \|", re.MULTILINE)
 SECTIONS = dict(SECTION.findall(PAGE))
 ROADS = {title: FUNCTION.findall(text) for title, text in SECTIONS.items()}
 EVERYBODY: dict[str, list[dict[str, Any]]] = {"alice": [{"kind": "**"}], "bob": [{"kind": "**"}]}
+
+
+class Step(NamedTuple):
+    """A function that is entered, and those by which its call came into each file on its way."""
+
+    name: str
+    way: tuple[str, ...]
 
 
 class Trace:
@@ -43,6 +54,9 @@ class Trace:
         self.entered: list[str] = []
         self.calls: set[tuple[str, str]] = set()
         """Pairs of files of which the first calls the second."""
+        self.steps: list[Step] = []
+        self._begun: set[int] = set()  # calls that have neither returned nor waited yet
+        self._woken: set[int] = set()  # those with which the loop goes on
         self._leave_out = leave_out
         self._names: dict[CodeType, str | None] = {}
 
@@ -56,10 +70,43 @@ class Trace:
             sys.setprofile(before)
 
     def _note(self, frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and (name := self._name(frame.f_code)):
-            self.entered.append(name)
-            if caller := self._caller(frame):
-                self.calls.add((file_of(caller), file_of(name)))
+        if event == "return":
+            self._begun.discard(id(frame))
+            self._woken.discard(id(frame))
+        elif event == "call":
+            operation, argument = frame.f_code.co_code[frame.f_lasti : frame.f_lasti + 2]
+            # The argument of RESUME tells a start, 0, from what follows a yield or an await.
+            if operation == RESUME and not argument & 3:
+                self._begun.add(id(frame))
+            if name := self._name(frame.f_code):
+                self.entered.append(name)
+                if caller := self._caller(frame):
+                    self.calls.add((file_of(caller), file_of(name)))
+                self._step(name, frame)
+
+    def _step(self, name: str, entered: FrameType) -> None:
+        """Note the calls that led to a function, since the loop woke the task."""
+        way: list[str] = []
+        frame: FrameType | None = entered
+        root = entered
+        while frame is not None:
+            if caller := self._name(frame.f_code):
+                if way and file_of(way[0]) == file_of(caller):
+                    way.pop(0)
+                way.insert(0, caller)
+                root = frame
+                if id(frame) not in self._begun:
+                    break
+            elif frame.f_code.co_filename.startswith(TESTS):
+                if frame.f_code.co_filename != __file__:
+                    return  # a peer's, played by the test
+                break
+            frame = frame.f_back
+        # A task into which an exception is thrown goes on without being entered.
+        if way[0] != name and id(root) not in self._begun | self._woken:
+            self.steps.append(Step(way[0], (way[0],)))
+        self._woken.add(id(root))
+        self.steps.append(Step(name, tuple(way)))
 
     def _caller(self, frame: FrameType) -> str | None:
         above = frame.f_back
@@ -203,6 +250,30 @@ def off_the_road(listed: list[str], entered: list[str]) -> str | None:
     return next((name for name in listed if name not in rest), None)
 
 
+def ways(listed: list[str], steps: list[Step]) -> list[tuple[str, ...]]:
+    """The calls by which the road comes to each function of its table."""
+    rest = iter(steps)
+    return [next(step.way for step in rest if step.name == name) for name in listed]
+
+
+def hops_not_listed(listed: list[str], found: list[tuple[str, ...]]) -> list[str]:
+    """The functions by which the road comes into a further file, and which it does not list."""
+    return list(dict.fromkeys(name for way in found for name in way if name not in listed))
+
+
+def files_gone_back_to(found: list[tuple[str, ...]]) -> set[tuple[str, ...]]:
+    """Pairs of files with a call into one that the same task of the loop has been in before."""
+    order: dict[str, list[str]] = {}
+    back = set[tuple[str, ...]]()
+    for way in found:
+        files = order.setdefault(way[0], [])
+        files.extend(name for name in map(file_of, way) if name not in files)
+        for caller, called in pairwise(map(file_of, way)):
+            if files.index(called) < files.index(caller):
+                back.add(tuple(sorted((caller, called))))
+    return back
+
+
 def also_entered(listed: list[str], trace: Trace) -> str:
     """The sentence of a page about files that its table does not name."""
     further = {file_of(each) for each in trace.entered} - {file_of(each) for each in listed}
@@ -230,11 +301,18 @@ def test_functions_are_entered_in_the_order_of_the_page(
     road: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = travel(road, monkeypatch)
-    wrong = off_the_road(ROADS[road], trace.entered)
+    wrong = off_the_road(ROADS[road], [step.name for step in trace.steps])
     assert wrong is None, (
         f"docs/explanation/roads.md, {road!r}: {wrong} is not entered there; what is, in order:\n"
         + "\n".join(dict.fromkeys(trace.entered))
     )
+
+
+@pytest.mark.parametrize("road", ROADS)
+def test_each_hop_between_files_is_a_row(road: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = ways(ROADS[road], travel(road, monkeypatch).steps)
+    hops = hops_not_listed(ROADS[road], found)
+    assert not hops, f"docs/explanation/roads.md, {road!r}: the road goes through {hops}, too"
 
 
 @pytest.mark.parametrize("road", ROADS)
@@ -253,8 +331,11 @@ def test_no_road_is_longer_than_its_page_says(road: str, monkeypatch: pytest.Mon
 def test_files_that_call_each_other_are_named_with_a_reason(
     road: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pairs = re.findall(r"^- `([\w.]+)` and `([\w.]+)`: \w", SECTIONS[road], re.MULTILINE)
-    assert {*pairs} == call_each_other(travel(road, monkeypatch))
+    pairs = {*re.findall(r"^- `([\w.]+)` and `([\w.]+)`: \w", SECTIONS[road], re.MULTILINE)}
+    trace = travel(road, monkeypatch)
+    assert pairs == call_each_other(trace)
+    # A circle of three files is none of two, and leads back all the same.
+    assert files_gone_back_to(ways(ROADS[road], trace.steps)) <= pairs
 
 
 def test_five_roads_are_on_the_page() -> None:
@@ -266,3 +347,15 @@ def test_a_road_that_is_not_taken_is_found() -> None:
     assert off_the_road(["a", "c"], ["a", "b", "c"]) is None
     assert off_the_road(["c", "a"], ["a", "b", "c"]) == "a"
     assert off_the_road(["a", "x"], ["a", "b", "c"]) == "x"
+
+
+def test_a_hop_without_a_row_is_found() -> None:
+    way = ("a:f", "b:g", "c:h")
+    steps = [Step(name, way[: place + 1]) for place, name in enumerate(way)]
+    assert hops_not_listed(["a:f", "c:h"], ways(["a:f", "c:h"], steps)) == ["b:g"]
+    assert hops_not_listed(["a:f", "b:g", "c:h"], ways(["a:f", "b:g", "c:h"], steps)) == []
+
+
+def test_a_call_back_into_a_file_is_found() -> None:
+    assert files_gone_back_to([("a:f", "b:g"), ("a:f", "c:h")]) == set()
+    assert files_gone_back_to([("a:f", "b:g", "c:h", "a:k")]) == {("a", "c")}
