@@ -26,8 +26,9 @@ TESTS = Path(__file__).parent
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Name the marker that says which rules a test proves; tests/requirements.py lists them."""
+    """Name the markers that say which rules a test proves, and which limits it goes beyond."""
     config.addinivalue_line("markers", "rule(*ids): the rules of PROTOCOL.md that the test proves")
+    config.addinivalue_line("markers", "limit(*names): the gateway's limits that the test exceeds")
     config.pluginmanager.register(loop_watch)
     # Here, and not in a worker: it does its imports while the tests are collected.
     options = config.option

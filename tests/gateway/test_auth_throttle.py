@@ -33,6 +33,7 @@ def refuse(throttle: AuthThrottle, token: str, address: str) -> NotAdmitted:
     return refused.value
 
 
+@pytest.mark.limit("failed_tokens", "failed_token_seconds")
 def test_right_tokens_are_not_looked_at_after_too_many_wrong_ones(
     throttle: AuthThrottle, clock: Clock
 ) -> None:

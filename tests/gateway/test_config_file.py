@@ -186,6 +186,7 @@ def test_misspelt_environment_is_warned_of_by_name(
         (("max_members: 7", "max_menbers: 7"), "unknown key; did you mean max_members?"),
     ],
 )
+@pytest.mark.limit("max_spaces")
 def test_wrong_file_of_ours_says_key_and_what_was_expected(
     tmp_path: Path, change: tuple[str, str], said: str
 ) -> None:

@@ -85,6 +85,7 @@ async def flood(writer: asyncio.StreamWriter, chunk: bytes, sent: list[int]) -> 
 
 @pytest.mark.rule("3.join.budget")
 @pytest.mark.parametrize("kind", FLOODS)
+@pytest.mark.limit("join_frames")
 async def test_stranger_that_floods_is_closed_after_some_frames(kind: str) -> None:
     async with running(join_timeout=3_600, stop_timeout=0.2) as gateway, member(gateway) as bob:
         async with stranger(gateway) as (reader, writer), anyio.create_task_group() as tasks:
@@ -132,6 +133,7 @@ async def test_bytes_before_the_join_count_together() -> None:
 
 @pytest.mark.rule("3.frames")
 @pytest.mark.parametrize("kind", FLOODS)
+@pytest.mark.limit("frames_per_second", "frames_burst")
 async def test_frames_that_are_no_message_are_read_later(kind: str) -> None:
     slow = {"frames_per_second": 0.001, "frames_burst": 100, "close_timeout": 0.2}
     async with running(**slow, stop_timeout=0.2) as gateway, member(gateway) as bob:

@@ -117,6 +117,7 @@ def test_socket_that_fills_within_the_turn_holds_the_rest_back() -> None:
         ({"max_queued_bytes": 3}, "3 bytes wait for you (max_queued_bytes)"),
     ],
 )
+@pytest.mark.limit("max_queued_frames")
 def test_one_frame_too_many_closes_who_does_not_read(limits: dict[str, int], waits: str) -> None:
     setting = Setting(**limits)
     setting.member.pause()

@@ -45,6 +45,7 @@ def anyio_backend() -> Any:
 # --- the pace itself -------------------------------------------------------------------------
 
 
+@pytest.mark.limit("joins_per_second", "joins_burst")
 def test_participant_that_joins_too_often_is_told_when_to_come_back(
     pace: JoinThrottle, clock: Clock
 ) -> None:
@@ -61,6 +62,7 @@ def test_participant_that_joins_too_often_is_told_when_to_come_back(
     pace.join(ANN)
 
 
+@pytest.mark.limit("strangers_per_second", "strangers_burst")
 def test_stranger_that_joins_does_not_count(pace: JoinThrottle) -> None:
     for _ in range(100):
         pace.connect("10.0.0.1")

@@ -113,6 +113,7 @@ async def test_join_frame_with_anothers_token_than_the_header(gateway: Gateway) 
         assert await close_code(alice) == 4401
 
 
+@pytest.mark.limit("join_timeout")
 async def test_who_says_nothing_is_closed() -> None:
     async with Gateway(
         participants=PARTICIPANTS, limits=GatewayLimits(join_timeout=0.01)
@@ -162,6 +163,7 @@ async def test_address_with_too_many_fields_is_refused(gateway: Gateway) -> None
     assert refused.value.response.status_code == 400
 
 
+@pytest.mark.limit("max_connections")
 async def test_too_many_connections() -> None:
     limits = GatewayLimits(max_connections=1)
     async with Gateway(participants=PARTICIPANTS, limits=limits) as gateway:

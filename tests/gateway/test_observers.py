@@ -50,6 +50,7 @@ async def test_any_other_value_is_refused(site: Site, value: str) -> None:
 
 
 @pytest.mark.rule("3.observe.limit")
+@pytest.mark.limit("max_observers")
 async def test_one_too_many_is_refused(site: Site) -> None:
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:

@@ -232,6 +232,7 @@ async def test_upgrade_that_only_http_reads_to_its_end_is_none() -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"G", b"GET /healthz HTTP/1.1\r\nHost: x\r\n"])
+@pytest.mark.limit("handshake_timeout")
 async def test_head_that_never_ends_is_dropped(said: bytes) -> None:
     async with running(handshake_timeout=0.2) as gateway, raw(gateway) as (reader, writer):
         writer.write(said)

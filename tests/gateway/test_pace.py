@@ -54,6 +54,7 @@ def test_1800_withdrawals_at_once_all_arrive_in_order(kind: str) -> None:
 
 
 @pytest.mark.rule("3.pace.ends")
+@pytest.mark.limit("withdrawals_per_second", "withdrawals_burst")
 def test_withdrawal_over_http_that_comes_too_fast_is_to_come_later(kind: str) -> None:
     with edge(kind, withdrawals_per_second=0.01, withdrawals_burst=1) as it:
         withdraw = {"kind": "mcp.withdraw", "correlationId": "p", "payload": {"reason": "other"}}
@@ -66,6 +67,7 @@ def test_withdrawal_over_http_that_comes_too_fast_is_to_come_later(kind: str) ->
 
 
 @pytest.mark.rule("3.pace.bytes")
+@pytest.mark.limit("bytes_per_second", "bytes_burst")
 def test_bytes_over_http_that_come_too_fast_are_to_come_later(kind: str) -> None:
     with edge(kind, bytes_per_second=100, bytes_burst=10_000) as it:
         large = json.dumps({"kind": "chat", "payload": {"x": "x" * 8_000}}).encode()

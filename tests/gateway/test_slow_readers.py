@@ -64,6 +64,7 @@ def speak(it: Edge, number: int, size: int) -> None:
 
 
 @pytest.mark.rule("3.pace.reader")
+@pytest.mark.limit("max_queued_bytes", "slow_reader_seconds")
 def test_loud_sender_waits_for_the_one_that_stalls_and_the_others_do_not_notice(kind: str) -> None:
     with edge(kind, slow_reader_seconds=2, **LOUD) as it:
         with it.stall("carol"):
@@ -100,6 +101,7 @@ def test_only_the_loud_wait_over_http_too(kind: str) -> None:
 
 
 @pytest.mark.rule("3.queues", "3.limits")
+@pytest.mark.limit("max_participant_queued_bytes", "max_streams")
 def test_130_streams_that_are_never_read_are_bounded(kind: str) -> None:
     most = {"max_streams": 16, "max_queued_bytes": 2 * MIB, "max_participant_queued_bytes": 8 * MIB}
     with edge(kind, slow_reader_seconds=0.1, **most, **LOUD) as it, ExitStack() as stack:
@@ -131,6 +133,7 @@ def test_a_stream_that_has_ended_makes_room_for_another(kind: str) -> None:
 
 
 @pytest.mark.rule("3.queues")
+@pytest.mark.limit("max_gateway_queued_bytes")
 def test_of_all_that_wait_the_participant_with_most_is_dropped_first(kind: str) -> None:
     most = {"max_gateway_queued_bytes": 6 * MIB, "max_queued_bytes": 64 * MIB}
     with edge(kind, **most, **LOUD) as it:

@@ -157,6 +157,7 @@ async def test_bytes_that_come_too_fast_are_read_later() -> None:
 
 
 @pytest.mark.rule("3.limits")
+@pytest.mark.limit("max_open_proposals")
 async def test_proposals_beyond_those_open_are_refused_until_one_ends() -> None:
     async with limited(max_open_proposals=2) as gateway, pair(gateway) as (alice, _):
         for name in ("p1", "p2", "p3"):
@@ -185,6 +186,7 @@ async def test_a_fulfilled_proposal_is_open_no_more() -> None:
 
 
 @pytest.mark.rule("3.limits")
+@pytest.mark.limit("max_depth")
 async def test_message_that_nests_deeper_than_is_set() -> None:
     async with limited(max_depth=4) as gateway, pair(gateway) as (alice, bob):
         await alice.send(envelope("alice", payload={"a": [[[]]]}, id="deep"))
@@ -213,6 +215,7 @@ async def test_too_large_a_message_names_the_limit() -> None:
 
 
 @pytest.mark.rule("3.limits")
+@pytest.mark.limit("max_members")
 async def test_full_space_takes_nobody_else() -> None:
     async with limited(max_members=1) as gateway, dial(gateway, "alice") as alice:
         await read(alice, 2)

@@ -112,6 +112,7 @@ def test_only_json_is_taken(api: Api, media: str) -> None:
     assert (answer.status_code, answer.json()["error"]) == (415, "unsupported_media_type")
 
 
+@pytest.mark.limit("max_message_bytes")
 def test_too_large_a_body_is_not_read_to_its_end(api: Api) -> None:
     parts = urlsplit(api.gateway.http_url)
     head = (
@@ -178,6 +179,7 @@ def test_failed_logins_are_limited() -> None:
         assert int(answer.headers["retry-after"]) > 0
 
 
+@pytest.mark.limit("messages_per_second", "messages_burst")
 def test_who_says_too_much_is_told_when_to_come_back() -> None:
     limits = GatewayLimits(messages_per_second=0.001, messages_burst=2)
     with served(limits) as api:

@@ -186,6 +186,7 @@ def test_previous_owner_writes_only_if_it_was_granted_that(scene: StreamScene) -
 
 
 @pytest.mark.rule("8.bounds")
+@pytest.mark.limit("max_open_streams", "max_space_streams")
 def test_streams_and_writers_are_bounded() -> None:
     scene = StreamScene(max_open_streams=2, max_space_streams=3)
     scene.join("ann", "bob", "cid")
@@ -224,6 +225,7 @@ def test_streams_end_with_the_gateway_and_their_ids_are_not_given_again() -> Non
 
 
 @pytest.mark.rule("8.lost", "8.bounds")
+@pytest.mark.limit("max_stream_queued_frames")
 def test_slow_reader_loses_frames_and_is_told_how_many() -> None:
     scene = StreamScene(max_stream_queued_frames=2)
     scene.join("ann", "bob", "cid")
@@ -251,6 +253,21 @@ def test_slow_reader_loses_frames_and_is_told_how_many() -> None:
     ]
     assert (scene.counters.stream_frames, scene.counters.stream_frames_lost) == (7, 3)
     assert not bob.closed
+
+
+@pytest.mark.rule("8.lost", "8.bounds")
+@pytest.mark.limit("max_stream_queued_bytes")
+def test_bytes_that_wait_for_a_slow_reader_are_bounded() -> None:
+    scene = StreamScene(max_stream_queued_bytes=1_000)
+    scene.join("ann", "bob")
+    stream = scene.open("ann")
+    scene.forget()
+    bob = scene.readers["bob"]
+    bob.paused = True
+    for _ in range(5):
+        scene.write("ann", stream, b"x" * 400)
+    assert [type(said) for said in bob.heard()] == [StreamFrame, StreamFrame]
+    assert scene.counters.stream_frames_lost == 3
 
 
 @pytest.mark.rule("8.lost")
