@@ -18,7 +18,7 @@ DEBUG_VARIABLE = "MEUP_DEBUG"
 """Set to anything but ``0``: tracebacks are shown."""
 
 
-def debugging() -> bool:
+def wants_tracebacks() -> bool:
     """True if the user wants tracebacks."""
     return os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0")
 
@@ -32,7 +32,7 @@ def report_briefly() -> None:
     import threading
 
     ours = threading.current_thread() is threading.main_thread()
-    if ours and sys.excepthook is sys.__excepthook__ and not debugging():
+    if ours and sys.excepthook is sys.__excepthook__ and not wants_tracebacks():
         sys.excepthook = _report
 
 

@@ -26,6 +26,61 @@ A_BARE_VERB = re.compile(r"def (_?(?:look|say|see_to|tell|do|go))\(")
 """Verbs that tell no reader the effect of a function."""
 
 
+OLD_CLASSES = (
+    *("Answers", "Arrival", "Arrivals", "Arriving", "Audience", "Beside", "CatchUp", "Doors"),
+    *("Exchanges", "Expired", "Fulfilled", "GatewaysWords", "Guesses", "Handling", "Issued"),
+    *("Ledger", "Line", "Link", "Listeners", "Memory", "Onlooker", "OpenExchanges", "Outgoing"),
+    *("OwnProposal", "Pace", "Reading", "Recent", "Rejected", "Replies", "Served", "Situation"),
+    *("Slots", "SpaceHost", "Standing", "Told", "Translations", "Turn", "Visit", "Voice"),
+    *("Wakeup", "Withdrawn"),
+)
+"""Names of classes and aliases that were given up, since no engineer of the field expects them."""
+
+OLD_MODULES = (
+    *("arrival", "arrivals", "arriving", "audience", "beside", "doors", "host", "ledger"),
+    *("listeners", "moments", "reaching", "saying", "standing", "tap", "telling", "wording"),
+)
+"""Names of modules that were given up likewise."""
+
+OLD_FUNCTIONS = ("agents_stay_put", "not_allowed", "not_from", "place_given_free")
+"""Names of functions that were given up likewise."""
+
+AN_OLD_NAME = re.compile(
+    rf"^(?: *class )?_?({'|'.join(OLD_CLASSES)})\b(?=[(:\[]| = )"
+    rf"|def _?({'|'.join(OLD_FUNCTIONS)})\(",
+    re.MULTILINE,
+)
+
+MAX_LINES = 500
+
+A_GERUND = re.compile(r"^( *)(?:async )?def _?([a-z]+ing)\(", re.MULTILINE)
+NO_GERUNDS = ("nothing", "reasoning", "string", "heading", "greeting", "ending")
+
+
+def given_up(sources: dict[str, str]) -> list[str]:
+    """Modules, classes, aliases and functions that have a name again which was given up."""
+    found = [
+        f"{file}: {hit[1] or hit[2]}"
+        for file, source in sources.items()
+        for hit in AN_OLD_NAME.finditer(source)
+    ]
+    return found + [file for file in sources if Path(file).stem in OLD_MODULES]
+
+
+def gerunds(sources: dict[str, str]) -> list[str]:
+    """Functions that are called by a gerund alone, but for properties and blocks of `with`."""
+    found: list[str] = []
+    for file, source in sources.items():
+        for hit in A_GERUND.finditer(source):
+            above = source[: hit.start()].rstrip("\n").rpartition("\n")[2].strip()
+            if hit[2] not in NO_GERUNDS and above not in NOT_CALLED_BARE:
+                found.append(f"{file}: {hit[2]}")
+    return found
+
+
+NOT_CALLED_BARE = ("@property", "@contextmanager", "@asynccontextmanager")
+
+
 def bare(sources: dict[str, str]) -> list[str]:
     """Functions whose name does not tell their effect."""
     return [
@@ -94,6 +149,34 @@ def test_no_two_classes_have_one_name() -> None:
 
 def test_functions_are_called_by_their_effect() -> None:
     assert bare(sources([PACKAGE])) == []
+
+
+def test_names_that_were_given_up_stay_so() -> None:
+    assert given_up(sources([PACKAGE, TESTS])) == []
+
+
+def test_no_function_is_called_by_a_gerund() -> None:
+    assert gerunds(sources([PACKAGE])) == []
+
+
+def test_no_file_is_too_long_to_be_read() -> None:
+    longest = {
+        file: lines
+        for file, source in sources([PACKAGE, TESTS]).items()
+        if (lines := source.count("\n")) > MAX_LINES
+    }
+    # One list each, which nobody reads from its beginning to its end.
+    assert longest.keys() == {"meup_agent/errors.py", "tests/conformance/lines.py"}
+
+
+def test_a_name_that_was_given_up_is_found() -> None:
+    wrong = {"a.py": "class Voice:\nTold = int\nx.Line = 3\ndef" + " not_from():", "b/doors.py": ""}
+    assert given_up(wrong) == ["a.py: Voice", "a.py: Told", "a.py: not_from", "b/doors.py"]
+
+
+def test_a_gerund_is_found() -> None:
+    wrong = "def telling(): ...\n@property\ndef waiting(self): ...\ndef telling_of(): ...\n"
+    assert gerunds({"a.py": wrong}) == ["a.py: telling"]
 
 
 def test_a_bare_verb_is_found() -> None:

@@ -28,7 +28,7 @@ from meup_agent.protocol.payloads import Call
 from meup_agent.session import Session, Settings
 from meup_agent.session.event_emitter import check_observer, observed
 from meup_agent.transport.websocket import websocket_connector
-from meup_agent.uncaught import debugging, report_briefly
+from meup_agent.uncaught import report_briefly, wants_tracebacks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
@@ -376,7 +376,7 @@ async def _brief_errors() -> AsyncGenerator[list[BaseException]]:
         yield theirs
     except BaseException as error:
         _report_if_ended(error)
-        if isinstance(error, ConnectionFailed) and error not in theirs and not debugging():
+        if isinstance(error, ConnectionFailed) and error not in theirs and not wants_tracebacks():
             # No mistake is to be found in our tasks, and their tracebacks fill a screen.
             _shorten(error)
         raise

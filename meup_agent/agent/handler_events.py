@@ -46,22 +46,22 @@ class HandlerMonitor:
 
     def started(self, key: Key, work: Work, handler: str) -> None:
         """Follow a handler that begins."""
-        happening = self._events.happening()
+        fields = self._events.event_fields()
         which: _Which = {
             "role": str(work.role),
             "handler": handler,
             "exchange": work.envelope.id,
             "sender": work.envelope.sender,
         }
-        self.begun[key] = _Begun(which, happening["at"])
-        self._events.emit(HandlerStarted(**happening, **which))
+        self.begun[key] = _Begun(which, fields["at"])
+        self._events.emit(HandlerStarted(**fields, **which))
 
-    def stopping(self, key: Key, cause: Cause) -> None:
+    def asked_to_stop(self, key: Key, cause: Cause) -> None:
         """Report that it was asked to stop."""
         begun = self.begun.get(key)
         if begun is not None:
             self._events.emit(
-                HandlerStopping(**self._events.happening(), **begun.which, cause=cause)
+                HandlerStopping(**self._events.event_fields(), **begun.which, cause=cause)
             )
 
     def returned(self, key: Key) -> None:
@@ -91,18 +91,18 @@ class HandlerMonitor:
         begun = self.begun.pop(key, None)
         if begun is None:
             return
-        happening = self._events.happening()
-        seconds, failure = happening["at"] - begun.since, begun.failure
+        fields = self._events.event_fields()
+        seconds, failure = fields["at"] - begun.since, begun.failure
         if cause is not None:
             own = failure if failure is not None and is_failure(failure) else None
             outcome = _outcome(begun, own)
             told: HandlerEvent = HandlerStopped(
-                **happening, **begun.which, seconds=seconds, cause=cause, outcome=outcome, error=own
+                **fields, **begun.which, seconds=seconds, cause=cause, outcome=outcome, error=own
             )
         elif failure is not None:
-            told = HandlerFailed(**happening, **begun.which, seconds=seconds, error=failure)
+            told = HandlerFailed(**fields, **begun.which, seconds=seconds, error=failure)
         else:
-            told = HandlerFinished(**happening, **begun.which, seconds=seconds)
+            told = HandlerFinished(**fields, **begun.which, seconds=seconds)
         self._events.emit(told)
 
 

@@ -106,7 +106,7 @@ class Runner:
             return
         log.info("%s is cancelled by %r: %r", scope.name, cause.by, str(cause)[:MAX_LOGGED_CHARS])
         if self._handler_events.begun:
-            self._handler_events.stopping(key, cause)
+            self._handler_events.asked_to_stop(key, cause)
         scope.cancel(cause)
         self._group.start_soon(self._watch_the_end, scope, name=f"end of {scope.name}")
 
@@ -127,7 +127,7 @@ class Runner:
         for key, scope in list(self._scopes.items()):
             if scope.cause is None:
                 cause = Cause(Reason.NO_LONGER_NEEDED, self._session.me, "the agent shuts down")
-                self._handler_events.stopping(key, cause)
+                self._handler_events.asked_to_stop(key, cause)
                 scope.cancel(cause)
         self.abandon_threads()
 

@@ -327,7 +327,7 @@ class Inbox(AsyncContextManagerMixin):
             held.offers = None
         for entry in decided[-MAX_DECIDED:]:
             self._update_item(entry)
-        for proposal in self._backlog.begin((*self._earlier.waiting(), *pending), self.me):
+        for proposal in self._backlog.begin((*self._earlier.list_waiting(), *pending), self.me):
             self._look_at_open(proposal)
         self._rules.look_again()
 

@@ -38,7 +38,7 @@ class OpenProposal(Protocol):
 class EarlierProposals(Protocol):
     """Open proposals as their space knows them; each is taken once."""
 
-    def waiting(self) -> Sequence[OpenProposal]:
+    def list_waiting(self) -> Sequence[OpenProposal]:
         """Those that are not taken yet, in the order in which they came."""
         ...
 
@@ -71,9 +71,9 @@ class EarlierEntries:
         self._overtaken = overtaken
         self._kept: list[ProposalEntry] = []
 
-    def waiting(self) -> Sequence[OpenProposal]:
+    def list_waiting(self) -> Sequence[OpenProposal]:
         """Those that are still to be entered, in the order in which they came."""
-        return () if self._source is None else self._source.waiting()
+        return () if self._source is None else self._source.list_waiting()
 
     def add(self, envelope: Envelope) -> ProposalEntry | None:
         """Enter one at once, unless it is known; or what was said about one, which is returned."""

@@ -263,7 +263,7 @@ class Policy:
             return self._gave_up(candidate)
         return replace_counts(self._default, counted) if counted else self._default
 
-    def matching(self, call: Call, proposer: str) -> list[str]:
+    def find_matching(self, call: Call, proposer: str) -> list[str]:
         """Names of all rules that match a call, whichever of them decides."""
         value = _value(call, proposer)
         work = WorkBudget(value)

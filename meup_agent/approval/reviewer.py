@@ -102,7 +102,7 @@ class Reviewer:
         self._decider = Decider(self.policy.current, held=self.hold, own_files=own_files)
         self._decider.install(self.agent)
         self.agent.tool(name=VOTE)(self.vote)
-        self.agent.tool(name=WAITING, read_only=True)(self.waiting)
+        self.agent.tool(name=WAITING, read_only=True)(self.list_waiting)
         self.agent.tool(name=JUDGE, read_only=True)(self.judge)
 
     @asynccontextmanager
@@ -175,7 +175,7 @@ class Reviewer:
             log.info("a vote of %r does not count: %s", context.sender, error)
             raise RequestError(payloads.INVALID_PARAMS, str(error)) from None
 
-    async def waiting(self) -> WaitingProposals:
+    async def list_waiting(self) -> WaitingProposals:
         """List the proposals that wait for people, with the rule that asks and the votes."""
         waiting = [held for held in self._held if held.is_pending]
         return describe_all(waiting, anyio.current_time())
@@ -269,7 +269,7 @@ class Reviewer:
         It need not be held: its rule may come a moment later, or a flood of others displaced it.
         """
         if self._held.get(proposer, proposal) is not None:
-            held = self._waiting(proposal, proposer)
+            held = self._find_held(proposal, proposer)
             _check_digest(held, digest)
             return held.proposal
         try:
@@ -284,7 +284,7 @@ class Reviewer:
             )
         return known
 
-    def _waiting(self, proposal: str, proposer: str) -> HeldProposal:
+    def _find_held(self, proposal: str, proposer: str) -> HeldProposal:
         """The held proposal of a name, as long as it can be decided."""
         held = self._held.get(proposer, proposal)
         named = _named(proposal, proposer)
@@ -297,7 +297,7 @@ class Reviewer:
 
     def _votable(self, proposal: str, proposer: str, digest: str | None) -> HeldProposal:
         """The held proposal that a vote is about."""
-        held = self._waiting(proposal, proposer)
+        held = self._find_held(proposal, proposer)
         named = _named(proposal, proposer)
         if held.count is None:
             raise VoteRefused(

@@ -56,7 +56,7 @@ _JUDGED: Final = frozenset(Reason) - {
 """Reasons that say something of the call, and not of the moment."""
 
 Attribute = Callable[[LoggedProposal], object]
-Told = Callable[[float, float], None]
+ProgressReport = Callable[[float, float], None]
 """Told how many decisions have been looked at, of how many."""
 
 
@@ -93,7 +93,7 @@ def suggest_rules(
     decided: Sequence[LoggedProposal],
     *,
     least: int = LEAST,
-    told: Told = lambda done, total: None,
+    told: ProgressReport = lambda done, total: None,
 ) -> list[Suggestion]:
     """Rules that would have decided as people did, those that deny first."""
     tools: dict[str, list[LoggedProposal]] = {}
@@ -313,7 +313,7 @@ def _fits(value: object, wanted: list[Any]) -> bool:
 
 
 def _tried(
-    rules: list[PolicyRule], decided: Sequence[LoggedProposal], least: int, told: Told
+    rules: list[PolicyRule], decided: Sequence[LoggedProposal], least: int, told: ProgressReport
 ) -> list[Suggestion]:
     """The rules that stand the trial, with the decisions that each makes."""
     ordered: list[PolicyRule] = [each for each in rules if isinstance(each, DenyRule)]
@@ -347,7 +347,7 @@ def _loadable(rules: list[PolicyRule]) -> list[PolicyRule]:
 
 
 def _decisions(
-    rules: list[PolicyRule], decided: Sequence[LoggedProposal], told: Told
+    rules: list[PolicyRule], decided: Sequence[LoggedProposal], told: ProgressReport
 ) -> list[Suggestion]:
     by_tool: dict[str, list[PolicyRule]] = {}
     for rule in rules:

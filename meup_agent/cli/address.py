@@ -103,7 +103,7 @@ class SpaceOptions(OptionGroup):
         url, space = _given(self.url, "MEUP_URL"), _given(self.space, "MEUP_SPACE")
         token = token_from(self.token, self.token_file)
         if not (url and space and token):
-            raise _missing(url=url, space=space, token=token)
+            raise _missing_settings(url=url, space=space, token=token)
         handshake_url(url, space)  # a wrong address is better known before anything begins
         return Address(url, space, token, _given(self.participant, "MEUP_PARTICIPANT"))
 
@@ -128,7 +128,7 @@ class HttpOptions(OptionGroup):
             )
         token = token_from(self.token, self.token_file)
         if token is None:
-            raise _missing(token=token)
+            raise _missing_settings(token=token)
         return HttpAddress(found, token, _given(self.space, "MEUP_SPACE"), self.act_as)
 
 
@@ -227,7 +227,7 @@ def read_text(path: Path, what: str) -> str:
         raise ConfigurationError(f"{what} {path} cannot be read: {why}") from None
 
 
-def _missing(**values: object) -> ConfigurationError:
+def _missing_settings(**values: object) -> ConfigurationError:
     """The error for missing settings, all in one sentence."""
     names = [name for name, value in values.items() if not value]
     if names == ["token"]:

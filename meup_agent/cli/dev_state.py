@@ -67,7 +67,7 @@ class DevState:
     def tokens(self, names: Iterable[str], *, renew: bool = False) -> dict[str, str]:
         """The kept token of each participant; one that has none gets a new one, which is kept."""
         with self._open(create=True) as folder:
-            running = self._running(folder) if renew else []
+            running = self._find_running(folder) if renew else []
             if running:
                 raise ConfigurationError(
                     f"the gateway at {running[0].url} uses the tokens; stop it, then make new ones"
@@ -83,7 +83,9 @@ class DevState:
         """Let :meth:`running` find a gateway for the length of a block."""
         name = f"{RUNNING_PREFIX}{_file_name(gateway.url)}.json"
         with self._open(create=True) as folder:
-            self._running(folder)  # removes what a killed gateway left, perhaps under this name
+            self._find_running(
+                folder
+            )  # removes what a killed gateway left, perhaps under this name
             file = self._create(folder, name, msgspec.json.encode(gateway))
             _lock(file)
         try:
@@ -94,11 +96,11 @@ class DevState:
                 os.unlink(name, dir_fd=folder)
             os.close(file)
 
-    def running(self) -> list[DevGateway]:
+    def find_running(self) -> list[DevGateway]:
         """The gateways that run now."""
         try:
             with self._open() as folder:
-                return self._running(folder)
+                return self._find_running(folder)
         except FileNotFoundError:
             return []
 
@@ -119,7 +121,7 @@ class DevState:
                 _lock(lock, wait=True)
                 yield folder
 
-    def _running(self, folder: int) -> list[DevGateway]:
+    def _find_running(self, folder: int) -> list[DevGateway]:
         """The gateways that hold their locks, by port; the files of others are removed."""
         names = sorted(name for name in os.listdir(folder) if name.startswith(RUNNING_PREFIX))
         found: list[DevGateway] = []

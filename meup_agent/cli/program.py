@@ -18,7 +18,7 @@ from meup_agent.cli.commands import CommandGroup
 from meup_agent.cli.failures import Failure, code_for, sentence_for
 from meup_agent.cli.render.console import wants_colour
 from meup_agent.errors import MeupError
-from meup_agent.uncaught import DEBUG_VARIABLE, debugging, was_interrupted
+from meup_agent.uncaught import DEBUG_VARIABLE, wants_tracebacks, was_interrupted
 
 app = typer.Typer(
     name="meup", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]}
@@ -134,7 +134,7 @@ def _run(arguments: Sequence[str]) -> int:
 def _failed(error: BaseException, sentence: str, code: int) -> int:
     if was_interrupted(error):
         return exit_codes.INTERRUPTED
-    if debugging():
+    if wants_tracebacks():
         traceback.print_exception(error)
     sys.stderr.write(f"{sentence}\n")
     return code

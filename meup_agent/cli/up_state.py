@@ -141,7 +141,7 @@ def owner_of(port: int) -> Owner | None:
 
 def running_gateways() -> list[DevGateway]:
     """The gateways of this user with tokens to be had: of ``--dev``, and of ``meup up``."""
-    found = DevState(state_folder()).running()
+    found = DevState(state_folder()).find_running()
     for owner in running_owners():
         files = {name: Path(path) for name, path in owner.token_files.items()}
         if owner.url and files:

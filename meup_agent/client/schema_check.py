@@ -252,14 +252,14 @@ def _or_only_reference(schema: dict[str, Any]) -> Iterable[tuple[str, Any]]:
 
 
 def _counted(keyword: Any) -> Any:
-    def counting(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
+    def count(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
         steps = _steps.get()
         steps.left -= 1
         if steps.left < 0:
             raise TooManySteps
         return keyword(validator, value, instance, schema)
 
-    return counting
+    return count
 
 
 def _lenient_keywords(base: Any, error: Any) -> dict[str, Any]:

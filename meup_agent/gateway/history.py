@@ -83,7 +83,7 @@ class HistoryLog:
         }
         if refused is None or refused.code not in _BEFORE_CAPABILITIES:
             allowed = refused is None or refused.code != CAPABILITY_VIOLATION
-            matched = _matching(capabilities, envelope) if envelope is not None else None
+            matched = _find_matching(capabilities, envelope) if envelope is not None else None
             decided: dict[str, Any] = {
                 "event": "capability_check",
                 "envelope_id": named[0],
@@ -161,7 +161,7 @@ def _header(frame: bytes | None) -> tuple[str | None, str]:
     return named, found.kind if isinstance(found.kind, str) else "unknown"
 
 
-def _matching(capabilities: Capabilities, envelope: Envelope) -> Any:
+def _find_matching(capabilities: Capabilities, envelope: Envelope) -> Any:
     """The first capability by which an envelope was allowed; its kind, if none was needed."""
     payload = envelope.payload_object
     for pattern in capabilities.patterns:

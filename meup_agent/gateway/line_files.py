@@ -25,7 +25,7 @@ CLOSE_SECONDS: Final = 5.0
 """Seconds that the last lines have when the gateway stops."""
 
 
-class _Line(NamedTuple):
+class _WaitingLine(NamedTuple):
     path: Path
     text: bytes
 
@@ -37,7 +37,7 @@ class LineFiles:
         self.left_out = 0
         """Lines that were not written."""
         self._files = {path: RotatingFile(path) for path in paths}
-        self._queue = SimpleQueue[_Line | None]()
+        self._queue = SimpleQueue[_WaitingLine | None]()
         self._lock = threading.Lock()
         self._waiting = 0
         self._failed = False
@@ -51,7 +51,7 @@ class LineFiles:
             if not behind and not self._failed:
                 self._waiting += len(text)
         if not behind and not self._failed:
-            self._queue.put(_Line(path, text))
+            self._queue.put(_WaitingLine(path, text))
             return
         if not self.left_out:
             log.warning("lines for %s are left out, since the disk does not take them", path)

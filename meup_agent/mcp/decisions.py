@@ -51,7 +51,7 @@ _NO_RETRY: Final = (
 )
 
 
-def waiting(may_decide: Sequence[str], seconds_left: float | None) -> str:
+def describe_waiting(may_decide: Sequence[str], seconds_left: float | None) -> str:
     """The state of a call that is not decided yet."""
     if not may_decide:
         by = "a participant that may decide"

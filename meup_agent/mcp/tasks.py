@@ -190,7 +190,7 @@ class TasksExtension(Extension):
         tasks[task.id] = task
         kept = False
         try:
-            self._running().start_soon(self._run, task, params, ctx, call_next)
+            self._require_running().start_soon(self._run, task, params, ctx, call_next)
             with anyio.move_on_after(self._grace):
                 await task.ready.wait()
             kept = self._keeps(task, support)
@@ -204,7 +204,7 @@ class TasksExtension(Extension):
                 raise MCPError.from_error_data(task.error)
             return task.result
         task.detached = True
-        self._running().start_soon(self._forget_later, owner, task)
+        self._require_running().start_soon(self._forget_later, owner, task)
         return {"resultType": "task", **task.wire()}
 
     @staticmethod
@@ -303,7 +303,7 @@ class TasksExtension(Extension):
         if not tasks:
             self._tasks.pop(owner, None)
 
-    def _running(self) -> anyio.abc.TaskGroup:
+    def _require_running(self) -> anyio.abc.TaskGroup:
         if self._group is None:
             raise RuntimeError(
                 "a TasksExtension runs inside `async with`: enter it in the server's lifespan"

@@ -258,7 +258,7 @@ async def _tell_waiting(
             if each.id != space.me
             and compile_announced(each.capabilities).allow(kinds.MCP_REQUEST, payload)
         ]
-        call.put_waiting(decisions.waiting(deciding, left))
+        call.put_waiting(decisions.describe_waiting(deciding, left))
         await anyio.sleep(WAITING_SECONDS)
 
 

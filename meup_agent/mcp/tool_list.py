@@ -87,7 +87,9 @@ def compare_tools(before: Iterable[JsonObject], after: Iterable[JsonObject]) -> 
     """The difference between two lists of tools."""
     old, new = ({str(tool["name"]): tool for tool in tools} for tools in (before, after))
     changed = [
-        (name, what) for name in old if name in new and (what := _differing(old[name], new[name]))
+        (name, what)
+        for name in old
+        if name in new and (what := _find_differences(old[name], new[name]))
     ]
     return ToolChanges(
         tuple(name for name in new if name not in old),
@@ -240,7 +242,7 @@ def _is_endless(schema: Any) -> bool:
     return False
 
 
-def _differing(old: JsonObject, new: JsonObject) -> tuple[str, ...]:
+def _find_differences(old: JsonObject, new: JsonObject) -> tuple[str, ...]:
     return tuple(
         part for part in APPROVED if _canonical(old.get(part)) != _canonical(new.get(part))
     )

@@ -123,7 +123,7 @@ class Traffic:
         elif isinstance(request_id, str | int):
             del self._open[request_id]
 
-    def sending(self, item: SessionMessage) -> SessionMessage:
+    def prepare(self, item: SessionMessage) -> SessionMessage:
         """The message to send in place of one of the session's."""
         message = item.message
         if isinstance(message, types.JSONRPCRequest):
@@ -204,7 +204,7 @@ class WatchedWriter(_WatchedStream):
 
     async def send(self, item: SessionMessage, /) -> None:
         """Send a message."""
-        await self._inner.send(self._traffic.sending(item))
+        await self._inner.send(self._traffic.prepare(item))
         if isinstance(item.message, types.JSONRPCResponse | types.JSONRPCError):
             self._traffic.settled(item.message.id)
 

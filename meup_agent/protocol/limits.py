@@ -18,7 +18,7 @@ MAX_DEPTH: Final = 100
 _ENOUGH: Final = MAX_DEPTH + 1
 
 
-def _nesting(depth: int) -> str:
+def _nesting_pattern(depth: int) -> str:
     """A regular expression for JSON nested at most so deep: RE2 takes linear time for any frame."""
     plain = r'[^\[\]{}"]|"(?:[^"\\]|\\.)*"'
     pattern = f"(?:{plain})*"
@@ -29,7 +29,7 @@ def _nesting(depth: int) -> str:
 
 @functools.cache
 def _shallow_enough(max_depth: int = MAX_DEPTH) -> Callable[[bytes], bool]:
-    return compile_bytes(_nesting(max_depth), max_bytes=64 << 20)
+    return compile_bytes(_nesting_pattern(max_depth), max_bytes=64 << 20)
 
 
 def check_frame(frame: bytes, *, max_bytes: int = MAX_FRAME_BYTES) -> None:

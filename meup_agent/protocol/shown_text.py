@@ -73,7 +73,7 @@ def segments(text: str, *, is_name: bool = False) -> list[Segment]:
     """
     if text.isascii() and text.isprintable():
         return [Segment(text)] if text else []
-    return list(_joined(_characters(text, _deceiving(text, is_name))))
+    return list(_joined(_characters(text, _find_deceiving(text, is_name))))
 
 
 def printed(text: str) -> str:
@@ -161,7 +161,7 @@ def _look_alike_of(character: str) -> str:
     return found or ""
 
 
-def _deceiving(text: str, is_name: bool) -> frozenset[int]:
+def _find_deceiving(text: str, is_name: bool) -> frozenset[int]:
     """Positions of the look-alikes that are marked."""
     looks = {position: each for position, each in enumerate(text) if _look_alike_of(each)}
     if not looks or is_name:

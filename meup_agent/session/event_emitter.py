@@ -94,7 +94,7 @@ class EventEmitter:
             except Exception:  # a person's code, which is to disturb nothing
                 log.exception("an observer failed at %s: %r", type(event).__name__, observer)
 
-    def happening(self) -> Happening:
+    def event_fields(self) -> Happening:
         """The fields of an event that happens now."""
         return {"space": self.space, "me": self._me, "at": anyio.current_time()}
 
@@ -104,14 +104,18 @@ class EventEmitter:
         """The gateway has welcomed us."""
         again, self._me, self._connected = bool(self._me), me, True
         if self.observers:
-            self.emit(Connected(**self.happening(), where=where, dialect=dialect, reconnect=again))
+            self.emit(
+                Connected(**self.event_fields(), where=where, dialect=dialect, reconnect=again)
+            )
 
     def resumed(self, effect: CaughtUp) -> None:
         """Report that the missed envelopes have been read."""
         if self.observers:
             gap = effect.gap is not None
             self.emit(
-                Resumed(**self.happening(), missed=effect.missed, gap=gap, seconds=effect.seconds)
+                Resumed(
+                    **self.event_fields(), missed=effect.missed, gap=gap, seconds=effect.seconds
+                )
             )
 
     def disconnected(self, closed: CloseInfo | None) -> None:
@@ -119,17 +123,17 @@ class EventEmitter:
         was_connected, self._connected = self._connected, False
         if was_connected and self.observers:
             code, reason = (closed.code, printable(closed.reason)) if closed else (None, "")
-            self.emit(Disconnected(**self.happening(), code=code, reason=reason))
+            self.emit(Disconnected(**self.event_fields(), code=code, reason=reason))
 
-    def retrying(self, error: BaseException | None, delay: float) -> None:
+    def will_retry(self, error: BaseException | None, delay: float) -> None:
         """Another attempt to connect follows."""
         if self.observers:
-            self.emit(Retrying(**self.happening(), delay=delay, error=error))
+            self.emit(Retrying(**self.event_fields(), delay=delay, error=error))
 
     def left(self, why: str) -> None:
         """Our presence is over."""
         if self._me and self.observers:
-            self.emit(Left(**self.happening(), why=why))
+            self.emit(Left(**self.event_fields(), why=why))
 
     # --- what we began, and what was left out ---
 
@@ -138,7 +142,7 @@ class EventEmitter:
         call = payloads.read_call(opening.payload)
         self.emit(
             ExchangeBegan(
-                **self.happening(),
+                **self.event_fields(),
                 exchange=opening.id,
                 kind=opening.kind,
                 method=call.method,
@@ -153,7 +157,7 @@ class EventEmitter:
         said = _said(ending)
         self.emit(
             ExchangeEnded(
-                **self.happening(),
+                **self.event_fields(),
                 exchange=key.id,
                 kind=kind,
                 outcome=said.outcome,
@@ -170,7 +174,7 @@ class EventEmitter:
         envelope = drop.envelope
         self.emit(
             Dropped(
-                **self.happening(),
+                **self.event_fields(),
                 why=drop.why,
                 envelope_id=envelope.id,
                 kind=envelope.kind,
@@ -183,7 +187,7 @@ class EventEmitter:
         """A frame was no envelope."""
         self.emit(
             Dropped(
-                **self.happening(),
+                **self.event_fields(),
                 why=error.problem,
                 envelope_id=error.envelope_id or "",
                 kind="",

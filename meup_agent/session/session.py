@@ -194,7 +194,7 @@ class Session(AsyncContextManagerMixin):
             where=where,
             on_failure=self._attempt_failed,
             on_end=self.events.disconnected,
-            on_retry=self.events.retrying,
+            on_retry=self.events.will_retry,
         )
 
     # --- the block ---

@@ -33,7 +33,7 @@ from meup_agent.transport.base import (
     RESUME_HEADER,
     TOO_BIG,
     CloseInfo,
-    closing,
+    checked_close,
 )
 
 if TYPE_CHECKING:
@@ -335,7 +335,7 @@ class _MemoryConnection:
         return frame
 
     async def aclose(self, code: int = 1000, reason: str = "") -> None:
-        info = closing(code, reason)
+        info = checked_close(code, reason)
         if not self.ended:
             self._end(info)
             self._space.settle()

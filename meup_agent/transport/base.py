@@ -217,7 +217,7 @@ class InboxTransport:
             self._room.notify_all()
 
 
-def closing(code: int, reason: str) -> CloseInfo:
+def checked_close(code: int, reason: str) -> CloseInfo:
     """The close that this end is about to make, checked and cut to what a close frame holds."""
     if code not in _SENDABLE_CODES:
         raise ValueError(f"{code} cannot be sent as a close code; use 1000, or 3000 to 4999")

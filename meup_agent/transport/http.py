@@ -46,7 +46,7 @@ from meup_agent.transport.base import (
     CloseInfo,
     Connector,
     InboxTransport,
-    closing,
+    checked_close,
 )
 from meup_agent.transport.handshake import cannot_connect, check_headers, refused, retry_after
 from meup_agent.transport.loops import background_tasks
@@ -235,7 +235,7 @@ class HttpTransport(InboxTransport):
 
     async def aclose(self, code: int = 1000, reason: str = "") -> None:
         """Close the connection; what had arrived can still be read."""
-        self._end(closing(code, reason))
+        self._end(checked_close(code, reason))
 
     async def abort(self) -> None:
         """End the connection at once."""

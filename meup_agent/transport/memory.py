@@ -14,7 +14,7 @@ from meup_agent.transport.base import (
     CloseInfo,
     Connector,
     InboxTransport,
-    closing,
+    checked_close,
 )
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class MemoryTransport(InboxTransport):
 
     async def aclose(self, code: int = 1000, reason: str = "") -> None:
         """Close both ends; what the other has not read yet, it still can."""
-        self._close(closing(code, reason))
+        self._close(checked_close(code, reason))
 
     async def abort(self) -> None:
         """End the connection at once, as :meth:`drop` does."""

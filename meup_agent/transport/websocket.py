@@ -21,7 +21,7 @@ from meup_agent.transport.base import (
     PING_INTERVAL,
     CloseInfo,
     Connector,
-    closing,
+    checked_close,
 )
 from meup_agent.transport.handshake import check_headers, handshake_url
 from meup_agent.transport.loops import runs_on_asyncio
@@ -135,7 +135,7 @@ class WebSocketTransport:
 
     async def aclose(self, code: int = 1000, reason: str = "") -> None:
         """Close the connection, politely if the other end lets us and within a deadline."""
-        info = closing(code, reason)
+        info = checked_close(code, reason)
         if self.closed is not None:
             return
         with anyio.move_on_after(self._close_bound, shield=True):

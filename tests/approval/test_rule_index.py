@@ -88,7 +88,7 @@ def test_the_first_rule_that_matches_decides(
             {"method": "tools/call", "tool": tool, "arguments": given_arguments, "proposer": "p"}
         )
     ]
-    assert policy.matching(call, "p") == wanted
+    assert policy.find_matching(call, "p") == wanted
     assert policy.decide(call, "p").rule == (wanted[0] if wanted else "default")
 
 

@@ -88,7 +88,7 @@ def tools(pipe: Connection, address: Address) -> None:
     on_uvloop(serve())
 
 
-class Served(NamedTuple):
+class ServerUsage(NamedTuple):
     """The state of a server: seconds of CPU so far, its open streams, its memory."""
 
     cpu: float
@@ -120,10 +120,10 @@ def serve(pipe: Connection, app: Any, streams: Callable[[], int]) -> None:
     config = uvicorn.Config(app, log_level="warning", timeout_keep_alive=600)
     server = uvicorn.Server(config)
 
-    def question(_: Any) -> Served:
+    def question(_: Any) -> ServerUsage:
         cpu = process_time()
         gc.collect()
-        return Served(cpu, streams(), own_memory())
+        return ServerUsage(cpu, streams(), own_memory())
 
     async def run() -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -269,10 +269,10 @@ class Called(NamedTuple):
 
 
 def called(server: Connection, url: str, mode: str, tool: str, wanted: Calls) -> Called:
-    before: Served = asked(server)
+    before: ServerUsage = asked(server)
     with process(caller, url, mode, tool, wanted) as calling:
         times: Times = calling.recv()
-    after: Served = asked(server)
+    after: ServerUsage = asked(server)
     made = timing.WARM_UP + wanted.alone + wanted.together
     return Called(times, (after.cpu - before.cpu) / made)
 
@@ -334,9 +334,9 @@ def crowded(url: str, server: Connection, streams: int) -> Iterator[Figure]:
     """The remains of many streams that were all cancelled."""
     with process(crowd, url, streams) as clients:
         asked(clients)  # what a first time makes, stays
-        before: Served = asked(server)
+        before: ServerUsage = asked(server)
         asked(clients)
-        after: Served = asked(server)
+        after: ServerUsage = asked(server)
     left = (after.memory - before.memory) / 1e6
     yield Figure("streams that are left of 500 cancelled ones", after.streams, "", 0)
     yield Figure("memory that they leave, of the MCP server", left, "MB", 1)

@@ -50,17 +50,17 @@ class StraightRunner(Runner):
         return encode_result(tool.result(value))
 
 
-Turn = Callable[[], Awaitable[float]]
+TimedTurn = Callable[[], Awaitable[float]]
 """Some messages; CPU seconds of each."""
 
 
-def handling(peer: MemoryTransport, messages: int) -> Turn:
+def handling(peer: MemoryTransport, messages: int) -> TimedTurn:
     """Requests that an agent, or an echo, answers one by one."""
     starts = count(step=messages)
     return lambda: feed(peer, requests(next(starts), messages), 1)
 
 
-def sending(peer: MemoryTransport, space: Space, messages: int) -> Turn:
+def sending(peer: MemoryTransport, space: Space, messages: int) -> TimedTurn:
     """Chats that an agent sends one by one."""
 
     async def say() -> float:
@@ -73,7 +73,7 @@ def sending(peer: MemoryTransport, space: Space, messages: int) -> Turn:
     return say
 
 
-async def in_turns(turns: dict[str, Turn]) -> dict[str, float]:
+async def in_turns(turns: dict[str, TimedTurn]) -> dict[str, float]:
     """Microseconds of a message in each way: the median of its turns after the first."""
     found: dict[str, list[float]] = {name: [] for name in turns}
     for _ in range(TURNS + 1):
@@ -83,8 +83,8 @@ async def in_turns(turns: dict[str, Turn]) -> dict[str, float]:
 
 
 async def round_of(messages: int) -> list[Figure]:
-    handled: dict[str, Turn] = {}
-    sent: dict[str, Turn] = {}
+    handled: dict[str, TimedTurn] = {}
+    sent: dict[str, TimedTurn] = {}
     async with AsyncExitStack() as stack:
         echo = await stack.enter_async_context(fed_echo())
         for name, layers in {WITHOUT_PLACE: 0, **LAYERS}.items():

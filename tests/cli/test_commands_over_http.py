@@ -33,7 +33,7 @@ from tests.programs import ROOT
 
 CERTIFICATE = ROOT / "tests" / "transport" / "localhost.pem"
 
-Beside = Callable[..., Done]
+RunBeside = Callable[..., Done]
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def variables(stage: Stage, participant: str) -> dict[str, str]:
 @pytest.fixture
 def beside(
     stage: Stage, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Beside:
+) -> RunBeside:
     def command(*arguments: str, participant: str = "alice", **more: str) -> Done:
         monkeypatch.delenv("MEUP_URL", raising=False)
         for name, value in {**variables(stage, participant), **more}.items():
@@ -95,7 +95,7 @@ class Proposed:
         return outcome
 
 
-def test_withdraw_ends_the_wait_of_the_agent_beside(stage: Stage, beside: Beside) -> None:
+def test_withdraw_ends_the_wait_of_the_agent_beside(stage: Stage, beside: RunBeside) -> None:
     proposed = Proposed(stage, "nothing", {}, to="alice")
     done = beside("withdraw", proposed.id, "policy", "--explain", "why", participant="paula")
     assert done == (0, "", f"meup: proposal {proposed.id} is withdrawn\n")
@@ -104,7 +104,7 @@ def test_withdraw_ends_the_wait_of_the_agent_beside(stage: Stage, beside: Beside
     assert outcome.reason == "policy"
 
 
-def test_fulfill_carries_out_what_is_proposed(stage: Stage, beside: Beside) -> None:
+def test_fulfill_carries_out_what_is_proposed(stage: Stage, beside: RunBeside) -> None:
     proposed = Proposed(stage, "write_file", {"path": "a", "text": "b"}, to="alice")
     done = beside("fulfill", proposed.id[:12], "--yes")
     assert (done.code, done.out) == (0, "'a' has 'b'\n")
@@ -120,7 +120,7 @@ def test_fulfill_carries_out_what_is_proposed(stage: Stage, beside: Beside) -> N
     assert f"proposal {proposed.id} is fulfilled" in again.err
 
 
-def test_nobody_is_asked_where_no_terminal_is(stage: Stage, beside: Beside) -> None:
+def test_nobody_is_asked_where_no_terminal_is(stage: Stage, beside: RunBeside) -> None:
     text = "x" * 3_000 + "\x1b[2J"
     proposed = Proposed(stage, "write_file", {"path": "a", "text": text}, to="alice")
     done = beside("fulfill", proposed.id)
@@ -170,7 +170,7 @@ def test_what_is_shown_is_carried_out_when_a_person_says_yes(stage: Stage) -> No
 
 @pytest.mark.parametrize("answer", ["n\n", "\n", "what?\n", "\x04"])
 def test_nothing_is_sent_when_a_person_does_not_say_yes(
-    stage: Stage, beside: Beside, answer: str
+    stage: Stage, beside: RunBeside, answer: str
 ) -> None:
     proposed = Proposed(stage, "write_file", {"path": "a", "text": "b"}, to="alice")
     said = Asked(stage, proposed.id).answer(answer)
@@ -180,7 +180,7 @@ def test_nothing_is_sent_when_a_person_does_not_say_yes(
     assert stage.calls == []
 
 
-def test_a_signal_ends_the_question(stage: Stage, beside: Beside) -> None:
+def test_a_signal_ends_the_question(stage: Stage, beside: RunBeside) -> None:
     proposed = Proposed(stage, "nothing", {}, to="alice")
     asked = Asked(stage, proposed.id)
     asked.process.send_signal(signal.SIGINT)
@@ -190,7 +190,7 @@ def test_a_signal_ends_the_question(stage: Stage, beside: Beside) -> None:
 
 
 def test_what_was_withdrawn_while_it_was_read_is_not_carried_out(
-    stage: Stage, beside: Beside
+    stage: Stage, beside: RunBeside
 ) -> None:
     proposed = Proposed(stage, "write_file", {"path": "a", "text": "b"}, to="alice")
     asked = Asked(stage, proposed.id)
@@ -231,7 +231,7 @@ def swap(stage: Stage, number: int) -> str:
     return id
 
 
-def test_an_id_that_was_used_twice_is_not_approved(stage: Stage, beside: Beside) -> None:
+def test_an_id_that_was_used_twice_is_not_approved(stage: Stage, beside: RunBeside) -> None:
     id = swap(stage, 1)
     done = beside("fulfill", id, "--yes")
     assert (done.code, done.out) == (exit_codes.USAGE, "")
@@ -241,7 +241,7 @@ def test_an_id_that_was_used_twice_is_not_approved(stage: Stage, beside: Beside)
     assert stage.calls == []
 
 
-def test_a_digest_says_which_call_is_approved(stage: Stage, beside: Beside) -> None:
+def test_a_digest_says_which_call_is_approved(stage: Stage, beside: RunBeside) -> None:
     id = swap(stage, 2)
 
     def digest(path: str) -> str:
@@ -261,7 +261,7 @@ def test_a_digest_says_which_call_is_approved(stage: Stage, beside: Beside) -> N
     assert (done.code, [call["path"] for call in stage.calls]) == (0, ["harmful"])
 
 
-def test_an_edit_is_told(stage: Stage, beside: Beside) -> None:
+def test_an_edit_is_told(stage: Stage, beside: RunBeside) -> None:
     proposed = Proposed(stage, "write_file", {"path": "a", "text": "b"}, to="alice")
     done = beside("fulfill", proposed.id, "--yes", "--edit", "path=5", "--json")
     document = json.loads(done.out)
@@ -272,7 +272,7 @@ def test_an_edit_is_told(stage: Stage, beside: Beside) -> None:
     assert [(each.path, each.fulfilled) for each in outcome.changes] == [("arguments.path", "5")]
 
 
-def test_what_a_tool_says_is_escaped(stage: Stage, beside: Beside) -> None:
+def test_what_a_tool_says_is_escaped(stage: Stage, beside: RunBeside) -> None:
     proposed = Proposed(stage, "fail", {}, to="alice")
     done = beside("fulfill", proposed.id, "-y")
     assert (done.code, done.out) == (exit_codes.TOOL_FAILED, "")
@@ -284,7 +284,7 @@ def test_what_a_tool_says_is_escaped(stage: Stage, beside: Beside) -> None:
     assert ESCAPED.split("\\r")[0] in called.out
 
 
-def test_a_withdrawal_ends_a_fulfillment_that_runs(stage: Stage, beside: Beside) -> None:
+def test_a_withdrawal_ends_a_fulfillment_that_runs(stage: Stage, beside: RunBeside) -> None:
     proposed = Proposed(stage, "read_long", {}, to="alice")
     with running(
         "fulfill", proposed.id, "--yes", variables=variables(stage, "alice")
@@ -307,14 +307,14 @@ def test_an_interrupt_cancels_the_request(stage: Stage) -> None:
     assert "meup: interrupted; files was asked to stop" in calling.err
 
 
-def test_a_request_that_takes_too_long_is_cancelled(stage: Stage, beside: Beside) -> None:
+def test_a_request_that_takes_too_long_is_cancelled(stage: Stage, beside: RunBeside) -> None:
     done = beside("call", "files", "read_long", "--as", "alice", "--timeout", "1")
     assert done.code == exit_codes.TIMED_OUT
     stage.wait_for("started")
     assert stage.wait_for("stopped") == "timeout"
 
 
-def test_reject_over_http(stage: Stage, beside: Beside) -> None:
+def test_reject_over_http(stage: Stage, beside: RunBeside) -> None:
     proposed = Proposed(stage, "nothing", {}, to="alice")
     done = beside("reject", proposed.id, "unsafe", "--explain", "no", "--json")
     assert done.code == 0
@@ -325,13 +325,13 @@ def test_reject_over_http(stage: Stage, beside: Beside) -> None:
     assert (outcome.reason, outcome.by) == ("unsafe", "alice")
 
 
-def test_call_beside_the_running_agent(stage: Stage, beside: Beside) -> None:
+def test_call_beside_the_running_agent(stage: Stage, beside: RunBeside) -> None:
     done = beside("call", "files", "read_report", "lines=3", "--as", "alice")
     assert (done.code, json.loads(done.out)) == (0, {"lines": 3, "ok": True})
     assert done.err == ""
 
 
-def test_who_may_not_call_proposes(stage: Stage, beside: Beside) -> None:
+def test_who_may_not_call_proposes(stage: Stage, beside: RunBeside) -> None:
     words = ("call", "files", "write_file", "path=a", "text=b", "--as", "paula")
     done = beside(*words, "--to", "reviewer", participant="paula")
     assert (done.code, done.out) == (0, "'a' has 'b'\n")
@@ -344,7 +344,7 @@ def test_who_may_not_call_proposes(stage: Stage, beside: Beside) -> None:
     assert (done.code, done.out) == (exit_codes.EDITED, "'elsewhere' has 'b'\n")
 
 
-def test_propose_beside_the_running_agent(stage: Stage, beside: Beside) -> None:
+def test_propose_beside_the_running_agent(stage: Stage, beside: RunBeside) -> None:
     words = ("propose", "files", "write_file", "path=a", "text=b", "--as", "alice")
     taken_over = stage.gateway.counters.taken_over
     done = beside(*words, "--to", "reviewer")
@@ -373,7 +373,7 @@ def test_propose_beside_the_running_agent(stage: Stage, beside: Beside) -> None:
     ],
 )
 def test_what_cannot_be_done_is_said(
-    beside: Beside, words: tuple[str, ...], code: int, said: str
+    beside: RunBeside, words: tuple[str, ...], code: int, said: str
 ) -> None:
     done = beside(*words)
     assert (done.code, done.out) == (code, "")
@@ -381,26 +381,28 @@ def test_what_cannot_be_done_is_said(
     assert done.err.count("\n") == 1
 
 
-def test_without_an_address_it_says_what_to_give(beside: Beside) -> None:
+def test_without_an_address_it_says_what_to_give(beside: RunBeside) -> None:
     done = beside("withdraw", "x", MEUP_HTTP="")
     assert done.code == exit_codes.USAGE
     assert "give --http, or set MEUP_HTTP or MEUP_URL" in done.err
 
 
 @pytest.mark.parametrize("path", ["", "/", "/ws", "/ws?space=demo"])
-def test_http_is_found_where_the_url_leads(stage: Stage, beside: Beside, path: str) -> None:
+def test_http_is_found_where_the_url_leads(stage: Stage, beside: RunBeside, path: str) -> None:
     here = stage.gateway.url
     done = beside("withdraw", "none-such", MEUP_HTTP="", MEUP_URL=here + path)
     assert "none-such" in done.err
     assert done.code != exit_codes.NO_CONNECTION
 
 
-def test_gateway_that_is_named_is_not_that_of_the_environment(stage: Stage, beside: Beside) -> None:
+def test_gateway_that_is_named_is_not_that_of_the_environment(
+    stage: Stage, beside: RunBeside
+) -> None:
     named = ("--url", stage.gateway.url, "--as", "alice")
     assert beside("tools", *named, MEUP_HTTP="http://127.0.0.1:9").code == exit_codes.OK
 
 
-def test_nobody_approves_their_own(stage: Stage, beside: Beside) -> None:
+def test_nobody_approves_their_own(stage: Stage, beside: RunBeside) -> None:
     proposed = Proposed(stage, "nothing", {}, to="alice")
     done = beside("fulfill", proposed.id, participant="paula")
     assert done.code == exit_codes.USAGE
@@ -446,7 +448,7 @@ def test_https_trusts_what_the_machine_trusts() -> None:
 
 
 @pytest.mark.rule("3.observe.takes_no_part")
-def test_tools_are_asked_for_beside_a_running_agent(stage: Stage, beside: Beside) -> None:
+def test_tools_are_asked_for_beside_a_running_agent(stage: Stage, beside: RunBeside) -> None:
     """The reviewer keeps its connection, and goes on deciding."""
     taken_over = stage.gateway.counters.taken_over
     done = beside("tools", "--as", "reviewer", "--json", participant="reviewer")
@@ -463,7 +465,7 @@ def test_tools_are_asked_for_beside_a_running_agent(stage: Stage, beside: Beside
     assert "'ok' has 't'" in stage.as_somebody("paula", is_decided)
 
 
-def test_tools_of_one_who_is_absent_or_not_to_be_asked(beside: Beside) -> None:
+def test_tools_of_one_who_is_absent_or_not_to_be_asked(beside: RunBeside) -> None:
     absent = beside("tools", "fils", "--as", "alice")
     assert (absent.code, absent.out) == (exit_codes.ABSENT, "")
     assert "'fils' is not in the space 'demo'" in absent.err
@@ -474,7 +476,7 @@ def test_tools_of_one_who_is_absent_or_not_to_be_asked(beside: Beside) -> None:
 
 @pytest.mark.rule("4.6.proposer_left", "4.4.before_it_is_sent")
 def test_what_a_proposer_has_left_is_not_fulfilled(
-    stage: Stage, beside: Beside, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, beside: RunBeside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half a minute ago, says the gateway; its proposer may have died."""
     monkeypatch.setattr(SpaceServer, "left_after", lambda _, who, accepted: accepted - 31_000_000)

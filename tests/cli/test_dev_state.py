@@ -76,11 +76,11 @@ def test_tokens_of_a_running_gateway_are_not_replaced(state: DevState) -> None:
 
 
 def test_a_gateway_is_found_while_it_runs(state: DevState) -> None:
-    assert state.running() == []
+    assert state.find_running() == []
     with state.announce(HARBOUR), state.announce(QUAY):
-        assert state.running() == [HARBOUR, QUAY]
-        assert [each.port for each in state.running()] == [8420, 8430]
-    assert state.running() == []
+        assert state.find_running() == [HARBOUR, QUAY]
+        assert [each.port for each in state.find_running()] == [8420, 8430]
+    assert state.find_running() == []
 
 
 def test_a_gateway_that_was_killed_is_not_found(state: DevState) -> None:
@@ -88,17 +88,17 @@ def test_a_gateway_that_was_killed_is_not_found(state: DevState) -> None:
         (left,) = state.path.glob("running-*")
         shutil.copy(left, state.path.parent / "kept")
     shutil.move(state.path.parent / "kept", left)
-    assert state.running() == []
+    assert state.find_running() == []
     assert not left.exists()
     shutil.copy(state.path / "lock", left)
     with state.announce(HARBOUR):
-        assert state.running() == [HARBOUR]
+        assert state.find_running() == [HARBOUR]
 
 
 def test_a_folder_that_vanished_is_no_failure_at_the_end(state: DevState) -> None:
     with state.announce(HARBOUR):
         shutil.rmtree(state.path)
-    assert state.running() == []
+    assert state.find_running() == []
 
 
 def readable_folder(path: Path) -> None:

@@ -56,7 +56,7 @@ class Recorder:
     def __init__(self) -> None:
         self.told: list[Check] = []
 
-    async def trying(self, what: str) -> None:
+    async def begin_attempt(self, what: str) -> None:
         assert what.isprintable()
 
     async def report_check(self, check: Check) -> None:

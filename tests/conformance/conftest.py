@@ -32,7 +32,7 @@ class Mounted:
         return first_token(self._config, participant, space)
 
 
-Served = Callable[[Config], AbstractContextManager[Dialled]]
+ServeSite = Callable[[Config], AbstractContextManager[Dialled]]
 """Makes a gateway that listens for the length of a block."""
 
 
@@ -56,7 +56,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def served(request: pytest.FixtureRequest) -> Served:
+def served(request: pytest.FixtureRequest) -> ServeSite:
     """A gateway on a port of its own, and one that is mounted in another application."""
 
     @contextmanager
@@ -72,7 +72,7 @@ def served(request: pytest.FixtureRequest) -> Served:
 
 
 @pytest.fixture
-def site(served: Served, dialect: str) -> Generator[Site]:
+def site(served: ServeSite, dialect: str) -> Generator[Site]:
     """A gateway with two spaces, and how to join it."""
     with served(config_of(PARTICIPANTS, dialect=dialect, more=ELSEWHERE)) as gateway:
         yield Site(gateway, dialect)

@@ -13,7 +13,7 @@ Level = Literal["MUST", "MUST NOT", "SHOULD", "MAY", "rule"]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ConformanceLine:
     """One thing that is required.
 
     Attributes:
@@ -36,7 +36,7 @@ class Line:
 
 
 A: Final = (
-    Line(
+    ConformanceLine(
         "A.G1",
         "MUST",
         "3",
@@ -44,7 +44,7 @@ A: Final = (
         note="so is all that the gateway says; the one exception is a client's join frame, which"
         " existing clients send first",
     ),
-    Line(
+    ConformanceLine(
         "A.G2",
         "MUST",
         "3, 6.1",
@@ -52,7 +52,7 @@ A: Final = (
         note="what names another is refused with `invalid_envelope`; what names none gets it filled"
         " in",
     ),
-    Line(
+    ConformanceLine(
         "A.G3",
         "rule",
         "3",
@@ -60,43 +60,45 @@ A: Final = (
         note="all but `kind` are filled in where a sender leaves them out, and never believed where"
         " they are wrong",
     ),
-    Line(
+    ConformanceLine(
         "A.G4",
         "rule",
         "3",
         "`to` is a list; empty or omitted means everybody",
         note="one name in place of a list is understood as a list of one",
     ),
-    Line(
+    ConformanceLine(
         "A.G5",
         "rule",
         "3",
         "`correlation_id` is always a list",
         note="a member's single id is understood, and leaves as a list",
     ),
-    Line(
+    ConformanceLine(
         "A.G6",
         "SHOULD",
         "3",
         "`system/error` names the envelope that caused it in `correlation_id`",
         note="wherever an id could be read",
     ),
-    Line(
+    ConformanceLine(
         "A.G7",
         "MUST",
         "3.8.1, 5.2",
         "who connects is sent `system/welcome`: its id, its capabilities, the others",
     ),
-    Line(
+    ConformanceLine(
         "A.G8",
         "rule",
         "3.7",
         "everybody is sent `system/presence` when somebody joins",
         note="the newcomer, too",
     ),
-    Line("A.G9", "rule", "3.7", "everybody is sent `system/presence` when somebody leaves"),
-    Line("A.G10", "MUST", "4.1, 7.1", "`from` is checked against who was authenticated"),
-    Line(
+    ConformanceLine(
+        "A.G9", "rule", "3.7", "everybody is sent `system/presence` when somebody leaves"
+    ),
+    ConformanceLine("A.G10", "MUST", "4.1, 7.1", "`from` is checked against who was authenticated"),
+    ConformanceLine(
         "A.G11",
         "MUST",
         "4.1",
@@ -104,28 +106,28 @@ A: Final = (
         note="not with the capability `*` either. `system/heartbeat` and `system/register`, which"
         " existing clients send, are dropped without an error",
     ),
-    Line(
+    ConformanceLine(
         "A.G12",
         "MUST",
         "4.2, 5.2",
         "capabilities are enforced on every message",
         note="cancelling, progress, withdrawing and answering what one was asked need none",
     ),
-    Line(
+    ConformanceLine(
         "A.G13",
         "rule",
         "3.8.2, 8.1",
         "a violation is answered with `capability_violation`, `attempted_kind` and"
         " `your_capabilities`",
     ),
-    Line(
+    ConformanceLine(
         "A.G14",
         "rule",
         "4.1, 4.2",
         "patterns match kind and payload: exact, wildcards, nested, regular expressions, JSONPath",
         note="of JSONPath children and descendants, no filters",
     ),
-    Line(
+    ConformanceLine(
         "A.G15",
         "rule",
         "4.2, 8.1",
@@ -134,7 +136,7 @@ A: Final = (
         " and a capability may be about the payload. What stands in a payload is not"
         " validated, but that it is an object",
     ),
-    Line(
+    ConformanceLine(
         "A.G16",
         "rule",
         "8.1",
@@ -142,7 +144,7 @@ A: Final = (
         note="byte for byte to whoever speaks its dialect. A member that asked to resume finds"
         " `seq` added; other dialects get it translated",
     ),
-    Line(
+    ConformanceLine(
         "A.G17",
         "rule",
         "8.1, 3.2.1",
@@ -151,22 +153,22 @@ A: Final = (
         " line exclude each other: where targets are hidden, a proposer sees neither the"
         " fulfillment nor its result. mew/v0.4 decides as we do",
     ),
-    Line(
+    ConformanceLine(
         "A.G18",
         "rule",
         "5.2, 8.1",
         "`GET /ws?space=<name>` with a bearer token that says who one is",
         note="any other path does; a join frame can say it, too. The token decides either way",
     ),
-    Line(
+    ConformanceLine(
         "A.G19",
         "SHOULD",
         "3.6.1",
         "what is granted is added; the grant's message id names it",
         note="it outlives the connection, and a restart where there is a journal file",
     ),
-    Line("A.G20", "rule", "3.6.6", "only holders of `capability/grant` grant"),
-    Line(
+    ConformanceLine("A.G20", "rule", "3.6.6", "only holders of `capability/grant` grant"),
+    ConformanceLine(
         "A.G21",
         "rule",
         "3.6.6",
@@ -174,35 +176,35 @@ A: Final = (
         note="nor gives it to whom they invite. What cannot be shown to be covered is refused with"
         " `capability_lacking`",
     ),
-    Line(
+    ConformanceLine(
         "A.G22",
         "SHOULD",
         "3.6.6",
         "chains of grants are tracked",
         note="and end together: nobody keeps what the one before them has no more",
     ),
-    Line(
+    ConformanceLine(
         "A.G23",
         "rule",
         "3.6.2, 3.6.6",
         "a grant is revoked by its id, at once",
         note="what the participant has in flight on the strength of it is ended",
     ),
-    Line(
+    ConformanceLine(
         "A.G24",
         "rule",
         "3.6.2",
         "revoking by a pattern removes all capabilities that match",
         note="those that were configured, too",
     ),
-    Line(
+    ConformanceLine(
         "A.G25",
         "rule",
         "3.6.3",
         "the recipient acknowledges with `capability/grant-ack`",
         note="which every recipient may send; the gateway sends none for it",
     ),
-    Line(
+    ConformanceLine(
         "A.G26",
         "SHOULD",
         "3.6.4",
@@ -210,23 +212,23 @@ A: Final = (
         differs="no mail is sent, and the answer says `email_sent: false`: the inviter gets the"
         " token, and a gateway need not know of mail servers",
     ),
-    Line("A.G27", "rule", "3.6.4", "who is invited joins with `initial_capabilities`"),
-    Line(
+    ConformanceLine("A.G27", "rule", "3.6.4", "who is invited joins with `initial_capabilities`"),
+    ConformanceLine(
         "A.G28",
         "rule",
         "3.6.5",
         "`space/kick` removes the participant",
         note="with 4403, and it stays out until it is invited again",
     ),
-    Line(
+    ConformanceLine(
         "A.G29",
         "rule",
         "3.6.6",
         "managing a space leaves an audit trail",
         note="in the journal; `meup audit` reads it",
     ),
-    Line("A.G30", "rule", "3.3.1", "only the original proposer can withdraw"),
-    Line(
+    ConformanceLine("A.G30", "rule", "3.3.1", "only the original proposer can withdraw"),
+    ConformanceLine(
         "A.G31",
         "rule",
         "3.6",
@@ -236,66 +238,68 @@ A: Final = (
 )
 
 C: Final = (
-    Line(
+    ConformanceLine(
         "C.W1",
         "MUST",
         "3, 6.1",
         "`protocol` is `mew/v0.4`",
         note="`mew/v0.3` is read, too, and goes out as `mew/v0.4`",
     ),
-    Line("C.W2", "rule", "3, 2.1", "all messages are visible to all, whatever `to` says"),
-    Line("C.W3", "MUST", "4.1", "`from` is checked"),
-    Line(
+    ConformanceLine(
+        "C.W2", "rule", "3, 2.1", "all messages are visible to all, whatever `to` says"
+    ),
+    ConformanceLine("C.W3", "MUST", "4.1", "`from` is checked"),
+    ConformanceLine(
         "C.W4",
         "MUST",
         "4.1",
         "participants' `system/*` are rejected",
         note="`system/heartbeat` and `system/register` are dropped without an error",
     ),
-    Line(
+    ConformanceLine(
         "C.W5",
         "MUST",
         "3.8.1",
         "`system/welcome` on connecting, with `active_streams` where there are any",
         note="always there, in every dialect, and in the welcome after a grant, too",
     ),
-    Line(
+    ConformanceLine(
         "C.W6",
         "MUST",
         "3.8.1, 3.10.1",
         "all that a `stream/request` said is kept in `active_streams`, with the writers",
         note="of up to 4 KiB; what would pose as the gateway's own fields is not",
     ),
-    Line(
+    ConformanceLine(
         "C.W7",
         "MUST",
         "3.6.1, 3.6.4",
         "logical names are resolved to the ids that participants have at run time",
         note="the token says the id, so the name that is configured is the id",
     ),
-    Line(
+    ConformanceLine(
         "C.W8",
         "rule",
         "3.6.1",
         "a grant: checked, kept, a new `system/welcome` to the recipient, its acknowledgement",
         note="the welcome comes before the grant itself; after a revocation there is one, too",
     ),
-    Line("C.W9", "SHOULD", "3.6.1", "what is granted is added"),
-    Line(
+    ConformanceLine("C.W9", "SHOULD", "3.6.1", "what is granted is added"),
+    ConformanceLine(
         "C.W10",
         "rule",
         "3.6.5",
         "an invitation makes a token, tells it by `space/invite-ack`, and tells the others",
         note="with the presence event `invited`, as existing gateways do",
     ),
-    Line(
+    ConformanceLine(
         "C.W11",
         "MUST",
         "3.6.6",
         "`space/invite-ack` and its token go to the inviter alone",
         note="they are in no journal and no log; what is kept is the token's hash",
     ),
-    Line(
+    ConformanceLine(
         "C.W12",
         "rule",
         "3.6.6",
@@ -303,29 +307,31 @@ C: Final = (
         differs="the gateway's address, without that path: any path is taken, and the token says"
         " who one is. It is left out where the gateway does not know its address",
     ),
-    Line("C.W13", "SHOULD", "3.6.5", "an invitation with `email` is mailed", differs="as `A.G26`"),
-    Line("C.W14", "rule", "3.6.7", "`space/kick` removes the participant"),
-    Line(
+    ConformanceLine(
+        "C.W13", "SHOULD", "3.6.5", "an invitation with `email` is mailed", differs="as `A.G26`"
+    ),
+    ConformanceLine("C.W14", "rule", "3.6.7", "`space/kick` removes the participant"),
+    ConformanceLine(
         "C.W15",
         "rule",
         "3.6.8",
         "nobody grants what they lack; revoking is at once; audit; chains of grants",
     ),
-    Line(
+    ConformanceLine(
         "C.W16",
         "SHOULD",
         "3.9.10",
         "after `participant/shutdown` envelopes are refused until it joins again",
         note="what ends or answers something passes",
     ),
-    Line(
+    ConformanceLine(
         "C.W17",
         "MAY",
         "3.9.1",
         "a pause may be enforced",
         note="what the participant would begin is refused, never what ends or answers something",
     ),
-    Line(
+    ConformanceLine(
         "C.W18",
         "MUST",
         "3.10.1, 3.10.2",
@@ -333,14 +339,14 @@ C: Final = (
         note="wherever it is addressed to; the request goes out first. Limits are announced by"
         " `limit_exceeded`",
     ),
-    Line(
+    ConformanceLine(
         "C.W19",
         "MUST",
         "3.10.1",
         "a target that is not in the space: `target_not_found`",
         note="with those that are missing in `targets`",
     ),
-    Line(
+    ConformanceLine(
         "C.W20",
         "MUST",
         "3.10.3",
@@ -348,7 +354,7 @@ C: Final = (
         note="they leave as binary frames, to the targets, or else to all and to their writer;"
         " members of the other dialects get none",
     ),
-    Line(
+    ConformanceLine(
         "C.W21",
         "MUST NOT",
         "3.10.4",
@@ -356,7 +362,7 @@ C: Final = (
         note="`unauthorized_stream_write`. Its owner closes a stream, its only target, and the"
         " gateway; from others a close is refused with `unauthorized`",
     ),
-    Line(
+    ConformanceLine(
         "C.W22",
         "rule",
         "3.10.5-7",
@@ -364,36 +370,38 @@ C: Final = (
         " acknowledgement for all",
         note="over a connection and over HTTP alike",
     ),
-    Line(
+    ConformanceLine(
         "C.W23",
         "rule",
         "3.10.6",
         "who leaves may write no longer, but for the owner",
         note="an owner that is away for 30 s has its streams closed with `owner_left`",
     ),
-    Line(
+    ConformanceLine(
         "C.W24",
         "MUST",
         "5.3",
         "what is said over HTTP is held to the same rules",
         note="header fields that are missing are filled in, but never `from` somebody else",
     ),
-    Line(
+    ConformanceLine(
         "C.W25",
         "MUST",
         "5.3",
         "`GET` returns whole envelopes, and only those that the caller may see",
         note="everything that everybody heard, and nothing that the gateway told one member",
     ),
-    Line("C.W26", "rule", "8.1", "the token of the `Authorization` header says who one is"),
-    Line(
+    ConformanceLine(
+        "C.W26", "rule", "8.1", "the token of the `Authorization` header says who one is"
+    ),
+    ConformanceLine(
         "C.W27",
         "rule",
         "3.9.3",
         "`participant/request-status` has a hyphen",
         note="the older `participant/requestStatus` passes as a kind that means nothing",
     ),
-    Line(
+    ConformanceLine(
         "C.W28",
         "rule",
         "",
@@ -404,7 +412,7 @@ C: Final = (
 )
 
 E: Final = (
-    Line(
+    ConformanceLine(
         "E.E1",
         "rule",
         "",
@@ -412,7 +420,7 @@ E: Final = (
         note="by agents",
         shown_by=("4.11.echo",),
     ),
-    Line(
+    ConformanceLine(
         "E.E2",
         "rule",
         "",
@@ -420,7 +428,7 @@ E: Final = (
         note="for agents",
         shown_by=("5.who.response",),
     ),
-    Line(
+    ConformanceLine(
         "E.E3",
         "rule",
         "",
@@ -428,7 +436,7 @@ E: Final = (
         note="by agents",
         shown_by=("2.answered_notification",),
     ),
-    Line(
+    ConformanceLine(
         "E.E4",
         "rule",
         "",
@@ -436,14 +444,14 @@ E: Final = (
         note="by agents, and by the gateway where it decides who may answer or withdraw",
         shown_by=("4.4.all_correlation_ids",),
     ),
-    Line(
+    ConformanceLine(
         "E.E5",
         "rule",
         "",
         "odd payloads are read: without `jsonrpc`, results of any kind, text for error codes",
         note="the gateway passes them on as they are",
     ),
-    Line(
+    ConformanceLine(
         "E.E6",
         "rule",
         "",
@@ -451,7 +459,7 @@ E: Final = (
         note="for agents",
         shown_by=("2.second_welcome",),
     ),
-    Line(
+    ConformanceLine(
         "E.E7",
         "rule",
         "",
@@ -459,7 +467,7 @@ E: Final = (
         note="by agents",
         shown_by=("2.probe", "5.own.waiting.connection_lost"),
     ),
-    Line(
+    ConformanceLine(
         "E.E8",
         "rule",
         "",
@@ -467,7 +475,7 @@ E: Final = (
         note="a binary frame that holds an envelope is one; what begins with `#` is a frame of a"
         " stream in the dialects that have streams, and `invalid_json` in the others",
     ),
-    Line(
+    ConformanceLine(
         "E.E9",
         "rule",
         "",
@@ -475,14 +483,14 @@ E: Final = (
         differs="ours does all three: after 20 s of silence it pings, after 20 s more it drops the"
         " connection, and it closes with 1012 when it stops",
     ),
-    Line(
+    ConformanceLine(
         "E.E10",
         "rule",
         "",
         "existing gateways take messages of up to 100 MiB",
         differs="4 MiB, since each message is handed to every member; `too_large`, and 1009",
     ),
-    Line(
+    ConformanceLine(
         "E.E11",
         "rule",
         "",
@@ -490,7 +498,7 @@ E: Final = (
         differs="`capability_lacking`, as for a grant (`A.G21`): else who may invite may do"
         " everything, by an invitation of one's own",
     ),
-    Line(
+    ConformanceLine(
         "E.E12",
         "rule",
         "",

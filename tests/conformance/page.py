@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from tests.conformance.lines import LINES, NOT_HERE, A, C, E, Line
+from tests.conformance.lines import LINES, NOT_HERE, A, C, ConformanceLine, E
 from tests.programs import ROOT
 
 PAGE: Final = ROOT / "docs" / "explanation" / "conformance.md"
@@ -77,11 +77,11 @@ def _not_here() -> str:
     return _table(("line", "what is asked"), ((f"`{id}`", says) for id, says in NOT_HERE.items()))
 
 
-def _difference(line: Line) -> tuple[str, ...]:
+def _difference(line: ConformanceLine) -> tuple[str, ...]:
     return f"`{line.id}`", line.requires, line.differs
 
 
-def _row(line: Line, tests: dict[str, list[str]]) -> tuple[str, ...]:
+def _row(line: ConformanceLine, tests: dict[str, list[str]]) -> tuple[str, ...]:
     assert any(rule in tests for rule in line.shown_by or (line.id,)), f"{line.id} has no test"
     ours = "**differs**, as said above" if line.differs else f"keeps it{_after(line.note)}"
     where = f"{line.level}, {line.section}" if line.section else line.level
@@ -92,7 +92,9 @@ def _after(note: str) -> str:
     return f"; {note}" if note else ""
 
 
-def _shown(lines: tuple[Line, ...], tests: dict[str, list[str]]) -> list[tuple[str, ...]]:
+def _shown(
+    lines: tuple[ConformanceLine, ...], tests: dict[str, list[str]]
+) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for line in lines:
         shown = [f"those of `{rule}`" for rule in line.shown_by]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import Served, only_v04
+from tests.conformance.conftest import ServeSite, only_v04
 from tests.conformance.wire import Json, Site, Wire, config_of
 
 pytestmark = only_v04
@@ -24,7 +24,7 @@ BEGINS: dict[str, Json] = {
 
 
 @pytest.fixture
-def controlled(served: Served, dialect: str) -> Generator[Site]:
+def controlled(served: ServeSite, dialect: str) -> Generator[Site]:
     with served(config_of(PEOPLE, dialect=dialect)) as gateway:
         yield Site(gateway, dialect)
 

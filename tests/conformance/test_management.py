@@ -12,7 +12,7 @@ from meup_agent.gateway.config import Config, JournalConfig, SpaceConfig, partic
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.journal.archive import Archive
 from meup_agent.protocol.audit import Audit
-from tests.conformance.conftest import Served, only_v04
+from tests.conformance.conftest import ServeSite, only_v04
 from tests.conformance.wire import Dialled, Json, Site, Wire, config_of
 from tests.existing.reference_peers import ReferencePeer
 from tests.existing.versions import MEW_V04
@@ -35,7 +35,7 @@ PEOPLE: dict[str, list[Json]] = {
 
 
 @pytest.fixture
-def gateway(served: Served, dialect: str) -> Generator[Dialled]:
+def gateway(served: ServeSite, dialect: str) -> Generator[Dialled]:
     with served(config_of(PEOPLE, dialect=dialect)) as running:
         yield running
 

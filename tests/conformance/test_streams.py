@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.conformance.conftest import Served, only_v04
+from tests.conformance.conftest import ServeSite, only_v04
 from tests.conformance.wire import MCPX, V01, V02, V04, Json, Site, Wire, config_of
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
@@ -23,7 +23,7 @@ PEOPLE: dict[str, list[Json]] = {
 
 
 @pytest.fixture
-def streaming(served: Served, dialect: str) -> Generator[Site]:
+def streaming(served: ServeSite, dialect: str) -> Generator[Site]:
     with served(config_of(PEOPLE, dialect=dialect)) as gateway:
         yield Site(gateway, dialect)
 

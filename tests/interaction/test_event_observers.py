@@ -117,7 +117,7 @@ async def test_where_nobody_observes_no_event_is_made(
 
     monkeypatch.setattr(EventEmitter, "emit", tell)
     monkeypatch.setattr(EventEmitter, "began", tell)
-    monkeypatch.setattr(EventEmitter, "happening", tell)
+    monkeypatch.setattr(EventEmitter, "event_fields", tell)
     async with gathered(meeting, sleeper(notes), "second") as (tools, space):
         assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
         async with anyio.create_task_group() as tasks:

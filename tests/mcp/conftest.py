@@ -110,7 +110,7 @@ class _Server(uvicorn.Server):
 
 
 @dataclass
-class Served:
+class ServedSpace:
     """An MCP server over HTTP.
 
     Attributes:
@@ -138,12 +138,12 @@ class Served:
 
 
 @asynccontextmanager
-async def served(stage: Stage, own: str = "", **settings: Any) -> AsyncGenerator[Served]:
+async def served(stage: Stage, own: str = "", **settings: Any) -> AsyncGenerator[ServedSpace]:
     """Serve a stage's space over HTTP; a client without a token is ``own``."""
     calls = CallSettings(**{"ttl": 30.0, **settings})
     app = McpApp(stage.pool(own), settings=calls, anonymous=bool(own))
     async with serving(app) as port:
-        yield Served(app, f"http://127.0.0.1:{port}/mcp")
+        yield ServedSpace(app, f"http://127.0.0.1:{port}/mcp")
 
 
 @asynccontextmanager

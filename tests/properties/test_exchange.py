@@ -44,7 +44,7 @@ def chosen(options: list[T], number: int) -> T:
     return options[number % len(options)]
 
 
-class Exchanges(RuleBasedStateMachine):
+class ExchangeMachine(RuleBasedStateMachine):
     """Actions of participants, connections and the gateway, in any order."""
 
     @initialize(
@@ -287,7 +287,7 @@ class Exchanges(RuleBasedStateMachine):
 @pytest.mark.rule("race.any_order", "6.resume.accepted", "6.resume.sent_again", "6.resume.once")
 def test_exchanges_hold_their_invariants_in_any_order() -> None:
     run_state_machine_as_test(
-        Exchanges,
+        ExchangeMachine,
         settings=settings(
             max_examples=int(EXAMPLES or scaled(120)),
             stateful_step_count=50,

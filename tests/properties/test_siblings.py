@@ -20,14 +20,14 @@ from meup_agent.protocol.exchange import Key, ProposalKey
 from meup_agent.protocol.lifecycle import ProposalState
 from tests.effort import scaled
 from tests.properties.participant import Participant
-from tests.properties.test_exchange import Exchanges, chosen, few, pick, who, whose
+from tests.properties.test_exchange import ExchangeMachine, chosen, few, pick, who, whose
 from tests.properties.world import World
 
 CALL = {"name": "work", "arguments": {"n": 1}}
 EXAMPLES = os.environ.get("MEUP_EXAMPLES")
 
 
-class Beside(Exchanges):
+class SiblingMachine(ExchangeMachine):
     """Actions of a person beside, where the gateway checks who speaks."""
 
     @initialize(
@@ -42,7 +42,7 @@ class Beside(Exchanges):
         self.forgets = forgets
 
     def open(self, kind: str) -> list[tuple[Participant, Key]]:
-        """Exchanges that are waited for, and that the gateway has taken."""
+        """ExchangeMachine that are waited for, and that the gateway has taken."""
         taken = {envelope.id for envelope in self.world.log if envelope.kind == kind}
         return [(participant, key) for participant, key in self.waiting() if key.id in taken]
 
@@ -109,7 +109,7 @@ class Beside(Exchanges):
 @pytest.mark.rule("race.any_order", "5.who.me.beside")
 def test_who_decides_beside_a_participant_disturbs_no_invariant() -> None:
     run_state_machine_as_test(
-        Beside,
+        SiblingMachine,
         settings=settings(
             max_examples=int(EXAMPLES or scaled(100)),
             stateful_step_count=50,

@@ -54,7 +54,7 @@ class Modelled:
 
 
 @dataclass
-class Reading:
+class ReadStream:
     """The frames that a reader should get of each stream, and the part that has come."""
 
     due: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
@@ -69,7 +69,7 @@ class World:
         self.scene = StreamScene(max_open_streams=MOST, max_stream_queued_frames=MOST)
         self.model: dict[str, Modelled] = {}
         self.known: list[str] = []
-        self.readings: dict[str, Reading] = {}
+        self.readings: dict[str, ReadStream] = {}
         self.written = 0
         for name in NAMES[:3]:
             self.join(name, new=False)
@@ -80,7 +80,7 @@ class World:
     def join(self, name: str, new: bool | None = None) -> None:
         new = self.random.random() < 0.3 if new is None else new
         self.scene.join(name, resumes=new)
-        self.readings[name] = Reading()
+        self.readings[name] = ReadStream()
         for stream in [each for each, held in self.model.items() if held.owner == name]:
             if new:
                 del self.model[stream]

@@ -29,7 +29,7 @@ def read(
         audit.add(entry)
         if taken % PAGE == 0:
             yield list(settled.pop(taken))
-    yield list(settled.remaining())
+    yield list(settled.iter_remaining())
 
 
 def as_json(found: Iterable[ProposalAudit]) -> list[dict[str, Any]]:

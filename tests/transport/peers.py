@@ -40,7 +40,7 @@ class Peer(Protocol):
         ...
 
 
-class Link(Protocol):
+class TransportPair(Protocol):
     """Something that a connector reaches, and whose other end is then to be had."""
 
     tells_its_end: bool
@@ -51,7 +51,7 @@ class Link(Protocol):
 
 
 @asynccontextmanager
-async def linked(link: Link) -> AsyncGenerator[tuple[Transport, Peer]]:
+async def linked(link: TransportPair) -> AsyncGenerator[tuple[Transport, Peer]]:
     async with link.connector()({}) as transport:
         yield transport, await link.accept()
 

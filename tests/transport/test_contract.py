@@ -11,7 +11,7 @@ from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from meup_agent.transport.base import CloseInfo, Transport
 from tests.patience import PATIENCE
 from tests.transport.http_peers import HttpLink
-from tests.transport.peers import Link, MemoryLink, Peer, SocketLink, linked
+from tests.transport.peers import MemoryLink, Peer, SocketLink, TransportPair, linked
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +25,7 @@ CONNECTIONS = ("memory", "websocket", "websocket with TLS")
 
 
 @pytest.fixture(params=[*CONNECTIONS, "http"])
-def link(request: pytest.FixtureRequest) -> Link:
+def link(request: pytest.FixtureRequest) -> TransportPair:
     if request.param == "memory":
         return MemoryLink()
     if request.param == "http":
@@ -35,7 +35,7 @@ def link(request: pytest.FixtureRequest) -> Link:
     return SocketLink(request.getfixturevalue("tls_server"), tls=True)
 
 
-async def check_end(link: Link, peer: Peer, code: int, reason: str = "") -> None:
+async def check_end(link: TransportPair, peer: Peer, code: int, reason: str = "") -> None:
     """The other end has seen the end, with its code and reason where there are such."""
     assert await peer.end() == ((code, reason) if link.tells_its_end else (1006, ""))
 
@@ -55,7 +55,7 @@ async def send_until_stuck(transport: Transport, size: int) -> int:
         sent += 1
 
 
-async def test_messages_go_both_ways_in_order(link: Link) -> None:
+async def test_messages_go_both_ways_in_order(link: TransportPair) -> None:
     frames = [b'{"n":%d}' % n for n in range(50)]
     with anyio.fail_after(PATIENCE):
         async with linked(link) as (transport, peer):
@@ -68,13 +68,13 @@ async def test_messages_go_both_ways_in_order(link: Link) -> None:
             assert transport.closed is None
 
 
-async def test_the_answer_of_the_handshake_can_be_read(link: Link) -> None:
+async def test_the_answer_of_the_handshake_can_be_read(link: TransportPair) -> None:
     with anyio.fail_after(PATIENCE):
         async with linked(link) as (transport, _):
             assert transport.response_headers["meup-protocol"] == "meup/v0.1"
 
 
-async def test_largest_message_goes_both_ways(link: Link) -> None:
+async def test_largest_message_goes_both_ways(link: TransportPair) -> None:
     frame = b"x" * MAX_FRAME_BYTES
     with anyio.fail_after(PATIENCE):
         async with linked(link) as (transport, peer):
@@ -86,7 +86,7 @@ async def test_largest_message_goes_both_ways(link: Link) -> None:
                 assert await anext(transport) == frame
 
 
-async def test_too_large_a_message_from_the_peer_ends_with_1009(link: Link) -> None:
+async def test_too_large_a_message_from_the_peer_ends_with_1009(link: TransportPair) -> None:
     with anyio.fail_after(PATIENCE):
         async with linked(link) as (transport, peer):
             await peer.send(b"before")
@@ -100,7 +100,7 @@ async def test_too_large_a_message_from_the_peer_ends_with_1009(link: Link) -> N
 
 
 @pytest.mark.parametrize("link", CONNECTIONS, indirect=True)
-async def test_too_large_a_message_of_ours_ends_with_1009(link: Link) -> None:
+async def test_too_large_a_message_of_ours_ends_with_1009(link: TransportPair) -> None:
     with anyio.fail_after(PATIENCE):
         async with linked(link) as (transport, peer):
             async with anyio.create_task_group() as tasks:
@@ -118,7 +118,7 @@ async def test_too_large_a_message_of_ours_ends_with_1009(link: Link) -> None:
 
 
 @pytest.mark.parametrize("text", [True, False], ids=["text", "binary"])
-async def test_bytes_that_are_no_utf8_cost_no_connection(link: Link, text: bool) -> None:
+async def test_bytes_that_are_no_utf8_cost_no_connection(link: TransportPair, text: bool) -> None:
     with anyio.fail_after(PATIENCE):
         async with linked(link) as (transport, peer):
             await peer.send(b'{"\xff"', text=text)
@@ -126,7 +126,7 @@ async def test_bytes_that_are_no_utf8_cost_no_connection(link: Link, text: bool)
             assert [await anext(transport), await anext(transport)] == [b'{"\xff"', b"after"]
 
 
-async def test_peer_closes_with_code_and_reason(link: Link) -> None:
+async def test_peer_closes_with_code_and_reason(link: TransportPair) -> None:
     with anyio.fail_after(PATIENCE):
         async with linked(link) as (transport, peer):
             await peer.send(b"last")
@@ -139,7 +139,7 @@ async def test_peer_closes_with_code_and_reason(link: Link) -> None:
             assert await rest(transport) == []
 
 
-async def test_peer_vanishes(link: Link) -> None:
+async def test_peer_vanishes(link: TransportPair) -> None:
     with anyio.fail_after(PATIENCE):
         async with linked(link) as (transport, peer):
             await peer.vanish()
@@ -150,7 +150,7 @@ async def test_peer_vanishes(link: Link) -> None:
             assert caught.value.code == 1006
 
 
-async def test_closing_says_why_and_may_be_repeated(link: Link) -> None:
+async def test_closing_says_why_and_may_be_repeated(link: TransportPair) -> None:
     with anyio.fail_after(PATIENCE):
         async with linked(link) as (transport, peer):
             await transport.aclose(4000, "done")
@@ -163,7 +163,7 @@ async def test_closing_says_why_and_may_be_repeated(link: Link) -> None:
                 await transport.send(b"late")
 
 
-async def test_aborting_sends_no_close_frame(link: Link) -> None:
+async def test_aborting_sends_no_close_frame(link: TransportPair) -> None:
     with anyio.fail_after(PATIENCE):
         async with linked(link) as (transport, peer):
             await transport.abort()
@@ -175,7 +175,7 @@ async def test_aborting_sends_no_close_frame(link: Link) -> None:
                 await transport.send(b"late")
 
 
-async def test_two_tasks_close_at_once(link: Link) -> None:
+async def test_two_tasks_close_at_once(link: TransportPair) -> None:
     with anyio.fail_after(PATIENCE):
         async with linked(link) as (transport, peer):
             async with anyio.create_task_group() as tasks:
@@ -184,14 +184,14 @@ async def test_two_tasks_close_at_once(link: Link) -> None:
             await check_end(link, peer, 4000, "one")
 
 
-async def test_long_reason_is_cut_between_characters(link: Link) -> None:
+async def test_long_reason_is_cut_between_characters(link: TransportPair) -> None:
     with anyio.fail_after(PATIENCE):
         async with linked(link) as (transport, peer):
             await transport.aclose(4000, "ü" * 100)
             await check_end(link, peer, 4000, "ü" * 61)
 
 
-async def test_code_that_may_not_be_sent_is_refused(link: Link) -> None:
+async def test_code_that_may_not_be_sent_is_refused(link: TransportPair) -> None:
     with anyio.fail_after(PATIENCE):
         async with linked(link) as (transport, _):
             for code in (0, 999, 1004, 1005, 1006, 1015, 2999, 5000):
@@ -200,7 +200,7 @@ async def test_code_that_may_not_be_sent_is_refused(link: Link) -> None:
                 assert transport.closed is None
 
 
-async def test_leaving_the_block_closes(link: Link) -> None:
+async def test_leaving_the_block_closes(link: TransportPair) -> None:
     with anyio.fail_after(PATIENCE):
         async with linked(link) as (transport, peer):
             pass
@@ -208,7 +208,7 @@ async def test_leaving_the_block_closes(link: Link) -> None:
         await check_end(link, peer, 1000)
 
 
-async def test_cancelled_block_closes_politely(link: Link) -> None:
+async def test_cancelled_block_closes_politely(link: TransportPair) -> None:
     with anyio.fail_after(PATIENCE):
         with anyio.CancelScope() as scope:
             async with linked(link) as (transport, peer):
@@ -219,7 +219,7 @@ async def test_cancelled_block_closes_politely(link: Link) -> None:
         await check_end(link, peer, 1000)
 
 
-async def test_cancelled_block_may_close_in_its_own_words(link: Link) -> None:
+async def test_cancelled_block_may_close_in_its_own_words(link: TransportPair) -> None:
     with anyio.fail_after(PATIENCE):
         with anyio.CancelScope() as scope:
             async with linked(link) as (transport, peer):
@@ -231,7 +231,7 @@ async def test_cancelled_block_may_close_in_its_own_words(link: Link) -> None:
         await check_end(link, peer, 1001, "shutting down")
 
 
-async def test_what_the_block_raises_leaves_it_as_it_was(link: Link) -> None:
+async def test_what_the_block_raises_leaves_it_as_it_was(link: TransportPair) -> None:
     problem = KeyError("mine")
     with anyio.fail_after(PATIENCE):
         with pytest.raises(KeyError) as caught:
@@ -247,7 +247,7 @@ async def test_what_the_block_raises_leaves_it_as_it_was(link: Link) -> None:
     assert caught_group.value is group
 
 
-async def test_error_while_cancelled_leaves_as_it_was(link: Link) -> None:
+async def test_error_while_cancelled_leaves_as_it_was(link: TransportPair) -> None:
     with anyio.fail_after(PATIENCE):
         with anyio.CancelScope() as scope:
             with pytest.raises(KeyError):  # noqa: PT012 - the block is what is tested
@@ -259,7 +259,7 @@ async def test_error_while_cancelled_leaves_as_it_was(link: Link) -> None:
                         raise KeyError
 
 
-async def test_cancelled_wait_loses_no_message(link: Link) -> None:
+async def test_cancelled_wait_loses_no_message(link: TransportPair) -> None:
     with anyio.fail_after(PATIENCE):
         async with linked(link) as (transport, peer):
             received: list[bytes] = []
@@ -281,7 +281,7 @@ async def test_cancelled_wait_loses_no_message(link: Link) -> None:
             assert received == [b"%d" % n for n in range(20)]
 
 
-async def test_second_reader_is_refused(link: Link) -> None:
+async def test_second_reader_is_refused(link: TransportPair) -> None:
     with anyio.fail_after(PATIENCE):
         async with linked(link) as (transport, _):
             async with anyio.create_task_group() as tasks:
@@ -292,7 +292,7 @@ async def test_second_reader_is_refused(link: Link) -> None:
                 await transport.aclose()
 
 
-async def test_end_wakes_the_reader(link: Link) -> None:
+async def test_end_wakes_the_reader(link: TransportPair) -> None:
     with anyio.fail_after(PATIENCE):
         async with linked(link) as (transport, peer):
             async with anyio.create_task_group() as tasks:
@@ -301,7 +301,7 @@ async def test_end_wakes_the_reader(link: Link) -> None:
                 await peer.vanish()
 
 
-async def test_cancelled_send_leaves_no_half_message(link: Link) -> None:
+async def test_cancelled_send_leaves_no_half_message(link: TransportPair) -> None:
     size = 100_000
     with anyio.fail_after(PATIENCE):
         async with linked(link) as (transport, peer):
@@ -317,7 +317,7 @@ async def test_cancelled_send_leaves_no_half_message(link: Link) -> None:
             assert received == [n.to_bytes(4, "big") + bytes(size) for n in range(len(received))]
 
 
-async def test_send_that_was_cancelled_in_time_sends_nothing(link: Link) -> None:
+async def test_send_that_was_cancelled_in_time_sends_nothing(link: TransportPair) -> None:
     with anyio.fail_after(PATIENCE):
         async with linked(link) as (transport, peer):
             with anyio.CancelScope() as scope:
@@ -328,7 +328,7 @@ async def test_send_that_was_cancelled_in_time_sends_nothing(link: Link) -> None
             assert await peer.receive() == b"after"
 
 
-async def test_closing_wakes_a_blocked_sender_in_bounded_time(link: Link) -> None:
+async def test_closing_wakes_a_blocked_sender_in_bounded_time(link: TransportPair) -> None:
     with anyio.fail_after(PATIENCE):
         async with linked(link) as (transport, _):
             failed = anyio.Event()
@@ -348,7 +348,7 @@ async def test_closing_wakes_a_blocked_sender_in_bounded_time(link: Link) -> Non
                 assert transport.closed is not None
 
 
-async def test_aborting_wakes_a_blocked_sender(link: Link) -> None:
+async def test_aborting_wakes_a_blocked_sender(link: TransportPair) -> None:
     with anyio.fail_after(PATIENCE):
         async with linked(link) as (transport, _):
             failed = anyio.Event()
@@ -368,7 +368,7 @@ async def test_aborting_wakes_a_blocked_sender(link: Link) -> None:
                 assert transport.closed == CloseInfo(1006)
 
 
-async def test_sender_cancelled_before_its_turn_disturbs_nobody(link: Link) -> None:
+async def test_sender_cancelled_before_its_turn_disturbs_nobody(link: TransportPair) -> None:
     frames = [n.to_bytes(4, "big") + bytes(100_000) for n in range(200)]
     with anyio.fail_after(PATIENCE):
         async with linked(link) as (transport, peer):
@@ -397,7 +397,9 @@ async def test_sender_cancelled_before_its_turn_disturbs_nobody(link: Link) -> N
             assert transport.closed is None
 
 
-async def test_peer_that_does_not_read_cannot_hold_up_a_cancelled_block(link: Link) -> None:
+async def test_peer_that_does_not_read_cannot_hold_up_a_cancelled_block(
+    link: TransportPair,
+) -> None:
     with anyio.fail_after(PATIENCE):
         with anyio.CancelScope() as scope:
             async with linked(link) as (transport, _):
@@ -408,7 +410,7 @@ async def test_peer_that_does_not_read_cannot_hold_up_a_cancelled_block(link: Li
         assert transport.closed is not None
 
 
-async def test_unread_messages_do_not_hold_up_the_end(link: Link) -> None:
+async def test_unread_messages_do_not_hold_up_the_end(link: TransportPair) -> None:
     with anyio.fail_after(PATIENCE):
         async with linked(link) as (_, peer):
 
@@ -420,7 +422,7 @@ async def test_unread_messages_do_not_hold_up_the_end(link: Link) -> None:
                 await send()
 
 
-async def test_concurrent_senders_keep_their_messages_whole(link: Link) -> None:
+async def test_concurrent_senders_keep_their_messages_whole(link: TransportPair) -> None:
     # Larger than what a socket takes at once: a frame is written in several steps.
     count, times = 40, 20_000
     with anyio.fail_after(PATIENCE):
@@ -440,7 +442,9 @@ async def test_concurrent_senders_keep_their_messages_whole(link: Link) -> None:
                 ]
 
 
-async def test_what_is_sent_in_one_go_keeps_its_order_whatever_its_size(link: Link) -> None:
+async def test_what_is_sent_in_one_go_keeps_its_order_whatever_its_size(
+    link: TransportPair,
+) -> None:
     sizes = (1, 100, 40_000, 1, 20_000, 20_000, 0, 3, 100_000, 7)
     frames = [b"%d " % number + bytes(size) for number, size in enumerate(sizes)]
     with anyio.fail_after(PATIENCE):
@@ -451,7 +455,7 @@ async def test_what_is_sent_in_one_go_keeps_its_order_whatever_its_size(link: Li
                     assert [await peer.receive() for _ in frames] == frames
 
 
-async def test_what_was_sent_just_before_the_end_still_arrives(link: Link) -> None:
+async def test_what_was_sent_just_before_the_end_still_arrives(link: TransportPair) -> None:
     frames = [b"%d" % number for number in range(20)]
     with anyio.fail_after(PATIENCE):
         async with linked(link) as (transport, peer):

@@ -134,7 +134,7 @@ class ProposalListing:
     def _details(self, item: ProposalAudit) -> Iterator[str]:
         decision = item.decision
         if decision is None:
-            yield from self._pending(item)
+            yield from self._describe_pending(item)
         elif decision.step.what is StepKind.EXPIRED:
             yield f"no decision in its time, which was {self._until(item)}"
         else:
@@ -154,7 +154,7 @@ class ProposalListing:
             rejections = (_rejection(item, step) for step in others)
             yield f"rejected by {', '.join(rejections)}"
 
-    def _pending(self, item: ProposalAudit) -> Iterator[str]:
+    def _describe_pending(self, item: ProposalAudit) -> Iterator[str]:
         begun_by = item.record.in_progress_by
         for fulfillment in item.fulfillments:
             if begun_by is not None and fulfillment.request.live:

@@ -227,7 +227,7 @@ def _dev_tokens(url: str | None) -> Mapping[str, str]:
         return {}
     from meup_agent.cli.dev_state import DevState, state_folder
 
-    for gateway in DevState(state_folder()).running():
+    for gateway in DevState(state_folder()).find_running():
         if gateway.url == url:
             return gateway.tokens
     return {}

@@ -272,7 +272,7 @@ class _ToolCall:
             why = "" if self.as_proposal else ", since you may not call it yourself"
             said = f"{self.name}({in_words(arguments, 200)})"
             stderr.note(f"proposed {said} as {proposal.id}{why}; waiting for {who} to decide")
-            missing = None if to else _missing(session.space, self.owner, params)
+            missing = None if to else _find_missing(session.space, self.owner, params)
             if missing is not None:
                 said = visible(str(missing), MAX_SENTENCE)
                 stderr.note(f"{said}; another that may can still join")
@@ -344,7 +344,7 @@ def _may(space: Space, owner: str, method: str, params: dict[str, Any]) -> bool:
     return space.may(kinds.MCP_REQUEST, payloads.request(method, params, ""), to=(owner,))
 
 
-def _missing(space: Space, owner: str, params: dict[str, Any]) -> MissingCaller | None:
+def _find_missing(space: Space, owner: str, params: dict[str, Any]) -> MissingCaller | None:
     """The missing capability, where no other present participant may make the call."""
     payload = payloads.request("tools/call", params, "")
     present = [(each.id, each.capabilities) for each in space.participants]

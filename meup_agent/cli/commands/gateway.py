@@ -346,13 +346,13 @@ class GatewayStop:
             self.asked.set()
 
 
-Beside = Callable[["RunningGateway", GatewayStop], AbstractAsyncContextManager[None]]
+CompanionBlock = Callable[["RunningGateway", GatewayStop], AbstractAsyncContextManager[None]]
 """The block in which something runs beside a gateway that listens."""
 
 
 def run_gateway(
     settings: Config,
-    beside: Beside,
+    beside: CompanionBlock,
     signals: Iterable[signal.Signals],
     console: Console | None = None,
 ) -> None:
@@ -363,7 +363,7 @@ def run_gateway(
 
 async def _serve(
     settings: Config,
-    beside: Beside,
+    beside: CompanionBlock,
     signals: Iterable[signal.Signals],
     console: Console | None,
 ) -> None:

@@ -107,10 +107,10 @@ def explain(
 
         call = call_from(tool or "", _object(args, "--args"), target=target)
     found = loaded.decide(call, proposer)
-    matching = set(loaded.matching(call, proposer))
+    matching = set(loaded.find_matching(call, proposer))
     if as_json:
         sys.stdout.write(
-            as_json_line({**_document(found), "matching": loaded.matching(call, proposer)})
+            as_json_line({**_document(found), "matching": loaded.find_matching(call, proposer)})
         )
         return
     for rule, name in zip(loaded.rules, loaded.names, strict=True):

@@ -76,7 +76,7 @@ def tools(
         errors = [each.error for each in listed if each.error is not None]
         if errors and len(errors) == len(listed):
             # What is wrong with the first is most likely wrong with all.
-            raise _not_allowed(session.space, errors[0]) or errors[0]
+            raise _find_refusal(session.space, errors[0]) or errors[0]
         await session.print_json(_document(listed))
         if not session.as_json:
             await _show(session.output, listed)
@@ -85,7 +85,7 @@ def tools(
     CommandSession(where.resolve(), result).run(act)
 
 
-def _not_allowed(space: Space, error: MeupError | Failure) -> Failure | None:
+def _find_refusal(space: Space, error: MeupError | Failure) -> Failure | None:
     """The failure where our capabilities do not allow the question."""
     may = space.may(kinds.MCP_REQUEST, payloads.request("tools/list", {}, ""))
     if not isinstance(error, Refused) or may:

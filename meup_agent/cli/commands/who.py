@@ -75,7 +75,7 @@ def who(
         asked = None if can is None else _ToolAccess(session.space, can)
         await show(session, asked)
         if asked is not None and not asked.allowed:
-            raise Failure(visible(str(asked.missing()), MAX_SENTENCE), exit_codes.ABSENT)
+            raise Failure(visible(str(asked.describe_missing()), MAX_SENTENCE), exit_codes.ABSENT)
 
     session.run(act)
 
@@ -96,7 +96,7 @@ class _ToolAccess:
         }
         self.allowed = {name: each for name, each in found.items() if each is not Allowed.NONE}
 
-    def missing(self) -> MissingCaller:
+    def describe_missing(self) -> MissingCaller:
         """Describe what is missing, where none may call it."""
         meta = {} if self.owner is None else {payloads.TARGET: self.owner}
         call = payloads.Call("tools/call", {"name": self.tool, payloads.META: meta})
@@ -119,7 +119,7 @@ async def _print_json(session: CommandSession, asked: _ToolAccess | None) -> Non
     if asked is not None:
         for each in participants:
             each["arguments"] = str(asked.allowed[each["id"]])
-        missing = None if asked.allowed else asked.missing()
+        missing = None if asked.allowed else asked.describe_missing()
         document["can"] = {
             "participant": asked.owner,
             "tool": asked.tool,

@@ -76,7 +76,7 @@ NOT_OFFERED: Final = {
     "v": "no vote of yours is counted here",
 }
 
-Line = tuple[Part, ...]
+ScreenLine = tuple[Part, ...]
 
 _BACK: Final = Part("   any other key goes back", "dim")
 
@@ -89,7 +89,7 @@ def lines_of(
     underway: int,
     *,
     is_small: bool = False,
-) -> list[Line]:
+) -> list[ScreenLine]:
     """The lines of the question that is open.
 
     Args:
@@ -108,14 +108,14 @@ def lines_of(
         case ScreenQuestion.MARKED:
             return [*map(_listed, marked), _yes("approve all of these")]
         case ScreenQuestion.REASON:
-            return [*(_flowing(REASON_CODES) if is_small else _in_columns()), _words(words)]
+            return [*(_wrap_keys(REASON_CODES) if is_small else _in_columns()), _words(words)]
         case ScreenQuestion.VOTE:
             for_it = (Part("a ", "key"), Part("for it"))
             against = (Part("r ", "key"), Part("against it"))
             return [*_doubted(doubts), for_it, against, _words(words)]
         case ScreenQuestion.HELP:
             if is_small:
-                return _flowing(SHORT_HELP)
+                return _wrap_keys(SHORT_HELP)
             return [(Part(f"{keys:<14}", "key"), Part(said)) for keys, said in HELP]
         case ScreenQuestion.LEAVE:
             said = f"{underway} approved calls still run; leaving cancels them."
@@ -124,30 +124,30 @@ def lines_of(
             return []
 
 
-def _doubted(doubts: Sequence[str]) -> list[Line]:
+def _doubted(doubts: Sequence[str]) -> list[ScreenLine]:
     return [(Part("! ", "danger"), *theirs(each, "danger")) for each in doubts]
 
 
-def _yes(what: str) -> Line:
+def _yes(what: str) -> ScreenLine:
     return Part("y ", "key"), Part(what), _BACK
 
 
-def _words(words: str) -> Line:
+def _words(words: str) -> ScreenLine:
     if words:
         return Part("with your words: ", "dim"), *theirs(words)
     return Part("w ", "key"), Part("say something with it"), _BACK
 
 
-def _listed(item: InboxItem) -> Line:
+def _listed(item: InboxItem) -> ScreenLine:
     return Part("● ", "late"), *title(item), Part(f"  of {visible(item.proposer, 40)}", "dim")
 
 
-def _flowing(cells: Sequence[tuple[str, str]]) -> list[Line]:
+def _wrap_keys(cells: Sequence[tuple[str, str]]) -> list[ScreenLine]:
     """Keys and words on one line, which is wrapped."""
     return [tuple(part for key, said in cells for part in (Part(key, "key"), Part(f" {said}  ")))]
 
 
-def _in_columns() -> list[Line]:
+def _in_columns() -> list[ScreenLine]:
     """The reasons with their keys, two on a line."""
     cells = [(Part(f"{key} ", "key"), Part(f"{words:<26}")) for key, (_, words) in REASONS.items()]
     half = (len(cells) + 1) // 2

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from meup_agent.cli.render.escape import visible
-from meup_agent.uncaught import debugging
+from meup_agent.uncaught import wants_tracebacks
 
 MAX_NOTE: Final = 2_000  # characters of a note; it may quote what a stranger sent
 FORMAT: Final = "%(asctime)s %(levelname)-7s %(message)s"
@@ -81,7 +81,7 @@ def log_to_stderr(level: str) -> None:
 
 def log_nothing() -> None:
     """Log nothing, unless the user wants to see everything: the timeline says it better."""
-    if debugging():
+    if wants_tracebacks():
         log_to_stderr("debug")
     else:
         logging.getLogger("meup_agent").addHandler(logging.NullHandler())

@@ -114,7 +114,7 @@ class PageContext:
             csrf="" if session is None else session.csrf,
             now=datetime.now(UTC),
             notice=self._notice(),
-            waiting=self._waiting(),
+            waiting=self._count_waiting(),
             explain=PageTerms(),
             **values,
         )
@@ -143,7 +143,7 @@ class PageContext:
         said, self.session.notice = self.session.notice, None
         return said
 
-    def _waiting(self) -> int:
+    def _count_waiting(self) -> int:
         """Number of proposals that wait for this participant."""
         return 0 if self.presence is None else self.presence.feed.waiting
 

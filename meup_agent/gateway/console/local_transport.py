@@ -39,7 +39,7 @@ from meup_agent.transport.base import (
     Connector,
     InboxTransport,
     Transport,
-    closing,
+    checked_close,
 )
 
 LONGEST_PAUSE: Final = 10.0
@@ -178,7 +178,7 @@ class LocalTransport(InboxTransport):
 
     async def aclose(self, code: int = 1000, reason: str = "") -> None:
         """Close the connection."""
-        self._end(closing(code, reason))
+        self._end(checked_close(code, reason))
 
     async def abort(self) -> None:
         """End the connection at once."""

@@ -75,7 +75,7 @@ class OpenProposals:
 
     # --- as an inbox reads them ---
 
-    def waiting(self) -> list[OpenItem]:
+    def list_waiting(self) -> list[OpenItem]:
         """Those that are not taken yet, in the order in which they came."""
         return sorted(self._items.values(), key=attrgetter("number"))
 

@@ -252,6 +252,6 @@ class SettledProposals:
                 self._audit.release(proposal)
                 yield proposal
 
-    def remaining(self) -> Iterator[ProposalAudit]:
+    def iter_remaining(self) -> Iterator[ProposalAudit]:
         """The proposals that are left when there are no more envelopes; none is released."""
         yield from self._audit.proposals

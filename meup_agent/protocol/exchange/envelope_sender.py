@@ -73,7 +73,7 @@ class ResendBuffer:
         item = self._kept.pop(self._copies.peek(envelope_id) or envelope_id)
         return None if item is None else item.envelope
 
-    def concerning(self, participants: frozenset[str], now: float) -> list[Resendable]:
+    def find_concerning(self, participants: frozenset[str], now: float) -> list[Resendable]:
         """The envelopes that concern one of these participants, oldest first."""
         kept = self._kept.values(now)
         return [item for item in kept if not item.concerned or item.concerned & participants]
@@ -179,7 +179,7 @@ class EnvelopeSender:
     def resend_to(self, participants: Iterable[str], now: float) -> None:
         """Send what concerns these participants once more."""
         joined = frozenset(participants)
-        for item in self._resend_buffer.concerning(joined, now) if joined else ():
+        for item in self._resend_buffer.find_concerning(joined, now) if joined else ():
             self._resend(item, now)
 
     def resend(self, envelope_id: str, now: float) -> None:

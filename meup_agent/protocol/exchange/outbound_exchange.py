@@ -393,7 +393,7 @@ class AbsenceWatch:
         awaited, record = self._awaited(exchange), exchange.proposal
         if awaited or record is None:
             return Gone(exchange.key.id, awaited)
-        return Gone(exchange.key.id, (), self._missing(record))
+        return Gone(exchange.key.id, (), self._find_missing(record))
 
     def expiry(self, exchange: OutboundExchange) -> Ending:
         """The ending at its deadline; of a broadcast that none may fulfill, with what is missing.
@@ -402,10 +402,10 @@ class AbsenceWatch:
         """
         ending, record = exchange.expiry(), exchange.proposal
         if isinstance(ending, Expiry) and record and exchange.unanswerable_since is not None:
-            return msgspec.structs.replace(ending, missing=self._missing(record))
+            return msgspec.structs.replace(ending, missing=self._find_missing(record))
         return ending
 
-    def _missing(self, record: ProposalEntry) -> MissingCaller:
+    def _find_missing(self, record: ProposalEntry) -> MissingCaller:
         roster = self._context.roster
         present = ((each.id, each.capabilities) for each in roster.participants())
         return find_missing(record.call, present, me=roster.me)

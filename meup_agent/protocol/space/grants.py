@@ -112,7 +112,7 @@ class GrantStore:
     def first_lacking(self, granter: str, capabilities: Sequence[JsonObject]) -> JsonObject | None:
         """The first of some capabilities that a participant does not have itself."""
         own = self._own(granter, self._number + 1)
-        return next((each for each in capabilities if _resting(each, own) is None), None)
+        return next((each for each in capabilities if _find_covering(each, own) is None), None)
 
     def check(self, participant: str, capabilities: Sequence[JsonObject]) -> None:
         """Raise InvalidPattern if a participant, present or to come, cannot hold these, too."""
@@ -125,7 +125,7 @@ class GrantStore:
         self._number += 1
         own = self._own(grant.by, self._number)
         held = HeldGrant(
-            grant, self._number, _named(_resting(each, own) for each in grant.capabilities)
+            grant, self._number, _named(_find_covering(each, own) for each in grant.capabilities)
         )
         self._grants[grant.id] = held
         self._compile(grant.participant)
@@ -202,7 +202,9 @@ class GrantStore:
             grant = held.grant
             self._number = max(self._number, held.number)
             own = self._own(grant.by, held.number)
-            kept = tuple(each for each in grant.capabilities if _resting(each, own) is not None)
+            kept = tuple(
+                each for each in grant.capabilities if _find_covering(each, own) is not None
+            )
             if grant.participant not in self or not kept:
                 lost.append(grant.id)
                 continue
@@ -227,7 +229,7 @@ class GrantStore:
             if grant.by not in changed:
                 continue
             own = self._own(grant.by, held.number)
-            resting = {at: _resting(each, own) for at, each in enumerate(grant.capabilities)}
+            resting = {at: _find_covering(each, own) for at, each in enumerate(grant.capabilities)}
             kept = tuple(
                 each for at, each in enumerate(grant.capabilities) if resting[at] is not None
             )
@@ -282,7 +284,9 @@ class GrantStore:
             self._compiled[participant] = self._configured[participant]
 
 
-def _resting(wanted: JsonObject, own: Sequence[tuple[JsonObject, str]]) -> tuple[str, ...] | None:
+def _find_covering(
+    wanted: JsonObject, own: Sequence[tuple[JsonObject, str]]
+) -> tuple[str, ...] | None:
     """The grants that cover a capability, ``""`` for a configuration; ``None``: nothing does."""
     found: list[str] = []
     for each in kinds_of(wanted):

@@ -138,11 +138,11 @@ class RateLimiter:
 
     def count_withdrawal(self, participant: str, at: int) -> None:
         """Count a withdrawal that was accepted."""
-        self._withdrawing(participant).consume(at)
+        self._withdrawal_bucket(participant).consume(at)
 
     def check_withdrawal(self, participant: str, at: int) -> RateExceeded | None:
         """The rate for which to refuse a withdrawal of a participant; counts nothing."""
-        wait = self._withdrawing(participant).wait(at)
+        wait = self._withdrawal_bucket(participant).wait(at)
         return self._over(0.0, 0.0, wait) if wait else None
 
     def _over(self, messages: float, volume: float, withdrawals: float) -> RateExceeded:
@@ -165,7 +165,7 @@ class RateLimiter:
         self._messages[participant], self._bytes[participant] = messages, volume
         return messages, volume
 
-    def _withdrawing(self, participant: str) -> TokenBucket:
+    def _withdrawal_bucket(self, participant: str) -> TokenBucket:
         bucket = self._withdrawals.get(participant)
         if bucket is None:
             allowed = self._allowance

@@ -173,13 +173,15 @@ class SpaceState:
     ) -> Envelope:
         """The draft of an observer's welcome, which is announced to no member (PROTOCOL 3)."""
         more = {OBSERVING: True, **join_state.welcome_fields}
-        return self._welcoming(participant, "", more, dialect)
+        return self._draft_welcome(participant, "", more, dialect)
 
     def _welcome(self, participant: str, **missed: Any) -> Envelope:
         """The draft of a participant's welcome; also when its capabilities have changed."""
-        return self._welcoming(participant, participant, missed, self._present.get(participant, ""))
+        return self._draft_welcome(
+            participant, participant, missed, self._present.get(participant, "")
+        )
 
-    def _welcoming(
+    def _draft_welcome(
         self, participant: str, left_out: str, more: Mapping[str, Any], reader: str
     ) -> Envelope:
         """The draft of a welcome, whether its reader is present or not."""

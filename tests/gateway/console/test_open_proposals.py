@@ -316,7 +316,7 @@ async def test_of_two_under_one_id_the_journal_tells_which_was_first() -> None:
 
     items = [proposal("bot", "1"), proposal("other", "1"), proposal("bot", "2")]
     host: Any = SimpleNamespace(in_flight=items, now=lambda: 0)
-    assert [each.envelope.id for each in OpenProposals(host).waiting()] == ["2"]
+    assert [each.envelope.id for each in OpenProposals(host).list_waiting()] == ["2"]
 
 
 def open_one(id: str) -> Any:

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from meup_agent import Agent, Context, Request
-from tests.mcp.conftest import ANYTHING, Served, served, staged
+from tests.mcp.conftest import ANYTHING, ServedSpace, served, staged
 
 pytestmark = pytest.mark.anyio
 
@@ -144,7 +144,7 @@ def messages(answer: httpx2.Response) -> list[JsonObject]:
 
 
 @pytest.fixture(scope="module")
-async def server() -> AsyncGenerator[Served]:
+async def server() -> AsyncGenerator[ServedSpace]:
     """One for all: none of the tests changes it."""
     async with staged(shower=ANYTHING, alice=ANYTHING) as stage:
         await stage.join("shower", shower())
@@ -153,7 +153,7 @@ async def server() -> AsyncGenerator[Served]:
 
 
 @asynccontextmanager
-async def speaking(server: Served, version: str) -> AsyncGenerator[Wire]:
+async def speaking(server: ServedSpace, version: str) -> AsyncGenerator[Wire]:
     """A client of a revision, whose session has begun."""
     async with server.http() as http:
         wire = Wire(http, server.url, version)
@@ -163,7 +163,9 @@ async def speaking(server: Served, version: str) -> AsyncGenerator[Wire]:
 
 
 @pytest.mark.parametrize("version", OLD)
-async def test_the_handshake_agrees_on_the_clients_revision(server: Served, version: str) -> None:
+async def test_the_handshake_agrees_on_the_clients_revision(
+    server: ServedSpace, version: str
+) -> None:
     async with server.http() as http:
         hello = await Wire(http, server.url, version).shake_hands()
     assert hello["protocolVersion"] == version
@@ -174,21 +176,23 @@ async def test_the_handshake_agrees_on_the_clients_revision(server: Served, vers
 
 @pytest.mark.parametrize("version", ["1999-01-01", "2099-01-01", "newest"])
 async def test_the_handshake_offers_a_revision_in_place_of_an_unknown_one(
-    server: Served, version: str
+    server: ServedSpace, version: str
 ) -> None:
     async with server.http() as http:
         hello = await Wire(http, server.url, version).shake_hands()
     assert hello["protocolVersion"] == OLD[-1]
 
 
-async def test_the_newest_revision_discovers_without_a_handshake(server: Served) -> None:
+async def test_the_newest_revision_discovers_without_a_handshake(server: ServedSpace) -> None:
     async with speaking(server, NEW) as wire:
         found = await wire.result("server/discover")
     assert found["supportedVersions"] == [NEW]
     assert "io.modelcontextprotocol/tasks" in found["capabilities"]["extensions"]
 
 
-async def test_an_unknown_revision_without_a_handshake_is_one_clear_error(server: Served) -> None:
+async def test_an_unknown_revision_without_a_handshake_is_one_clear_error(
+    server: ServedSpace,
+) -> None:
     unknown = "2099-01-01"
     async with server.http() as http:
         wire = Wire(http, server.url, unknown)
@@ -210,7 +214,7 @@ async def test_an_unknown_revision_without_a_handshake_is_one_clear_error(server
 
 
 @pytest.mark.parametrize("version", ALL)
-async def test_a_list_has_the_fields_of_the_revision(server: Served, version: str) -> None:
+async def test_a_list_has_the_fields_of_the_revision(server: ServedSpace, version: str) -> None:
     async with speaking(server, version) as wire:
         (tool,) = (await wire.result("tools/list"))["tools"]
     assert tool["name"] == "shower_show"
@@ -221,7 +225,7 @@ async def test_a_list_has_the_fields_of_the_revision(server: Served, version: st
 
 
 @pytest.mark.parametrize("version", ALL)
-async def test_content_comes_as_it_is(server: Served, version: str) -> None:
+async def test_content_comes_as_it_is(server: ServedSpace, version: str) -> None:
     async with speaking(server, version) as wire:
         for kind, content in CONTENTS.items():
             result = await wire.result("tools/call", name="shower_show", arguments={"what": kind})
@@ -230,7 +234,7 @@ async def test_content_comes_as_it_is(server: Served, version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ALL)
-async def test_structure_comes_beside_the_content(server: Served, version: str) -> None:
+async def test_structure_comes_beside_the_content(server: ServedSpace, version: str) -> None:
     async with speaking(server, version) as wire:
         result = await wire.result(
             "tools/call", name="shower_show", arguments={"what": "structure"}
@@ -240,7 +244,7 @@ async def test_structure_comes_beside_the_content(server: Served, version: str) 
 
 
 @pytest.mark.parametrize("version", ALL)
-async def test_progress_comes_before_the_result(server: Served, version: str) -> None:
+async def test_progress_comes_before_the_result(server: ServedSpace, version: str) -> None:
     async with speaking(server, version) as wire:
         *before, response = await wire.ask(
             "tools/call",
@@ -255,7 +259,7 @@ async def test_progress_comes_before_the_result(server: Served, version: str) ->
 
 
 @pytest.mark.parametrize("version", ALL)
-async def test_a_ping_is_for_the_revisions_that_have_it(server: Served, version: str) -> None:
+async def test_a_ping_is_for_the_revisions_that_have_it(server: ServedSpace, version: str) -> None:
     async with speaking(server, version) as wire:
         response = (await wire.ask("ping"))[-1]
     if version == NEW:
@@ -266,7 +270,7 @@ async def test_a_ping_is_for_the_revisions_that_have_it(server: Served, version:
 
 @pytest.mark.parametrize("version", ALL)
 async def test_several_messages_in_one_are_refused_with_an_error(
-    server: Served, version: str
+    server: ServedSpace, version: str
 ) -> None:
     async with speaking(server, version) as wire:
         batch = [{"jsonrpc": "2.0", "id": number, "method": "ping"} for number in (1, 2)]
@@ -278,7 +282,7 @@ async def test_several_messages_in_one_are_refused_with_an_error(
 
 
 @pytest.mark.parametrize("version", ["2025-06-18", "2025-11-25"])
-async def test_a_session_keeps_its_revision(server: Served, version: str) -> None:
+async def test_a_session_keeps_its_revision(server: ServedSpace, version: str) -> None:
     async with speaking(server, version) as wire:
         message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
         answer = await wire.post(message, **{"mcp-protocol-version": "1999-01-01"})

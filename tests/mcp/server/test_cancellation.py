@@ -17,7 +17,7 @@ from meup_agent import Agent, Context
 from meup_agent.mcp.cancellation import CancellationLayer, OpenStreams
 from meup_agent.mcp.space_server import SpaceHandlers, make_server
 from meup_agent.mcp.tool_calls import CallSettings
-from tests.mcp.conftest import ANYTHING, PROPOSES, Served, Stage, served, staged
+from tests.mcp.conftest import ANYTHING, PROPOSES, ServedSpace, Stage, served, staged
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -58,7 +58,7 @@ class Slow:
 
 
 @asynccontextmanager
-async def space_with(slow: Slow) -> AsyncGenerator[tuple[Stage, Served]]:
+async def space_with(slow: Slow) -> AsyncGenerator[tuple[Stage, ServedSpace]]:
     """A space with a slow tool."""
     async with staged(slow=ANYTHING, alice=ANYTHING, bob=ANYTHING, carol=PROPOSES) as stage:
         await stage.join("slow", slow.agent)
@@ -105,7 +105,7 @@ class Session:
 
 @asynccontextmanager
 async def session(
-    server: Served, version: str, token: str | None = None
+    server: ServedSpace, version: str, token: str | None = None
 ) -> AsyncGenerator[Session]:
     """A session of a client that speaks a revision."""
     async with server.http(token) as http:

@@ -19,7 +19,7 @@ EDITED = Fulfillment(
 )
 
 SHOWN = [
-    decisions.waiting(["reviewer"], 280),
+    decisions.describe_waiting(["reviewer"], 280),
     decisions.rejected("files_write", REJECTION, "It writes outside the folder."),
     decisions.rejected("files_write", Rejection("p1", Reason.BUSY, "reviewer"), ""),
     decisions.expired("files_write", Expiry("p1"), 300),
@@ -74,9 +74,14 @@ def test_a_participant_is_not_taken_for_the_model(by: str) -> None:
 
 
 def test_the_time_left() -> None:
-    assert decisions.waiting(["a", "b"], 3 * 3600 + 61).endswith("by a or b, 3:01:01 left")
-    assert decisions.waiting([], None) == "waiting for a decision by a participant that may decide"
-    assert decisions.waiting(list("abcde"), 0).endswith("by a, b or c and 2 more, 0:00 left")
+    assert decisions.describe_waiting(["a", "b"], 3 * 3600 + 61).endswith("by a or b, 3:01:01 left")
+    assert (
+        decisions.describe_waiting([], None)
+        == "waiting for a decision by a participant that may decide"
+    )
+    assert decisions.describe_waiting(list("abcde"), 0).endswith(
+        "by a, b or c and 2 more, 0:00 left"
+    )
 
 
 def test_an_edit_that_is_not_known_is_said() -> None:

@@ -9,7 +9,7 @@ from mcp_types import TextContent
 from meup_agent import Agent, Context
 from meup_agent.mcp.http import LOOPBACK_HOSTS, mcp_app
 from meup_agent.mcp.http_auth import MAX_WRONG_TOKENS
-from tests.mcp.conftest import ANYTHING, Served, served, serving, staged
+from tests.mcp.conftest import ANYTHING, ServedSpace, served, serving, staged
 from tests.mcp.server.test_cancellation import BOTH, OLD, Session, session
 from tests.patience import PATIENCE
 
@@ -72,7 +72,7 @@ async def test_the_name_in_the_environment_is_that_of_its_own_token(
             monkeypatch.setenv(name, value)
         app = mcp_app()
         async with serving(app) as port:
-            server = Served(app, f"http://127.0.0.1:{port}/mcp")
+            server = ServedSpace(app, f"http://127.0.0.1:{port}/mcp")
             async with server.client(stage.token("bob")) as bob, server.client() as alice:
                 assert [await called_as(bob), await called_as(alice)] == ["bob", "alice"]
 

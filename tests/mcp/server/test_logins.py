@@ -10,7 +10,7 @@ from meup_agent import Agent
 from meup_agent.gateway import Gateway
 from meup_agent.gateway.auth import new_token
 from meup_agent.gateway.config import Config, SpaceConfig, participant
-from tests.mcp.conftest import ANYTHING, Served, Stage, served, staged
+from tests.mcp.conftest import ANYTHING, ServedSpace, Stage, served, staged
 from tests.mcp.server.test_cancellation import BOTH, OLD, Session, session
 from tests.mcp.server.test_identity import HELLO
 from tests.patience import PATIENCE
@@ -87,7 +87,7 @@ async def test_a_second_token_that_is_revoked_ends_its_sessions_alone() -> None:
             await until_status(one, 200)
 
 
-async def opened_without_an_end(server: Served, token: str) -> str:
+async def opened_without_an_end(server: ServedSpace, token: str) -> str:
     """A session whose client has not ended the handshake."""
     async with server.http(token) as http:
         answer = await http.post(server.url, json=HELLO, headers=BOTH)

@@ -21,7 +21,7 @@ from meup_agent.mcp.task_client import CreatedTask, TasksClientExtension
 from meup_agent.protocol.exchange import Mode
 from meup_agent.session import Settings
 from meup_agent.transport.http import http_connector
-from tests.mcp.conftest import ANYTHING, PROPOSES, Served, Stage, served
+from tests.mcp.conftest import ANYTHING, PROPOSES, ServedSpace, Stage, served
 from tests.mcp.server.test_mcp_command import command
 from tests.patience import PATIENCE
 
@@ -76,7 +76,9 @@ def files() -> Agent:
 
 
 @asynccontextmanager
-async def space_with(reviewer: Reviewer, **settings: Any) -> AsyncGenerator[tuple[Stage, Served]]:
+async def space_with(
+    reviewer: Reviewer, **settings: Any
+) -> AsyncGenerator[tuple[Stage, ServedSpace]]:
     config = one_space_config(
         "demo", {"files": ANYTHING, "alice": PROPOSES, "reviewer": ANYTHING, "bob": ANYTHING}
     )
@@ -91,7 +93,7 @@ async def space_with(reviewer: Reviewer, **settings: Any) -> AsyncGenerator[tupl
 
 
 @asynccontextmanager
-async def polling(server: Served, token: str | None = None) -> AsyncGenerator[Client]:
+async def polling(server: ServedSpace, token: str | None = None) -> AsyncGenerator[Client]:
     async with server.client(token, extensions=[TasksClientExtension()]) as client:
         yield client
 

@@ -9,7 +9,7 @@ import pytest
 from mcp_types import TextContent
 
 from meup_agent import Agent, Proposal, Reason, Request
-from tests.mcp.conftest import ANYTHING, PROPOSES, Served, Stage, served, staged
+from tests.mcp.conftest import ANYTHING, PROPOSES, ServedSpace, Stage, served, staged
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +45,7 @@ def reviewer(*, reject: Reason | None = None, explain: str | None = None) -> Age
 
 
 @asynccontextmanager
-async def space_with(*deciding: Agent) -> AsyncGenerator[tuple[Stage, Served]]:
+async def space_with(*deciding: Agent) -> AsyncGenerator[tuple[Stage, ServedSpace]]:
     """A space with tools, and clients that must propose calls of them."""
     async with staged(files=ANYTHING, alice=PROPOSES, reviewer=ANYTHING, bob=ANYTHING) as stage:
         await stage.join("files", files())

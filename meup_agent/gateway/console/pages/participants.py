@@ -101,7 +101,7 @@ async def try_capability(context: PageContext) -> Response:
         allowed, by = found is not None, describe_capability(found) if found else ""
     else:
         allowed = capabilities.allow(kind, payload, addressees)
-        by = _allowing(capabilities, kind, payload, addressees) if allowed else ""
+        by = _describe_allowing(capabilities, kind, payload, addressees) if allowed else ""
     about = tool if deed in ("propose", "call") else ""
     tried = {"who": who, "deed": deed, "tool": tool, "arguments": given, "to": to,
              "words": words, "about": about, "allowed": allowed, "by": by}  # fmt: skip
@@ -197,7 +197,7 @@ def _manages(capability: Mapping[str, Any], kind: str, whom: str) -> bool:
     return compile_capabilities([pattern]).allow(kind, {field: whom}, to)
 
 
-def _allowing(
+def _describe_allowing(
     capabilities: Capabilities, kind: str, payload: dict[str, Any], to: tuple[str, ...]
 ) -> str:
     """The first pattern that allows an envelope by itself, in words."""
