@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from itertools import chain
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -59,10 +59,9 @@ class Wait(StrEnum):
     DEADLINE = "deadline"
     """None: only the deadline does."""
 
-    @property
-    def takes_any(self) -> bool:
-        """True if the first rejection ends the wait, of whichever participant."""
-        return self in (Wait.FIRST, Wait.LATER)
+
+_ANY_REJECTION: Final = (Wait.FIRST, Wait.LATER)
+"""Waits that the first rejection ends, of whichever participant."""
 
 
 class FulfillmentTarget(NamedTuple):
@@ -214,11 +213,12 @@ def deciding_rejection(
     if record.state is not ProposalState.PENDING or exchange.wait is Wait.DEADLINE:
         return None
     counted = list(record.rejections.values())
-    if not exchange.wait.takes_any and exchange.draft.to:
+    takes_any = exchange.wait in _ANY_REJECTION
+    if not takes_any and exchange.draft.to:
         counted = [rejection for rejection in counted if rejection.by in exchange.draft.to]
         if exchange.wait is Wait.ALL and undecided_addressees(exchange, record):
             return None
-    elif not exchange.wait.takes_any:
+    elif not takes_any:
         able = able_to_fulfill(record, roster)
         counted = [rejection for rejection in counted if rejection.by in able]
         if len(counted) < len(able):
