@@ -65,6 +65,26 @@ def test_first_match_decides(asked: Call, proposer: str, verdict: str, rule: str
     assert (decision.verdict, decision.rule, decision.policy) == (verdict, rule, POLICY.digest)
 
 
+@pytest.mark.parametrize(
+    ("glob", "path", "matches"),
+    [
+        ("docs/*", "docs/a.md", True),
+        ("docs/*", "docs/b/a.md", False),
+        ("docs/**", "docs/b/a.md", True),
+        ("docs/**", "docs/../etc/passwd", False),
+        ("*.md", "a.md", True),
+        ("*.md", "a.txt", False),
+        ("a?", "ab", True),
+        ("a?", "abc", False),
+    ],
+)
+def test_glob_in_a_rule(glob: str, path: str, matches: bool) -> None:
+    allowed = Policy([AllowRule("read", arguments={"path": glob})]).decide(
+        call("read", path=path), "bob"
+    )
+    assert (allowed.verdict == "allow") == matches
+
+
 def test_a_decision_has_what_its_rule_says() -> None:
     asked = POLICY.decide(call("write_file"), "bob")
     assert (asked.ttl, asked.remind) == (600, 120)

@@ -1,9 +1,7 @@
-"""A reviewer's file and reminders: hours pass in no time, and no silence lets a call through."""
+"""A reviewer and its reminders: hours pass in no time, and no silence lets a call through."""
 
 from __future__ import annotations
 
-import logging
-import os
 from pathlib import Path
 
 import anyio
@@ -12,7 +10,6 @@ from trio.testing import MockClock
 
 from meup_agent import Agent, Rejection, Space
 from meup_agent.approval.reviewer import Reviewer
-from meup_agent.approval.watched_policy import WatchedPolicy
 from meup_agent.errors import ConfigurationError, RequestError
 from meup_agent.protocol import kinds, payloads
 from tests.interaction.people import InMemory, Notes, Tape, join, session_of
@@ -36,76 +33,6 @@ def path(tmp_path: Path) -> Path:
 def write(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
-
-
-def verdict(watched: WatchedPolicy) -> str:
-    call = payloads.Call("tools/call", {"name": "add"})
-    return watched.current().decide(call, "bob").verdict
-
-
-# --- the file ---
-
-
-def test_a_changed_file_counts_for_the_next_decision(path: Path) -> None:
-    watched = WatchedPolicy(path)
-    assert verdict(watched) == "ask"
-    write(path, ALLOW)
-    assert verdict(watched) == "allow"
-
-
-def test_a_write_that_changes_neither_size_nor_time_is_seen(path: Path) -> None:
-    write(path, ALLOW)
-    watched = WatchedPolicy(path)
-    before = path.stat()
-    write(path, ALLOW.replace("allow", "deny "))
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert path.stat().st_size == before.st_size
-    assert verdict(watched) == "deny"
-
-
-def test_a_file_that_has_not_changed_for_long_is_not_read(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    os.utime(path, (1_000, 1_000))
-    watched = WatchedPolicy(path)
-    monkeypatch.setattr("meup_agent.approval.watched_policy.read_file", None)
-    assert verdict(watched) == "ask"
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("rules: [{alow: {tool: add}}]", "unknown key"),
-        ("rules: [{ask: {tool: add}}, {allow: {tool: add}}]", "can never match"),
-        ("rules: [{quorum: {tool: add, of: 2, among: [lead]}}]", "2 votes cannot come of 1"),
-        ("", "expected the key 'rules'"),
-    ],
-)
-def test_a_file_that_is_not_good_is_refused_whole_once(
-    path: Path, caplog: pytest.LogCaptureFixture, text: str, said: str
-) -> None:
-    write(path, DENY)
-    watched = WatchedPolicy(path)
-    write(path, text)
-    with caplog.at_level(logging.INFO, "meup_agent.approval"):
-        assert [verdict(watched) for _ in range(3)] == ["deny"] * 3
-    [line] = caplog.messages
-    assert said in line
-    assert "the policy before it stays" in line
-    write(path, ALLOW)
-    assert verdict(watched) == "allow"
-
-
-def test_a_file_that_disappears_leaves_its_policy(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    write(path, DENY)
-    watched = WatchedPolicy(path)
-    path.unlink()
-    assert [verdict(watched), verdict(watched)] == ["deny", "deny"]
-    assert len(caplog.messages) == 1
-    write(path, ALLOW)
-    assert verdict(watched) == "allow"
 
 
 def test_without_a_good_file_there_is_no_reviewer(path: Path) -> None:
@@ -189,7 +116,7 @@ async def test_what_a_person_decides_ends_the_reminders(path: Path, notes: Notes
 
 
 @pytest.mark.anyio
-async def test_a_changed_file_decides_what_comes_next(path: Path, notes: Notes) -> None:
+async def test_a_reloaded_policy_decides_what_comes_next(path: Path, notes: Notes) -> None:
     meeting, reviewer = InMemory(), Reviewer(path)
     connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
     async with (
@@ -219,7 +146,7 @@ BY_TWO = "rules: [{quorum: {tool: add, of: 2, among: [second, deep], name: four 
     ],
     ids=["allow", "ask", "quorum"],
 )
-async def test_what_waits_for_people_is_held_against_a_changed_file(
+async def test_what_waits_for_people_is_held_against_a_reloaded_policy(
     path: Path, notes: Notes, text: str, kind: str, rule: str
 ) -> None:
     meeting, reviewer = InMemory(), Reviewer(path)
@@ -241,7 +168,7 @@ async def test_what_waits_for_people_is_held_against_a_changed_file(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("before", [ASK, BY_TWO], ids=["ask", "quorum"])
-async def test_what_a_changed_file_denies_waits_for_nobody(
+async def test_what_a_reloaded_policy_denies_waits_for_nobody(
     path: Path, notes: Notes, before: str
 ) -> None:
     meeting, reviewer = InMemory(), Reviewer(write(path, before))

@@ -123,7 +123,7 @@ async def test_who_says_nothing_is_closed() -> None:
             assert (stranger.close_reason or "").endswith("seconds (join_timeout)")
 
 
-async def test_join_frame_after_a_header_is_ignored(gateway: Gateway) -> None:
+async def test_join_that_is_said_twice_is_ignored(gateway: Gateway) -> None:
     async with dial(gateway, "alice") as alice:
         await read(alice, 2)
         await alice.send(join_frame(gateway))
@@ -132,7 +132,7 @@ async def test_join_frame_after_a_header_is_ignored(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"participantId": "bob"}, {"space": "nowhere"}])
-async def test_join_frame_of_another_identity_is_not(
+async def test_second_join_as_another_is_refused(
     gateway: Gateway, changes: dict[str, object]
 ) -> None:
     async with dial(gateway, "alice") as alice:

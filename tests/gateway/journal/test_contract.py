@@ -163,7 +163,7 @@ async def test_abandoned_calls_nothing_more(make_journal: MakeJournal) -> None:
     assert len(follows) == before
 
 
-async def test_it_says_once_that_it_is_full_and_that_there_is_room_again(
+async def test_full_journal_says_so_once_and_when_there_is_room_again(
     make_durable: MakeJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[bool] = []

@@ -184,7 +184,7 @@ async def test_one_failure_of_what_follows_keeps_nothing_from_the_others(
     assert [str(each) for each in raised] == ["broken"]
 
 
-async def test_too_much_that_waits_is_told_once_and_taken_back_once(
+async def test_full_journal_is_told_once_and_taken_back_once(
     path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "MAX_PENDING", 100)
@@ -217,7 +217,7 @@ async def test_what_is_for_one_alone_counts_among_what_waits(
         assert told == [True, False]
 
 
-async def test_bytes_that_wait_count_too(
+async def test_journal_is_full_by_bytes_too(
     path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "MAX_PENDING_BYTES", 10_000)

@@ -72,7 +72,7 @@ async def rest(client: ClientConnection) -> list[dict[str, Any]]:
 
 @pytest.mark.rule("6.resume.order")
 @pytest.mark.usefixtures("engine")
-async def test_who_comes_back_gets_what_it_missed_before_anything_new(path: Path) -> None:
+async def test_resume_after_a_restart_gives_what_was_missed_before_anything_new(path: Path) -> None:
     async with Gateway(config=config_with(path)) as gateway:
         alice_token, bob_token = gateway.token("alice"), gateway.token("bob")
         async with dial(gateway, alice_token) as alice:
@@ -97,7 +97,7 @@ async def test_who_comes_back_gets_what_it_missed_before_anything_new(path: Path
 
 
 @pytest.mark.rule("6.journal.kept", "6.journal.again")
-async def test_who_comes_back_to_a_gateway_that_was_killed_misses_nothing(path: Path) -> None:
+async def test_resume_after_the_gateway_was_killed_misses_nothing(path: Path) -> None:
     async with Gateway(config=config_with(path)) as gateway:
         alice_token, bob_token = gateway.token("alice"), gateway.token("bob")
         async with dial(gateway, bob_token) as bob:
@@ -160,7 +160,7 @@ async def test_gap_is_announced_where_too_much_was_forgotten(path: Path) -> None
     assert [chat["id"] for chat in left] == [str(n) for n in range(int(oldest["id"]), 3_000)]
 
 
-async def test_members_are_not_read_from_while_the_disk_is_behind(
+async def test_full_journal_keeps_members_from_being_read(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "MAX_PENDING", 100)

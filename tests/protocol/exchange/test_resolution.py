@@ -49,7 +49,7 @@ def copied(me: Peer) -> Peer:
 
 
 @pytest.mark.rule("4.4.ambiguous")
-def test_a_copy_does_not_let_a_withdrawn_proposal_run(copied: Peer) -> None:
+def test_a_copied_id_does_not_let_a_withdrawn_proposal_run(copied: Peer) -> None:
     copied.withdraw("alice", "p1")
     effects = copied.request("bob", "b1", fulfills="p1")
     assert started(effects) == []
@@ -59,7 +59,7 @@ def test_a_copy_does_not_let_a_withdrawn_proposal_run(copied: Peer) -> None:
 
 
 @pytest.mark.rule("4.4.ambiguous")
-def test_a_copy_does_not_let_a_fulfilled_proposal_run_again(me: Peer) -> None:
+def test_a_copied_id_does_not_let_a_fulfilled_proposal_run_again(me: Peer) -> None:
     me.proposal("alice", "p1")
     me.request("bob", "b1", fulfills="p1")
     me.returns(Key("in", "bob", "b1"))
@@ -106,7 +106,7 @@ def test_in_a_proposal_the_key_means_nothing(me: Peer) -> None:
 
 
 @pytest.mark.rule("4.4.says_whose")
-def test_the_digest_that_a_copy_claims_proves_nothing(me: Peer) -> None:
+def test_the_digest_that_a_copied_id_claims_proves_nothing(me: Peer) -> None:
     me.proposal("alice", "p1")
     claim = {**OTHER, "_meta": meta_of("alice")}
     me.proposal("mallory", "p1", params=claim)
@@ -170,7 +170,7 @@ def test_the_same_call_again_may_be_edited(me: Peer) -> None:
 
 
 @pytest.mark.rule("5.memory.bounded")
-def test_a_copy_of_what_is_forgotten_is_none(me: Peer) -> None:
+def test_a_copied_id_of_what_is_forgotten_is_none(me: Peer) -> None:
     me.proposal("alice", "p1", to=("nobody",))
     me.withdraw("alice", "p1")
     me.passes(3601)
@@ -200,7 +200,7 @@ def test_of_an_id_that_is_used_again_and_again_the_latest_are_kept(me: Peer) -> 
 
 
 @pytest.mark.rule("4.4.copy_no_handler")
-def test_no_handler_sees_a_copy(me: Peer) -> None:
+def test_no_handler_sees_a_copied_id(me: Peer) -> None:
     assert len(started(me.proposal("alice", "p1", to=("me",)))) == 1
     effects = me.proposal("mallory", "p1", to=("me",))
     assert started(effects) == []
@@ -209,7 +209,7 @@ def test_no_handler_sees_a_copy(me: Peer) -> None:
 
 
 @pytest.mark.rule("4.4.copy_told")
-def test_a_copy_is_told_to_the_conflict_handlers() -> None:
+def test_a_copied_id_is_told_to_the_conflict_handlers() -> None:
     me = Peer(roles=(*EXCHANGES, Role.CONFLICT))
     me.welcomed("alice", "mallory")
     me.proposal("alice", "p1")
@@ -249,7 +249,7 @@ def test_nobody_fulfills_what_cannot_be_told_apart(me: Peer) -> None:
 
 
 @pytest.mark.rule("4.4.by_proposer")
-def test_who_fulfills_a_copy_fulfills_nothing_of_ours(me: Peer) -> None:
+def test_who_fulfills_a_copied_id_fulfills_nothing_of_ours(me: Peer) -> None:
     key = me.begins_proposal()
     me.proposal("mallory", key.id, params=OTHER)
     meta = meta_of("mallory", OTHER)

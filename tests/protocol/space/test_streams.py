@@ -169,7 +169,7 @@ def test_paused_writer_writes_nothing(scene: StreamScene) -> None:
 
 
 @pytest.mark.rule("8.writers")
-def test_previous_owner_writes_only_if_it_was_granted_that(scene: StreamScene) -> None:
+def test_after_a_transfer_the_previous_owner_writes_only_if_granted(scene: StreamScene) -> None:
     stream = scene.open("ann")
     scene.say("ann", "stream/transfer-ownership", {"stream_id": stream, "new_owner": "bob"})
     scene.write("ann", stream)

@@ -1,0 +1,55 @@
+"""The metrics of a gateway, as Prometheus reads them."""
+
+import json
+import re
+
+from websockets.sync.client import connect
+
+from meup_agent.transport.base import OBSERVE_HEADER
+from tests.gateway.http.conftest import Api, served
+from tests.patience import PATIENCE
+
+
+def test_metrics_count_messages_and_connections(api: Api) -> None:
+    with api.join("bob"):
+        api.say("hi")
+        api.post({"kind": "mcp.request", "payload": {}})
+        text = api.client.get("/metrics").text
+    lines = text.splitlines()
+    assert "meup_envelopes_accepted_total 1.0" in lines
+    assert 'meup_envelopes_refused_total{code="capability_violation"} 1.0' in lines
+    assert 'meup_members{space="demo"} 1.0' in lines
+    assert "meup_connections 1.0" in lines
+    assert 'meup_queued_bytes{space="demo"} 0.0' in lines
+    assert 'meup_journal_behind{space="demo"} 0.0' in lines
+    assert "alice" not in text
+    assert "bob" not in text
+
+
+def test_metrics_count_observers_by_themselves(api: Api) -> None:
+    url = f"{api.gateway.url}/ws?space=demo"
+    header = {**api.header("bob"), OBSERVE_HEADER: "1"}
+    with (
+        api.join("bob"),
+        connect(url, additional_headers=header, proxy=None, open_timeout=PATIENCE) as socket,
+    ):
+        assert json.loads(socket.recv(PATIENCE))["kind"] == "system.welcome"
+        lines = api.client.get("/metrics").text.splitlines()
+    assert 'meup_members{space="demo"} 1.0' in lines
+    assert 'meup_observers{space="demo"} 1.0' in lines
+    assert "meup_connections 2.0" in lines
+    assert "meup_connections_joined_total 1.0" in lines
+    assert "meup_connections_observed_total 1.0" in lines
+    assert "meup_connections_taken_over_total 0.0" in lines
+
+
+def test_metrics_of_each_gateway_are_its_own(api: Api) -> None:
+    api.say("hi")
+    with served() as other:
+        assert "meup_envelopes_accepted_total 0.0" in other.client.get("/metrics").text
+
+
+def test_metrics_have_a_sentence_each(api: Api) -> None:
+    told = re.findall(r"^# HELP \S+ (.*)$", api.client.get("/metrics").text, re.MULTILINE)
+    assert len(told) > 10
+    assert [each for each in told if not each.endswith(".")] == []
