@@ -22,6 +22,10 @@ A_MODULE = re.compile(r":mod:`~?\.?([\w.]+)`")
 AN_UNFIT_DOCSTRING = re.compile(rf'^ *r?"""((?:{"|".join(UNFIT)})\b.*)', re.MULTILINE)
 
 
+A_DOCSTRING = re.compile(r'r?"""(.*?)"""', re.DOTALL)
+A_VAGUE_WORD = re.compile(r"\b(?:any|every|no|some)body\b|\bwhoever\b", re.IGNORECASE)
+"""Words that leave open if a participant, a sender, a caller or a gateway is meant."""
+
 A_BARE_VERB = re.compile(r"def (_?(?:look|say|see_to|tell|do|go))\(")
 """Verbs that tell no reader the effect of a function."""
 
@@ -109,6 +113,16 @@ def unfit(sources: dict[str, str]) -> list[str]:
     ]
 
 
+def vague(sources: dict[str, str]) -> list[str]:
+    """Vague words of docstrings."""
+    return [
+        f"{file}: {word}"
+        for file, source in sources.items()
+        for text in A_DOCSTRING.findall(source)
+        for word in A_VAGUE_WORD.findall(text)
+    ]
+
+
 def missing(sources: dict[str, str]) -> list[str]:
     """Modules that docstrings name, absolutely or in their own folder, and that are not there."""
     modules = {file.removesuffix(".py").removesuffix("/__init__") for file in sources}
@@ -187,6 +201,14 @@ def test_docstrings_begin_with_the_thing() -> None:
     found = sources([PACKAGE, TESTS, TESTS.parent / "examples"])
     assert len(found) > 500
     assert unfit(found) == []
+
+
+def test_docstrings_say_who_is_meant() -> None:
+    assert vague(sources([PACKAGE])) == []
+
+
+def test_a_vague_word_is_found() -> None:
+    assert vague({"a.py": '"' * 3 + "Tell nobody." + '"' * 3}) == ["a.py: nobody"]
 
 
 def test_no_two_modules_differ_by_their_ending() -> None:

@@ -134,7 +134,8 @@ class Agent(Decorators):
     def judge_edits(self, judge: EditJudge) -> None:
         """Ask an async function before a fulfillment is sent that is not what was proposed.
 
-        It is asked after the middleware, in every space of the agent, whoever made the edit.
+        It is asked after the middleware, in every space of the agent, whether a layer or a handler
+        made the edit.
 
         Args:
             judge: Takes the space, the proposal, the call as it would be made, and the rule that

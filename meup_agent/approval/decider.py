@@ -237,7 +237,7 @@ class Decider:
 def find_own_file(call: Call, names: Collection[str]) -> str:
     """The doubt about a call whose arguments name a file by which it is decided; empty: none.
 
-    Its tool may write there, and then the next call is allowed by whoever proposed this one. A text
+    Its tool may write there, and then the next call is allowed by the proposer of this one. A text
     says nothing of links and patterns, so this is no lock.
     """
     pending: list[object] = [call.arguments] if names else []

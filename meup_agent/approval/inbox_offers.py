@@ -52,7 +52,7 @@ class InboxOffers:
         return participant in self._present
 
     def allowed(self, call: Call) -> frozenset[Verb]:
-        """The decisions that our capabilities allow, whoever is here."""
+        """The decisions that our capabilities allow, with any members present."""
         found = {Verb.REJECT} if self._may_reject else set[Verb]()
         if self._space.may(kinds.MCP_REQUEST, payloads.request(call.method, call.params, "")):
             found.add(Verb.APPROVE)

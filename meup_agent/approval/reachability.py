@@ -37,7 +37,7 @@ MAX_COMPARED_CHARS: Final = 200
 """Characters of two globs that are held against one another: the comparison is a recursion."""
 
 NEW_NAMES: Final = ("q", "zx7_new-tool.v2", "Delete")
-"""Names of tools that nobody has thought of, which a narrow pattern does not match all of."""
+"""Names of tools that no author of a policy thought of; a narrow pattern misses some of them."""
 
 MIN_FIXED: Final = 2
 """Letters and digits that a glob which is narrow enough says."""

@@ -1,7 +1,7 @@
 """Seat: the membership of a participant that decides beside its connections, as a person does.
 
 What a person does in an inbox is posted beside the participant's other connections, and heard by
-an observer, which is present to nobody. A proposal that nobody present may decide ends after half
+an observer, which no member sees. A proposal that no present participant may decide ends after half
 a minute (PROTOCOL 4.6), in front of the person who would decide it. So where no agent of the
 participant is a member, one joins that decides nothing; where an agent joins later, it takes the
 seat over, and the seat is taken again when that agent has left.

@@ -1,7 +1,7 @@
 """Voter watch: takes back the votes of those who are removed from the space, or may vote no more.
 
-Their approval would otherwise count for what others decide later. What a participant may that is
-absent is announced to nobody, so any revocation from it takes its votes back.
+Their approval would otherwise count for what others decide later. What an absent participant
+may send is not announced, so any revocation from it takes its votes back.
 """
 
 from __future__ import annotations

@@ -280,7 +280,7 @@ async def _first_of(*events: Event) -> None:
 PR_SET_CHILD_SUBREAPER: Final = 36
 
 LOOK_SECONDS: Final = 5.0
-"""Between two looks at our children: one that has ended before both of them is nobody's to reap,
+"""Between two looks at our children: one that has ended before both of them is left to us to reap,
 since the owners of the others do so within milliseconds."""
 
 TERM_SECONDS: Final = 1.0

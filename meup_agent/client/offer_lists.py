@@ -46,8 +46,8 @@ MAX_KEPT_CHARS: Final = 16 * 1024 * 1024
 """Of all lists that are kept; those not asked for the longest go first."""
 
 SURE_SECONDS: Final = 60.0
-"""Age up to which a list may refuse a call. An older one is asked for again before: not everybody
-says when theirs changes, and a call that the tool would take is not to be refused."""
+"""Age up to which a list may refuse a call. An older one is asked for again before: not every
+participant says when its list changes, and a call that the tool would take is not to be refused."""
 
 ASKING_SECONDS: Final = 5.0
 """Seconds for that; then the call is left to the tool."""

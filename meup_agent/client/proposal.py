@@ -241,7 +241,7 @@ class Proposal:
                 or the gateway did not let one of them through.
             NotExpressible: JSON, or the gateway's dialect, has no words for it.
             NotSent: There is no connection any more, and there will be none.
-            UsageError: The explanation is larger than anybody takes. Then nothing was sent.
+            UsageError: The explanation is larger than any gateway takes. Then nothing was sent.
         """
         record = self._record or self._entry
         if record is not None:

@@ -34,7 +34,8 @@ class NamedSince:
 
     What is read elsewhere meanwhile may be older than these say: an envelope about a proposal that
     the session does not know yet changes nothing in it. So it is read again, but not for ever:
-    whoever may reject can name them without end. What was decided is then shown, and refused.
+    a participant that may reject can name them without end. What was decided is then shown, and
+    refused.
     """
 
     def __init__(self) -> None:

@@ -206,7 +206,7 @@ class ProposalHandle:
         Raises:
             Refused: Our capabilities do not allow it, or not the explanation, and nothing was sent;
                 or the gateway did not let one of them through.
-            UsageError: The explanation is larger than anybody takes. Then nothing was sent.
+            UsageError: The explanation is larger than any gateway takes. Then nothing was sent.
         """
         session, what = self._session, f"proposal {self.id} was not withdrawn"
         if session.table.is_sent(self._key):

@@ -361,7 +361,7 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
         Raises:
             Refused: Our capabilities do not allow it, or not the explanation, and nothing was sent;
                 or the gateway did not let one of them through.
-            UsageError: The explanation is larger than anybody takes. Then nothing was sent.
+            UsageError: The explanation is larger than any gateway takes. Then nothing was sent.
         """
         session = self._session
         keys = [

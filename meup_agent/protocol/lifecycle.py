@@ -77,7 +77,7 @@ def state_at(state: ProposalState, expires_at: int | None, at: int | None) -> Pr
 
 
 def last_moment(expires_at: int) -> int:
-    """The last moment at which a proposal with that deadline is not yet expired for everybody."""
+    """The last moment at which a proposal with that deadline is open for some participant."""
     return expires_at + _CLOCK_DIFFERENCE
 
 
@@ -85,7 +85,7 @@ MAX_RENEWAL_SECONDS: Final = 7 * 24 * 3600.0
 """Time that a renewal may give from its acceptance on: an open proposal costs each reader."""
 
 MAX_RENEWALS: Final = 1_000
-"""Renewals of one proposal: each is kept in the journal, and read by everybody."""
+"""Renewals of one proposal: each is kept in the journal, and read by every member."""
 
 
 def renewal_problem(

@@ -107,7 +107,7 @@ class StreamOrigin(msgspec.Struct, frozen=True):
     """The envelopes that a stream comes from.
 
     Attributes:
-        by: The participant that requested it, whoever owns it now.
+        by: The participant that requested it; another may own it now.
         request: The id of its ``stream/request``.
         opened: The id of its ``stream/open``; empty where it is not known.
     """
@@ -211,7 +211,7 @@ class StreamRequest(msgspec.Struct, frozen=True):
 
 
 class StreamOpen(msgspec.Struct, frozen=True):
-    """A ``stream/open``: the gateway's answer to a request, which everybody hears."""
+    """A ``stream/open``: the gateway's answer to a request, which every member hears."""
 
     stream: StreamInfo
     request: str  # the id of the request

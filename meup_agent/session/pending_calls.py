@@ -51,7 +51,7 @@ class _Waiter:
 class PendingCalls:
     """The requests and proposals of ours whose ending a caller waits for, or has not read yet.
 
-    ``written`` gives an envelope its frame, and raises if it has no wire form that anybody takes;
+    ``written`` gives an envelope its frame, and raises if it has no wire form that a gateway takes;
     ``check_present`` raises if nothing can be sent any more.
     """
 

@@ -80,7 +80,7 @@ class Audit:
     def pass_time(self, at: int) -> None:
         """Let proposals expire up to a time of the gateway's clock, in microseconds since 1970.
 
-        Entries tell their time themselves; whoever has the gateway's clock tells what it is now.
+        Entries tell their time themselves; a caller with the gateway's clock says what it is now.
         """
         for record in self._folder.expire(at / 1_000_000):
             proposal = self._index.find(record)

@@ -18,8 +18,8 @@ from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.timestamps import moment_of, rfc3339
 
 MAX_STEPS: Final = 1_000
-"""Steps that are kept of one proposal. Anybody may talk about it without end; what belongs to its
-lifecycle has a few dozen steps at the most."""
+"""Steps that are kept of one proposal. Any participant may talk about it without end; what belongs
+to its lifecycle has a few dozen steps at the most."""
 
 MAX_TEXT: Final = 2_000
 """Characters of a text that are kept."""

@@ -22,7 +22,7 @@ StringMatch = Callable[[str, WorkBudget], bool]
 """Match function of a glob, which spends work from the budget."""
 
 MAX_BRACES: Final = 8
-"""Levels of ``{…}`` in one another: more than anybody reads, and the parser recurses."""
+"""Levels of ``{…}`` in one another: more than a person reads, and the parser recurses."""
 
 # Noncharacters: Unicode promises that they never stand for anything in a text.
 _HIDDEN: Final = "\ufdd0"  # the dot that begins a segment such as `.git`

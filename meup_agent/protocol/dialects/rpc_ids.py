@@ -20,7 +20,7 @@ BY_RPC_ID: Final = mcpx_v01.DIALECT.name
 """The dialect whose responses may name their request by its JSON-RPC id alone."""
 
 MAX_RPC_IDS: Final = 1_000
-"""Requests that are remembered of each sender: more than anybody has open at once."""
+"""Requests that are remembered of each sender: more than a participant has open at once."""
 
 MAX_SENDERS: Final = 1_000
 """Senders whose requests are remembered; the one that was first heard of goes first."""

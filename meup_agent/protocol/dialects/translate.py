@@ -73,7 +73,7 @@ def to_executor(proposal: Envelope) -> Envelope:
 
 
 def announce_response(capabilities: list[Any]) -> list[Any]:
-    """Capabilities as existing gateways announce them: everybody may answer.
+    """Capabilities as existing gateways announce them: every participant may answer.
 
     Their agents ask only those for tools of whom this kind is announced, whatever wildcards allow.
     """

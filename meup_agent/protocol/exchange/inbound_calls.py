@@ -49,7 +49,7 @@ class InboundRequests(TablePart):
     # --- a request ---
 
     def receive(self, envelope: Envelope, call: Call, now: float) -> None:
-        """Apply a request: a record for everybody, work for its executors."""
+        """Apply a request: a record in every table, work for its executors."""
         means, fulfillment = self.enter(envelope, now)
         if self._is_for_us(envelope, means.record) and self._context.mode.answers:
             self._queue_request(envelope, call, means, fulfillment, now)
@@ -338,7 +338,7 @@ class InboundProposals(TablePart):
             scheduler.enqueue(exchange, now)
 
     def _as_broadcast(self, proposal: Envelope) -> Envelope | None:
-        """A proposal whose ``to`` names its executor, as one to everybody (PROTOCOL 4.4)."""
+        """A proposal whose ``to`` names its executor, as a broadcast (PROTOCOL 4.4)."""
         roster = self._context.roster
         if roster.guarantees.hidden_targets:
             return None  # nobody else sees it (PROTOCOL 2)

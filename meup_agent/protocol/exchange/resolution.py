@@ -109,10 +109,10 @@ def find_answered(
 
 
 def as_broadcast(proposal: Envelope, sender: str, own: str) -> Envelope | None:
-    """A proposal as one to everybody, with its addressee as executor; ``None``: it decides.
+    """A proposal as a broadcast, with its addressee as executor; ``None``: it decides.
 
     ``sender`` and ``own`` are the dialects of its sender and of this connection. What came
-    translated into a published dialect names its target in ``to``, whoever sent it.
+    translated into a published dialect names its target in ``to``, from any sender.
     """
     if len(proposal.to) != 1 or not (sender in PUBLISHED or own in PUBLISHED):
         return None

@@ -31,7 +31,7 @@ UPDATE: Final = "update"
 
 MAX_SHARED: Final = 4096
 """Records of participants that all agents of a process share: a space's welcome tells each agent
-of everybody, which would make the memory of a hundred agents grow with their square."""
+of all others, which would make the memory of a hundred agents grow with their square."""
 
 MAX_SHARED_CHARS: Final = 2048
 """JSON characters of the capabilities in such a record; larger ones belong to one agent alone, and

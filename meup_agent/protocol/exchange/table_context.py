@@ -57,7 +57,7 @@ class Mode(Enum):
     SEATED = "seated"
     """It answers as every member does, and leaves proposals to a person."""
     OBSERVING = "observing"
-    """It reads what is for everybody, and sends nothing."""
+    """It reads what is for all, and sends nothing."""
 
     @property
     def answers(self) -> bool:
@@ -184,7 +184,7 @@ class TableContext(msgspec.Struct):
         return None if wall is None else microseconds(wall)
 
     def state_of(self, record: ProposalEntry, now: float) -> ProposalState:
-        """The state of a proposal at this moment, as :func:`state_at` has it for everybody."""
+        """The state of a proposal at this moment, the same for every participant."""
         return state_at(record.state, record.expires_at, self.moment(now))
 
     def expire_now(self, record: ProposalEntry, now: float) -> None:

@@ -78,7 +78,8 @@ def describe_participant(
 ) -> dict[str, Any]:
     """A participant as welcomes and presences say it, with its dialect while it is present.
 
-    Readers of the published dialects find that it answers, as its own gateways say of everybody.
+    Readers of the published dialects find that it answers, as its own gateways say of every
+    participant.
     """
     listed = list(capabilities.patterns)
     listed = announce_response(listed) if reader in PUBLISHED else listed

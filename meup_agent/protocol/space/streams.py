@@ -186,7 +186,7 @@ class StreamStore:
         return refuse(envelope, code, why, stream_id=stream.id) if code else None
 
     def accept(self, envelope: Envelope, payload: JsonObject, at: int) -> tuple[Consequence, ...]:
-        """Carry out what :meth:`check` let through; what the gateway tells everybody of it."""
+        """Carry out what :meth:`check` let through; what the gateway tells every member of it."""
         message = READERS[envelope.kind](envelope, payload)
         if isinstance(message, StreamRequest):
             return (self._request(envelope, message, at),)
@@ -375,7 +375,7 @@ class StreamStore:
         self._encoded = None
 
     def _close(self, streams: Iterable[ActiveStream], reason: str) -> list[Consequence]:
-        """Close some streams for the gateway, and tell everybody why."""
+        """Close some streams for the gateway, and tell every member why."""
         then: list[Consequence] = []
         for stream in list(streams):
             self._remove(stream)
