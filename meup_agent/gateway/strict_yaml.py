@@ -1,4 +1,8 @@
-"""YAML without surprises, for the files that people write: configurations and policies."""
+"""YAML without surprises, for the files that people write: configurations and policies.
+
+PyYAML with one rule more. ``ruamel.yaml`` (0.19.1), which has that rule, reads existing files
+otherwise: ``yes`` as a text, ``010`` as ten.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@ r"""Globs as RE2 (PROTOCOL 7): ``*`` ``**`` ``?`` ``[…]`` ``{a,b}`` and ``\`` 
 A dot that begins a segment must not be met by a wildcard. RE2 cannot look around, so the dot is
 given another letter before matching: wildcards do not know that letter, a dot that is written in
 the pattern does. Then one regular expression says it all, and nothing is ever expanded.
+``wcmatch`` (12.0.1) writes look-aheads, so its expressions are for ``re``, whose time has no bound.
 
 What a match may cost is known from the glob. RE2 builds states as it meets them and then walks
 through them, byte by byte; only where many sets of places in the pattern are possible at once does
