@@ -88,3 +88,11 @@ def test_what_this_gateway_uses_is_said() -> None:
     assert ours is not None
     statuses, codes = ({int(code) for code in re.findall(r"\d+", said)} for said in ours.groups())
     assert (statuses, codes) == (STATUSES, CODES)
+
+
+def test_pauses_are_those_of_the_backoff() -> None:
+    backoff = Backoff()
+    pauses = (
+        f"at most {backoff.first:g} seconds at first, doubling up to {backoff.longest:g} seconds"
+    )
+    assert pauses in " ".join(PAGE.split())
