@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import anyio
 
@@ -50,31 +50,53 @@ ECHO_SECONDS: Final = 5.0
 and what it owes is not sent again after a loss."""
 
 
+class ConnectionOwner(Protocol):
+    """The session that a connection is part of."""
+
+    @property
+    def has_caught_up(self) -> bool:
+        """True once what we missed has been read; nothing is sent before."""
+        ...
+
+    def receive(self, envelope: Envelope, seq: int | None) -> Welcomed | None:
+        """Apply an envelope, with its number if it has one; the first welcome of a connection."""
+        ...
+
+    def receive_frame(self, frame: bytes) -> None:
+        """Give a frame of a stream to its readers."""
+        ...
+
+    def drop_invalid(self, error: InvalidEnvelope) -> None:
+        """Count a frame that was no envelope."""
+        ...
+
+    def note_leaving(self, envelope_id: str) -> bool:
+        """Note that a request or proposal leaves now; ``False``: it is not to leave any more."""
+        ...
+
+    def fail_unsayable(self, envelope_id: str, words: str) -> None:
+        """Fail an envelope that cannot be written, or for which the other end has closed."""
+        ...
+
+    def end_refused_stream(self, stream: str, words: str) -> None:
+        """End a stream of ours whose frames the transport does not carry."""
+        ...
+
+    def note_lost(self) -> None:
+        """Note that a connection which had welcomed us has ended."""
+        ...
+
+
 @dataclass
 class SessionConnection:
-    """Reads and writes each connection of a session, one after the other.
-
-    ``heard`` takes each envelope, and its number where it has one, and gives the first welcome of
-    the connection. ``caught_up`` tells whether what we missed has been read; nothing is sent
-    before. ``left`` is told of the id of each request or proposal just before it leaves, and says
-    whether it still is to. ``unsayable`` takes the id of an envelope that has no wire form, or that
-    the other end closed the connection for, before ``lost``. ``frame_came`` takes each frame of a
-    stream, and ``frame_refused`` the stream whose frames this transport does not carry.
-    """
+    """Reads and writes each connection of a session, one after the other."""
 
     outbox: Outbox
+    owner: ConnectionOwner
     _: KW_ONLY
     dialect: str
     """Of what is sent, until a welcome tells the gateway's."""
     new_id: Callable[[], str]
-    heard: Callable[[Envelope, int | None], Welcomed | None]
-    caught_up: Callable[[], bool]
-    left: Callable[[str], bool]
-    lost: Callable[[], None]
-    invalid: Callable[[InvalidEnvelope], None]
-    unsayable: Callable[[str, str], None]
-    frame_came: Callable[[bytes], None]
-    frame_refused: Callable[[str, str], None]
 
     def __post_init__(self) -> None:
         self._changed = Condition()
@@ -96,7 +118,7 @@ class SessionConnection:
         finally:
             self._blame(transport.closed)
             if self._welcomed_at is not None:
-                self.lost()
+                self.owner.note_lost()
         if self._end is not None:
             raise self._end
         return None if self._welcomed_at is None else self._now() - self._welcomed_at
@@ -128,7 +150,7 @@ class SessionConnection:
             words = (
                 f"the gateway closed the connection: code {closed.code} {printable(closed.reason)}"
             )
-            self.unsayable(guilty, words.strip())
+            self.owner.fail_unsayable(guilty, words.strip())
 
     async def _expect_welcome(self, transport: Transport) -> None:
         with anyio.move_on_after(WELCOME_SECONDS):
@@ -142,12 +164,12 @@ class SessionConnection:
         async for frame in transport:
             if frame[:1] == STREAM_MARK:
                 if self._first is not None:
-                    self.frame_came(frame)
+                    self.owner.receive_frame(frame)
                 continue
             try:
                 envelope = decode(frame, unnamed=self.dialect)
             except InvalidEnvelope as error:
-                self.invalid(error)
+                self.owner.drop_invalid(error)
                 continue
             if (envelope.protocol or self.dialect) == BY_RPC_ID:
                 envelope = self._rpc_ids.heard(envelope, envelope.payload, dialect=self.dialect)
@@ -158,7 +180,7 @@ class SessionConnection:
             if self._numbered and seq is not None:
                 self._see_accepted(envelope)
             try:
-                first = self.heard(envelope, seq)
+                first = self.owner.receive(envelope, seq)
             except SessionEnded as end:
                 self._end = end
                 return
@@ -186,7 +208,7 @@ class SessionConnection:
     def _talk(self) -> None:
         """Send, first of all what was lost, as soon as we have read what we missed."""
         if self._catching_up:
-            if not self.caught_up():
+            if not self.owner.has_caught_up:
                 return
             self._catching_up = False
             self.outbox.send_again()
@@ -292,7 +314,7 @@ class SessionConnection:
         except TransportClosed:
             return False
         except NotExpressible as error:
-            self.frame_refused(waiting.stream, str(error))
+            self.owner.end_refused_stream(waiting.stream, str(error))
         finally:
             self.outbox.gone()
         return True
@@ -312,11 +334,11 @@ class SessionConnection:
                 check_frame(frame)
         except (NotExpressible, InvalidEnvelope) as error:
             self.outbox.gone()
-            self.unsayable(draft.id, str(error))
+            self.owner.fail_unsayable(draft.id, str(error))
             return True
         # From here on it may have been sent, and a request is never sent twice.
         is_opening = waiting.priority is Priority.OPEN
-        if is_opening and not self.left(draft.id):
+        if is_opening and not self.owner.note_leaving(draft.id):
             self.outbox.gone()
             return True
         if self._numbered:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import anyio
 
@@ -47,21 +47,35 @@ class _Waiter:
     ending: Ending | None = None
 
 
+class CallOwner(Protocol):
+    """The session whose calls these are."""
+
+    @property
+    def now(self) -> Callable[[], float]:
+        """Seconds of the loop's clock."""
+        ...
+
+    def apply(self, effects: Iterable[Effect]) -> None:
+        """Carry out what the exchange table decided."""
+        ...
+
+    def with_frame(self, said: Envelope) -> Envelope:
+        """The envelope with its frame; raises if it has no wire form that a gateway takes."""
+        ...
+
+    def check_present(self, kind: str) -> None:
+        """Raise if nothing can be sent any more."""
+        ...
+
+
 @dataclass
 class PendingCalls:
-    """The requests and proposals of ours whose ending a caller waits for, or has not read yet.
+    """The requests and proposals of ours whose ending a caller waits for, or has not read yet."""
 
-    ``written`` gives an envelope its frame, and raises if it has no wire form that a gateway takes;
-    ``check_present`` raises if nothing can be sent any more.
-    """
-
+    owner: CallOwner
     table: ExchangeTable
     outbox: Outbox
-    apply: Callable[[Iterable[Effect]], None]
     events: EventEmitter
-    now: Callable[[], float]
-    written: Callable[[Envelope], Envelope]
-    check_present: Callable[[str], None]
     _waits: dict[Key, _Waiter] = field(default_factory=dict["Key", _Waiter], init=False)
 
     # --- what handlers and clients use ---
@@ -80,12 +94,12 @@ class PendingCalls:
     ) -> Key:
         """Begin a request or proposal of ours; see :meth:`ExchangeTable.open`."""
         timeout = checked_timeout(timeout)
-        opening = self.written(self.table.date(opening))
-        now = self.now()
+        opening = self.owner.with_frame(self.table.date(opening))
+        now = self.owner.now()
         if self.outbox.is_full:
             with anyio.move_on_after(timeout):
                 await self.outbox.room()
-        self.check_present(opening.kind)
+        self.owner.check_present(opening.kind)
         key, effects = self.table.open(
             opening,
             now=now,
@@ -100,12 +114,12 @@ class PendingCalls:
         self._waits[key] = _Waiter(Condition(), opening.kind, now, on_progress)
         if self.events.observers:
             self.events.began(opening, parent)
-        self.apply(effects)
+        self.owner.apply(effects)
         return key
 
     def extend_by_progress(self, key: Key, timeout: float, total: float) -> None:
         """Let the deadline of a request that was opened just now count from its last progress."""
-        self.table.extend_by_progress(key, by=timeout, until=self.now() + total)
+        self.table.extend_by_progress(key, by=timeout, until=self.owner.now() + total)
 
     async def ending(self, key: Key, *, parent: Key | None = None) -> Ending:
         """Wait until one has ended; the handler that waits gives its place free."""
@@ -124,11 +138,11 @@ class PendingCalls:
         if parent is None:
             yield
             return
-        self.apply(self.table.count_waits(parent, 1, self.now()))
+        self.owner.apply(self.table.count_waits(parent, 1, self.owner.now()))
         try:
             yield
         finally:
-            self.apply(self.table.count_waits(parent, -1, self.now()))
+            self.owner.apply(self.table.count_waits(parent, -1, self.owner.now()))
 
     def ended(self, key: Key) -> Ending | None:
         """The ending of one; ``None`` while it is open."""
@@ -137,14 +151,14 @@ class PendingCalls:
 
     def give_up(self, key: Key, cause: Cause) -> list[Envelope]:
         """Withdraw or cancel one if it is still open; what is said for that."""
-        return self._end(self.table.give_up(key, cause, self.now()))
+        return self._end(self.table.give_up(key, cause, self.owner.now()))
 
     def withdraw_all(self, keys: Iterable[Key], cause: Cause, *, joint: bool) -> list[Envelope]:
         """Withdraw proposals that are still open; what is said for that."""
-        return self._end(self.table.withdraw_all(keys, cause, self.now(), joint=joint))
+        return self._end(self.table.withdraw_all(keys, cause, self.owner.now(), joint=joint))
 
     def _end(self, effects: list[Effect]) -> list[Envelope]:
-        self.apply(effects)
+        self.owner.apply(effects)
         return [
             effect.draft
             for effect in effects
@@ -153,8 +167,8 @@ class PendingCalls:
 
     def renew(self, key: Key, seconds: float) -> str:
         """Give a proposal more time; the id of what is said for that."""
-        renewal, effects = self.table.renew(key, seconds, self.now())
-        self.apply(effects)
+        renewal, effects = self.table.renew(key, seconds, self.owner.now())
+        self.owner.apply(effects)
         return renewal.id
 
     def forget(self, key: Key) -> None:
@@ -169,7 +183,7 @@ class PendingCalls:
         if wait is None:
             return
         if self.events.observers and wait.ending is None:
-            self.events.ended(key, wait.kind, ending, self.now() - wait.since)
+            self.events.ended(key, wait.kind, ending, self.owner.now() - wait.since)
         wait.ending = ending
         wait.done.notify_all()
 

@@ -10,7 +10,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import anyio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
@@ -33,6 +33,7 @@ from meup_agent.transport.base import ABNORMAL, DIALECT_HEADER, OBSERVE_HEADER, 
 
 if TYPE_CHECKING:
     from meup_agent.session.connection import SessionConnection
+    from meup_agent.session.event_emitter import EventEmitter
     from meup_agent.transport.base import Connector
 
 log = logging.getLogger("meup_agent.session")
@@ -72,32 +73,41 @@ class Backoff:
         return random.uniform(0, min(self.longest, self.first * 2 ** min(failures, MAX_DOUBLED)))
 
 
+class ReconnectorOwner(Protocol):
+    """The session that is kept connected."""
+
+    def resume_headers(self) -> dict[str, str]:
+        """The headers with which we ask for what we missed."""
+        ...
+
+    def join_frame(self, token: str | None, knows_us: bool) -> bytes:
+        """The join frame, for a gateway that has answered with our dialect, or has not."""
+        ...
+
+    def note_failure(self, error: TransportError) -> None:
+        """Note why an attempt, or a connection, has failed."""
+        ...
+
+
 @dataclass(kw_only=True)
 class Reconnector:
     """Keeps one participant connected.
 
-    ``join`` makes the join frame from the token, and from whether the gateway has answered with its
-    dialect; with ``insist`` it goes also to a gateway that has taken the token from the handshake.
-    Where we are one of the ``observers_only``, a gateway is left that does not say so in its
-    handshake.
+    With ``insist`` the join frame goes also to a gateway that has taken the token from the
+    handshake. Where we are one of the ``observers_only``, a gateway is left that does not say so in
+    its handshake.
     """
 
+    owner: ReconnectorOwner
+    events: EventEmitter
     connector: Connector
     token: Token | None
     headers: dict[str, str]
-    join: Callable[[str | None, bool], bytes]
     insist: bool
     observers_only: bool
     connection: SessionConnection
     backoff: Backoff
     where: str
-    resume: Callable[[], dict[str, str]]
-    """Tells the headers with which we ask for what we missed."""
-    on_failure: Callable[[TransportError], None]
-    on_end: Callable[[CloseInfo | None], None]
-    """Told how each connection ended; ``None``: we have left it."""
-    on_retry: Callable[[BaseException | None, float], None]
-    """Told why there will be another attempt, and in how many seconds."""
     _token_refused: bool = field(default=False, init=False)
     _welcomed_for: float | None = field(default=None, init=False)
     _was_welcomed: bool = field(default=False, init=False)
@@ -116,7 +126,7 @@ class Reconnector:
     async def _connect_once(self) -> None:
         """One connection, from the handshake to its end; always ends with an exception."""
         self._welcomed_for = None
-        headers = {**self.headers, **self.resume()}
+        headers = {**self.headers, **self.owner.resume_headers()}
         try:
             token = await self._ask_token()
         except OSError as error:
@@ -124,7 +134,7 @@ class Reconnector:
                 raise
             # Where the token comes from is out of reach for a while, as the gateway may be.
             failure = CannotConnect(f"no token could be had: {printable(str(error))}")
-            self.on_failure(failure)
+            self.owner.note_failure(failure)
             raise failure from error
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
@@ -135,20 +145,20 @@ class Reconnector:
                     raise CannotObserve(_CANNOT_OBSERVE.format(where=self.where))
                 knows_us = DIALECT_HEADER.lower() in transport.response_headers
                 joining = JoinPlan(
-                    self.join(token, knows_us),
+                    self.owner.join_frame(token, knows_us),
                     at_once=self.insist or not knows_us,
                     again=self._was_welcomed,
                 )
                 try:
                     self._welcomed_for = await self.connection.use(transport, joining)
                 finally:
-                    self.on_end(transport.closed)
+                    self.events.disconnected(transport.closed)
                 self._was_welcomed |= self._welcomed_for is not None
                 closed = transport.closed
             raise (closed or CloseInfo(ABNORMAL)).error()
         except TransportError as error:
             self._judge(error)
-            self.on_failure(error)
+            self.owner.note_failure(error)
             raise
 
     async def _ask_token(self) -> str | None:
@@ -205,7 +215,7 @@ class Reconnector:
         error = state.outcome.exception() if state.outcome else None
         delay = state.next_action.sleep if state.next_action else 0.0
         log.info("%s; trying again in %.2f s", error, delay)
-        self.on_retry(error, delay)
+        self.events.will_retry(error, delay)
 
 
 _CANNOT_OBSERVE: Final = (

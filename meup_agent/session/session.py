@@ -119,6 +119,8 @@ class Session(AsyncContextManagerMixin):
         self._handlers = handlers
         self._where = where
         self._participant = participant
+        self._name = name
+        self._space = space
         self._dialect = self._settings.dialect
         self.now: Final = loop_clock()
         """Seconds of the loop's clock."""
@@ -138,15 +140,7 @@ class Session(AsyncContextManagerMixin):
         self.counters: Final = self._dropped.counters
         """Counts of dropped envelopes, by the exchange table's codes."""
         self._receipts: Final = Receipts()
-        self.pending_calls: Final = PendingCalls(
-            self.table,
-            self.outbox,
-            apply=self.apply,
-            events=self.events,
-            now=self.now,
-            written=self._written,
-            check_present=self._check_present,
-        )
+        self.pending_calls: Final = PendingCalls(self, self.table, self.outbox, self.events)
         """Requests and proposals of ours, and the callers that wait for them."""
         self._welcomed = Condition()
         self._timer = Timer(
@@ -160,6 +154,8 @@ class Session(AsyncContextManagerMixin):
         """Connections that have welcomed us."""
         observes = self._settings.mode is Mode.OBSERVING
         self._reconnector = Reconnector(
+            owner=self,
+            events=self.events,
             connector=connector,
             token=token,
             headers={
@@ -168,33 +164,12 @@ class Session(AsyncContextManagerMixin):
                 **({OBSERVE_HEADER: "1"} if observes else {}),
             },
             observers_only=observes and not take_over,
-            resume=self._last_seen,
-            join=lambda token, knows_us: join_frame(
-                participant or name,
-                space,
-                token,
-                # Gateways that do not know our dialect refuse a join frame that names it.
-                self._settings.dialect if knows_us else None,
-            ),
             insist=participant is not None,
             connection=SessionConnection(
-                self.outbox,
-                dialect=self._settings.dialect,
-                new_id=new_id,
-                heard=self._heard,
-                caught_up=lambda: self.table.caught_up,
-                left=self._left,
-                lost=self._lost,
-                invalid=self._dropped.invalid,
-                unsayable=self._unsayable,
-                frame_came=self._frame_came,
-                frame_refused=self._frame_refused,
+                self.outbox, self, dialect=self._settings.dialect, new_id=new_id
             ),
             backoff=self._settings.backoff,
             where=where,
-            on_failure=self._attempt_failed,
-            on_end=self.events.disconnected,
-            on_retry=self.events.will_retry,
         )
 
     # --- the block ---
@@ -259,13 +234,27 @@ class Session(AsyncContextManagerMixin):
             self.apply(self.table.stopped(self._over, self.now()))
             raise
 
-    def _last_seen(self) -> dict[str, str]:
+    def resume_headers(self) -> dict[str, str]:
         """The header that asks a gateway for what we missed, where it numbers envelopes."""
         seq = self.table.seq
         return {} if seq is None else {LAST_SEEN_HEADER: str(seq)}
 
-    def _heard(self, envelope: Envelope, seq: int | None) -> Welcomed | None:
-        """Take an envelope; what it said, if it was the first welcome of a connection."""
+    def join_frame(self, token: str | None, knows_us: bool) -> bytes:
+        """The join frame; gateways that do not know our dialect refuse one that names it."""
+        dialect = self._settings.dialect if knows_us else None
+        return join_frame(self._participant or self._name, self._space, token, dialect)
+
+    def note_failure(self, error: TransportError) -> None:
+        """Keep why the last attempt, or connection, has failed."""
+        self._failure = error
+
+    @property
+    def has_caught_up(self) -> bool:
+        """True once what we missed has been read."""
+        return self.table.caught_up
+
+    def receive(self, envelope: Envelope, seq: int | None) -> Welcomed | None:
+        """Apply an envelope; what it said, if it was the first welcome of a connection."""
         connected = self.table.connected
         effects = self.table.receive(envelope, self.now(), seq)
         welcomed = self.table.connected and not connected
@@ -285,42 +274,44 @@ class Session(AsyncContextManagerMixin):
         self._welcomed.notify_all()
         return Welcomed.read(self.table, self._dialect)
 
-    def _left(self, envelope_id: str) -> bool:
+    def note_leaving(self, envelope_id: str) -> bool:
         """Note that a request or proposal leaves now; ``False``: its caller has given it up."""
         self.apply(self.table.sent(envelope_id, self.now()))
         return self.table.is_open(Key("out", self.me, envelope_id))
 
-    def _lost(self) -> None:
+    def note_lost(self) -> None:
+        """Note that a connection which had welcomed us has ended."""
         self._receipts.lost()
         self.apply(self.table.connection_lost(self.now()))
 
-    def _unsayable(self, envelope_id: str, words: str) -> None:
+    def fail_unsayable(self, envelope_id: str, words: str) -> None:
         """Fail an envelope that has no wire form, or that the gateway closed the connection for."""
         log.error("%s of ours could not be sent: %s", envelope_id, words)
         self.outbox.remove(envelope_id)
         self._receipts.failed(envelope_id, NotSent(f"{envelope_id} was not sent: {words}"))
         self.apply(self.table.unsendable(envelope_id, words, self.now()))
 
-    def _frame_came(self, frame: bytes) -> None:
+    def drop_invalid(self, error: InvalidEnvelope) -> None:
+        """Count a frame that was no envelope."""
+        self._dropped.invalid(error)
+
+    def receive_frame(self, frame: bytes) -> None:
         """Give a frame of a stream to its readers."""
         try:
             read = read_frame(frame)
         except InvalidEnvelope as error:
-            self._dropped.invalid(error)
+            self.drop_invalid(error)
             return
         if read is not None:
             effects = self.table.receive_frame(read.stream, read.data, self.now())
             if effects:
                 self.apply(effects)
 
-    def _frame_refused(self, stream: str, words: str) -> None:
+    def end_refused_stream(self, stream: str, words: str) -> None:
         """End a stream of ours whose frames the connection does not carry."""
         now = self.now()
         self.table.streams.unsendable(stream, words, now)
         self.apply(self.table.tick(now))
-
-    def _attempt_failed(self, error: TransportError) -> None:
-        self._failure = error
 
     # --- effects ---
 
@@ -435,8 +426,8 @@ class Session(AsyncContextManagerMixin):
         context: str | None = None,
     ) -> Envelope:
         """Check that something could be said now; what it would be, but for its id."""
-        self._check_present(kind)
-        return self._written(
+        self.check_present(kind)
+        return self.with_frame(
             draft(
                 kind,
                 payload,
@@ -448,12 +439,13 @@ class Session(AsyncContextManagerMixin):
             )
         )
 
-    def _check_present(self, kind: str) -> None:
+    def check_present(self, kind: str) -> None:
+        """Raise if nothing can be sent any more."""
         self.table.check_may_send(kind)
         if self._over:
             raise NotSent(f"the {kind} was not sent: {self._over}")
 
-    def _written(self, said: Envelope) -> Envelope:
+    def with_frame(self, said: Envelope) -> Envelope:
         """The envelope with its frame, which is written once and sent as it is.
 
         Raises what the caller can still act on; later there is only the log.

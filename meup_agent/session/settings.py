@@ -66,7 +66,7 @@ class Settings:
 class Handlers(Protocol):
     """The handlers of an agent; each call returns at once."""
 
-    def find(self, role: Role, envelope: Envelope, call: Call | None) -> object:
+    def find(self, role: Role, envelope: Envelope, call: Call | None, /) -> object:
         """Find the handler for an envelope in a role; something false where there is none.
 
         What is found comes back to :meth:`start` as ``work.handler``.

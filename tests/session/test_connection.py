@@ -5,7 +5,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from meup_agent.errors import TransportClosed
+from meup_agent.errors import InvalidEnvelope, TransportClosed
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange import Priority
 from meup_agent.session.connection import ECHO_SECONDS, SessionConnection
@@ -22,10 +22,35 @@ pytestmark = pytest.mark.anyio
 WELCOME = b'{"kind":"system.welcome","id":"1","from":"system:gateway","payload":{}}'
 
 
-def heard(envelope: Envelope, seq: int | None) -> Welcomed | None:
-    if envelope.kind != "system/welcome":
-        return None
-    return Welcomed(ME, "meup/v0.1", may_evict=False, capable=True)
+class Owner:
+    """A session that every envelope may leave, and that keeps what it is told."""
+
+    has_caught_up = True
+
+    def __init__(self, *, numbered: bool = False) -> None:
+        self.lost = 0
+        self.blamed: list[str] = []
+        self._numbered = numbered
+
+    def receive(self, envelope: Envelope, seq: int | None) -> Welcomed | None:
+        if envelope.kind != "system/welcome":
+            return None
+        return Welcomed(ME, "meup/v0.1", may_evict=False, capable=True, numbered=self._numbered)
+
+    def receive_frame(self, frame: bytes) -> None: ...
+
+    def drop_invalid(self, error: InvalidEnvelope) -> None: ...
+
+    def note_leaving(self, envelope_id: str) -> bool:
+        return True
+
+    def fail_unsayable(self, envelope_id: str, words: str) -> None:
+        self.blamed.append(envelope_id)
+
+    def end_refused_stream(self, stream: str, words: str) -> None: ...
+
+    def note_lost(self) -> None:
+        self.lost += 1
 
 
 class CutOff:
@@ -63,29 +88,17 @@ class CutOff:
 @pytest.mark.rule("6.ts")
 async def test_what_is_sent_twice_is_the_same_twice() -> None:
     """A reader tells a repetition from a new envelope of the same id by what is in it."""
-    outbox, lost = Outbox(), []
-    line = SessionConnection(
-        outbox,
-        dialect="meup/v0.1",
-        new_id=new_id,
-        heard=heard,
-        caught_up=lambda: True,
-        left=lambda id: True,
-        lost=lambda: lost.append(1),
-        invalid=lambda error: None,
-        unsayable=lambda id, words: None,
-        frame_came=lambda frame: None,
-        frame_refused=lambda stream, words: None,
-    )
+    outbox, owner = Outbox(), Owner()
+    connection = SessionConnection(outbox, owner, dialect="meup/v0.1", new_id=new_id)
     outbox.put(
         draft("chat", {"message": "hi"}, id="1", sender=ME), Priority.TALK, anyio.current_time()
     )
     first, second = CutOff(), CutOff()
     with anyio.fail_after(PATIENCE):
-        assert await line.use(first) is not None
-        assert await line.use(second) is not None
+        assert await connection.use(first) is not None
+        assert await connection.use(second) is not None
     assert first.sent == second.sent
-    assert len(lost) == 2
+    assert owner.lost == 2
     assert len(outbox) == 1
 
 
@@ -96,25 +109,12 @@ async def test_what_is_sent_twice_is_the_same_twice() -> None:
 async def test_of_several_on_their_way_none_is_blamed(
     came_back: str | None, blamed: list[str]
 ) -> None:
-    outbox = Outbox()
-    found: list[str] = []
-    line = SessionConnection(
-        outbox,
-        dialect="meup/v0.1",
-        new_id=new_id,
-        heard=heard,
-        caught_up=lambda: True,
-        left=lambda id: True,
-        lost=lambda: None,
-        invalid=lambda error: None,
-        unsayable=lambda id, words: found.append(id),
-        frame_came=lambda frame: None,
-        frame_refused=lambda stream, words: None,
-    )
+    outbox, owner = Outbox(), Owner()
+    connection = SessionConnection(outbox, owner, dialect="meup/v0.1", new_id=new_id)
     ours, gateways = memory_pair()
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(line.use, ours)
+            tasks.start_soon(connection.use, ours)
             await gateways.send(WELCOME)
             frames: dict[str, bytes] = {}
             for id in ("first", "second"):
@@ -124,35 +124,16 @@ async def test_of_several_on_their_way_none_is_blamed(
             if came_back is not None:
                 await gateways.send(frames[came_back])
             await gateways.aclose(1007, "bad bytes")
-    assert found == blamed
-
-
-def numbering(envelope: Envelope, seq: int | None) -> Welcomed | None:
-    """The welcome of a gateway that numbers what it accepts."""
-    if envelope.kind != "system/welcome":
-        return None
-    return Welcomed(ME, "meup/v0.1", may_evict=False, capable=True, numbered=True)
+    assert owner.blamed == blamed
 
 
 async def owed(answers: bool) -> float:
     """Send one more than is kept; for how long that waits, where the gateway answers or not."""
-    outbox = Outbox()
-    line = SessionConnection(
-        outbox,
-        dialect="meup/v0.1",
-        new_id=new_id,
-        heard=numbering,
-        caught_up=lambda: True,
-        left=lambda id: True,
-        lost=lambda: None,
-        invalid=lambda error: None,
-        unsayable=lambda id, words: None,
-        frame_came=lambda frame: None,
-        frame_refused=lambda stream, words: None,
-    )
+    outbox, owner = Outbox(), Owner(numbered=True)
+    connection = SessionConnection(outbox, owner, dialect="meup/v0.1", new_id=new_id)
     ours, gateways = memory_pair()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(line.use, ours)
+        tasks.start_soon(connection.use, ours)
         await gateways.send(WELCOME)
         for id in ("first", "second", "third"):
             outbox.put(draft("chat", {}, id=id, sender=ME), Priority.TALK, anyio.current_time())
