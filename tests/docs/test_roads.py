@@ -102,8 +102,9 @@ class Trace:
                     return  # a peer's, played by the test
                 break
             frame = frame.f_back
-        # A task into which an exception is thrown goes on without being entered.
+        # On Python 3.11 a task into which an exception is thrown goes on without being entered.
         if way[0] != name and id(root) not in self._begun | self._woken:
+            self.entered.append(way[0])
             self.steps.append(Step(way[0], (way[0],)))
         self._woken.add(id(root))
         self.steps.append(Step(name, tuple(way)))
