@@ -4,8 +4,9 @@
 sentence and an exit code of whatever goes wrong. A command that takes part in a space runs in a
 ``command_session``; ``render`` makes what is written on a terminal, where text of strangers is
 always escaped; ``doctor``, ``audit``, ``inbox`` and ``demo`` are the larger commands' own parts.
-Results go to standard output and nothing else does. Nothing here is imported by the rest of the
-package, and typer and rich are loaded when the command runs, not before.
+Arguments, the environment and standard input come in; results go to standard output, all else to
+standard error. The rest of the package never imports from here, and typer and rich are loaded when
+the command runs, not before.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """The program as a whole: help, version, usage, and how it fails."""
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.main import get_command
 
-from meup_agent.cli import exit_codes
+from meup_agent.cli import commands, exit_codes
 from meup_agent.cli.program import app, run
 from tests.cli.processes import COMMAND, PYTHON, meup
 
@@ -25,6 +26,12 @@ def test_it_tells_its_version() -> None:
     done = meup("--version")
     assert (done.returncode, done.stderr) == (exit_codes.OK, "")
     assert done.stdout.startswith("meup-agent ")
+
+
+def test_each_module_of_commands_is_listed() -> None:
+    modules = {path.stem for path in Path(str(commands.__file__)).parent.glob("*.py")}
+    # `policy` has it as a command of its own.
+    assert modules - {"__init__", "policy_suggest"} == {*commands.COMMANDS.values()}
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])

@@ -1,8 +1,10 @@
 """Capability patterns: what a participant may say (PROTOCOL 7).
 
-Patterns are compiled once and matched many times. Matching takes time linear in the value: globs
-and regular expressions become RE2, a pattern that looks through a whole payload cannot be nested,
-and a check that takes more than its share of work allows nothing.
+Patterns come in as JSON and are compiled once; an envelope comes in many times, and out goes
+whether one of them allows it. Matching takes time linear in the value: globs and regular
+expressions become RE2, a pattern that looks through a whole payload cannot be nested, and a check
+that takes more than its share of work allows nothing. This folder never refuses an
+envelope itself: the space and the roster do.
 """
 
 from __future__ import annotations
