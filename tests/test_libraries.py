@@ -1,8 +1,12 @@
 """Counterparts of libraries: a module that does what a known library does says why it is there."""
 
+from pathlib import Path
+
 import pytest
 
-from tests.programs import ROOT
+import meup_agent
+
+PACKAGE = Path(meup_agent.__file__).parent
 
 COUNTERPARTS = {
     "approval/watched_policy.py": "watchfiles",
@@ -21,5 +25,5 @@ COUNTERPARTS = {
 
 @pytest.mark.parametrize("module", COUNTERPARTS)
 def test_counterpart_names_the_library_that_does_not_serve(module: str) -> None:
-    source = (ROOT / "meup_agent" / module).read_text(encoding="utf-8")
+    source = (PACKAGE / module).read_text(encoding="utf-8")
     assert f"``{COUNTERPARTS[module]}``" in source
