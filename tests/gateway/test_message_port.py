@@ -1,5 +1,6 @@
 """The message port, driven by another WebSocket implementation and by hand."""
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -241,11 +242,22 @@ async def test_stop_does_not_wait_for_who_does_not_answer() -> None:
     limits = GatewayLimits(
         stop_timeout=0.05, close_timeout=3_600, ping_interval=3_600, ping_deadline=3_600
     )
+    hung_up = anyio.Event()
+
+    async def hang_up(writer: asyncio.StreamWriter) -> None:
+        await anyio.sleep(PATIENCE)
+        hung_up.set()
+        writer.transport.abort()
+
     async with contextlib.AsyncExitStack() as stack:
-        with anyio.fail_after(PATIENCE):
-            async with Gateway(participants=PARTICIPANTS, limits=limits) as gateway:
-                reader, _ = await stack.enter_async_context(shaken(gateway))
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        async with Gateway(participants=PARTICIPANTS, limits=limits) as gateway:
+            reader, writer = await stack.enter_async_context(shaken(gateway))
+            # Its stop cannot be cancelled: one that waited for this end would wait for this.
+            tasks.start_soon(hang_up, writer)
+        assert not hung_up.is_set()
         assert await said_close(reader) == 1012
+        tasks.cancel_scope.cancel()
 
 
 async def test_cancelled_program_stops_its_gateway_in_order() -> None:
