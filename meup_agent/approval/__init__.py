@@ -24,11 +24,12 @@ from meup_agent.approval.inbox_item import (
     ItemLeft,
     Verb,
 )
-from meup_agent.approval.policy import History, Policy, PolicyDecision
+from meup_agent.approval.policy import Policy
 from meup_agent.approval.policy_file import load_policy
 from meup_agent.approval.proposal_history import PastProposal, ProposerRecord, SimilarCall
 from meup_agent.approval.reviewer import Reviewer
 from meup_agent.approval.reviewer_rules import InboxRule
+from meup_agent.approval.rule_set import History, PolicyDecision
 from meup_agent.approval.rules import (
     AllowRule,
     AskRule,

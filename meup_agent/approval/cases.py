@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
-from meup_agent.approval.policy import History, Policy, PolicyDecision
+from meup_agent.approval.policy import Policy
 from meup_agent.approval.policy_file import read_yaml
+from meup_agent.approval.rule_set import History, PolicyDecision
 from meup_agent.approval.rules import MAX_COUNT, TOOL_CALL, Verdict, suggest
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.payloads import META, TARGET, Call

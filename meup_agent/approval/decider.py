@@ -12,7 +12,13 @@ import anyio
 import msgspec
 
 from meup_agent.approval.near_misses import Surroundings, find_near_miss, surroundings_of
-from meup_agent.approval.policy import History, LimitCount, PassedHistory, Policy, PolicyDecision
+from meup_agent.approval.rule_set import (
+    History,
+    LimitCount,
+    PassedHistory,
+    PolicyDecision,
+    RuleSet,
+)
 from meup_agent.approval.rules import TOOL_CALL, QuorumRule, Verdict
 from meup_agent.causes import Reason
 from meup_agent.client.proposal import Proposal
@@ -61,7 +67,7 @@ class Decider:
 
     def __init__(
         self,
-        policy: Callable[[], Policy],
+        policy: Callable[[], RuleSet],
         *,
         held: Held | None = None,
         own_files: Collection[str] = (),
@@ -254,7 +260,7 @@ def find_own_file(call: Call, names: Collection[str]) -> str:
     return ""
 
 
-def refuse_quorum(policy: Policy) -> None:
+def refuse_quorum(policy: RuleSet) -> None:
     """Raise ConfigurationError for a policy with a quorum: its votes would never be counted."""
     for rule, name in zip(policy.rules, policy.names, strict=True):
         if isinstance(rule, QuorumRule):

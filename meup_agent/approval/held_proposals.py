@@ -14,7 +14,7 @@ from meup_agent.errors import UsageError, printable
 from meup_agent.protocol.payloads import digest, read_proposal
 
 if TYPE_CHECKING:
-    from meup_agent.approval.policy import PolicyDecision
+    from meup_agent.approval.rule_set import PolicyDecision
     from meup_agent.client.proposal import Proposal
     from meup_agent.client.space import Space
 
@@ -22,6 +22,7 @@ MAX_HELD: Final = 1_000
 """Proposals that are held; of more, the proposer with most of them loses its oldest."""
 
 MAX_NAME: Final = 64  # characters of a tool or participant in a reminder
+"""Characters of a name in a reminder."""
 
 Key = tuple[str, str]
 

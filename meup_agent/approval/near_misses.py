@@ -23,7 +23,7 @@ from meup_agent.protocol.capability.work import WorkBudget
 from meup_agent.protocol.payloads import as_object
 
 if TYPE_CHECKING:
-    from meup_agent.approval.policy import Policy
+    from meup_agent.approval.rule_set import RuleSet
     from meup_agent.approval.rules import Pattern, PolicyRule
     from meup_agent.protocol.payloads import Call
 
@@ -84,7 +84,7 @@ class _Fit(Enum):
 
 
 def find_near_miss(
-    policy: Policy, before: int, call: Call, proposer: str, around: Surroundings
+    policy: RuleSet, before: int, call: Call, proposer: str, around: Surroundings
 ) -> str:
     """The first rule that nearly holds a call back, in words; empty: there is none.
 

@@ -40,7 +40,7 @@ def read_yaml(path: Path) -> object:
     Raises:
         ConfigurationError: It cannot be read, or is no YAML; the path is left to the caller.
     """
-    from meup_agent.gateway.strict_yaml import parse_yaml
+    from meup_agent.strict_yaml import parse_yaml
 
     return parse_yaml(read_file(path))
 

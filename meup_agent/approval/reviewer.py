@@ -14,7 +14,7 @@ from meup_agent.agent.agent import GRACE, Agent
 from meup_agent.agent.context import Context
 from meup_agent.approval.decider import Decider
 from meup_agent.approval.held_proposals import HeldProposal, HeldProposals, digest_of
-from meup_agent.approval.policy import PolicyDecision
+from meup_agent.approval.rule_set import PolicyDecision
 from meup_agent.approval.rules import QuorumRule, Verdict
 from meup_agent.approval.vote_file import VoteFile, vote_key
 from meup_agent.approval.vote_tools import (

@@ -9,7 +9,7 @@ from meup_agent.protocol.envelope import encode_json
 
 if TYPE_CHECKING:
     from meup_agent.approval.held_proposals import HeldProposal
-    from meup_agent.approval.policy import PolicyDecision
+    from meup_agent.approval.rule_set import PolicyDecision
     from meup_agent.client.proposal import Proposal
 
 VOTE: Final = "vote"

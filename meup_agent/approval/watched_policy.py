@@ -76,7 +76,7 @@ class WatchedPolicy:
         return time.time_ns() - self._stamp[0] > FRESH_SECONDS * 1e9
 
     def _read(self) -> Policy:
-        from meup_agent.gateway.strict_yaml import parse_yaml
+        from meup_agent.strict_yaml import parse_yaml
 
         policy = read_policy(parse_yaml(self._raw))
         self._refused = ""

@@ -33,7 +33,7 @@ from meup_agent.gateway.config import (
 )
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.logs import log
-from meup_agent.gateway.strict_yaml import parse_yaml
+from meup_agent.strict_yaml import parse_yaml
 
 S = TypeVar("S", bound="Sections")
 

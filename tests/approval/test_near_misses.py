@@ -16,12 +16,12 @@ from meup_agent.approval.near_misses import (
     is_one_off,
     surroundings_of,
 )
-from meup_agent.approval.policy import History
 from meup_agent.approval.policy_file import findings_of, read_policy
+from meup_agent.approval.rule_set import History
 from meup_agent.approval.rules import PolicyRule
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.strict_yaml import parse_yaml
 from meup_agent.protocol.payloads import META, TARGET, Call
+from meup_agent.strict_yaml import parse_yaml
 from tests.effort import scaled
 from tests.interaction.people import InMemory, join, until
 

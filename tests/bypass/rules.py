@@ -12,8 +12,8 @@ import yaml
 from meup_agent import Agent, Proposal
 from meup_agent.approval import AllowRule, DenyRule, Policy, load_policy
 from meup_agent.approval.decider import Decider
-from meup_agent.approval.policy import PolicyDecision
 from meup_agent.approval.reviewer import Reviewer
+from meup_agent.approval.rule_set import PolicyDecision
 from meup_agent.approval.rules import RULES, Verdict
 from meup_agent.errors import ConfigurationError, MeupError
 from meup_agent.mcp.pin import ToolLock

@@ -58,7 +58,7 @@ def test_a_file_has_the_keys_of_the_page() -> None:
 
 def test_each_public_name_of_a_policy_is_shown() -> None:
     shown = set(re.findall(r"^::: meup_agent\.approval\.(\w+)", PAGE, re.MULTILINE))
-    modules = ("policy", "policy_file", "rules", "reviewer", "decision_log", "suggest")
+    modules = ("policy", "rule_set", "policy_file", "rules", "reviewer", "decision_log", "suggest")
     wanted = {
         name
         for name in vars(approval)["__all__"]

@@ -3,7 +3,7 @@
 import pytest
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.strict_yaml import parse_yaml
+from meup_agent.strict_yaml import parse_yaml
 
 
 @pytest.mark.parametrize(

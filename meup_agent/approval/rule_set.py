@@ -1,0 +1,365 @@
+"""Rule set: a pure function from (call, proposer, history) to a decision with its rule.
+
+The first rule that matches decides, and where none does the decision is to ask. A limit is passed
+while its count allows it, and the rules behind it decide. Patterns are those of capabilities, with
+one difference: a check there that takes too much work allows nothing, and here it asks. A deny that
+was given up half-way must not let an allow behind it decide.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from meup_agent.approval.reachability import check_reachable
+from meup_agent.approval.rule_index import FEW, ArgumentIndex, BeginningIndex
+from meup_agent.approval.rules import (
+    AskRule,
+    DenyRule,
+    LimitRule,
+    PolicyRule,
+    QuorumRule,
+    Verdict,
+    written,
+)
+from meup_agent.approval.voting import is_out_of_reach
+from meup_agent.causes import Reason
+from meup_agent.errors import ConfigurationError, InvalidPattern
+from meup_agent.protocol.capability.patterns import Match, PatternCompiler
+from meup_agent.protocol.capability.work import Exhausted, WorkBudget
+from meup_agent.protocol.payloads import RULE, Call
+
+MAX_RULES: Final = 500
+"""Rules of one policy: each is compared with those before it, which takes half a second."""
+
+MAX_TOOLS_REMEMBERED: Final = 256
+"""Tools whose rules are kept: more than a space has, few for names that are made up."""
+
+MAX_COUNTED: Final = 10_000
+"""Pairs of a limit and a proposer that a history counts."""
+
+DEFAULT: Final = "default"
+"""Name of the rule that asks where no other matches."""
+
+
+class LimitCount(NamedTuple):
+    """A count of calls: of one limit, for one proposer."""
+
+    limit: str
+    proposer: str
+    most: int
+    every: float
+
+
+class PolicyDecision(msgspec.Struct, frozen=True):
+    """The outcome of a policy for one call.
+
+    Attributes:
+        verdict: Allow, ask, deny or quorum.
+        rule: Name of the rule that decided, or ``default``.
+        why: The cause in words, for a reader of logs.
+        reason: The reason code of a rejection.
+        explain: Words for the proposer of what is rejected.
+        ttl: Seconds for people to decide.
+        remind: Seconds between reminders.
+        of: Votes that a quorum takes.
+        among: Participants that may vote.
+        counted: Counts in which the call is one more.
+        policy: Digest of the policy.
+        number: Place of the rule in the policy, from 0; ``None`` where none decided.
+        text: The rule on one line, as JSON.
+    """
+
+    verdict: Verdict
+    rule: str
+    why: str = ""
+    reason: str = ""
+    explain: str = ""
+    ttl: float | None = None
+    remind: float | None = None
+    of: int = 0
+    among: tuple[str, ...] = ()
+    counted: tuple[LimitCount, ...] = ()
+    policy: str = ""
+    number: int | None = None
+    text: str = ""
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """The rule as it stands in ``_meta`` of what is sent (PROTOCOL 6)."""
+        return {"verdict": str(self.verdict), "rule": self.rule, "policy": self.policy}
+
+
+class History:
+    """The calls that limits have counted; a decision reads it and never changes it."""
+
+    def __init__(self) -> None:
+        self._moments: dict[tuple[str, str], deque[float]] = {}
+        self._spans: dict[tuple[str, str], float] = {}
+
+    def is_full(self, limit: LimitCount, at: float) -> bool:
+        """True if a limit lets no more calls of its proposer pass at a moment."""
+        moments = self._moments.get(limit[:2])
+        if moments is None:
+            # Without room to count, nothing passes uncounted.
+            return len(self._moments) >= MAX_COUNTED
+        return len(moments) >= limit.most and moments[-limit.most] > at - limit.every
+
+    def record(self, decision: PolicyDecision, at: float) -> None:
+        """Count a call that was decided at a moment; moments never go back."""
+        for limit in decision.counted:
+            key = limit[:2]
+            if key not in self._moments:
+                if len(self._moments) >= MAX_COUNTED:
+                    self._forget(at)
+                self._moments[key] = deque(maxlen=limit.most)
+            self._spans[key] = limit.every
+            self._moments[key].append(at)
+        if len(self._moments) >= MAX_COUNTED:
+            self._forget(at)
+
+    def _forget(self, at: float) -> None:
+        for key in [
+            key for key, each in self._moments.items() if each[-1] <= at - self._spans[key]
+        ]:
+            del self._moments[key], self._spans[key]
+
+
+class PassedHistory(History):
+    """A history as it is for a call that some limits have let pass before.
+
+    Args:
+        history: The calls that were counted, among them this one.
+        passed: The counts in which it is one.
+    """
+
+    def __init__(self, history: History, passed: Iterable[LimitCount]) -> None:
+        super().__init__()
+        self._history = history
+        self._passed = {each[:2] for each in passed}
+
+    def is_full(self, limit: LimitCount, at: float) -> bool:
+        """True if a limit that has not let it pass lets no more calls pass."""
+        return limit[:2] not in self._passed and self._history.is_full(limit, at)
+
+
+_NO_HISTORY: Final = History()
+
+
+class _CompiledRule(NamedTuple):
+    rule: PolicyRule
+    name: str
+    id: str  # of a limit: equal ones go on counting when a file is read again
+    method: Match
+    tool: Match | None
+    rest: Match | None  # of arguments, target and proposer
+    decision: PolicyDecision
+
+
+class _Candidates:
+    """The rules for one tool, in their order."""
+
+    def __init__(self, rules: list[_CompiledRule]) -> None:
+        self.rules = rules
+        self._index = None
+        if len(rules) > FEW:
+            self._index = ArgumentIndex([each.rule.pattern.get("arguments") for each in rules])
+
+    def of(self, arguments: dict[str, Any]) -> Iterable[_CompiledRule]:
+        """Those that may match a call with some arguments."""
+        numbers = None if self._index is None else self._index.find(arguments)
+        return self.rules if numbers is None else [self.rules[number] for number in numbers]
+
+
+class RuleSet:
+    """Rules that decide calls, and know nothing of agents.
+
+    Args:
+        rules: The rules, in the order in which they are asked.
+
+    Attributes:
+        rules: The same.
+        names: Their names.
+        digest: First 16 hexadecimal digits of the SHA-256 of what the rules say.
+
+    Raises:
+        ConfigurationError: A pattern does not compile, a rule can never match, or a name is given
+            twice.
+    """
+
+    def __init__(self, rules: Iterable[PolicyRule]) -> None:
+        self.rules = tuple(rules)
+        if len(self.rules) > MAX_RULES:
+            raise ConfigurationError(
+                f"rules: {len(self.rules)} are too many; at most {MAX_RULES} are taken"
+            )
+        self.names = names = [
+            rule.name or f"rules[{index}]" for index, rule in enumerate(self.rules)
+        ]
+        for index, name in enumerate(names):
+            if name == DEFAULT or name in names[:index]:
+                raise ConfigurationError(f"rules[{index}].name: {name!r} is taken; choose another")
+        ids = [written(rule) for rule in self.rules]
+        self.digest = hashlib.sha256("\n".join(ids).encode()).hexdigest()[:16]
+        self._compiled = tuple(
+            _compile(rule, names[index], ids[index], self.digest, index)
+            for index, rule in enumerate(self.rules)
+        )
+        check_reachable(self.rules, names)
+        self._default = PolicyDecision(
+            Verdict.ASK, DEFAULT, why="no rule matches", policy=self.digest
+        )
+        self._tools = BeginningIndex([each.rule.pattern.get("tool") for each in self._compiled])
+        self._by_tool: dict[tuple[str, str], _Candidates] = {}
+
+    def __repr__(self) -> str:
+        """The number of rules, and the digest."""
+        return f"<{type(self).__name__} of {len(self.rules)} rules, {self.digest}>"
+
+    def decide(
+        self, call: Call, proposer: str, history: History = _NO_HISTORY, at: float = 0.0
+    ) -> PolicyDecision:
+        """Decide a call.
+
+        Args:
+            call: The call; its arguments fit the schema of its tool.
+            proposer: The participant that proposes it.
+            history: Calls that were counted before.
+            at: The moment, in seconds, by the clock of the history.
+        """
+        value = _value(call, proposer)
+        work = WorkBudget(value)
+        counted: tuple[LimitCount, ...] = ()
+        candidate = None
+        try:
+            for candidate in self._candidates(call.method, call.name).of(call.arguments):
+                rest = candidate.rest
+                if rest is not None and not rest(value, work):
+                    continue
+                rule = candidate.rule
+                if isinstance(rule, LimitRule):
+                    limit = LimitCount(candidate.id, proposer, rule.count, rule.every)
+                    if not history.is_full(limit, at):
+                        counted += (limit,)
+                        continue
+                found = candidate.decision
+                if found.verdict is Verdict.QUORUM and is_out_of_reach(
+                    found.of, found.among, proposer
+                ):
+                    return _without_voters(found)
+                # What a limit stops or a deny rejects takes no place in the limits before it.
+                return replace_counts(found, counted) if counted else found
+        except Exhausted:
+            return self._gave_up(candidate)
+        return replace_counts(self._default, counted) if counted else self._default
+
+    def find_matching(self, call: Call, proposer: str) -> list[str]:
+        """Names of all rules that match a call, whichever of them decides."""
+        value = _value(call, proposer)
+        work = WorkBudget(value)
+        try:
+            return [
+                each.name
+                for each in self._candidates(call.method, call.name).rules
+                if each.rest is None or each.rest(value, work)
+            ]
+        except Exhausted:
+            return []
+
+    def _candidates(self, method: str, tool: str) -> _Candidates:
+        found = self._by_tool.get((method, tool))
+        if found is None:
+            work = WorkBudget(tool)
+            possible = [self._compiled[number] for number in self._tools.find(tool)]
+            found = _Candidates(
+                [
+                    each
+                    for each in possible
+                    if each.method(method, work) and (each.tool is None or each.tool(tool, work))
+                ]
+            )
+            if len(self._by_tool) >= MAX_TOOLS_REMEMBERED:
+                self._by_tool.clear()
+            self._by_tool[method, tool] = found
+        return found
+
+    def _gave_up(self, at: _CompiledRule | None) -> PolicyDecision:
+        name = DEFAULT if at is None else at.name
+        why = "comparing the arguments with this rule takes too much work"
+        return PolicyDecision(Verdict.ASK, name, why=why, policy=self.digest)
+
+
+def _value(call: Call, proposer: str) -> dict[str, object]:
+    """The parts of a call that are compared, besides its method and tool."""
+    value: dict[str, object] = {"arguments": call.arguments, "proposer": proposer}
+    if (target := call.target) is not None:
+        value["target"] = target
+    return value
+
+
+def replace_counts(decision: PolicyDecision, counted: tuple[LimitCount, ...]) -> PolicyDecision:
+    """The decision, which counts in some limits; one that lets nothing happen counts in none."""
+    if decision.verdict is Verdict.DENY:
+        return decision
+    return msgspec.structs.replace(decision, counted=counted)
+
+
+def _without_voters(decision: PolicyDecision) -> PolicyDecision:
+    """The decision about a call whose proposer leaves too few to vote."""
+    why = f"it takes {decision.of} votes of others than its proposer, and fewer may vote"
+    return msgspec.structs.replace(
+        decision,
+        verdict=Verdict.DENY,
+        reason=str(Reason.POLICY),
+        why=why,
+        explain=f"The rule {decision.rule} cannot let it pass: {why}.",
+    )
+
+
+def _compile(rule: PolicyRule, name: str, id: str, digest: str, index: int) -> _CompiledRule:
+    pattern = rule.pattern
+    compiler = PatternCompiler()
+    try:
+        method = compiler.compile(pattern.pop("method"), "method")
+        tool = compiler.compile(pattern.pop("tool"), "tool") if "tool" in pattern else None
+        rest = compiler.compile(pattern, "") if pattern else None
+    except InvalidPattern as error:
+        raise ConfigurationError(f"rules[{index}].{error}") from None
+    verdict = Verdict(rule.then if isinstance(rule, LimitRule) else rule.verdict)
+    made = PolicyDecision(
+        verdict, name, why=f"it matches {name}", policy=digest, number=index, text=id
+    )
+    return _CompiledRule(rule, name, id, method, tool, rest, _decision(rule, name, verdict, made))
+
+
+def _decision(
+    rule: PolicyRule, name: str, verdict: Verdict, made: PolicyDecision
+) -> PolicyDecision:
+    match rule:
+        case AskRule():
+            return msgspec.structs.replace(made, ttl=rule.ttl, remind=rule.remind)
+        case DenyRule():
+            return msgspec.structs.replace(
+                made, reason=str(rule.reason), explain=rule.explain or ""
+            )
+        case QuorumRule():
+            return msgspec.structs.replace(
+                made, of=rule.of, among=tuple(rule.among), ttl=rule.ttl, remind=rule.remind
+            )
+        case LimitRule():
+            calls = "1 call" if rule.count == 1 else f"{rule.count} calls"
+            said = f"more than {calls} in {rule.every:g} s"
+            reason = str(Reason.RESOURCE_LIMIT) if verdict is Verdict.DENY else ""
+            why = f"{said}, the limit of {name}"
+            return msgspec.structs.replace(made, why=why, reason=reason, explain=said)
+        case _:
+            return made
+
+
+def meta_of(decision: PolicyDecision) -> Mapping[str, Any]:
+    """The ``_meta`` of a message that only tells of a decision, as a reminder."""
+    return {RULE: decision.told}
