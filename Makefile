@@ -22,12 +22,12 @@ export PYTHONDONTWRITEBYTECODE :=
 
 SYNC    := $(if $(filter output-sync,$(.FEATURES)),--output-sync)
 CORES   := $(shell getconf _NPROCESSORS_ONLN)
-# Many tests wait for other processes, so three of them share a core well.
-WORKERS := $(shell echo $$((3 * $(CORES))))
+# Many tests wait for other processes, so four of them share a core well.
+WORKERS := $(shell echo $$((4 * $(CORES))))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-installed test-frameworks conformance console mcp-servers fuzz orders lint types mypy pyright docs-check docs format clean
+.PHONY: help bench-check demo test test-installed test-frameworks conformance console mcp-servers fuzz orders lint types mypy pyright docs-check docs format clean
 
 # Several targets install into one .venv, so they take turns; the checks of `test` find it there.
 ifndef CHECKS_ALONE
@@ -45,7 +45,7 @@ EFFORT ?= quick
 
 test: $(VENV)/test.stamp $(VENV)/mcp-servers.stamp ## lint, types, docs, tests (EFFORT=thorough: as CI tries them)
 	@$(MAKE) --jobs=$(CORES) $(SYNC) --no-print-directory CHECKS_ALONE=1 mypy pyright docs-check lint
-	$(PY) -m pytest -p tests.workers --workers=$(WORKERS) --hypothesis-profile=$(EFFORT)
+	$(PY) -m pytest --numprocesses=$(WORKERS) --dist=worksteal --hypothesis-profile=$(EFFORT)
 
 test-installed: $(VENV)/test.stamp $(VENV)/mcp-servers.stamp ## the tests, on the built and installed package
 	$(PY) -m tests.install
@@ -66,6 +66,9 @@ test-frameworks: $(VENV)/frameworks.stamp ## the adapters, with the agent framew
 	$(FRAMEWORKS) -m mypy --config-file= --strict --python-version=3.11 -p meup_agent.adapters -p tests.adapters
 	$(FRAMEWORKS) -m pytest --override-ini=addopts=--import-mode=importlib -p no:cacheprovider tests/adapters
 	$(FRAMEWORKS) -m tests.adapters.oldest $(OLDEST)
+
+bench-check: $(VENV)/test.stamp ## each benchmark once, briefly: it still measures
+	$(PY) -m pytest --override-ini=addopts=--import-mode=importlib -q -p no:cacheprovider tests/bench
 
 FUZZ_SECONDS ?= 600
 

@@ -1,16 +1,93 @@
-"""Writes the limits of the gateway into its reference, from the table that declares them."""
+"""Writes the limits of the package into the reference, from the code that declares them."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from meup_agent.gateway.limits import LIMIT_ROWS
 
-_PLACE = re.compile(r"^<!-- limits: .* -->$", re.MULTILINE)
+PACKAGE = Path(__file__).parent.parent / "meup_agent"
+
+_LIMITS = re.compile(r"^<!-- limits: .* -->$", re.MULTILINE)
+_CONSTANTS = re.compile(r"^<!-- constants: .* -->$", re.MULTILINE)
+
+_A_LIMIT = re.compile(
+    r"(?:^|_)(?:AFTER|AGE|AHEAD|ATTEMPTS|BACK|BACKLOG|BURST|BYTES|CAPACITY|CHARS|COUNT|DEADLINE|FEW|"
+    r"FRAMES|GRACE|IDLE|INTERVAL|KEPT|LAST|LEAST|LONGEST|MAX|MIN|PER|ROUNDS|ROWS|SAMPLES|SECONDS|"
+    r"SENDERS?|SHORTEST|SIZE|SPARE|STEPS?|TIMEOUT|TOGETHER|TTL)(?:_|$)"
+)
+"""What the name of a constant says of itself when it limits something."""
+
+_SECONDS = re.compile(r"(?:_|^)(?:AGE|GRACE|IDLE|INTERVAL|PAUSE|SECONDS|TIMEOUT|TTL)$")
+
+_NO_LIMITS = {
+    "cli",  # says what it needs in its own words
+    "testing",
+}
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """The text of a page; a hook of MkDocs."""
     rows = [f"| `{row.name}` | {row.shown} | {row.about} |" for row in LIMIT_ROWS]
-    return _PLACE.sub(lambda _: "\n".join(rows), markdown)
+    markdown = _LIMITS.sub(lambda _: "\n".join(rows), markdown)
+    return _CONSTANTS.sub(lambda _: _tables(), markdown)
+
+
+def _tables() -> str:
+    """A table for each folder whose modules declare limits."""
+    lines: list[str] = []
+    for folder in sorted({path.parent for path in PACKAGE.rglob("*.py")}):
+        name = ".".join(folder.relative_to(PACKAGE).parts)
+        if name.partition(".")[0] in _NO_LIMITS:
+            continue
+        rows = [
+            f"| {about} | {value} | `{constant}` in `{path.stem}` |"
+            for path in sorted(folder.glob("*.py"))
+            for constant, value, about in constants(path.read_text(encoding="utf-8"))
+        ]
+        if rows:
+            title = f"`{name}`" if name else "The package itself"
+            lines += [f"\n## {title}\n", "| what | limit | constant |", "|---|---|---|", *rows]
+    return "\n".join(lines)
+
+
+def constants(source: str) -> Iterator[tuple[str, str, str]]:
+    """Name, value and docstring of each documented public number of a module that is a limit."""
+    body = ast.parse(source).body
+    for node, following in pairwise(body):
+        match node, following:
+            case (
+                ast.Assign(targets=[ast.Name(name)], value=value)
+                | ast.AnnAssign(target=ast.Name(name), value=ast.expr() as value),
+                ast.Expr(ast.Constant(str(about))),
+            ) if name.isupper() and _A_LIMIT.search(name) and not name.startswith("_"):
+                number = _number(value)
+                if number is not None:
+                    text = " ".join(about.split())
+                    yield name, _shown(name, number, text), text
+            case _:
+                pass
+
+
+def _number(value: ast.expr) -> float | None:
+    """The number that an expression of numbers alone stands for."""
+    allowed = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
+    if not all(isinstance(part, allowed) for part in ast.walk(value)):
+        return None
+    found = eval(compile(ast.Expression(value), "a constant", "eval"), {"__builtins__": {}})
+    return found if isinstance(found, int | float) and not isinstance(found, bool) else None
+
+
+def _shown(name: str, number: float, about: str) -> str:
+    if name.endswith("BYTES") and number >= 2**10 and not number % 2**10:
+        size, unit = (number // 2**20, "MiB") if not number % 2**20 else (number // 2**10, "KiB")
+        return f"{size:,} {unit}"
+    if _SECONDS.search(name) or about.startswith("Seconds"):
+        is_days = number >= 2 * 86_400 and not number % 86_400
+        return f"{number / 86_400:,g} days" if is_days else f"{number:,g} s"
+    return f"{number:,}"

@@ -17,9 +17,6 @@ __all__ = sorted(_NAMES)  # pyright: ignore[reportUnsupportedDunderAll] - the st
 
 def __getattr__(name: str) -> object:
     """A public name, loaded when it is first used (PEP 562)."""
-    if name not in _NAMES:
-        lazy_names.check_renamed(__name__, name)  # before the types, which have another `Link`
-        _check_moved(name)
     try:
         value = lazy_names.load_name(__name__, _NAMES, name)
     except BaseException as error:
@@ -30,20 +27,6 @@ def __getattr__(name: str) -> object:
         raise
     globals()[name] = value
     return value
-
-
-def _check_moved(name: str) -> None:
-    """Raise an ImportError that says where a name is now, if it was here once."""
-    if name[:1].isupper():
-        import typing
-
-        from meup_agent import errors, events, types
-
-        # The types first: an event has some of them in its annotations.
-        for module in (types, errors, events):
-            if hasattr(module, name) and not hasattr(typing, name):
-                home = module.__name__
-                raise ImportError(f"{name} is in {home} now: from {home} import {name}")
 
 
 def __dir__() -> list[str]:

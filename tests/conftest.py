@@ -12,7 +12,7 @@ from zlib import crc32
 
 import pytest
 
-from tests import forkserver, loop_watch
+from tests import forkserver
 from tests.effort import register_profiles
 
 # A shell starts what it puts into the background with Ctrl-C ignored, and every program inherits
@@ -29,10 +29,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Name the markers that say which rules a test proves, and which limits it goes beyond."""
     config.addinivalue_line("markers", "rule(*ids): the rules of PROTOCOL.md that the test proves")
     config.addinivalue_line("markers", "limit(*names): the gateway's limits that the test exceeds")
-    config.pluginmanager.register(loop_watch)
     # Here, and not in a worker: it does its imports while the tests are collected.
     options = config.option
-    several = getattr(options, "numprocesses", None) or getattr(options, "workers", 0)
+    several = getattr(options, "numprocesses", None)
     if several and not options.collectonly and hasattr(os, "fork"):
         forkserver.share()
 

@@ -1,7 +1,6 @@
 """The list of public names, what stands behind it, and what importing it costs."""
 
 import ast
-import importlib
 import inspect
 import re
 import subprocess
@@ -22,14 +21,12 @@ from meup_agent import (
     Space,
     errors,
     events,
-    lazy_names,
     types,
 )
 from meup_agent.types import ProposalRecord
 
 PUBLIC: list[str] = vars(meup_agent)["__all__"]
 
-CHANGELOG = (Path(__file__).parent.parent / "CHANGELOG.md").read_text(encoding="utf-8")
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 
 # Each is needed by some users only, or slow to import: loaded when first used.
@@ -107,54 +104,6 @@ def test_stub_lists_each_name_where_it_is(package: ModuleType) -> None:
     assert len(listed) == len(stub.splitlines())
     for module, name in listed:
         assert getattr(package, name) is getattr(sys.modules[str(module)], name)
-
-
-@pytest.mark.parametrize(
-    ("name", "where"),
-    [
-        (
-            "ToolError",
-            "ToolError is in meup_agent.errors now: from meup_agent.errors import",
-        ),
-        ("HandlerFailed", "HandlerFailed is in meup_agent.events now"),
-        ("Pause", "Pause is in meup_agent.types now: from meup_agent.types import Pause"),
-        ("Cause", "Cause is in meup_agent.types now: from meup_agent.types import Cause"),
-        ("Observer", "Observer is in meup_agent.events now"),
-    ],
-)
-def test_a_name_that_moved_says_where_it_is(name: str, where: str) -> None:
-    with pytest.raises(ImportError, match=f"^{where}"):
-        exec(f"from meup_agent import {name}")
-
-
-def renamed_in_the_changelog() -> dict[str, str]:
-    """Old names of classes that can be imported, and the new ones, from the rows old → new."""
-    rows = re.findall(r"^ +\| (`.+`) \| (`.+`) \|$", CHANGELOG, re.MULTILINE)
-    names = re.compile(r"`((?:meup_agent\.)?(?:[a-z]+\.)*[A-Z]\w*)`")
-    listed: dict[str, str] = {}
-    for olds, news in rows:
-        pairs = zip(names.findall(olds), names.findall(news), strict=False)
-        for old, new in pairs:
-            if old.rpartition(".")[2] != new.rpartition(".")[2]:
-                listed[full_name(old)] = full_name(new)
-    return listed
-
-
-def full_name(written: str) -> str:
-    return written if written.startswith("meup_agent.") else f"meup_agent.{written}"
-
-
-def test_changelog_lists_what_was_renamed() -> None:
-    assert renamed_in_the_changelog() == lazy_names.RENAMED
-
-
-@pytest.mark.parametrize(("old", "new"), lazy_names.RENAMED.items())
-def test_a_renamed_name_says_what_it_is_called(old: str, new: str) -> None:
-    package, _, name = new.rpartition(".")
-    assert isinstance(getattr(importlib.import_module(package), name), type)
-    package, _, name = old.rpartition(".")
-    with pytest.raises(ImportError, match=f"^{re.escape(old)} is called {re.escape(new)} now$"):
-        exec(f"from {package} import {name}")
 
 
 @pytest.mark.parametrize("name", ["Any", "Callable"])

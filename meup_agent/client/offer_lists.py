@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("meup_agent.client")
 
 MAX_KEPT_LISTS: Final = 1_024
+"""Lists that are cached."""
+
 MAX_KEPT_CHARS: Final = 16 * 1024 * 1024
 """Of all lists that are kept; those not asked for the longest go first."""
 
@@ -53,8 +55,9 @@ ASKING_SECONDS: Final = 5.0
 """Seconds for that; then the call is left to the tool."""
 
 MAX_NAMED_TOOLS: Final = 20
-"""Tools that an error names; and characters of each name."""
+"""Tools that an error names."""
 MAX_NAME_CHARS: Final = 64
+"""Characters of each tool's name in an error."""
 
 RETRY_SECONDS: Final = 30.0
 """After which a participant that did not give a list is asked for it again, unless it changes."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MAX_TEMPLATE_CHARS: Final = 1_024
+"""Characters of a template that is tried."""
 
 MAX_TRIED_TEMPLATES: Final = 64
 """Templates of a participant that are compiled for one URI: each takes up to 100 µs."""

@@ -61,6 +61,7 @@ MAX_NOTES: Final = 256
 """Progress and log messages kept for a client that reads slowly; later ones are left out."""
 
 MAX_PROGRESS_CHARS: Final = 1000
+"""Characters of a progress message."""
 
 ANSWER_SECONDS: Final = 600.0
 """Wait for a client that was asked by a result to come back; then the call is cancelled."""

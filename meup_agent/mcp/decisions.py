@@ -21,6 +21,8 @@ MAX_WORDS: Final = 1000
 """Characters of another participant's words."""
 
 MAX_NAME: Final = 64
+"""Characters of a name in a text for a model."""
+
 MAX_NAMED: Final = 3
 """Participants that may decide which a waiting text names."""
 
@@ -28,6 +30,8 @@ PRONOUNS: Final = frozenset({"you", "i", "me", "it", "user", "assistant", "syste
 """Names of participants that a model would take for itself, or for another part of its chat."""
 
 MAX_CHANGES: Final = 10
+"""Changes that a text for a model tells."""
+
 MAX_CHANGE: Final = 200
 """Changes of an edited call that are told, and characters of each value."""
 

@@ -29,6 +29,8 @@ MAX_WRONG_TOKENS: Final = 10
 """Of one address in a minute."""
 
 WRONG_SECONDS: Final = 60.0
+"""Time for which wrong tokens of an address are counted."""
+
 MAX_ADDRESSES: Final = 4096
 """Addresses whose wrong tokens are counted."""
 

@@ -46,6 +46,7 @@ REFUSED_SECONDS: Final = 10.0
 """A token that was refused is not tried again for so long: the gateway counts failed logins."""
 
 MAX_REFUSED: Final = 4096
+"""Refused tokens that are remembered."""
 
 CHECK_SECONDS: Final = 5.0
 """Until a token beside the one that joined is asked for again, when the gateway did not answer."""

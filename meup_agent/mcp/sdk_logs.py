@@ -10,6 +10,7 @@ SDK_LOGGERS: Final = ("mcp", "client", "httpx2", "httpcore2", "uvicorn", "asynci
 """Loggers of the SDK and of what it uses; ``client`` is its own for streams of events."""
 
 LINES_PER_SECOND: Final = 10
+"""Log lines of the SDK in a second; what is left out is counted."""
 
 
 class PacedLines(logging.Filter):

@@ -26,12 +26,14 @@ if typing.TYPE_CHECKING:
 
 __all__ = ["TasksClientExtension"]
 
-#: Seconds for the last word to a server that may be gone.
 CANCEL_TIMEOUT = 2.0
+"""Seconds for the last word to a server that may be gone."""
 
-#: Seconds between two questions to a server that asks for no interval, and the least that is kept.
 POLL_INTERVAL = 1.0
+"""Seconds between two questions to a server that asks for no interval."""
+
 MIN_POLL_INTERVAL = 0.05
+"""Seconds between two questions at least, whatever a server asks for."""
 
 
 class CreatedTask(mcp_types.Result):

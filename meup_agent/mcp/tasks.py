@@ -55,23 +55,25 @@ TASKS: typing.Final = "io.modelcontextprotocol/tasks"
 #: a task when the result is not there within a moment.
 TaskSupport = typing.Literal["forbidden", "optional", "required"]
 
-#: Wait for the result of a call that may become a task.
 GRACE_SECONDS = 0.1
+"""Wait for the result of a call before it becomes a task."""
 
-#: How long a task is kept, and runs at most.
 TASK_SECONDS = 3600.0
+"""Time for which a task is kept, and runs at most, for a server that is not told otherwise."""
 
-#: Interval at which a client is asked to poll.
 POLL_SECONDS = 1.0
+"""Interval at which a client is asked to poll a task."""
 
-#: Tasks kept for one owner.
 MAX_TASKS = 100
+"""Tasks kept for one participant; its further calls wait for their results."""
 
-#: Bytes of their results: more of them come only from tasks that run already.
 MAX_RESULT_BYTES = 32 << 20
+"""Bytes of the results of one participant's tasks: more of them come only from tasks that run
+already."""
 
-#: A handler that answers every answer with a new question ends here.
 MAX_ROUNDS = 32
+"""Rounds in which a handler under a task asks by its result: one that answers every answer with a
+new question ends here."""
 
 _MODERN = frozenset(MODERN_PROTOCOL_VERSIONS)
 _INPUT_RESPONSES: TypeAdapter[mcp_types.InputResponses] = TypeAdapter(mcp_types.InputResponses)

@@ -36,11 +36,11 @@ INPUT_CAPABILITY: typing.Final = {
     "roots/list": "roots",
 }
 
-#: Longer ones are progress texts of strangers.
 MAX_STATUS_MESSAGE = 1000
+"""Characters of the text beside a task's status; longer ones are progress texts of strangers."""
 
-#: Questions of one task that wait for their answers at a time.
 MAX_INPUT_REQUESTS = 16
+"""Questions of one task that wait for their answers at a time."""
 
 _ANSWERS: dict[str, TypeAdapter[typing.Any]] = {
     "elicitation/create": TypeAdapter(mcp_types.ElicitResult),

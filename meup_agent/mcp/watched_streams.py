@@ -43,6 +43,7 @@ FIRST_REVISION: Final = "2024-11-05"
 and their bridges look at none; a revision of a later date than ours stays refused."""
 
 MAX_VERSION_CHARS: Final = 40
+"""Characters of a version in the log that MCP never had."""
 
 _REVISION: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 

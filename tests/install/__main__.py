@@ -44,8 +44,7 @@ WORKERS = 2 * (os.cpu_count() or 1)
 
 THE_SAME_EVERYWHERE = (
     *("bench", "docs", "fuzz", "install", "properties"),
-    *("test_hover.py", "test_layers.py", "test_libraries.py", "test_names.py"),
-    *("test_questions.py", "test_requirements.py"),
+    *("test_hover.py", "test_layers.py", "test_names.py", "test_requirements.py"),
     *("bypass", "conformance", "existing", "faults"),
     *("mcp/bridge", "mcp/hostile", "mcp/revisions", "mcp/server"),
 )

@@ -17,6 +17,7 @@ HIGH_WATER_BYTES: Final = 64 * 1024
 beyond that they are counted and bounded there."""
 
 LOW_WATER_BYTES: Final = HIGH_WATER_BYTES // 4
+"""Bytes at which a reader no longer counts as behind."""
 
 
 class SendQueue:

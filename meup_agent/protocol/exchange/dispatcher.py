@@ -38,10 +38,14 @@ MAX_ID_CHARS = 256
 """Characters of an id or a sender's name: these are remembered, and the longest in use have 60."""
 
 GRANTED_COUNT = 1_000
+"""Grants to us, to recognize a revocation by its id alone."""
+
 GRANTED_SECONDS = 30 * 24 * 3600.0
 """Grants to us that are remembered, to know a revocation that names nothing but the grant."""
 
 SEEN_COUNT = 20_000
+"""Envelopes seen, to recognize one that comes twice."""
+
 SEEN_SECONDS = 600.0
 """Envelopes that are remembered so that one which is delivered twice counts once."""
 

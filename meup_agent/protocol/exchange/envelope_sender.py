@@ -14,9 +14,13 @@ from meup_agent.protocol.exchange.effects import Effect, Priority, Send
 from meup_agent.protocol.exchange.ttl_map import TTLMap, size_of
 
 RESEND_SECONDS = 300.0
+"""Time for which what may have to be sent again after a reconnect is kept."""
+
 RESEND_COUNT = 1000
+"""Withdrawals, cancellations, rejections and responses kept to send again after a reconnect."""
+
 RESEND_SIZE = 16 * 1024 * 1024
-"""Withdraws, cancels, rejections and responses that are kept to be sent again."""
+"""Bytes of them."""
 
 MAX_COPIES = 8
 """Copies of a rejection or withdraw that its words name: those that missed it know a copy alone."""

@@ -14,6 +14,8 @@ EXPLANATION_CHARS: Final = 4_000
 """Characters of an explanation that are kept: some pages, and a stranger may have written them."""
 
 EXPLANATION_COUNT: Final = 1_000
+"""Explanations that are kept; whoever sent most of them loses the oldest first."""
+
 EXPLANATION_SECONDS: Final = 3_600.0
 """Rejects and withdraws whose explanations are kept, for as long as proposals are. The sender of
 most of them loses the oldest first."""

@@ -25,7 +25,11 @@ from meup_agent.protocol.lifecycle import InboundState
 from meup_agent.protocol.payloads import Call
 
 SETTLED_A_SENDER = 1000
+"""Ended requests of one sender, to recognize late and repeated messages."""
+
 SETTLED_SENDERS = 256
+"""Senders of such requests."""
+
 SETTLED_SECONDS = 300.0
 """Settled requests that are remembered, for cancels that come late and requests that come twice.
 Each sender has a share, so that one that asks a lot does not have another's request run twice."""

@@ -36,7 +36,11 @@ from meup_agent.protocol.outcomes import (
 )
 
 ENDED_COUNT = 1000
+"""Ended exchanges of our own, to recognize late answers."""
+
 ENDED_SECONDS = 300.0
+"""Time for which they are kept."""
+
 ENDED_SIZE = 64 * 1024 * 1024
 """Ended exchanges that are remembered, for answers that come late."""
 

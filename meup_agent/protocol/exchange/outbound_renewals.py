@@ -15,6 +15,8 @@ from meup_agent.protocol.exchange.ttl_map import TTLMap
 from meup_agent.protocol.lifecycle import ProposalState
 
 RENEWAL_COUNT: Final = 1_000
+"""Renewals of our own proposals, to take back those that are refused."""
+
 RENEWAL_SECONDS: Final = 300.0
 """Renewals that are remembered, to take back those that the gateway refuses."""
 

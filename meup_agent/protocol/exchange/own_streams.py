@@ -14,6 +14,8 @@ from meup_agent.protocol.payloads import JsonObject
 from meup_agent.protocol.streams import StreamInfo, build_close
 
 MAX_ENDED: Final = 1024
+"""Streams of its own that an agent remembers after their end."""
+
 ENDED_SECONDS: Final = 60.0
 """Streams of ours that have ended, for refusals of what was sent before we knew."""
 

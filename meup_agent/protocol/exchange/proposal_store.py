@@ -50,9 +50,13 @@ MAX_EARLIER = 8
 """Older proposals of the same proposer and id that are kept, to tell which one is meant."""
 
 EARLY_SENDERS = 256
+"""Senders of requests that were carried out before their proposal was seen."""
+
 EARLY_A_SENDER = 1000
+"""Such requests of one sender."""
+
 EARLY_A_SENDER_BYTES = 256 * 1024
-"""Requests that we carried out and that name a proposal which we have not seen."""
+"""Bytes of them."""
 
 
 SPARE_EXPIRIES = 1024

@@ -52,6 +52,8 @@ MAX_OPEN: Final = 4096
 """Open streams of a space that are known; a gateway that names more is not believed."""
 
 MAX_REQUESTS: Final = 256
+"""Requests for streams whose answer, and answers whose request, an agent waits for."""
+
 REQUEST_SECONDS: Final = 60.0
 """Requests of others that wait for their answer, and answers that wait for the request which tells
 what they are for: existing gateways send that later."""

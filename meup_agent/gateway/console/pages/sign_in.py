@@ -20,6 +20,7 @@ SEAL_COOKIE: Final = "_form"
 """Ending of the cookie's name for a browser without a session."""
 
 MAX_TOKEN_CHARS: Final = 4_096
+"""Characters of a token that is pasted."""
 
 
 async def show_sign_in(context: PageContext) -> Response:
