@@ -6,16 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meup_agent.causes import (
-    MAX_CHAIN,
-    MAX_REASON_CHARS,
-    Cause,
-    CauseStep,
-    Reason,
-    cause_of_cancel,
-    read_reason,
-)
+from meup_agent import Reason
+from meup_agent.causes import MAX_REASON_CHARS, cause_of_cancel, read_reason
 from meup_agent.protocol.payloads import cancelled
+from meup_agent.types import Cause, CauseStep
+from tests.wire import MAX_CHAIN
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

@@ -3,12 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from meup_agent.agent.context import Context
+from meup_agent import Context, Envelope, Proposal
 from meup_agent.agent.decorators import PROPOSAL, TOOL
 from meup_agent.agent.signature import HandlerSignature
 from meup_agent.agent.tool import ToolDefinition, ToolOptions, define_tool
-from meup_agent.client.proposal import Proposal
-from meup_agent.protocol.envelope import Envelope
 
 __all__ = ["Context", "Envelope", "Proposal", "SpecialContext", "read", "reads", "tool_of"]
 

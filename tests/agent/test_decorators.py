@@ -12,8 +12,8 @@ from meup_agent.agent.decorators import Decorators, definitions_of
 from meup_agent.agent.definitions import HandlerDefinition
 from meup_agent.agent.tool import ToolHints, ToolOptions
 from meup_agent.errors import HandlerDefinitionError
-from meup_agent.protocol.exchange import Role
 from tests.agent.stand_ins import Context, Proposal, reads
+from tests.tables import Role
 
 free = Decorators()
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
+from meup_agent import Envelope
 from meup_agent.agent.decorators import Decorators, definitions_of
 from meup_agent.agent.definitions import HandlerDefinition
 from meup_agent.agent.registry import Registry
 from meup_agent.errors import HandlerDefinitionError, UsageError
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.exchange import Role
 from tests.agent import future_hints, marked, marked_elsewhere
 from tests.agent.stand_ins import Context, Proposal
+from tests.tables import Role
+from tests.wire import draft, kinds, payloads
 
 free = Decorators()
 

@@ -21,8 +21,8 @@ from pydantic.alias_generators import to_camel
 from meup_agent.agent import tool as limits
 from meup_agent.agent.tool import ToolDefinition, error_result
 from meup_agent.errors import UsageError
-from meup_agent.protocol.payloads import WRAPPED
 from tests.agent.stand_ins import tool_of
+from tests.wire import WRAPPED
 
 jsonschema: Any = import_module("jsonschema")  # comes with mcp, and without types
 

@@ -12,23 +12,15 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 from anyio.lowlevel import checkpoint
 
-from meup_agent import Agent, Context, Fulfillment, Settings, Space
+from meup_agent import Agent, Context, Envelope, Fulfillment, Mode, ProposalHandle, Settings, Space
 from meup_agent.approval import Inbox, InboxItem
-from meup_agent.client.proposal_handle import ProposalHandle
 from meup_agent.errors import MeupError
 from meup_agent.gateway.edge.handshake import repeats_join
-from meup_agent.gateway.runtime import GatewayRuntime
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.audit import Audit, ProposalAudit
-from meup_agent.protocol.dialects import decode, encode
-from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.exchange import Mode
-from meup_agent.protocol.lifecycle import last_moment
-from meup_agent.protocol.space.decisions import Discard, Refusal
-from meup_agent.protocol.space.journal import Entry, Journal, MemoryJournal
-from meup_agent.testing.memory import MemorySpace
-from meup_agent.transport.base import OBSERVE_HEADER, Connector, Transport
+from meup_agent.testing import MemorySpace
+from tests.gateways import OBSERVE_HEADER, Connector, GatewayRuntime, Transport
 from tests.interaction.people import LIMITS
+from tests.spaces import Audit, Discard, Entry, Journal, MemoryJournal, ProposalAudit, Refusal
+from tests.wire import decode, draft, encode, kinds, last_moment, payloads
 
 PROPOSES: Final = [{"kind": "mcp/proposal"}, {"kind": "chat"}]
 DECIDES: Final[list[dict[str, Any]]] = [{"kind": "mcp/request"}, {"kind": "mcp/reject"}]

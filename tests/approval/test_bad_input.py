@@ -10,8 +10,8 @@ import pytest
 
 from meup_agent import Agent, Rejection
 from meup_agent.approval import AllowRule, DenyRule, Policy
-from meup_agent.protocol import kinds, payloads
 from tests.interaction.people import Meeting, Notes, Raw, gathered, raw
+from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
 

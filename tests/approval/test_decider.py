@@ -9,17 +9,14 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent, Rejection, Request, Space
-from meup_agent.approval import AllowRule, DenyRule, LimitRule, Policy, QuorumRule
+from meup_agent import Agent, Envelope, ProposalState, Rejection, Request, Space
+from meup_agent.approval import AllowRule, AskRule, DenyRule, LimitRule, Policy, QuorumRule
 from meup_agent.approval.decider import find_own_file
-from meup_agent.approval.rules import AskRule
 from meup_agent.errors import ConfigurationError, ProposalExpired, UsageError
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.session.envelope_listeners import EnvelopeStream
 from meup_agent.testing import MemorySpace
 from tests.interaction.people import Meeting, Notes, gathered, has_state, join, raw, until
+from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from meup_agent import Agent
-from meup_agent.approval.reviewer import Reviewer
+from meup_agent.approval import Reviewer
 from meup_agent.errors import MeupError, NotOffered, Refused
 from tests.approval.test_inbox_edits import POLICY
 from tests.approval.test_inbox_rules import Office, office, ruled

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from meup_agent import Agent, Proposal, ProposalState, Space
-from meup_agent.agent.middleware import CallNext
 from meup_agent.approval import AllowRule, AskRule, DenyRule, Policy
 from meup_agent.errors import Refused, UsageError
-from meup_agent.protocol import kinds, payloads
-from meup_agent.types import OutboundMessage
+from meup_agent.types import CallNext, OutboundMessage
 from tests.approval.test_decider import hear, tools
 from tests.interaction.people import InMemory, Meeting, Notes, gathered, join, until
+from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
 

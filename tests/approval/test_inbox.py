@@ -20,11 +20,11 @@ from meup_agent.approval import (
     Verb,
 )
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError, NotOffered
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.exchange import ProposalKey
 from tests.interaction.cast import calculator
 from tests.interaction.people import Meeting, gathered, join, raw, session_of, until
 from tests.patience import PATIENCE
+from tests.tables import ProposalKey
+from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
 

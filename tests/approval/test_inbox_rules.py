@@ -12,8 +12,7 @@ import pytest
 from trio.testing import MockClock
 
 from meup_agent import Agent, Proposal, Rejection, Space
-from meup_agent.approval import Inbox, InboxItem, ItemArrived, Verb
-from meup_agent.approval.reviewer import Reviewer
+from meup_agent.approval import Inbox, InboxItem, ItemArrived, Reviewer, Verb
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, NotOffered, RequestError
 from tests.interaction.people import InMemory, Meeting, Tape, call_of, join, session_of
 from tests.patience import PATIENCE

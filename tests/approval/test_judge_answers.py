@@ -12,14 +12,12 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import ProposalHandle
+from meup_agent import Envelope, ProposalHandle
 from meup_agent.approval import InboxItem
 from meup_agent.errors import MeupError, NotOffered, Refused
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.dialects import decode
-from meup_agent.protocol.envelope import Envelope
 from tests.approval.test_inbox_rules import Office, office
 from tests.interaction.people import Meeting, Notes, Raw, raw
+from tests.wire import decode, kinds, payloads
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("4.4.edits_judged")]
 

@@ -9,7 +9,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from meup_agent import Agent
-from meup_agent.approval import AllowRule, AskRule, DenyRule, LimitRule, Policy, Verdict
+from meup_agent.approval import (
+    AllowRule,
+    AskRule,
+    DenyRule,
+    History,
+    LimitRule,
+    Policy,
+    PolicyRule,
+    Verdict,
+)
 from meup_agent.approval.near_misses import (
     Surroundings,
     find_near_miss,
@@ -17,13 +26,11 @@ from meup_agent.approval.near_misses import (
     surroundings_of,
 )
 from meup_agent.approval.policy_file import findings_of, read_policy
-from meup_agent.approval.rule_set import History
-from meup_agent.approval.rules import PolicyRule
 from meup_agent.errors import ConfigurationError
-from meup_agent.protocol.payloads import META, TARGET, Call
 from meup_agent.strict_yaml import parse_yaml
 from tests.effort import scaled
 from tests.interaction.people import InMemory, join, until
+from tests.wire import META, TARGET, Call
 
 TEXT = """rules:
   - deny:  {tool: "shell_rm", reason: policy, explain: "no"}

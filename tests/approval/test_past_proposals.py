@@ -6,16 +6,15 @@ from typing import Any
 
 import pytest
 
-from meup_agent import Reason
+from meup_agent import ProposalState, Reason
 from meup_agent.approval import Inbox, PastProposal
 from meup_agent.approval.past_proposals import past_of_audit, past_of_documents
 from meup_agent.approval.proposal_history import MAX_CALL_CHARS, ProposalHistory
 from meup_agent.gateway.edge.http.space_views import proposals_of
-from meup_agent.protocol.audit import ProposalAudit, proposal_as_json
-from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.payloads import TARGET, Call
 from tests.interaction.cast import calculator
 from tests.interaction.people import InMemory, gathered, join, until
+from tests.spaces import ProposalAudit, proposal_as_json
+from tests.wire import TARGET, Call
 
 DECIDED = ProposalState.FULFILLED
 

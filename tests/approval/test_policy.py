@@ -14,14 +14,13 @@ from meup_agent.approval import (
     LimitRule,
     Policy,
     PolicyDecision,
+    PolicyRule,
     QuorumRule,
     Verdict,
 )
 from meup_agent.approval.rule_set import LimitCount
-from meup_agent.approval.rules import PolicyRule
 from meup_agent.errors import ConfigurationError
-from meup_agent.protocol.capability import compile_pattern
-from meup_agent.protocol.payloads import Call
+from tests.wire import Call, compile_pattern
 
 
 def call(tool: str, target: str | None = "files", /, **arguments: Any) -> Call:

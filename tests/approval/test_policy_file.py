@@ -8,9 +8,16 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meup_agent.approval import AllowRule, AskRule, Policy, load_policy
+from meup_agent.approval import (
+    AllowRule,
+    AskRule,
+    DenyRule,
+    LimitRule,
+    Policy,
+    QuorumRule,
+    load_policy,
+)
 from meup_agent.approval.policy_file import findings_of, read_policy
-from meup_agent.approval.rules import DenyRule, LimitRule, QuorumRule
 from meup_agent.errors import ConfigurationError
 
 GOOD = """

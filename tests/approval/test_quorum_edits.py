@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from meup_agent.agent.middleware import CallNext
-from meup_agent.approval.reviewer import Reviewer
+from meup_agent.approval import Reviewer
 from meup_agent.errors import Refused
-from meup_agent.protocol import kinds, payloads
-from meup_agent.types import OutboundMessage
+from meup_agent.types import CallNext, OutboundMessage
 from tests.approval.test_votes import Office, office, write
 from tests.interaction.people import Meeting, Notes, taped
+from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
 

@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from meup_agent import Space
+from meup_agent.approval import Reviewer
 from meup_agent.approval.decider import Decider
-from meup_agent.approval.reviewer import Reviewer
 from tests.approval.test_votes import POLICY, Office, office, write
 from tests.interaction.people import QUICK, InMemory, Latch, Notes, join
 

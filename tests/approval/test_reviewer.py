@@ -9,10 +9,10 @@ import pytest
 from trio.testing import MockClock
 
 from meup_agent import Agent, Rejection, Space
-from meup_agent.approval.reviewer import Reviewer
+from meup_agent.approval import Reviewer
 from meup_agent.errors import ConfigurationError, RequestError
-from meup_agent.protocol import kinds, payloads
 from tests.interaction.people import InMemory, Notes, Tape, join, session_of
+from tests.wire import kinds, payloads
 
 ASK = "rules: [{ask: {tool: add, ttl: 10m, remind: 2m, name: by hand}}]"
 ALLOW = "rules: [{allow: {tool: add}}]"

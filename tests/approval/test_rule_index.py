@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meup_agent.approval.policy import Policy
+from meup_agent.approval import Policy, PolicyRule
 from meup_agent.approval.rule_index import ArgumentIndex, BeginningIndex, beginnings_of
-from meup_agent.approval.rules import RULES, PolicyRule
+from meup_agent.approval.rules import RULES
 from meup_agent.errors import ConfigurationError
-from meup_agent.protocol.capability import compile_pattern
-from meup_agent.protocol.payloads import Call
+from tests.wire import Call, compile_pattern
 
 PATTERNS: list[Any] = [
     *("a", "ab", "a*", "ab*", "*", "**", "?b", "a?", "[ab]c", "{a,b}*", "!a", "!!a", "!a*", "a/**"),

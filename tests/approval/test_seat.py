@@ -9,9 +9,9 @@ import pytest
 
 from meup_agent import Agent, Space
 from meup_agent.approval.seat import SEATED, keep_seat
-from meup_agent.protocol import kinds, payloads
 from tests.interaction.people import Meeting, join, raw, until
 from tests.patience import PATIENCE
+from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
 

@@ -11,13 +11,22 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meup_agent.approval import AllowRule, AskRule, DenyRule, LimitRule, Policy, QuorumRule
-from meup_agent.approval.decision_log import DecisionLog, Judgement
+from meup_agent.approval import (
+    AllowRule,
+    AskRule,
+    DecisionLog,
+    DenyRule,
+    Judgement,
+    LimitRule,
+    Policy,
+    PolicyRule,
+    QuorumRule,
+    Suggestion,
+    suggest_rules,
+)
 from meup_agent.approval.policy_file import document_of, findings_of, read_policy
-from meup_agent.approval.rules import PolicyRule
-from meup_agent.approval.suggest import Suggestion, suggest_rules, wilson
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.envelope import draft
+from meup_agent.approval.suggest import wilson
+from tests.wire import draft, kinds, payloads
 
 
 class Past:

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from meup_agent import Envelope
 from meup_agent.approval import vote_file
 from meup_agent.approval.vote_file import VoteFile, vote_key
 from meup_agent.approval.voting import Vote, VoteCount
 from meup_agent.errors import ConfigurationError, VoteRefused
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.envelope import Envelope, draft
+from tests.wire import draft, kinds, payloads
 
 EMPTY = VoteCount("bob", 3, ("lead", "security", "oncall", "carol"))
 A, R = Vote.APPROVE, Vote.REJECT

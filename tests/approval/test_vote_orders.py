@@ -16,17 +16,13 @@ from anyio.abc import TaskGroup, TaskStatus
 from anyio.lowlevel import checkpoint
 from trio.testing import MockClock
 
-from meup_agent import Agent, Settings, Space
+from meup_agent import Agent, Envelope, Mode, ProposalHandle, Settings, Space
 from meup_agent.approval import Reviewer
-from meup_agent.client.proposal_handle import ProposalHandle
 from meup_agent.errors import MeupError, RequestError
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.dialects import encode
-from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.exchange import Mode
 from tests.approval.orders import KeptSpace, beside
 from tests.effort import scaled
 from tests.interaction.people import LIMITS
+from tests.wire import draft, encode, kinds, payloads
 
 pytestmark = pytest.mark.anyio
 

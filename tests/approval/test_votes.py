@@ -10,16 +10,13 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent, Rejection, Space
-from meup_agent.approval.reviewer import Reviewer
-from meup_agent.client.proposal import Proposal
-from meup_agent.client.proposal_handle import ProposalHandle
+from meup_agent import Agent, Proposal, ProposalHandle, ProposalState, Rejection, Space
+from meup_agent.approval import Reviewer
 from meup_agent.errors import NotSent, RequestError
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.guarantees import Guarantees
-from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.types import Guarantees
 from tests.interaction.people import Meeting, Notes, has_state, join, raw, taped, until
 from tests.patience import PATIENCE
+from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
 

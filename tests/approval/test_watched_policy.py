@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from meup_agent.approval.watched_policy import WatchedPolicy
-from meup_agent.protocol import payloads
+from tests.wire import payloads
 
 ASK = "rules: [{ask: {tool: add}}]"
 ALLOW = "rules: [{allow: {tool: add}}]"

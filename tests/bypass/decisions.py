@@ -12,15 +12,14 @@ import anyio.lowlevel
 from meup_agent import Agent, Proposal, Reason
 from meup_agent.approval import Inbox, InboxItem, Reviewer
 from meup_agent.approval.edit_check import EditCheck
-from meup_agent.cli.inbox.screen import InboxApp
-from meup_agent.client.requests import request
 from meup_agent.errors import MeupError
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.exchange.admission import Admission
-from meup_agent.protocol.space.rules import Rules
 from tests.bypass.incident import incident
 from tests.bypass.place import Place, about, attempt, call_itself, let_call, proposed, requested
+from tests.cli.commands import InboxApp, request
 from tests.interaction.people import raw, until
+from tests.spaces import Rules
+from tests.tables import Admission
+from tests.wire import kinds, payloads
 
 RULES = "policy.yaml"
 

@@ -9,13 +9,12 @@ import anyio
 
 from meup_agent.approval import Inbox, InboxItem
 from meup_agent.cli.inbox.card import Card
-from meup_agent.cli.inbox.rows import CardRow
-from meup_agent.cli.inbox.screen import InboxApp
 from meup_agent.cli.render import escape
 from meup_agent.gateway.console import template_environment
 from meup_agent.protocol.shown_text import Segment
 from tests.bypass.incident import incident
 from tests.bypass.place import Place, attempt
+from tests.cli.commands import CardRow, InboxApp
 from tests.interaction.people import until
 
 HIDDEN = "ls\u200b\u202e\u2066 ;rm -r data"

@@ -8,13 +8,7 @@ import httpx
 from meup_agent import Agent
 from meup_agent.approval import AllowRule, Policy, Reviewer
 from meup_agent.approval.voting import Vote, VoteCount
-from meup_agent.gateway.auth import Identity, Tokens
-from meup_agent.protocol import kinds
-from meup_agent.protocol.dialects import encode
-from meup_agent.protocol.envelope import draft
-from meup_agent.protocol.exchange.admission import Admission
 from meup_agent.protocol.space.management import SpaceManager
-from meup_agent.protocol.space.rules import Rules
 from tests.bypass.incident import incident
 from tests.bypass.place import (
     CALLS,
@@ -26,9 +20,13 @@ from tests.bypass.place import (
     proposed,
     requested,
 )
+from tests.gateways import Identity, Tokens
 from tests.interaction.people import OverSockets, raw, until
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
+from tests.spaces import Rules
+from tests.tables import Admission
+from tests.wire import draft, encode, kinds
 
 
 @incident(

@@ -11,13 +11,10 @@ from typing import Any, Final
 
 import pytest
 
-from meup_agent import Agent, Proposal, Space
+from meup_agent import Agent, Envelope, Proposal, Space
 from meup_agent.errors import MeupError
-from meup_agent.gateway.config import HttpConfig
-from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.presets import one_space_config
-from meup_agent.protocol import payloads
-from meup_agent.protocol.envelope import Envelope
+from meup_agent.gateway import Gateway, HttpConfig
+from tests.gateways import one_space_config
 from tests.interaction.people import (
     LIMITS,
     Capabilities,
@@ -27,6 +24,7 @@ from tests.interaction.people import (
     OverSockets,
     join,
 )
+from tests.wire import payloads
 
 PROPOSES: Final[Capabilities] = [
     {"kind": "mcp/proposal"},

@@ -10,18 +10,24 @@ import msgspec
 import yaml
 
 from meup_agent import Agent, Proposal
-from meup_agent.approval import AllowRule, DenyRule, Policy, load_policy
+from meup_agent.approval import (
+    AllowRule,
+    DenyRule,
+    Policy,
+    PolicyDecision,
+    Reviewer,
+    Verdict,
+    load_policy,
+)
 from meup_agent.approval.decider import Decider
-from meup_agent.approval.reviewer import Reviewer
-from meup_agent.approval.rule_set import PolicyDecision
-from meup_agent.approval.rules import RULES, Verdict
+from meup_agent.approval.rules import RULES
 from meup_agent.errors import ConfigurationError, MeupError
-from meup_agent.mcp.pin import ToolLock
+from meup_agent.mcp import ToolLock
 from meup_agent.protocol.capability import glob
-from meup_agent.protocol.payloads import Call
 from tests.bypass.incident import incident
 from tests.bypass.place import Place, attempt
 from tests.mcp.bridge.stage import BRIDGE, bridged, stdio
+from tests.wire import Call
 
 MISTYPED = """
 rules:

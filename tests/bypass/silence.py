@@ -5,10 +5,7 @@ from __future__ import annotations
 import anyio
 
 from meup_agent import Agent, Proposal
-from meup_agent.protocol import kinds
-from meup_agent.protocol.exchange.admission import Admission
 from meup_agent.protocol.exchange.fulfillment_check import FulfillmentCheck
-from meup_agent.protocol.space.rules import Rules
 from tests.bypass.incident import incident
 from tests.bypass.place import (
     Place,
@@ -20,6 +17,9 @@ from tests.bypass.place import (
     requested,
 )
 from tests.interaction.people import raw, until
+from tests.spaces import Rules
+from tests.tables import Admission
+from tests.wire import kinds
 
 HOUR = 3600.0
 

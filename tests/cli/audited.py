@@ -11,10 +11,9 @@ from typing import Any
 from anyio.from_thread import start_blocking_portal
 from websockets.sync.client import ClientConnection, connect
 
-from meup_agent.gateway.config import Config, HttpConfig, JournalConfig
-from meup_agent.gateway.presets import first_token, one_space_config
-from meup_agent.gateway.server import serve
+from meup_agent.gateway import Config, HttpConfig, JournalConfig, serve
 from tests.cli.stage import HOSTILE
+from tests.gateways import first_token, one_space_config
 from tests.patience import PATIENCE
 
 PARTICIPANTS: dict[str, list[dict[str, Any]]] = {

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import pytest
 
-from meup_agent.cli.program import run
-from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from meup_agent.gateway import Gateway, ThreadedGateway
+from tests.cli.commands import run
 from tests.cli.stage import Stage, staged
 
 PARTICIPANTS = {

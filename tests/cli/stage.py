@@ -16,9 +16,9 @@ from pydantic import Field
 from websockets.sync.client import connect
 
 from meup_agent import Agent, Context, Proposal, Space, Withdrawal
-from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-from meup_agent.protocol import kinds, payloads
+from meup_agent.gateway import Gateway, ThreadedGateway
 from tests.patience import PATIENCE
+from tests.wire import kinds, payloads
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202egnp.exe\r\x9b31m[red]\u200b"
 ESCAPED = "\\e[2J\\e]0;owned\\x07\\u202egnp.exe\\r\\x9b31m[red]\\u200b"

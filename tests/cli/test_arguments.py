@@ -12,8 +12,7 @@ from meup_agent.cli.arguments import (
     read_input_schema,
     unknown_arguments,
 )
-from meup_agent.cli.failures import Failure
-from meup_agent.client.schema_check import checker_for
+from tests.cli.commands import Failure, checker_for
 
 
 def inputs(schema: dict[str, Any], **more: Any) -> ToolInputs:

@@ -12,24 +12,21 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from meup_agent.cli import exit_codes
+from meup_agent import Envelope
 from meup_agent.cli.audit import listing
 from meup_agent.cli.audit.journal_readers import moment
 from meup_agent.cli.audit.phrases import IGNORED, lasted
-from meup_agent.cli.program import run
-from meup_agent.cli.render.output import Output
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.journal.archive import Archive
-from meup_agent.gateway.presets import first_token
-from meup_agent.protocol import kinds
-from meup_agent.protocol.audit import Ignored
 from meup_agent.protocol.audit.audit import LOOK_AHEAD
-from meup_agent.protocol.envelope import Envelope
 from tests.bench.audit import envelopes, write
 from tests.cli.audited import PARTICIPANTS, Past, past
+from tests.cli.commands import Output, exit_codes, run
 from tests.cli.conftest import Done
 from tests.cli.processes import meup
 from tests.cli.stage import ESCAPED, HOSTILE
+from tests.gateways import Archive, first_token
+from tests.spaces import Ignored
+from tests.wire import kinds
 
 Audit = Callable[..., Done]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from meup_agent import Space
-from meup_agent.cli import exit_codes
+from tests.cli.commands import exit_codes
 from tests.cli.conftest import Here
 from tests.cli.processes import INTERRUPT, TERMINATE, meup, running
 from tests.cli.stage import ESCAPED, HOSTILE, ON_ONE_LINE, Stage

@@ -4,7 +4,7 @@ import json
 import threading
 
 from meup_agent import Envelope, Space
-from meup_agent.cli import exit_codes
+from tests.cli.commands import exit_codes
 from tests.cli.conftest import Here
 from tests.cli.processes import meup
 from tests.cli.stage import Stage

@@ -15,21 +15,18 @@ import httpx
 import pytest
 
 from meup_agent import Fulfillment, Outcome, Rejection, Space, Withdrawal
-from meup_agent.cli import exit_codes
-from meup_agent.cli.program import run
-from meup_agent.gateway.config import HttpConfig, TlsConfig
-from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.presets import one_space_config
-from meup_agent.protocol import payloads
-from meup_agent.protocol.payloads import build_proposal
-from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.gateway import Gateway, HttpConfig, TlsConfig
+from tests.cli.commands import exit_codes, run
 from tests.cli.conftest import Done
 from tests.cli.processes import COMMAND, Running, environment, meup, running
 from tests.cli.stage import ESCAPED, HOSTILE, PARTICIPANTS, Stage, on_stage
 from tests.forkserver import start
+from tests.gateways import one_space_config
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 from tests.programs import ROOT
+from tests.spaces import SpaceServer
+from tests.wire import build_proposal, payloads
 
 CERTIFICATE = ROOT / "tests" / "transport" / "localhost.pem"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from meup_agent.causes import Reason
+from meup_agent import Reason
 from meup_agent.cli.options import complete_kind, complete_reason
-from meup_agent.cli.program import run
+from tests.cli.commands import run
 from tests.cli.processes import COMMAND, environment
 from tests.patience import PATIENCE
 

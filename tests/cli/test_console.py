@@ -7,7 +7,7 @@ import pytest
 from rich.text import Text
 
 from meup_agent.cli.render.console import FORMAT, SafeFormatter, Stderr, wants_colour
-from meup_agent.cli.render.output import Output
+from tests.cli.commands import Output
 from tests.cli.processes import meup
 
 STYLED = Text("[b]pending[/b]", style="bold dim red", no_wrap=True)

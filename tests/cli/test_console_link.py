@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from meup_agent.cli import exit_codes
+from tests.cli.commands import exit_codes
 from tests.cli.processes import TERMINATE, meup, running
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from meup_agent.cli import exit_codes
 from meup_agent.cli.demo.scenes import SCENES
 from meup_agent.cli.demo.workspace import NOTE, WRITTEN_FILES, workspace_in
-from meup_agent.cli.failures import Failure
+from tests.cli.commands import Failure, exit_codes
 from tests.cli.processes import INTERRUPT, PYTHON, TERMINATE, Running, meup, running
 
 # Half a dozen demos, of as many processes each, begin at the same time.

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from meup_agent.cli import exit_codes
 from meup_agent.cli.commands.env import FORMS, Shell
 from meup_agent.cli.dev_state import DevGateway, DevState, state_folder
-from meup_agent.cli.program import run
 from meup_agent.errors import ConfigurationError
+from tests.cli.commands import exit_codes, run
 from tests.cli.processes import TERMINATE, Running, environment, meup, running
 from tests.forkserver import launched
 

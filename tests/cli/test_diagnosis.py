@@ -16,10 +16,11 @@ from websockets.sync.server import ServerConnection
 from meup_agent import Agent
 from meup_agent.cli.address import SpaceOptions
 from meup_agent.cli.doctor.diagnosis import diagnose
-from meup_agent.cli.doctor.findings import NAMES, NOT_TRIED, Check, Report
-from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-from meup_agent.protocol.guarantees import Guarantees
+from meup_agent.cli.doctor.findings import NOT_TRIED, Check, Report
+from meup_agent.gateway import Gateway, ThreadedGateway
 from meup_agent.transport.websocket import WebSocketTransport
+from meup_agent.types import Guarantees
+from tests.cli.commands import NAMES
 from tests.cli.servers import (
     CERTIFICATE,
     answering,

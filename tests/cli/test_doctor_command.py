@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from meup_agent.cli import exit_codes
-from meup_agent.cli.doctor.findings import NAMES
-from meup_agent.cli.program import run
-from meup_agent.gateway.embedded import ThreadedGateway
+from meup_agent.gateway import ThreadedGateway
+from tests.cli.commands import NAMES, exit_codes, run
 from tests.cli.processes import INTERRUPT, meup, running
 from tests.cli.servers import listening
 from tests.existing.gateways import MEUP_V02, ExistingGateway

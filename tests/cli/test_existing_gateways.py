@@ -5,8 +5,8 @@ from collections.abc import Generator
 
 import pytest
 
-from meup_agent.cli import command_session, exit_codes
-from meup_agent.cli.program import run
+from meup_agent.cli import command_session
+from tests.cli.commands import exit_codes, run
 from tests.cli.processes import INTERRUPT, running
 from tests.existing.gateways import ExistingGateway
 from tests.existing.reference_peers import ToolOwner

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
+from meup_agent import Envelope, ProposalState
 from meup_agent.cli.render import expiry_watch
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.lifecycle import ProposalState
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NO_SPACE: Any = None

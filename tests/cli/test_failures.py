@@ -2,7 +2,6 @@
 
 import pytest
 
-from meup_agent.cli import exit_codes
 from meup_agent.cli.failures import code_for
 from meup_agent.errors import (
     AlreadyDecided,
@@ -20,6 +19,7 @@ from meup_agent.errors import (
     TokenRefused,
     ToolError,
 )
+from tests.cli.commands import exit_codes
 
 
 @pytest.mark.parametrize(

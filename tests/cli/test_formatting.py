@@ -6,8 +6,7 @@ import pytest
 
 from meup_agent.cli.render.escape import as_json_line
 from meup_agent.cli.render.formatting import as_text, format_envelope
-from meup_agent.protocol import kinds
-from meup_agent.protocol.envelope import draft
+from tests.wire import draft, kinds
 
 
 @pytest.mark.parametrize(

@@ -11,19 +11,14 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Context
-from meup_agent.cli import exit_codes
 from meup_agent.cli.commands.gateway import describe_checked
-from meup_agent.cli.program import run
 from meup_agent.cli.reporting_connector import ReportingConnector
-from meup_agent.gateway.config import HttpConfig, JournalConfig
-from meup_agent.gateway.embedded import ThreadedGateway
-from meup_agent.gateway.journal.engines import ENGINES
-from meup_agent.gateway.presets import dev_config, one_space_config
-from meup_agent.gateway.server import serve
-from meup_agent.transport.base import CloseInfo
+from meup_agent.gateway import HttpConfig, JournalConfig, ThreadedGateway, dev_config, serve
+from tests.cli.commands import exit_codes, run
 from tests.cli.processes import INTERRUPT, TERMINATE, Running, meup, running
 from tests.existing.space_files import MEW_V04
 from tests.gateway.journal.elsewhere import ELSEWHERE
+from tests.gateways import ENGINES, CloseInfo, one_space_config
 from tests.patience import PATIENCE
 
 SPACE_YAML = """

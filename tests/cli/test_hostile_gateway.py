@@ -9,7 +9,7 @@ import pytest
 from websockets.sync.server import ServerConnection
 
 from meup_agent.cli.exit_codes import FAILED
-from meup_agent.cli.program import run
+from tests.cli.commands import run
 from tests.cli.servers import answering, websockets_to
 from tests.cli.stage import HOSTILE
 

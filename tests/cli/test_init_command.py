@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from meup_agent.cli import exit_codes
-from meup_agent.gateway.config_file import load_config
+from meup_agent.gateway import load_config
+from tests.cli.commands import exit_codes
 from tests.cli.processes import COMMAND, INTERRUPT, environment, meup, running
 from tests.patience import PATIENCE
 

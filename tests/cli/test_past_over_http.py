@@ -10,9 +10,9 @@ import pytest
 
 from meup_agent.cli import http_api
 from meup_agent.cli.address import HttpAddress
-from meup_agent.cli.program import run
-from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-from meup_agent.gateway.presets import one_space_config
+from meup_agent.gateway import Gateway, ThreadedGateway
+from tests.cli.commands import run
+from tests.gateways import one_space_config
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from meup_agent.cli import exit_codes
 from tests.bench.suggest import write
+from tests.cli.commands import exit_codes
 from tests.cli.processes import COMMAND, environment, meup
 from tests.forkserver import start
 from tests.patience import PATIENCE

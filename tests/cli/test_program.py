@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from meup_agent.cli import commands, exit_codes
-from meup_agent.cli.program import app, run
+from meup_agent.cli import commands
+from tests.cli.commands import app, exit_codes, run
 from tests.cli.processes import COMMAND, PYTHON, meup
 
 # Typer has a copy of click inside, whose names are not public.

@@ -7,8 +7,8 @@ import re
 from anyio.from_thread import start_blocking_portal
 
 from meup_agent import Agent, Proposal
-from meup_agent.cli import exit_codes
-from meup_agent.gateway.embedded import ThreadedGateway
+from meup_agent.gateway import ThreadedGateway
+from tests.cli.commands import exit_codes
 from tests.cli.conftest import Here
 from tests.cli.processes import INTERRUPT, meup, running
 from tests.cli.stage import ON_ONE_LINE, Stage

@@ -7,15 +7,14 @@ import threading
 import pytest
 
 from meup_agent import Rejection, Space
-from meup_agent.cli import exit_codes
 from meup_agent.cli.commands.reject import seen_as
-from meup_agent.cli.failures import Failure
 from meup_agent.errors import AlreadyDecided
-from meup_agent.protocol.exchange import ProposalEntry, ProposalKey
 from meup_agent.types import ProposalRecord
+from tests.cli.commands import Failure, exit_codes
 from tests.cli.conftest import Here
 from tests.cli.processes import meup, running
 from tests.cli.stage import HOSTILE, Stage
+from tests.tables import ProposalEntry, ProposalKey
 
 UNSEEN = "0123456789abcdef0123456789abcdef"
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from meup_agent import Rejection, Space
-from meup_agent.cli import exit_codes
+from tests.cli.commands import exit_codes
 from tests.cli.processes import TERMINATE, meup, running
 from tests.cli.stage import Stage
 

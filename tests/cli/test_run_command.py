@@ -8,10 +8,9 @@ import anyio
 import pytest
 
 from meup_agent import Agent
-from meup_agent.cli import exit_codes
 from meup_agent.cli.commands.run import load_agent
-from meup_agent.cli.failures import Failure
-from meup_agent.gateway.embedded import ThreadedGateway
+from meup_agent.gateway import ThreadedGateway
+from tests.cli.commands import Failure, exit_codes
 from tests.cli.processes import INTERRUPT, TERMINATE, meup, running
 from tests.existing.gateways import MEW_V04, ExistingGateway
 from tests.patience import PATIENCE

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from meup_agent.cli import exit_codes
-from meup_agent.gateway.config import HttpConfig
-from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-from meup_agent.gateway.presets import one_space_config
+from meup_agent.gateway import Gateway, HttpConfig, ThreadedGateway
+from tests.cli.commands import exit_codes
 from tests.cli.processes import TERMINATE, Running, meup, running
+from tests.gateways import one_space_config
 
 pytestmark = pytest.mark.rule("5.who.me.beside")
 

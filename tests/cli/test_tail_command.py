@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Proposal, Space
-from meup_agent.cli import exit_codes
-from meup_agent.gateway.embedded import ThreadedGateway
+from meup_agent.gateway import ThreadedGateway
+from tests.cli.commands import exit_codes
 from tests.cli.processes import COMMAND, INTERRUPT, PYTHON, TERMINATE, environment, meup, running
 from tests.existing.gateways import MEUP_V02, ExistingGateway
 from tests.patience import PATIENCE

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from meup_agent.causes import Cause, CauseStep
-from meup_agent.cli.render.layout import NARROW, Glyphs
-from meup_agent.cli.render.timeline import Timeline
-from meup_agent.protocol import payloads
-from meup_agent.protocol.envelope import Envelope, draft
+from meup_agent import Envelope
+from meup_agent.cli.render.layout import NARROW
+from meup_agent.types import Cause, CauseStep
+from tests.cli.commands import Glyphs, Timeline
+from tests.wire import draft, payloads
 
 ids = count()
 

@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 
-from meup_agent.cli import exit_codes
-from meup_agent.cli.program import run
+from meup_agent import Envelope, Space
 from meup_agent.cli.render.timeline_filter import TimelineFilter, suggest_kinds
-from meup_agent.client.space import Space
-from meup_agent.gateway.embedded import ThreadedGateway
-from meup_agent.protocol.envelope import Envelope, draft
+from meup_agent.gateway import ThreadedGateway
+from tests.cli.commands import exit_codes, run
 from tests.cli.processes import INTERRUPT, running
 from tests.cli.test_tail_command import as_alice
 from tests.cli.test_timeline import (
@@ -23,6 +21,7 @@ from tests.cli.test_timeline import (
     said,
     timeline,
 )
+from tests.wire import draft
 
 CHAT = said("chat", {"message": "why?"}, "rev", about="p" * 32)
 ASIDE = said("chat", {"message": "hello"}, "ann", "bob")

@@ -3,9 +3,9 @@
 import json
 import re
 
-from meup_agent.cli import exit_codes
-from meup_agent.gateway.auth import hash_token
+from tests.cli.commands import exit_codes
 from tests.cli.processes import meup
+from tests.gateways import hash_token
 
 
 def test_a_new_token_is_shown_once_with_its_hash() -> None:

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from meup_agent import Space
-from meup_agent.cli import exit_codes
+from tests.cli.commands import exit_codes
 from tests.cli.conftest import Here
 from tests.cli.processes import meup
 from tests.cli.stage import ESCAPED, HOSTILE, ON_ONE_LINE, Stage

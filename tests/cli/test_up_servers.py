@@ -19,9 +19,9 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import TextContent
 
 from meup_agent import Agent, Fulfillment
-from meup_agent.cli import exit_codes
 from meup_agent.cli.signals import end_by_signals
 from meup_agent.errors import Refused
+from tests.cli.commands import exit_codes
 from tests.cli.processes import INTERRUPT, TERMINATE, environment, is_there, meup, running
 from tests.forkserver import launched
 from tests.patience import PATIENCE

@@ -7,9 +7,9 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Space
-from meup_agent.cli import exit_codes
 from meup_agent.cli.render.formatting import format_capability
-from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway import Gateway
+from tests.cli.commands import exit_codes
 from tests.cli.conftest import Here
 from tests.cli.processes import meup
 from tests.cli.stage import ESCAPED, HOSTILE, Stage

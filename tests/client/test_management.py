@@ -8,10 +8,10 @@ import pytest
 
 from meup_agent import Space
 from meup_agent.errors import OutcomeUnknown, Refused
-from meup_agent.protocol import kinds
 from meup_agent.types import Grant, Invitation
 from tests.patience import PATIENCE
 from tests.session.gate import End, Gate, present
+from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
 

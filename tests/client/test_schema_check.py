@@ -9,12 +9,8 @@ from typing import Any
 
 import pytest
 
-from meup_agent.client.schema_check import (
-    MAX_PROBLEMS,
-    MAX_SCHEMA_BYTES,
-    MAX_SCHEMA_OBJECTS,
-    checker_for,
-)
+from meup_agent.client.schema_check import MAX_PROBLEMS, MAX_SCHEMA_BYTES, MAX_SCHEMA_OBJECTS
+from tests.cli.commands import checker_for
 
 JsonObject = dict[str, Any]
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from meup_agent.gateway.config import Config
-from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.presets import first_token
+from meup_agent.gateway import Config, Gateway
 from tests.conformance.wire import V02, V04, Dialled, Site, config_of
 from tests.gateway.mounted import MountedPlace, mounted
+from tests.gateways import first_token
 
 PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
     "alice": [{"kind": "chat"}, {"kind": "mcp/proposal"}],

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from meup_agent.gateway.config_file import load_config
-from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway import Gateway, load_config
 from tests.conformance.wire import MCPX, V01, V02, V04, Site
 
 FILE = """

@@ -8,7 +8,7 @@ import pytest
 from anyio import to_thread
 
 from meup_agent import Agent, Chat, Context, Settings
-from meup_agent.gateway.embedded import ThreadedGateway
+from meup_agent.gateway import ThreadedGateway
 from tests.conformance.wire import V01, V04, Json, Site, Wire, serving
 from tests.patience import PATIENCE
 

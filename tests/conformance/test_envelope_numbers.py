@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from meup_agent.protocol.resume import read_seq
 from tests.conformance.wire import V01, V02, V04, Site, serving
+from tests.wire import read_seq
 
 PEOPLE = {name: [{"kind": "chat"}] for name in ("alice", "bob", "carol")}
 

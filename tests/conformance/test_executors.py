@@ -13,7 +13,7 @@ import pytest
 from anyio import to_thread
 
 from meup_agent import Agent, Context, Fulfillment, Proposal, Settings, Space
-from meup_agent.gateway.embedded import ThreadedGateway
+from meup_agent.gateway import ThreadedGateway
 from tests.conformance.wire import V01, V02, V04, Json, Site, Wire, serving
 from tests.existing.reference_peers import Fulfiller, ToolOwner
 from tests.existing.reference_peers import Proposer as TheirProposer

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from meup_agent.gateway.embedded import ThreadedGateway
+from meup_agent.gateway import ThreadedGateway
 from tests.conformance.wire import V01, Json, Site, serving
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE

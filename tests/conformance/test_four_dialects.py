@@ -11,15 +11,14 @@ from anyio import to_thread
 
 from meup_agent import Agent, Context, Proposal, Reason, Settings, Space
 from meup_agent.errors import ProposalRejected, Refused
-from meup_agent.gateway.embedded import ThreadedGateway
-from meup_agent.protocol.dialects import DIALECTS, decode
-from meup_agent.protocol.guarantees import OURS
+from meup_agent.gateway import ThreadedGateway
 from meup_agent.testing import MemorySpace
-from meup_agent.transport.websocket import websocket_connector
 from tests.conformance.wire import MCPX, V01, V02, V04, Json, Site, Wire, serving
 from tests.existing.reference_peers import Bridge, Fulfiller, Proposer, ReferencePeer, ToolOwner
 from tests.existing.versions import MEUP_V02, MEW_V04
+from tests.gateways import websocket_connector
 from tests.patience import PATIENCE
+from tests.wire import DIALECTS, OURS, decode
 
 MAY: dict[str, list[dict[str, Any]]] = {
     "proposer": [{"kind": "mcp/proposal"}, {"kind": "chat"}],

@@ -7,9 +7,9 @@ import httpx
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from meup_agent.gateway.config import Config, HttpConfig, SpaceConfig, participant
-from meup_agent.gateway.server import RunningGateway, serve
+from meup_agent.gateway import Config, HttpConfig, RunningGateway, SpaceConfig, serve
 from tests.conformance.wire import V02, V04, Json, Site
+from tests.gateways import participant
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from meup_agent.gateway.config import Config, SpaceConfig, participant
-from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.limits import GatewayLimits
-from meup_agent.protocol.limits import MAX_FRAME_BYTES
+from meup_agent.gateway import Config, Gateway, GatewayLimits, SpaceConfig
 from tests.conformance.wire import Site
+from tests.gateways import participant
 from tests.patience import PATIENCE
+from tests.wire import MAX_FRAME_BYTES
 
 
 @pytest.mark.rule("E.E5")

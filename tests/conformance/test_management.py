@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from meup_agent.gateway.config import Config, JournalConfig, SpaceConfig, participant
-from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.journal.archive import Archive
-from meup_agent.protocol.audit import Audit
+from meup_agent.gateway import Config, Gateway, JournalConfig, SpaceConfig
 from tests.conformance.conftest import ServeSite, only_v04
 from tests.conformance.wire import Dialled, Json, Site, Wire, config_of
 from tests.existing.reference_peers import ReferencePeer
 from tests.existing.versions import MEW_V04
+from tests.gateways import Archive, participant
+from tests.spaces import Audit
 
 LIST: Json = {"kind": "mcp/request", "payload": {"method": "tools/list"}}
 TOOLS: Json = {"kind": "mcp/request", "payload": {"method": "tools/*"}}

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
-from meup_agent.gateway.config import Config, SpaceConfig, participant
-from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway import Config, Gateway, SpaceConfig
 from tests.conformance.wire import V02, V04, Json, Site
+from tests.gateways import participant
 from tests.patience import PATIENCE
 
 CAPTURES = Path(__file__).parent.parent / "vectors" / "captures"

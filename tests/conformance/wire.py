@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from meup_agent.gateway.config import Config, SpaceConfig, participant
-from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from meup_agent.gateway import Config, Gateway, SpaceConfig, ThreadedGateway
+from tests.gateways import participant
 from tests.patience import PATIENCE
 
 Json = dict[str, Any]

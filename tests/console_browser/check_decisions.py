@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 from playwright.async_api import Page, expect
 
+from meup_agent import Fulfillment, Rejection
 from meup_agent.gateway.console.sign_in import SESSION_IDLE, BrowserSessions, FormSeals
-from meup_agent.protocol.outcomes import Fulfillment, Rejection
 from tests.console_browser.axe import violations
 from tests.console_browser.conftest import Desk, before_the_stream, settled
 

@@ -11,11 +11,11 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from meup_agent import Agent
-from meup_agent.approval.reviewer import Reviewer
-from meup_agent.gateway.presets import one_space_config
+from meup_agent.approval import Reviewer
 from tests.console_browser.axe import violations
 from tests.console_browser.conftest import Desk, open_desk
 from tests.gateway.console.conftest import PARTICIPANTS
+from tests.gateways import one_space_config
 
 pytestmark = pytest.mark.anyio
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from playwright.async_api import expect
 
-from meup_agent.approval.reviewer import Reviewer
-from meup_agent.protocol.outcomes import Fulfillment
+from meup_agent import Fulfillment
+from meup_agent.approval import Reviewer
 from tests.console_browser.axe import violations
 from tests.console_browser.conftest import Desk
 

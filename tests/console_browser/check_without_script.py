@@ -3,8 +3,8 @@
 import pytest
 from playwright.async_api import expect
 
+from meup_agent import Fulfillment, Rejection
 from meup_agent.gateway.console.timeline import PAGE_ROWS
-from meup_agent.protocol.outcomes import Fulfillment, Rejection
 from tests.console_browser.conftest import Desk
 
 pytestmark = pytest.mark.anyio

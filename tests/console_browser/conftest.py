@@ -20,7 +20,7 @@ from playwright.async_api import (
     expect,
 )
 
-from meup_agent.gateway.config import Config
+from meup_agent.gateway import Config
 from tests.console_browser.axe import SCRIPT
 from tests.gateway.console.conftest import Site, open_site
 from tests.patience import PATIENCE

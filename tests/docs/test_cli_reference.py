@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from meup_agent.cli import exit_codes
-from meup_agent.cli.program import app
+from tests.cli.commands import app, exit_codes
 from tests.programs import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")

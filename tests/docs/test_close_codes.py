@@ -5,7 +5,7 @@ import re
 import anyio
 import pytest
 
-from meup_agent import errors
+from meup_agent import Backoff, Settings, errors
 from meup_agent.errors import (
     HandshakeRefused,
     NoSuchSpace,
@@ -15,13 +15,13 @@ from meup_agent.errors import (
 )
 from meup_agent.gateway import admission, backlog, runtime
 from meup_agent.gateway.edge import websocket
-from meup_agent.protocol.space.server import TAKEN_OVER
-from meup_agent.session import Backoff, Session, Settings
+from meup_agent.session import Session
 from meup_agent.session.reconnector import _ENDS, RESTORE_TOKEN_ONCE
 from meup_agent.transport import base
 from tests.patience import PATIENCE
 from tests.programs import ROOT
 from tests.session.gate import Gate, Recorder
+from tests.spaces import TAKEN_OVER
 
 PAGE = (ROOT / "docs" / "reference" / "close-codes.md").read_text(encoding="utf-8")
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.dialects import ALSO_READ, DEFAULT_DIALECT, DIALECTS, encode
-from meup_agent.protocol.envelope import Envelope, draft
+from meup_agent import Envelope
+from meup_agent.protocol.dialects import ALSO_READ
 from tests.programs import ROOT
+from tests.wire import DEFAULT_DIALECT, DIALECTS, draft, encode, kinds, payloads
 
 PAGE = (ROOT / "docs" / "reference" / "dialects.md").read_text(encoding="utf-8")
 

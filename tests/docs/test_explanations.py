@@ -2,9 +2,10 @@
 
 import re
 
-from meup_agent.protocol.guarantees import OURS, WELCOME_KEY, Guarantees, read_guarantees, said_by
-from meup_agent.protocol.lifecycle import INBOUND, PROPOSAL, InboundState
+from meup_agent.protocol.guarantees import WELCOME_KEY
+from meup_agent.types import Guarantees
 from tests.programs import ROOT
+from tests.wire import INBOUND, OURS, PROPOSAL, InboundState, read_guarantees, said_by
 
 DOCS = ROOT / "docs"
 STEP = re.compile(r"(\w+) (\w+) (\w+)")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from meup_agent.gateway.limits import LIMIT_ROWS
+from tests.gateways import LIMIT_ROWS
 from tests.programs import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"

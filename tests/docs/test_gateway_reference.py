@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from meup_agent.gateway.auth import hash_token
-from meup_agent.gateway.config import SECTIONS, Defaults, OurFile, ParticipantConfig, SpaceForm
-from meup_agent.gateway.config_file import SETTINGS, load_config, variable_of
+from meup_agent.gateway import ParticipantConfig, load_config
+from meup_agent.gateway.config import SECTIONS, Defaults, OurFile, SpaceForm
+from meup_agent.gateway.config_file import SETTINGS
 from meup_agent.gateway.edge.http.context import refused
-from meup_agent.gateway.limits import LIMIT_ROWS
 from meup_agent.protocol.guarantees import OBSERVING
 from meup_agent.protocol.space import rules
 from meup_agent.protocol.space.decisions import ID_IN_USE, LIMIT_EXCEEDED, draft_refusal
 from meup_agent.protocol.space.management import KICKED
+from tests.gateways import LIMIT_ROWS, hash_token, variable_of
 from tests.programs import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "gateway.md").read_text(encoding="utf-8")

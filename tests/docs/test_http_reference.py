@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from meup_agent.gateway.edge.http.api import OPERATIONS
 from meup_agent.gateway.edge.http.openapi import Operation
+from tests.gateways import OPERATIONS
 from tests.programs import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "http.md").read_text(encoding="utf-8")

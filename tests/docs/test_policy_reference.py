@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from meup_agent import approval
+from meup_agent.approval import PolicyRule
 from meup_agent.approval.policy_file import document_of
-from meup_agent.approval.rules import MAX_COUNT, MAX_VOTERS, RULES, PolicyRule
+from meup_agent.approval.rules import MAX_COUNT, MAX_VOTERS, RULES
 from tests.programs import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "policy.md").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from meup_agent import Reason
-from meup_agent.causes import REASONS_TO_REJECT
+from tests.wire import REASONS_TO_REJECT
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "reference/reasons.md").read_text(encoding="utf-8")

@@ -10,10 +10,10 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Fulfillment, ProposalHandle, Rejection, Space
-from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-from meup_agent.gateway.presets import ROLES
+from meup_agent.gateway import Gateway, ThreadedGateway
 from tests.cli.processes import environment
 from tests.forkserver import Forked, start
+from tests.gateways import ROLES
 from tests.patience import PATIENCE
 from tests.programs import ROOT
 

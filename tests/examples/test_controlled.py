@@ -8,7 +8,7 @@ import pytest
 
 from meup_agent import Agent
 from meup_agent.errors import RemoteShutdown
-from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway import Gateway
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

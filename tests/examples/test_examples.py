@@ -12,9 +12,8 @@ from examples import fulfiller
 from examples.tutorial import reviewer
 from meup_agent import Agent, Chat, Progress, Rejection, Space
 from meup_agent.errors import InvalidArguments, RequestError, ToolError
-from meup_agent.gateway.config_file import load_config
-from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-from meup_agent.gateway.presets import ROLES, dev_config
+from meup_agent.gateway import Gateway, ThreadedGateway, dev_config, load_config
+from tests.gateways import ROLES
 from tests.patience import PATIENCE
 from tests.programs import ROOT, Program, program
 

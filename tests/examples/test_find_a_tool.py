@@ -3,7 +3,7 @@
 import pytest
 
 from examples import calculator, find_a_tool
-from meup_agent.gateway.embedded import ThreadedGateway
+from meup_agent.gateway import ThreadedGateway
 from meup_agent.testing import MemorySpace
 from tests.examples.test_examples import gateway, run_example
 

@@ -4,7 +4,7 @@ import pytest
 
 from meup_agent import Space
 from meup_agent.errors import RequestError
-from meup_agent.gateway.embedded import ThreadedGateway
+from meup_agent.gateway import ThreadedGateway
 from tests.examples.test_examples import gateway, in_space, run_example
 
 __all__ = ["gateway"]

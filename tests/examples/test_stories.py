@@ -5,7 +5,7 @@ import pytest
 
 from examples import two_reviewers
 from meup_agent import Agent, Proposal, Space
-from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from meup_agent.gateway import Gateway, ThreadedGateway
 from tests.examples.test_examples import gateway, in_space, run_example
 from tests.patience import PATIENCE
 from tests.programs import ROOT, program

@@ -9,7 +9,7 @@ import pytest
 
 from examples import stream_a_draft
 from meup_agent import Space
-from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from meup_agent.gateway import Gateway, ThreadedGateway
 from tests.examples.test_examples import in_space, run_example
 
 ANYTHING = [{"kind": "*"}]

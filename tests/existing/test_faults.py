@@ -8,11 +8,10 @@ import pytest
 
 import meup_agent.session.join as joining
 from meup_agent import Agent, Proposal, Settings, Space
-from meup_agent.testing.faults import FaultPlan, Faults, FaultyConnector
-from meup_agent.transport.base import Connector, Transport
-from meup_agent.transport.websocket import websocket_connector
+from meup_agent.testing import FaultPlan, Faults, FaultyConnector
 from tests.existing.gateways import ExistingGateway, Heard
 from tests.existing.people import SPACE, joined, patiently
+from tests.gateways import Connector, Transport, websocket_connector
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meup_agent.errors import TransportClosed
-from meup_agent.testing.faults import FaultPlan, Faults, FaultyConnector, Lane, faulty
-from meup_agent.transport.base import CloseInfo, Transport
-from meup_agent.transport.memory import MemoryTransport, memory_connector, memory_pair
+from meup_agent.testing import FaultPlan, Faults, FaultyConnector
+from meup_agent.testing.faults import Lane, faulty
+from tests.gateways import CloseInfo, MemoryTransport, Transport, memory_connector, memory_pair
 from tests.patience import PATIENCE
 
 FRAMES = [b"%d" % n for n in range(1, 41)]

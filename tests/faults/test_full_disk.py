@@ -12,10 +12,10 @@ import anyio
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from meup_agent.cli import exit_codes
-from meup_agent.transport.base import RESUME_HEADER
+from tests.cli.commands import exit_codes
 from tests.faults.gateways import free_port, gateway, space_yaml
 from tests.gateway.websocket_client import open_websocket
+from tests.gateways import RESUME_HEADER
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

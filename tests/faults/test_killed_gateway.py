@@ -16,10 +16,10 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from meup_agent.transport.base import LAST_SEEN_HEADER, RESUME_HEADER
 from tests.cli.processes import Running
 from tests.faults.gateways import free_port, gateway, space_yaml
 from tests.gateway.websocket_client import open_websocket
+from tests.gateways import LAST_SEEN_HEADER, RESUME_HEADER
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

@@ -23,15 +23,20 @@ import pytest
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
-from meup_agent import Agent, Backoff, Fulfillment, Outcome, Settings, Space
-from meup_agent.client.proposal_handle import ProposalHandle
+from meup_agent import (
+    Agent,
+    Backoff,
+    Fulfillment,
+    Outcome,
+    ProposalHandle,
+    ProposalState,
+    Settings,
+    Space,
+)
 from meup_agent.errors import MeupError
-from meup_agent.gateway.config import JournalConfig
-from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-from meup_agent.gateway.limits import GatewayLimits
-from meup_agent.gateway.presets import one_space_config
-from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.gateway import Gateway, GatewayLimits, JournalConfig, ThreadedGateway
 from meup_agent.types import ProposalRecord
+from tests.gateways import one_space_config
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 

@@ -17,12 +17,12 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from meup_agent import Agent, Backoff, Proposal, Reason, Settings, Space
-from meup_agent.cli.program import run
 from meup_agent.errors import Kicked, TokenRefused
-from meup_agent.gateway.auth import hash_token, new_token
 from meup_agent.types import Invitation
+from tests.cli.commands import run
 from tests.cli.processes import Running, running
 from tests.faults.gateways import free_port
+from tests.gateways import hash_token, new_token
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 

@@ -8,15 +8,12 @@ from typing import Any, Protocol
 import anyio
 import pytest
 
-from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-from meup_agent.gateway.limits import GatewayLimits
-from meup_agent.gateway.presets import one_space_config
-from meup_agent.protocol.space.counters import SpaceCounters
-from meup_agent.testing.memory import MemorySpace
-from meup_agent.transport.base import Connector, Transport
-from meup_agent.transport.websocket import websocket_connector
+from meup_agent.gateway import Gateway, GatewayLimits, ThreadedGateway
+from meup_agent.testing import MemorySpace
 from tests.gateway.mounted import MountedPlace, mounted
+from tests.gateways import Connector, Transport, one_space_config, websocket_connector
 from tests.patience import PATIENCE
+from tests.spaces import SpaceCounters
 
 DIALECT = "meup/v0.1"
 

@@ -12,8 +12,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 
-from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.limits import GatewayLimits
+from meup_agent.gateway import Gateway, GatewayLimits
 from tests.gateway.conftest import PARTICIPANTS, envelope
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.websocket_client import open_websocket

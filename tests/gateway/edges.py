@@ -12,11 +12,10 @@ from urllib.parse import urlsplit
 import httpx
 from websockets.sync.client import ClientConnection, connect
 
-from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-from meup_agent.gateway.limits import GatewayLimits
-from meup_agent.gateway.presets import one_space_config
+from meup_agent.gateway import Gateway, GatewayLimits, ThreadedGateway
 from tests.gateway.conftest import PARTICIPANTS
 from tests.gateway.mounted import MountedPlace, mounted
+from tests.gateways import one_space_config
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 

@@ -12,11 +12,10 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from websockets.exceptions import InvalidState
 
-from meup_agent.gateway import GatewayApp, asgi_app
-from meup_agent.gateway.config import Config
-from meup_agent.gateway.presets import first_token
-from meup_agent.protocol.space.counters import SpaceCounters
+from meup_agent.gateway import Config, GatewayApp, asgi_app
+from tests.gateways import first_token
 from tests.patience import PATIENCE
+from tests.spaces import SpaceCounters
 
 T = TypeVar("T")
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.limits import GatewayLimits
+from meup_agent.gateway import Gateway, GatewayLimits
 
 HOSTILE: dict[str, list[dict[str, Any]]] = {
     "bob": [{"kind": "chat"}],

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import anyio
 from websockets.frames import Opcode
 
-from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway import Gateway
 from tests.patience import PATIENCE
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -13,7 +13,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway import Gateway
 from tests.gateway.conftest import envelope
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.own_loop import running

@@ -4,17 +4,10 @@ from hashlib import sha256
 
 import pytest
 
-from meup_agent.gateway import admission
-from meup_agent.gateway.admission import (
-    TOO_MANY,
-    UNAUTHORIZED,
-    AuthThrottle,
-    NotAdmitted,
-    network_of,
-)
-from meup_agent.gateway.auth import Identity, Tokens
-from meup_agent.gateway.limits import GatewayLimits
+from meup_agent.gateway import GatewayLimits, admission
+from meup_agent.gateway.admission import TOO_MANY, UNAUTHORIZED, AuthThrottle, network_of
 from tests.gateway.conftest import Clock
+from tests.gateways import Identity, NotAdmitted, Tokens
 
 ANN = Identity("demo", "ann")
 SECOND = 1_000_000

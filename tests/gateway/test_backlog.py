@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from meup_agent.gateway.auth import Identity
-from meup_agent.gateway.backlog import IMPATIENT_SECONDS, Backlog, Backlogs
-from meup_agent.gateway.limits import GatewayLimits
-from meup_agent.protocol.space.counters import SpaceCounters
+from meup_agent.gateway import GatewayLimits
+from meup_agent.gateway.backlog import IMPATIENT_SECONDS
+from tests.gateways import Backlog, Backlogs, Identity
+from tests.spaces import SpaceCounters
 
 
 class Queue:

@@ -6,15 +6,16 @@ from pathlib import Path
 import pytest
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.auth import MAX_TOKEN_FILE_BYTES, Identity, hash_token
-from meup_agent.gateway.config import (
+from meup_agent.gateway import (
     Config,
+    GatewayLimits,
     HttpConfig,
     JournalConfig,
     TlsConfig,
+    load_config,
 )
-from meup_agent.gateway.config_file import load_config
-from meup_agent.gateway.limits import GatewayLimits
+from meup_agent.gateway.auth import MAX_TOKEN_FILE_BYTES
+from tests.gateways import Identity, hash_token
 
 OURS = """
 spaces:

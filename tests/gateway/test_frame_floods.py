@@ -13,17 +13,15 @@ import anyio
 import pytest
 from websockets.asyncio.client import ClientConnection
 
-from meup_agent.gateway.config import Config, TlsConfig
+from meup_agent.gateway import Config, Gateway, GatewayLimits, TlsConfig
 from meup_agent.gateway.edge.connection import FRAMES_PER_TURN
 from meup_agent.gateway.edge.listener import MEMBER_READ_BYTES
-from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.limits import GatewayLimits
-from meup_agent.gateway.presets import one_space_config
 from tests.gateway.conftest import envelope
 from tests.gateway.own_loop import HOSTILE, running
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.raw_client import Streams, frames, masked, raw, said_close, shaken
 from tests.gateway.websocket_client import open_websocket
+from tests.gateways import one_space_config
 from tests.patience import PATIENCE
 from tests.transport.peers import CERTIFICATE
 

@@ -6,12 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from meup_agent.gateway.auth import Identity
-from meup_agent.gateway.config import Config
-from meup_agent.gateway.frame_queue import GatewayMember
-from meup_agent.gateway.limits import GatewayLimits
-from meup_agent.gateway.runtime import GatewayRuntime
-from meup_agent.protocol.space.subscriber import FrameFormat
+from meup_agent.gateway import Config, GatewayLimits
+from tests.gateways import GatewayMember, GatewayRuntime, Identity
+from tests.spaces import FrameFormat
 
 
 class Loop:

@@ -13,11 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
+from meup_agent import Envelope
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway import line_files
-from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from meup_agent.gateway import Gateway, ThreadedGateway, line_files
 from meup_agent.gateway.history import DECISIONS, ENVELOPES, open_history
-from meup_agent.protocol.envelope import Envelope
 from tests.conformance.wire import V02, V04, Json, Site, config_of
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE

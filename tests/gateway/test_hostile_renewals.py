@@ -10,15 +10,12 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 
 from meup_agent import Agent, Explanation
-from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.limits import GatewayLimits
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.dialects import DEFAULT_DIALECT, encode
-from meup_agent.protocol.envelope import draft
-from meup_agent.protocol.exchange.explanations import EXPLANATION_CHARS
+from meup_agent.gateway import Gateway, GatewayLimits
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.test_attacks import dial, hear_until, undisturbed
 from tests.patience import PATIENCE
+from tests.tables import EXPLANATION_CHARS
+from tests.wire import DEFAULT_DIALECT, draft, encode, kinds, payloads
 
 pytestmark = pytest.mark.anyio
 

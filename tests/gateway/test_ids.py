@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 from websockets.sync.client import ClientConnection
 
-from meup_agent.gateway.config import JournalConfig
-from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.presets import one_space_config
+from meup_agent.gateway import Gateway, JournalConfig
 from tests.gateway.http.conftest import Api
+from tests.gateways import one_space_config
 from tests.patience import PATIENCE
 
 CALL = {"method": "tools/call", "params": {"name": "write"}}

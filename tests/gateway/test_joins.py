@@ -12,17 +12,18 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 from websockets.http11 import Response
 
-from meup_agent.gateway import admission, logs
-from meup_agent.gateway.admission import JoinThrottle, NotAdmitted
-from meup_agent.gateway.auth import Identity
-from meup_agent.gateway.edge.websocket import WebSocketConnection
-from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.limits import GatewayLimits
+from meup_agent.gateway import Gateway, GatewayLimits, admission, logs
 from meup_agent.gateway.logs import LINES_BURST, RefusalLog
-from meup_agent.gateway.presets import one_space_config
 from tests.gateway.conftest import PARTICIPANTS, Clock
 from tests.gateway.dialing import close_code, dial, join_frame, read
 from tests.gateway.raw_client import frames, raw
+from tests.gateways import (
+    Identity,
+    JoinThrottle,
+    NotAdmitted,
+    WebSocketConnection,
+    one_space_config,
+)
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 

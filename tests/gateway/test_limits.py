@@ -3,10 +3,10 @@
 import pytest
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.config_file import environment_over, variable_of
-from meup_agent.gateway.limits import LIMIT_ROWS, GatewayLimits
-from meup_agent.gateway.presets import dev_config
+from meup_agent.gateway import GatewayLimits, dev_config
+from meup_agent.gateway.config_file import environment_over
 from meup_agent.protocol.space.allowance import LimitRow
+from tests.gateways import LIMIT_ROWS, variable_of
 from tests.marks import all_marks
 
 ROWS = pytest.mark.parametrize("row", LIMIT_ROWS, ids=[row.name for row in LIMIT_ROWS])

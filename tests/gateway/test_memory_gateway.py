@@ -10,8 +10,8 @@ import pytest
 from trio.testing import MockClock
 
 from meup_agent.errors import CannotConnect, HandshakeRefused, TransportClosed
-from meup_agent.gateway.limits import GatewayLimits
-from meup_agent.testing.memory import MemorySpace
+from meup_agent.gateway import GatewayLimits
+from meup_agent.testing import MemorySpace
 from tests.gateway.conftest import PARTICIPANTS, envelope, hear, hear_end
 
 pytestmark = pytest.mark.anyio

@@ -14,8 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.limits import GatewayLimits
+from meup_agent.gateway import Gateway, GatewayLimits
 from tests.gateway.conftest import PARTICIPANTS, envelope
 from tests.gateway.dialing import close_code, dial, join_frame, pair, read, undisturbed
 from tests.gateway.dialing import gateway as gateway

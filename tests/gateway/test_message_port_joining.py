@@ -8,15 +8,13 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from meup_agent.errors import UsageError
-from meup_agent.gateway.config import HttpConfig
-from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.limits import GatewayLimits
-from meup_agent.gateway.presets import one_space_config
+from meup_agent.gateway import Gateway, GatewayLimits, HttpConfig
 from tests.gateway.conftest import DIALECT, PARTICIPANTS, envelope
 from tests.gateway.dialing import close_code, dial, join_frame, pair, read, undisturbed
 from tests.gateway.dialing import gateway as gateway
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.raw_client import raw
+from tests.gateways import one_space_config
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

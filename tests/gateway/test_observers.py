@@ -7,14 +7,11 @@ import anyio.abc
 import pytest
 
 from meup_agent.errors import HandshakeRefused
-from meup_agent.gateway.admission import JoinThrottle, NotAdmitted
-from meup_agent.gateway.auth import Identity
-from meup_agent.gateway.backlog import Backlog, Backlogs
-from meup_agent.gateway.limits import GatewayLimits
-from meup_agent.protocol.space.counters import SpaceCounters
-from meup_agent.transport.base import OBSERVE_HEADER
+from meup_agent.gateway import GatewayLimits
 from tests.gateway.conftest import LIMITS, Site, envelope, hear
+from tests.gateways import OBSERVE_HEADER, Backlog, Backlogs, Identity, JoinThrottle, NotAdmitted
 from tests.patience import PATIENCE
+from tests.spaces import SpaceCounters
 
 pytestmark = pytest.mark.anyio
 

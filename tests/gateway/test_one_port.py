@@ -16,20 +16,18 @@ import anyio.to_thread
 import httpx
 import pytest
 
-from meup_agent.gateway.config import TlsConfig
+from meup_agent.gateway import Gateway, GatewayLimits, TlsConfig
 from meup_agent.gateway.edge import listener
 from meup_agent.gateway.edge.first_request import (
     MAX_HEAD_BYTES,
     STRANGER_READ_BYTES,
     max_handshakes,
 )
-from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.limits import GatewayLimits
-from meup_agent.gateway.presets import one_space_config
 from tests.gateway.own_loop import HOSTILE, running
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.raw_client import Streams, frames, masked, raw
 from tests.gateway.test_attacks import dial, ended, head, undisturbed
+from tests.gateways import one_space_config
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 from tests.transport.peers import CERTIFICATE

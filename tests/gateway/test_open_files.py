@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from meup_agent.gateway.limits import GatewayLimits
+from meup_agent.gateway import GatewayLimits
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
 

@@ -8,8 +8,7 @@ import httpx
 import pytest
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.config_file import load_config
-from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from meup_agent.gateway import Gateway, ThreadedGateway, load_config
 from tests.conformance.wire import V04, Json, Site
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE

@@ -7,13 +7,11 @@ import anyio
 import pytest
 from websockets.sync.client import ClientConnection
 
-from meup_agent.protocol import kinds
-from meup_agent.protocol.dialects import encode
-from meup_agent.protocol.envelope import draft
-from meup_agent.transport.http import http_connector
 from tests.gateway.conftest import envelope
 from tests.gateway.edges import edge
+from tests.gateways import http_connector
 from tests.patience import PATIENCE
+from tests.wire import draft, encode, kinds
 
 CALL = {"method": "tools/call", "params": {"name": "write"}}
 

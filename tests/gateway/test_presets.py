@@ -3,9 +3,9 @@
 import pytest
 
 from meup_agent.errors import UsageError
-from meup_agent.gateway.auth import Identity
-from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.presets import GUESTS, PARTICIPANTS, dev_config
+from meup_agent.gateway import Gateway, dev_config
+from meup_agent.gateway.presets import GUESTS
+from tests.gateways import PARTICIPANTS, Identity
 
 
 def test_dev_participants_may_what_each_needs() -> None:

@@ -16,11 +16,17 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from meup_agent.gateway.config import Config, JournalConfig, SpaceConfig, participant
-from meup_agent.gateway.limits import GatewayLimits
-from meup_agent.gateway.server import RunningGateway, serve
+from meup_agent.gateway import (
+    Config,
+    GatewayLimits,
+    JournalConfig,
+    RunningGateway,
+    SpaceConfig,
+    serve,
+)
 from tests.gateway.conftest import envelope
 from tests.gateway.websocket_client import open_websocket
+from tests.gateways import participant
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

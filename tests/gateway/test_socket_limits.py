@@ -10,10 +10,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.config import Config, TlsConfig
-from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.limits import GatewayLimits
-from meup_agent.gateway.presets import one_space_config
+from meup_agent.gateway import Config, Gateway, GatewayLimits, TlsConfig
 from tests.gateway.conftest import PARTICIPANTS, envelope
 from tests.gateway.dialing import (
     close_code,
@@ -26,6 +23,7 @@ from tests.gateway.dialing import (
 )
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.raw_client import raw
+from tests.gateways import one_space_config
 from tests.patience import PATIENCE
 from tests.transport.peers import CERTIFICATE
 

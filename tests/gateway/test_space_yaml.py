@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.auth import Identity
-from meup_agent.gateway.config import Config
-from meup_agent.gateway.config_file import load_config
+from meup_agent.gateway import Config, load_config
 from meup_agent.gateway.space_yaml import (
     MakeTokens,
     base_of,
@@ -19,6 +17,7 @@ from meup_agent.gateway.space_yaml import (
     token_variable,
 )
 from tests.existing.space_files import LISTED, MEUP_V02, MEW_V04
+from tests.gateways import Identity
 
 WITHDRAW = {"kind": "mcp/withdraw"}
 

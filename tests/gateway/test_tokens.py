@@ -2,9 +2,8 @@
 
 import pytest
 
-from meup_agent.gateway.admission import NotAdmitted
-from meup_agent.gateway.auth import Identity, Tokens, new_token
 from meup_agent.gateway.edge.handshake import bearer
+from tests.gateways import Identity, NotAdmitted, Tokens, new_token
 
 
 def test_tokens_tell_who_one_is() -> None:

@@ -15,7 +15,7 @@ from meup_agent.gateway.edge.websocket import (
     BadMessage,
     pack_text,
 )
-from meup_agent.transport.base import TOO_BIG
+from tests.gateways import TOO_BIG
 
 
 @given(data=st.binary(max_size=300), cuts=st.lists(st.integers(0, 300), max_size=5))

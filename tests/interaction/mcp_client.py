@@ -9,9 +9,8 @@ from mcp import ClientSession
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
-from meup_agent.protocol import kinds
-from meup_agent.protocol.dialects import decode
 from tests.interaction.people import Meeting, Raw, raw
+from tests.wire import decode, kinds
 
 
 @asynccontextmanager

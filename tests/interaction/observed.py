@@ -8,17 +8,14 @@ from meup_agent import (
     Envelope,
     Proposal,
 )
-from meup_agent.gateway.limits import GatewayLimits
-from meup_agent.protocol import kinds
-from meup_agent.protocol.dialects import decode
-from meup_agent.transport.base import (
-    OBSERVE_HEADER,
-)
+from meup_agent.gateway import GatewayLimits
+from tests.gateways import OBSERVE_HEADER
 from tests.interaction.people import (
     Meeting,
     Notes,
     Raw,
 )
+from tests.wire import decode, kinds
 
 MAX_OBSERVERS = GatewayLimits().max_observers
 

@@ -7,8 +7,6 @@ from typing import Any
 import anyio
 
 from meup_agent import Agent, Envelope, Space
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.dialects import decode
 from tests.interaction.people import (
     Meeting,
     Notes,
@@ -17,6 +15,7 @@ from tests.interaction.people import (
     call_of,
     raw,
 )
+from tests.wire import decode, kinds, payloads
 
 LIST = "tools/list"
 WRITE = {

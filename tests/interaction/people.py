@@ -10,16 +10,12 @@ import anyio
 from meup_agent import Agent, Backoff, Envelope, ProposalState, Settings, Space
 from meup_agent.errors import CannotConnect
 from meup_agent.events import Event
-from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-from meup_agent.gateway.limits import GatewayLimits
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.dialects import decode, encode
-from meup_agent.protocol.envelope import draft
+from meup_agent.gateway import Gateway, GatewayLimits, ThreadedGateway
 from meup_agent.session import Session
-from meup_agent.testing.memory import MemorySpace
-from meup_agent.transport.base import Connector, Transport
-from meup_agent.transport.websocket import websocket_connector
+from meup_agent.testing import MemorySpace
+from tests.gateways import Connector, Transport, websocket_connector
 from tests.patience import PATIENCE
+from tests.wire import decode, draft, encode, kinds, payloads
 
 LONG_ENOUGH = 1.0
 """For a call to arrive and its handler to begin."""

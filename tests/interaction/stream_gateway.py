@@ -6,13 +6,10 @@ from typing import Any
 
 import anyio
 
-from meup_agent import Agent, Settings, Space
-from meup_agent.protocol import kinds
-from meup_agent.protocol.dialects import decode
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.streams import StreamInfo, build_close, build_open, write_frame
+from meup_agent import Agent, Envelope, Settings, Space
 from tests.patience import PATIENCE
 from tests.session.gate import AT_ONCE, ME, End, Gate
+from tests.wire import StreamInfo, build_close, build_open, decode, kinds, write_frame
 
 GATEWAY = kinds.GATEWAY
 

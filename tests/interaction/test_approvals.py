@@ -8,11 +8,9 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent, Context
-from meup_agent.client.requests import request
+from meup_agent import Agent, Context, ProposalState
 from meup_agent.errors import AlreadyDecided, AmbiguousProposal, UsageError
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.lifecycle import ProposalState
+from tests.cli.commands import request
 from tests.interaction.cast import calculator, willing
 from tests.interaction.people import (
     Meeting,
@@ -26,6 +24,7 @@ from tests.interaction.people import (
     until,
 )
 from tests.patience import PATIENCE
+from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
 

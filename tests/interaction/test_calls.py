@@ -16,7 +16,6 @@ from meup_agent.errors import (
     RequestError,
     ToolError,
 )
-from meup_agent.protocol import kinds, payloads
 from tests.interaction.cast import calculator, willing
 from tests.interaction.people import (
     Meeting,
@@ -30,6 +29,7 @@ from tests.interaction.people import (
     until,
 )
 from tests.patience import PATIENCE
+from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,6 @@ from meup_agent.errors import (
     OutcomeUnknown,
     RequestTimeout,
 )
-from meup_agent.protocol import kinds
 from tests.interaction.people import (
     LONG_ENOUGH,
     Meeting,
@@ -30,6 +29,7 @@ from tests.interaction.people import (
     until,
 )
 from tests.patience import PATIENCE
+from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
 

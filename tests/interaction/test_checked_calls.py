@@ -9,10 +9,10 @@ import pytest
 from meup_agent import Agent, Proposal, Space
 from meup_agent.client import offer_lists
 from meup_agent.errors import InvalidArguments, RequestError
-from meup_agent.protocol import kinds, payloads
 from tests.interaction.offer_lists import READ, WRITE, ask, lister, writer
 from tests.interaction.people import Meeting, Notes, Tape, gathered, join, session_of, taped, until
 from tests.patience import PATIENCE
+from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,6 @@ from meup_agent import (
     Withdrawal,
 )
 from meup_agent.errors import NoSuchSpace, TakenOver, TokenRefused
-from meup_agent.protocol import kinds
 from tests.interaction.people import (
     QUICK,
     InMemory,
@@ -36,6 +35,7 @@ from tests.interaction.people import (
     until,
 )
 from tests.patience import PATIENCE
+from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ import pytest
 
 from meup_agent import Agent, Context, Space
 from meup_agent.errors import OutcomeUnknown, Refused, RemoteShutdown, RequestError
-from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway import Gateway
 from meup_agent.types import (
     Compact,
     ParticipantStatus,

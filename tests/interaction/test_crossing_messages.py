@@ -11,7 +11,6 @@ from meup_agent.errors import (
     RequestTimeout,
     ToolError,
 )
-from meup_agent.protocol import kinds, payloads
 from meup_agent.types import Conflict
 from tests.interaction.people import (
     LONG_ENOUGH,
@@ -29,6 +28,7 @@ from tests.interaction.people import (
     until,
 )
 from tests.patience import PATIENCE
+from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
 

@@ -16,8 +16,8 @@ from meup_agent.errors import (
     Refused,
     UsageError,
 )
-from meup_agent.protocol import kinds, payloads
 from tests.interaction.people import InMemory, Notes, join, raw, until
+from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
 

@@ -34,7 +34,6 @@ from meup_agent.events import (
     Resumed,
     Retrying,
 )
-from meup_agent.protocol import kinds
 from tests.interaction.cast import sleeper
 from tests.interaction.people import (
     QUICK,
@@ -48,6 +47,7 @@ from tests.interaction.people import (
     until,
 )
 from tests.patience import PATIENCE
+from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
 

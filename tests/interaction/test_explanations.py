@@ -8,12 +8,9 @@ import pytest
 
 from meup_agent import Agent, Envelope, Explanation, Proposal, Reason, Rejection, Settings
 from meup_agent.errors import NotSent, Refused, UsageError
-from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.presets import one_space_config
-from meup_agent.protocol import kinds
-from meup_agent.protocol.dialects import DIALECTS
-from meup_agent.protocol.exchange.explanations import EXPLANATION_CHARS
-from meup_agent.testing.memory import MemorySpace
+from meup_agent.gateway import Gateway
+from meup_agent.testing import MemorySpace
+from tests.gateways import one_space_config
 from tests.interaction.people import (
     PARTICIPANTS,
     QUICK,
@@ -30,6 +27,8 @@ from tests.interaction.people import (
     until,
 )
 from tests.patience import PATIENCE
+from tests.tables import EXPLANATION_CHARS
+from tests.wire import DIALECTS, kinds
 
 pytestmark = pytest.mark.anyio
 

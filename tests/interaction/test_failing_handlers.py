@@ -17,7 +17,6 @@ from meup_agent import (
     Rejection,
 )
 from meup_agent.errors import RequestError, ToolError
-from meup_agent.protocol import kinds
 from tests.interaction.people import (
     Meeting,
     Notes,
@@ -30,6 +29,7 @@ from tests.interaction.people import (
     until,
 )
 from tests.patience import PATIENCE
+from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
 

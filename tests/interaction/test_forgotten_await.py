@@ -9,8 +9,8 @@ import pytest
 
 from meup_agent import Agent, Context, Proposal, Rejection, Space
 from meup_agent.errors import ToolError, UsageError
-from meup_agent.protocol import kinds
 from tests.interaction.people import Meeting, Notes, gathered, taped
+from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
 

@@ -7,13 +7,11 @@ import anyio
 import pytest
 
 from meup_agent.errors import HandshakeRefused, TransportClosed
-from meup_agent.protocol import kinds
-from meup_agent.transport.base import (
-    OBSERVE_HEADER,
-)
+from tests.gateways import OBSERVE_HEADER
 from tests.interaction.observed import by, is_, observed, tool_owner
 from tests.interaction.people import Meeting, Notes, OverSockets, Raw, join, state_of, taped
 from tests.patience import PATIENCE
+from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
 

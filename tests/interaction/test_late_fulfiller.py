@@ -3,10 +3,8 @@
 import anyio
 import pytest
 
-from meup_agent import Agent, Fulfillment, Proposal, Space
+from meup_agent import Agent, Fulfillment, Proposal, ProposalState, Space
 from meup_agent.errors import AlreadyDecided
-from meup_agent.protocol import kinds
-from meup_agent.protocol.lifecycle import ProposalState
 from tests.interaction.cast import calculator, willing
 from tests.interaction.people import (
     Meeting,
@@ -18,6 +16,7 @@ from tests.interaction.people import (
     taped,
     until,
 )
+from tests.wire import kinds
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("4.6.replays.handled")]
 

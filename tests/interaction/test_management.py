@@ -9,8 +9,8 @@ import pytest
 
 from meup_agent import Agent, Context, Envelope, Space, Withdrawal
 from meup_agent.errors import Kicked, Refused, TokenRefused, UsageError
-from meup_agent.gateway.embedded import Gateway
-from meup_agent.testing.memory import MemorySpace
+from meup_agent.gateway import Gateway
+from meup_agent.testing import MemorySpace
 from meup_agent.types import Grant, Invitation, Revocation
 from tests.interaction.people import InMemory, Meeting, Notes, OverSockets, join, taped, until
 from tests.patience import PATIENCE

@@ -20,8 +20,7 @@ from meup_agent import (
     Withdrawal,
 )
 from meup_agent.errors import ProposalWithdrawn, UsageError
-from meup_agent.protocol import kinds
-from meup_agent.protocol.dialects import DIALECTS, PUBLISHED
+from meup_agent.protocol.dialects import PUBLISHED
 from tests.interaction.people import (
     QUICK,
     Latch,
@@ -34,6 +33,7 @@ from tests.interaction.people import (
     until,
 )
 from tests.patience import PATIENCE
+from tests.wire import DIALECTS, kinds
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,6 @@ from pydantic import BaseModel
 from meup_agent import Agent, Context
 from meup_agent.agent.results import MAX_RESULT_BYTES
 from meup_agent.errors import RequestError, ToolError
-from meup_agent.protocol import kinds, payloads
 from tests.interaction.mcp_client import mcp_client
 from tests.interaction.people import (
     Meeting,
@@ -25,6 +24,7 @@ from tests.interaction.people import (
     taped,
     until,
 )
+from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
 

@@ -7,10 +7,10 @@ import pytest
 
 from meup_agent import Agent, Context, Proposal, ProposalState, Reason
 from meup_agent.errors import HandlerCancelled
-from meup_agent.protocol import kinds
 from meup_agent.types import CallNext, InboundMessage, OutboundMessage
 from tests.interaction.people import Meeting, Notes, has_state, is_idle, join, taped, until
 from tests.patience import PATIENCE
+from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
 

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict
 
 from meup_agent import Agent, Context, Proposal, Space
 from meup_agent.errors import NotExpressible, ProposalRejected, RequestError, ToolError
-from meup_agent.protocol import kinds
 from tests.interaction.people import Meeting, Notes, call_of, gathered, taped
+from tests.wire import kinds
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("1.numbers")]
 

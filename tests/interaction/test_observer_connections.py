@@ -21,11 +21,7 @@ from meup_agent import (
     Space,
 )
 from meup_agent.errors import HandshakeRefused, Kicked, ObservingOnly, UsageError
-from meup_agent.protocol import kinds
-from meup_agent.transport.base import (
-    LAST_SEEN_HEADER,
-    RESUME_HEADER,
-)
+from tests.gateways import LAST_SEEN_HEADER, RESUME_HEADER
 from tests.interaction.observed import MAX_OBSERVERS, by, is_, observed, reviewer, tool_owner
 from tests.interaction.people import (
     QUICK,
@@ -43,6 +39,7 @@ from tests.interaction.people import (
     until,
 )
 from tests.patience import PATIENCE
+from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
 

@@ -6,14 +6,14 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Request, Space
-from meup_agent.agent.middleware import CallNext
-from meup_agent.client import offer_finder, requests
+from meup_agent.client import offer_finder
 from meup_agent.errors import OwnerChanged, OwnerUnknown, ToolError, UsageError
-from meup_agent.protocol import kinds
-from meup_agent.types import OutboundMessage
+from meup_agent.types import CallNext, OutboundMessage
+from tests.cli.commands import requests
 from tests.interaction.offer_lists import READ, WRITE, lister, writer
 from tests.interaction.people import Meeting, Notes, gathered, join, taped, until
 from tests.patience import PATIENCE
+from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
 

@@ -9,16 +9,10 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from meup_agent import Agent, Gone, Proposal, Rejection, Settings, Space, StreamReader
+from meup_agent import Agent, Gone, Mode, Proposal, Rejection, Settings, Space, StreamReader
 from meup_agent.errors import CannotConnect, Refused, RequestError, SessionEnded, TokenRefused
-from meup_agent.gateway.config import HttpConfig
-from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-from meup_agent.gateway.presets import one_space_config
-from meup_agent.protocol import kinds
-from meup_agent.protocol.dialects import decode
-from meup_agent.protocol.exchange import Mode
-from meup_agent.transport.base import Transport
-from meup_agent.transport.http import http_connector
+from meup_agent.gateway import Gateway, HttpConfig, ThreadedGateway
+from tests.gateways import Transport, http_connector, one_space_config
 from tests.interaction.people import (
     LIMITS,
     PARTICIPANTS,
@@ -31,6 +25,7 @@ from tests.interaction.people import (
     until,
 )
 from tests.patience import PATIENCE
+from tests.wire import decode, kinds
 
 pytestmark = pytest.mark.anyio
 

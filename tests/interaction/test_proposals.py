@@ -24,7 +24,6 @@ from meup_agent.errors import (
     ProposalRejected,
     UsageError,
 )
-from meup_agent.protocol import kinds, payloads
 from meup_agent.types import Change
 from tests.interaction.cast import calculator, willing
 from tests.interaction.people import (
@@ -38,6 +37,7 @@ from tests.interaction.people import (
     until,
 )
 from tests.patience import PATIENCE
+from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
 

@@ -9,10 +9,10 @@ import pytest
 
 from meup_agent import Agent, Envelope, Proposal, Reason, Rejection
 from meup_agent.errors import AlreadyDecided, ProposalRejected, Refused
-from meup_agent.protocol import kinds
-from meup_agent.protocol.exchange.explanations import EXPLANATION_CHARS
 from tests.interaction.people import Meeting, Notes, gathered, join, lines, raw, session_of, taped
 from tests.patience import PATIENCE
+from tests.tables import EXPLANATION_CHARS
+from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
 

@@ -8,9 +8,9 @@ import pytest
 
 from meup_agent import Agent, CallScope, Context, Envelope, Reason, Request
 from meup_agent.errors import RequestError
-from meup_agent.protocol import kinds, payloads
 from tests.interaction.people import Meeting, Notes, gathered, join, taped, until
 from tests.patience import PATIENCE
+from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
 

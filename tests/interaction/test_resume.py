@@ -11,11 +11,9 @@ import pytest
 from meup_agent import Agent, Chat, Context, Gap, Limits, Proposal, Rejection, Settings
 from meup_agent.errors import TakenOver, TransportClosed
 from meup_agent.events import Resumed
-from meup_agent.gateway.presets import one_space_config
-from meup_agent.protocol import kinds
-from meup_agent.testing.memory import MemorySpace
-from meup_agent.transport.base import LAST_SEEN_HEADER, RESUME_HEADER, Connector, Transport
+from meup_agent.testing import MemorySpace
 from meup_agent.types import Guarantees
+from tests.gateways import LAST_SEEN_HEADER, RESUME_HEADER, Connector, Transport, one_space_config
 from tests.interaction.people import (
     QUICK,
     InMemory,
@@ -31,6 +29,7 @@ from tests.interaction.people import (
     until,
 )
 from tests.patience import PATIENCE
+from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ import pytest
 
 from meup_agent import Space
 from meup_agent.errors import OutcomeUnknown, RequestError
-from meup_agent.gateway.embedded import ThreadedGateway
+from meup_agent.gateway import ThreadedGateway
 from tests.interaction.people import OverSockets, gateway_for_everybody, join, until
 from tests.patience import PATIENCE
 from tests.programs import Program, program

@@ -10,9 +10,8 @@ import pytest
 import rfc8785
 
 from meup_agent import Agent, Proposal, Request
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.dialects import decode
 from tests.interaction.people import Meeting, Notes, gathered, raw, until
+from tests.wire import decode, kinds, payloads
 
 pytestmark = pytest.mark.anyio
 

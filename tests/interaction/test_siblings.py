@@ -14,12 +14,8 @@ import pytest
 
 from meup_agent import Agent, Context, Fulfillment, Proposal, Rejection, Space, Withdrawal
 from meup_agent.errors import AlreadyInProgress, OutcomeUnknown, ProposalWithdrawn
-from meup_agent.gateway.config import HttpConfig
-from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.presets import one_space_config
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.dialects import encode
-from meup_agent.protocol.envelope import draft
+from meup_agent.gateway import Gateway, HttpConfig
+from tests.gateways import one_space_config
 from tests.interaction.people import (
     PARTICIPANTS,
     InMemory,
@@ -35,6 +31,7 @@ from tests.interaction.people import (
 )
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
+from tests.wire import draft, encode, kinds, payloads
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("5.who.me.beside")]
 

@@ -6,7 +6,7 @@ import pytest
 from meup_agent import Agent
 from meup_agent.adapters.space_tools import SpaceTools
 from meup_agent.errors import UsageError
-from meup_agent.transport.loops import runs_on_asyncio
+from tests.gateways import runs_on_asyncio
 from tests.interaction.cast import calculator, willing
 from tests.interaction.people import Meeting, Notes, gathered, join
 

@@ -7,9 +7,7 @@ import pytest
 
 from meup_agent import Agent, Chat, Context, Limits, Settings, Space, StreamReader
 from meup_agent.errors import UsageError
-from meup_agent.protocol import kinds
-from meup_agent.protocol.exchange.stream_buffer import MAX_UNREAD_BYTES, MAX_UNREAD_FRAMES
-from meup_agent.protocol.streams import StreamOrigin, build_open
+from meup_agent.protocol.streams import StreamOrigin
 from tests.interaction.people import Notes, lines, session_of, until
 from tests.interaction.stream_gateway import (
     close_stream,
@@ -20,6 +18,8 @@ from tests.interaction.stream_gateway import (
     welcomed,
 )
 from tests.session.gate import ME, Gate
+from tests.tables import MAX_UNREAD_BYTES, MAX_UNREAD_FRAMES
+from tests.wire import build_open, kinds
 
 pytestmark = pytest.mark.anyio
 

@@ -15,9 +15,6 @@ from meup_agent.errors import (
     StreamEnded,
     UsageError,
 )
-from meup_agent.protocol import kinds
-from meup_agent.protocol.limits import MAX_FRAME_BYTES
-from meup_agent.protocol.streams import StreamInfo
 from meup_agent.types import CallNext, OutboundMessage
 from tests.interaction.people import Notes, session_of, until
 from tests.interaction.stream_gateway import (
@@ -31,6 +28,7 @@ from tests.interaction.stream_gateway import (
     welcomed,
 )
 from tests.session.gate import ME, Caller, End, Gate
+from tests.wire import MAX_FRAME_BYTES, StreamInfo, kinds
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,6 @@ from meup_agent.errors import (
     ParticipantGone,
     RequestError,
 )
-from meup_agent.protocol import kinds
 from tests.interaction.people import (
     Meeting,
     Notes,
@@ -31,6 +30,7 @@ from tests.interaction.people import (
     until,
 )
 from tests.patience import PATIENCE
+from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
 

@@ -5,11 +5,8 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent, CallScope, Context, StreamReader
+from meup_agent import Agent, CallScope, Context, Envelope, StreamReader
 from meup_agent.errors import ToolError
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.dialects import decode
-from meup_agent.protocol.envelope import Envelope
 from tests.interaction.people import Notes, session_of, until
 from tests.interaction.stream_gateway import (
     close_stream,
@@ -22,6 +19,7 @@ from tests.interaction.stream_gateway import (
     stream_of,
 )
 from tests.session.gate import ME, Caller, End, Gate
+from tests.wire import decode, kinds, payloads
 
 pytestmark = pytest.mark.anyio
 

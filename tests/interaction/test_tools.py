@@ -7,7 +7,6 @@ import pytest
 
 from meup_agent import Agent, Context, Limits, Settings, Space
 from meup_agent.errors import InvalidArguments, RequestError, RequestTimeout, UsageError
-from meup_agent.protocol import kinds, payloads
 from tests.interaction.offer_lists import LIST, READ, WRITE, ask, lister, names, writer
 from tests.interaction.people import (
     QUICK,
@@ -23,6 +22,7 @@ from tests.interaction.people import (
     until,
 )
 from tests.patience import PATIENCE
+from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from meup_agent.gateway.embedded import ThreadedGateway
+from meup_agent.gateway import ThreadedGateway
 from tests.interaction.people import gateway_for_everybody
 from tests.programs import program
 

@@ -14,12 +14,10 @@ import pytest
 
 from meup_agent import Agent, ProposalHandle, Space
 from meup_agent.errors import Refused
-from meup_agent.protocol import kinds
-from meup_agent.protocol.dialects import decode, encode
-from meup_agent.protocol.envelope import encode_json
-from meup_agent.transport.base import Connector
+from tests.gateways import Connector
 from tests.interaction.people import QUICK, Meeting, gathered, taped
 from tests.patience import PATIENCE
+from tests.wire import decode, encode, encode_json, kinds
 
 pytestmark = pytest.mark.anyio
 

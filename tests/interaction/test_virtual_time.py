@@ -16,8 +16,7 @@ from meup_agent.errors import (
     RequestTimeout,
     UsageError,
 )
-from meup_agent.protocol import kinds, payloads
-from meup_agent.testing.memory import MemorySpace
+from meup_agent.testing import MemorySpace
 from meup_agent.types import Cause
 from tests.interaction.people import (
     PROPOSALS,
@@ -31,6 +30,7 @@ from tests.interaction.people import (
     raw,
     until,
 )
+from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,6 @@ import pytest
 
 from meup_agent import Agent, Context, Fulfillment, Proposal, ProposalState, Reason, Withdrawal
 from meup_agent.errors import AlreadyDecided
-from meup_agent.protocol import kinds
 from tests.interaction.people import (
     Meeting,
     Notes,
@@ -19,6 +18,7 @@ from tests.interaction.people import (
     taped,
     until,
 )
+from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
 

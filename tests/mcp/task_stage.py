@@ -17,8 +17,8 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel
 
-from meup_agent.mcp.task_client import CreatedTask, TasksClientExtension
-from meup_agent.mcp.tasks import TasksExtension, TaskSupport
+from meup_agent.mcp import TasksClientExtension, TasksExtension, TaskSupport
+from meup_agent.mcp.task_client import CreatedTask
 from meup_agent.mcp.tool_task import MAX_INPUT_REQUESTS
 from tests.patience import PATIENCE
 

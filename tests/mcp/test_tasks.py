@@ -15,7 +15,8 @@ from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 from mcp.shared.exceptions import MCPError
 
-from meup_agent.mcp.tasks import TASKS, TasksExtension, install_extension
+from meup_agent.mcp import TasksExtension, install_extension
+from meup_agent.mcp.tasks import TASKS
 from tests.mcp.task_stage import (
     Tools,
     ask,

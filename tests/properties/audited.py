@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from meup_agent.protocol.audit import Audit, StepKind
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange import ProposalEntry, ProposalKey
-from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.space.journal import Entry
+from meup_agent import Envelope, ProposalState
+from tests.spaces import Audit, Entry, StepKind
+from tests.tables import ProposalEntry, ProposalKey
 
 
 def folded(log: Iterable[Envelope]) -> Audit:

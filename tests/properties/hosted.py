@@ -16,14 +16,18 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from meup_agent.protocol.resume import ARRIVED, REPLAYED
-from meup_agent.protocol.space.counters import SpaceCounters
-from meup_agent.protocol.space.decisions import Discard, Refusal
-from meup_agent.protocol.space.grants import member_capabilities
-from meup_agent.protocol.space.journal import Entry, Journal
-from meup_agent.protocol.space.server import SpaceServer
-from meup_agent.protocol.space.subscriber import FrameFormat
 from tests.properties.late_journal import File, LateJournal
+from tests.spaces import (
+    Discard,
+    Entry,
+    FrameFormat,
+    Journal,
+    Refusal,
+    SpaceCounters,
+    SpaceServer,
+    member_capabilities,
+)
+from tests.wire import ARRIVED, REPLAYED
 
 GATEWAY = "system:gateway"
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.space.journal import Entry, Fact, Recovered, ignore
+from meup_agent import Envelope
+from tests.spaces import Entry, Fact, Recovered, ignore
 
 
 class File:

@@ -7,12 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from meup_agent.causes import Cause, Reason
+from meup_agent import Envelope, Limits, ProposalState, Reason, Wait
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, ParticipantGone
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.dialects import decode, encode
-from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.exchange import (
+from meup_agent.protocol.exchange.resolution import resolve
+from meup_agent.types import Cause
+from tests.tables import (
     Cancel,
     CaughtUp,
     Drop,
@@ -20,7 +19,6 @@ from meup_agent.protocol.exchange import (
     ExchangeTable,
     FulfillmentTarget,
     Key,
-    Limits,
     Priority,
     Progressed,
     ProposalEntry,
@@ -29,13 +27,10 @@ from meup_agent.protocol.exchange import (
     Send,
     Start,
     Unsend,
-    Wait,
     Wake,
     Work,
 )
-from meup_agent.protocol.exchange.resolution import resolve
-from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.outcomes import Ending, Unknown
+from tests.wire import Ending, Unknown, decode, draft, encode, kinds, payloads
 
 if TYPE_CHECKING:
     from tests.properties.world import World

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from meup_agent.protocol.envelope import Envelope
+from meup_agent import Envelope
 
 
 @dataclass(slots=True)

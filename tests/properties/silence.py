@@ -9,13 +9,13 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any, Final
 
-from meup_agent.causes import Cause, Reason
+from meup_agent import Envelope, Reason
 from meup_agent.errors import MeupError
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.audit import Audit
-from meup_agent.protocol.dialects import decode, encode
-from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.exchange import (
+from meup_agent.protocol.exchange.proposal_store import ProposalEntry
+from meup_agent.types import Cause
+from tests.properties.hosted import Seat
+from tests.spaces import Audit, MemoryJournal, SpaceCounters, SpaceServer, member_capabilities
+from tests.tables import (
     Effect,
     ExchangeTable,
     FulfillmentTarget,
@@ -28,14 +28,7 @@ from meup_agent.protocol.exchange import (
     Unsend,
     Wake,
 )
-from meup_agent.protocol.exchange.proposal_store import ProposalEntry
-from meup_agent.protocol.lifecycle import last_moment
-from meup_agent.protocol.resume import read_seq
-from meup_agent.protocol.space.counters import SpaceCounters
-from meup_agent.protocol.space.grants import member_capabilities
-from meup_agent.protocol.space.journal import MemoryJournal
-from meup_agent.protocol.space.server import SpaceServer
-from tests.properties.hosted import Seat
+from tests.wire import decode, draft, encode, kinds, last_moment, payloads, read_seq
 
 DIALECT: Final = "meup/v0.1"
 BEGIN: Final = datetime(2026, 1, 1, tzinfo=UTC)

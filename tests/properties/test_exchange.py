@@ -22,10 +22,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from meup_agent.protocol.exchange import Key, ProposalEntry, ProposalKey, Role, Wait
+from meup_agent import Wait
 from tests.effort import scaled
 from tests.properties.participant import Handler, Participant
 from tests.properties.world import World
+from tests.tables import Key, ProposalEntry, ProposalKey, Role
 
 EXAMPLES = os.environ.get("MEUP_EXAMPLES")
 

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from meup_agent.protocol.space import fanout
 from tests.effort import scaled
 from tests.properties.hosted import GATEWAY, KINDS, MEMBER, Hosted
+from tests.spaces import fanout
 
 SEEDS = int(os.environ.get("MEUP_EXAMPLES") or scaled(60))
 DIALECTS = ("meup/v0.1", "meup/v0.1", "mew/v0.4")

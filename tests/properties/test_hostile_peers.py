@@ -16,27 +16,24 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.dialects import decode, encode
-from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.exchange import (
+from meup_agent import Envelope, Limits
+from meup_agent.protocol.exchange.table_context import TRANSIT_SECONDS
+from tests.effort import scaled
+from tests.properties.proposed_calls import Proposed, call_of, mark
+from tests.tables import (
     Cancel,
     Effect,
     ExchangeTable,
     Key,
-    Limits,
     Priority,
     ProposalKey,
+    ProposalStore,
     Role,
     Send,
     Start,
+    Tombstones,
 )
-from meup_agent.protocol.exchange.proposal_store import ProposalStore
-from meup_agent.protocol.exchange.table_context import TRANSIT_SECONDS
-from meup_agent.protocol.exchange.ttl_map import Tombstones
-from meup_agent.protocol.guarantees import OURS, said_by
-from tests.effort import scaled
-from tests.properties.proposed_calls import Proposed, call_of, mark
+from tests.wire import OURS, decode, draft, encode, kinds, payloads, said_by
 
 EXAMPLES = os.environ.get("MEUP_EXAMPLES")
 ME = "executor"

@@ -14,11 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.space.decisions import Acceptance, Decision, Refusal
-from meup_agent.protocol.space.grants import member_capabilities
-from meup_agent.protocol.space.journal import Entry
-from meup_agent.protocol.space.state import SpaceState
+from meup_agent import Envelope
+from tests.spaces import Acceptance, Decision, Entry, Refusal, SpaceState, member_capabilities
 
 DIALECT = "meup/v0.1"
 NAMES = ("a", "a-b", "tools")

@@ -15,13 +15,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.exchange import Key, ProposalKey
-from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent import ProposalState
 from tests.effort import scaled
 from tests.properties.participant import Participant
 from tests.properties.test_exchange import ExchangeMachine, chosen, few, pick, who, whose
 from tests.properties.world import World
+from tests.tables import Key, ProposalKey
+from tests.wire import kinds, payloads
 
 CALL = {"name": "work", "arguments": {"n": 1}}
 EXAMPLES = os.environ.get("MEUP_EXAMPLES")

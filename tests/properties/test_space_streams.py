@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meup_agent.protocol.space.frame_relay import STREAMS_TOGETHER
-from meup_agent.protocol.space.streams import GRACE_SECONDS
-from meup_agent.protocol.streams import StreamFrame
 from tests.effort import scaled
 from tests.protocol.space.stream_scene import NAMES, SECOND, StreamScene
+from tests.spaces import GRACE_SECONDS
+from tests.wire import StreamFrame
 
 MOST = 3
 """Streams of a participant, and frames of one that wait for a reader."""

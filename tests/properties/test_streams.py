@@ -15,12 +15,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from meup_agent.protocol import kinds
-from meup_agent.protocol.exchange import OwnStream, Role, Start, StreamBuffer, StreamEnd
-from meup_agent.protocol.exchange.stream_buffer import MAX_UNREAD_FRAMES
-from meup_agent.protocol.streams import StreamInfo, build_close, build_open
+from meup_agent.protocol.exchange import OwnStream, StreamBuffer, StreamEnd
 from tests.effort import scaled
 from tests.protocol.exchange.peer import ME, Peer, of, said
+from tests.tables import MAX_UNREAD_FRAMES, Role, Start
+from tests.wire import StreamInfo, build_close, build_open, kinds
 
 OTHERS = ("bob", "carol")
 FOR_US = st.sampled_from([(), (ME,), ("bob",), ("carol", ME)])

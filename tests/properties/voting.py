@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, Final
 
+from meup_agent import Envelope
 from meup_agent.approval.voting import Vote, VoteCount, VoteOutcome
 from meup_agent.errors import VoteRefused
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.exchange import Effect, Key, ProposalKey, Role, Start
 from tests.properties.silence import Process, SilentWorld
+from tests.tables import Effect, Key, ProposalKey, Role, Start
+from tests.wire import draft, kinds, payloads
 
 PROPOSERS: Final = ("p", "q")
 REVIEWERS: Final = ("r1", "r2")

@@ -12,20 +12,22 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.dialects import decode, encode
-from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.exchange import (
-    Key,
-    Limits,
-    ProposalKey,
-)
-from meup_agent.protocol.guarantees import OURS, said_by
-from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.outcomes import Fulfillment, GatewayRefused, Responded
-from meup_agent.protocol.resume import ARRIVED
+from meup_agent import Envelope, Fulfillment, Limits, ProposalState
 from tests.properties.audited import check_audit, check_own
 from tests.properties.participant import DIALECT, REMEMBERED, Participant
+from tests.tables import Key, ProposalKey
+from tests.wire import (
+    ARRIVED,
+    OURS,
+    GatewayRefused,
+    Responded,
+    decode,
+    draft,
+    encode,
+    kinds,
+    payloads,
+    said_by,
+)
 
 CAPABILITIES = [{"kind": "mcp/request"}, {"kind": "mcp/proposal"}]
 

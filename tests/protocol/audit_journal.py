@@ -5,14 +5,8 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.audit import (
-    Audit,
-    ProposalAudit,
-)
-from meup_agent.protocol.dialects import decode, encode
-from meup_agent.protocol.envelope import draft
-from meup_agent.protocol.space.journal import Entry
+from tests.spaces import Audit, Entry, ProposalAudit
+from tests.wire import decode, draft, encode, kinds, payloads
 
 SECOND = 1_000_000
 BEGIN = 1_700_000_000 * SECOND

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
+from meup_agent import Envelope
 from meup_agent.errors import InvalidEnvelope
-from meup_agent.protocol import kinds
-from meup_agent.protocol.dialects import decode
-from meup_agent.protocol.envelope import Envelope, draft
+from tests.wire import decode, draft, kinds
 
 V01 = "meup/v0.1"
 TEXT = st.text()

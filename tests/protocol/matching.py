@@ -4,10 +4,7 @@ import pytest
 from hypothesis import strategies as st
 
 from meup_agent.errors import InvalidPattern
-from meup_agent.protocol.capability import (
-    compile_capabilities,
-    compile_pattern,
-)
+from tests.wire import compile_capabilities, compile_pattern
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 VALUES = st.recursive(

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.audit import (
-    Ignored,
-    StepKind,
-)
 from tests.protocol.audit_journal import BEGIN, SECOND, Journal
+from tests.spaces import Ignored, StepKind
+from tests.wire import kinds, payloads
 
 DIALECTS = ["mcpx/v0.1", "meup/v0.1", "meup/v0.2", "mew/v0.4"]
 

@@ -6,16 +6,11 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.audit import (
-    Audit,
-    operation_as_json,
-    proposal_as_json,
-)
+from meup_agent.protocol.audit import operation_as_json
 from meup_agent.protocol.audit.records import MAX_RESULT_BYTES, MAX_STEPS
-from meup_agent.protocol.envelope import draft
-from meup_agent.protocol.space.journal import Entry
 from tests.protocol.audit_journal import BEGIN, SECOND, Journal
+from tests.spaces import Audit, Entry, proposal_as_json
+from tests.wire import draft, kinds, payloads
 
 
 def test_the_gateway_takes_back_what_was_revoked() -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.audit import Ignored, ProposalAudit, StepKind, proposal_as_json
-from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent import ProposalState
 from meup_agent.protocol.timestamps import rfc3339
 from tests.protocol.audit_journal import BEGIN, SECOND, Journal
+from tests.spaces import Ignored, ProposalAudit, StepKind, proposal_as_json
+from tests.wire import kinds, payloads
 
 
 def proposed(journal: Journal, *, seconds: int = 60, **said: Any) -> ProposalAudit:

@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 
-from meup_agent.cli.audit.listing import ProposalListing
-from meup_agent.cli.audit.proposal_timeline import ProposalTimeline
-from meup_agent.cli.render.layout import Glyphs
-from meup_agent.protocol import kinds
-from meup_agent.protocol.audit import ProposalAudit, proposal_as_json
 from meup_agent.protocol.audit.told_rule import MAX_TOLD_CHARS, MAX_TOLD_VOTES, read_told_rule
-from meup_agent.protocol.payloads import META, RULE
+from meup_agent.protocol.payloads import RULE
+from tests.cli.commands import Glyphs, ProposalListing, ProposalTimeline
 from tests.protocol.audit_journal import Journal
+from tests.spaces import ProposalAudit, proposal_as_json
+from tests.wire import META, kinds
 
 ALLOWED = {"verdict": "allow", "rule": "reads", "policy": "0123456789abcdef"}
 VOTED = {

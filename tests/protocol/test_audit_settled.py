@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.audit import Audit, ProposalAudit, SettledProposals, proposal_as_json
-from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.space.journal import Entry
+from meup_agent import Envelope
+from meup_agent.protocol.audit import SettledProposals
 from tests.bench.audit import envelopes
+from tests.spaces import Audit, Entry, ProposalAudit, proposal_as_json
+from tests.wire import draft, kinds, payloads
 
 PAGE = 20
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol import payloads
 from meup_agent.protocol.callers import (
     MAX_LOOKED_AT,
     Allowed,
@@ -12,7 +11,7 @@ from meup_agent.protocol.callers import (
     capability_for,
     find_missing,
 )
-from meup_agent.protocol.capability import compile_capabilities
+from tests.wire import compile_capabilities, payloads
 
 REJECTS = [{"kind": "mcp/reject"}]
 READS = [{"kind": "mcp/request", "payload": {"method": "tools/call", "params": {"name": "read"}}}]

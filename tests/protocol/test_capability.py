@@ -7,21 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meup_agent.errors import InvalidPattern
-from meup_agent.protocol.capability import (
-    compile_announced,
-    compile_capabilities,
-    compile_kind,
-    compile_pattern,
-)
-from meup_agent.protocol.capability.compiled_capabilities import (
-    MAX_CAPABILITIES,
-    MAX_KINDS_REMEMBERED,
-)
+from meup_agent.protocol.capability.compiled_capabilities import MAX_KINDS_REMEMBERED
 from meup_agent.protocol.capability.glob import MAX_BRACES
 from meup_agent.protocol.capability.patterns import MAX_NESTING, MAX_PARTS
 from meup_agent.protocol.capability.strings import MAX_PATTERN_CHARS
 from meup_agent.protocol.kinds import KINDS
 from tests.protocol.matching import LITERALS, SCALARS, VALUES, matches, place_of_refusal
+from tests.wire import (
+    MAX_CAPABILITIES,
+    compile_announced,
+    compile_capabilities,
+    compile_kind,
+    compile_pattern,
+)
 
 # --- other values ---------------------------------------------------------------------------
 

@@ -7,22 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meup_agent.errors import InvalidPattern
-from meup_agent.gateway.config import participant
-from meup_agent.protocol.capability import (
+from meup_agent.protocol.capability.compiled_capabilities import MAX_NOT_UNDERSTOOD, joined
+from meup_agent.protocol.capability.paths import MAX_PATH_STEPS
+from meup_agent.protocol.capability.strings import MAX_STEPS
+from meup_agent.protocol.capability.work import MAX_WORK, WORK_PER_BYTE, Exhausted, WorkBudget
+from meup_agent.protocol.regex import MAX_PROGRAM_STEPS, MAX_UNICODE_CLASSES
+from tests.gateways import participant
+from tests.wire import (
+    MAX_CAPABILITIES,
     compile_announced,
     compile_capabilities,
     compile_kind,
     compile_pattern,
 )
-from meup_agent.protocol.capability.compiled_capabilities import (
-    MAX_CAPABILITIES,
-    MAX_NOT_UNDERSTOOD,
-    joined,
-)
-from meup_agent.protocol.capability.paths import MAX_PATH_STEPS
-from meup_agent.protocol.capability.strings import MAX_STEPS
-from meup_agent.protocol.capability.work import MAX_WORK, WORK_PER_BYTE, Exhausted, WorkBudget
-from meup_agent.protocol.regex import MAX_PROGRAM_STEPS, MAX_UNICODE_CLASSES
 
 EITHER = "ab" * 50_000
 BAD = "/a[ab]{60}c/"

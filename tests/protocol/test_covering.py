@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meup_agent.errors import InvalidPattern
-from meup_agent.protocol.capability import compile_capabilities
 from meup_agent.protocol.capability.covering import (
     MAX_COMPARISONS,
     covers,
@@ -17,6 +16,7 @@ from meup_agent.protocol.capability.covering import (
     stripped,
 )
 from tests.effort import scaled
+from tests.wire import compile_capabilities
 
 CALL = {"kind": "mcp/request", "payload": {"method": "tools/call"}}
 

@@ -9,14 +9,11 @@ from typing import Any
 
 import pytest
 
+from meup_agent import Envelope, ProposalState
 from meup_agent.errors import NotExpressible
-from meup_agent.protocol import kinds
-from meup_agent.protocol.dialects import DIALECTS, decode, encode
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange import Cancel, Start
-from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.payloads import read_call, read_proposal
 from tests.protocol.exchange.peer import Peer
+from tests.tables import Cancel, Start
+from tests.wire import DIALECTS, decode, encode, kinds, read_call, read_proposal
 
 LINES = (Path(__file__).parent.parent / "vectors" / "designs.jsonl").read_text("utf-8").splitlines()
 EXAMPLES: list[dict[str, Any]] = [json.loads(line) for line in LINES]

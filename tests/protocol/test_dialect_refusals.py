@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meup_agent import Envelope
 from meup_agent.errors import InvalidEnvelope
-from meup_agent.protocol.dialects import decode, encode
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.limits import MAX_DEPTH, MAX_FRAME_BYTES, check_frame
+from meup_agent.protocol.limits import MAX_DEPTH, check_frame
 from tests.protocol.frames import V01, envelopes, frame, refused
+from tests.wire import MAX_FRAME_BYTES, decode, encode
 
 
 @pytest.mark.parametrize(

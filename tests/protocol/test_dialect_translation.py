@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meup_agent import Envelope
 from meup_agent.errors import InvalidEnvelope, NotExpressible
-from meup_agent.protocol import kinds
-from meup_agent.protocol.dialects import DIALECTS, decode, encode
-from meup_agent.protocol.envelope import Envelope, draft
+from tests.wire import DIALECTS, decode, draft, encode, kinds
 
 CAPTURES = Path(__file__).parent.parent / "vectors" / "captures"
 V01, V02, V04, MCPX = "meup/v0.1", "meup/v0.2", "mew/v0.4", "mcpx/v0.1"

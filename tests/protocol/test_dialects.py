@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meup_agent import Envelope
 from meup_agent.errors import UsageError
-from meup_agent.protocol import kinds
-from meup_agent.protocol.dialects import DEFAULT_DIALECT, DIALECTS, decode, encode
-from meup_agent.protocol.envelope import Envelope, draft, encode_json
 from tests.protocol.frames import NAME, PAYLOADS, V01, envelopes, frame, of_our_own
+from tests.wire import DEFAULT_DIALECT, DIALECTS, decode, draft, encode, encode_json, kinds
 
 EXAMPLES = (Path(__file__).parent.parent / "vectors" / "examples.jsonl").read_text("utf-8")
 

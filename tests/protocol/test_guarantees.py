@@ -2,7 +2,8 @@
 
 import pytest
 
-from meup_agent.protocol.guarantees import OURS, Guarantees, read_guarantees, said_by
+from meup_agent.types import Guarantees
+from tests.wire import OURS, read_guarantees, said_by
 
 
 def test_what_a_gateway_says_of_itself_counts() -> None:

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from meup_agent.protocol import kinds
 from tests.programs import ROOT
+from tests.wire import kinds
 
 
 @pytest.mark.parametrize("kind", kinds.KINDS)

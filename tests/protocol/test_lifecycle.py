@@ -9,21 +9,19 @@ from typing import Any
 
 import pytest
 
+from meup_agent import ProposalState
 from meup_agent.errors import IllegalStep
 from meup_agent.protocol.lifecycle import (
-    INBOUND,
     OUTBOUND,
-    PROPOSAL,
     InboundEvent,
-    InboundState,
     OutboundEvent,
     OutboundState,
     ProposalEvent,
-    ProposalState,
     inbound_step,
     outbound_step,
     proposal_step,
 )
+from tests.wire import INBOUND, PROPOSAL, InboundState
 
 # What the tables must say, written down a second time, one line a cell.
 PROPOSAL_CELLS = """

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meup_agent.errors import NotExpressible
-from meup_agent.protocol.envelope import encode_json
 from meup_agent.protocol.numbers import DOUBLE_DIGITS, fits_double
 from meup_agent.protocol.payloads import digest
+from tests.wire import encode_json
 
 pytestmark = pytest.mark.rule("1.numbers")
 

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from meup_agent import Fulfillment
 from meup_agent.errors import RequestError, ToolError
-from meup_agent.protocol.outcomes import Fulfillment, Responded, value_of
-from meup_agent.protocol.payloads import WRAPPED
+from meup_agent.protocol.outcomes import value_of
+from tests.wire import WRAPPED, Responded
 
 TEXT = {"type": "text", "text": "wrote a"}
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from meup_agent.gateway.config_file import load_config
-from meup_agent.gateway.presets import dev_config
+from meup_agent.gateway import dev_config, load_config
 from meup_agent.protocol.capability.payload_keys import UnknownKey, find_unknown_keys
 from tests.programs import ROOT
 

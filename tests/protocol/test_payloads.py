@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol import payloads
-from meup_agent.protocol.payloads import read_call, read_proposal
+from tests.wire import payloads, read_call, read_proposal
 
 DELETE = {"method": "tools/call", "params": {"name": "delete_all"}}
 

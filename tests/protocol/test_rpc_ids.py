@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol.dialects import decode, encode
+from meup_agent import Envelope
 from meup_agent.protocol.dialects.rpc_ids import MAX_RPC_IDS, MAX_SENDERS, RpcIds
-from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.space.decisions import Acceptance, Refusal
-from meup_agent.protocol.space.grants import member_capabilities
-from meup_agent.protocol.space.state import SpaceState
+from tests.spaces import Acceptance, Refusal, SpaceState, member_capabilities
+from tests.wire import decode, draft, encode
 
 V01, MCPX = "meup/v0.1", "mcpx/v0.1"
 

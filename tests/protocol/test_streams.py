@@ -7,18 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meup_agent import Envelope
 from meup_agent.errors import InvalidEnvelope
-from meup_agent.protocol import kinds, streams
-from meup_agent.protocol.dialects import STREAMING, decode, encode
-from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.streams import (
-    ABOUT,
-    READERS,
+from meup_agent.protocol import streams
+from meup_agent.protocol.dialects import STREAMING
+from meup_agent.protocol.streams import ABOUT, READERS, read_active_streams, read_stream
+from tests.wire import (
     StreamFrame,
     StreamInfo,
-    read_active_streams,
+    decode,
+    draft,
+    encode,
+    kinds,
     read_frame,
-    read_stream,
     write_frame,
 )
 

@@ -5,10 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meup_agent.errors import InvalidPattern
-from meup_agent.protocol.capability import (
-    compile_pattern,
-)
 from tests.protocol.matching import LITERALS, SCALARS, SEGMENTS, VALUES, matches
+from tests.wire import compile_pattern
 
 
 @given(LITERALS)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol.capability import compile_capabilities, compile_pattern
+from tests.wire import compile_capabilities, compile_pattern
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 

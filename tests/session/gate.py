@@ -9,17 +9,13 @@ from typing import Any
 
 import anyio
 
-from meup_agent.causes import Cause
+from meup_agent import Backoff, Envelope, Settings
 from meup_agent.errors import HandshakeRefused, TransportError
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.dialects import decode, encode
-from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.exchange import Key, Role, Work
-from meup_agent.protocol.guarantees import OURS, said_by
-from meup_agent.protocol.payloads import JsonObject
-from meup_agent.session import Backoff, Session, Settings
-from meup_agent.transport.base import Connector
-from meup_agent.transport.memory import MemoryTransport, memory_connector
+from meup_agent.session import Session
+from meup_agent.types import Cause
+from tests.gateways import Connector, MemoryTransport, memory_connector
+from tests.tables import Key, Role, Work
+from tests.wire import OURS, JsonObject, decode, draft, encode, kinds, payloads, said_by
 
 ME = "alice"
 EVERYTHING = [{"kind": "*"}]

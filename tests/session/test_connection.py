@@ -5,17 +5,17 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from meup_agent import Envelope
 from meup_agent.errors import InvalidEnvelope, TransportClosed
-from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.exchange import Priority
 from meup_agent.session.connection import ECHO_SECONDS, SessionConnection
 from meup_agent.session.join import Welcomed
 from meup_agent.session.outbox import Outbox
 from meup_agent.session.session import new_id
-from meup_agent.transport.base import CloseInfo
-from meup_agent.transport.memory import memory_pair
+from tests.gateways import CloseInfo, memory_pair
 from tests.patience import PATIENCE
 from tests.session.gate import ME
+from tests.tables import Priority
+from tests.wire import draft
 
 pytestmark = pytest.mark.anyio
 

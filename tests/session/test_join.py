@@ -9,10 +9,9 @@ import pytest
 import trio
 from anyio import wait_all_tasks_blocked
 
+from meup_agent import Backoff, Envelope, Settings
 from meup_agent.errors import WrongParticipant
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.session import Backoff, Session, Settings
+from meup_agent.session import Session
 from meup_agent.session.join import (
     PROBE_ATTEMPTS,
     PROBE_SECONDS,
@@ -23,6 +22,7 @@ from meup_agent.session.join import (
 )
 from tests.patience import PATIENCE
 from tests.session.gate import ME, End, Gate, Recorder, present
+from tests.wire import draft, kinds, payloads
 
 pytestmark = pytest.mark.anyio
 

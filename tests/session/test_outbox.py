@@ -3,9 +3,7 @@
 import anyio
 import pytest
 
-from meup_agent.protocol import kinds
-from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.exchange import Priority
+from meup_agent import Envelope
 from meup_agent.session.envelope_listeners import EnvelopeStream
 from meup_agent.session.outbox import (
     MAX_BYTES,
@@ -20,6 +18,8 @@ from meup_agent.session.outbox import (
     QueuedFrame,
 )
 from tests.patience import PATIENCE
+from tests.tables import Priority
+from tests.wire import draft, kinds
 
 pytestmark = pytest.mark.anyio
 

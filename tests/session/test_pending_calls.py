@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from meup_agent.client.space import Space
+from meup_agent import Space, Withdrawal
 from meup_agent.errors import (
     NotSent,
     OutcomeUnknown,
@@ -11,10 +11,9 @@ from meup_agent.errors import (
     RequestTimeout,
     SessionEnded,
 )
-from meup_agent.protocol import kinds
-from meup_agent.protocol.outcomes import Withdrawal
 from tests.patience import PATIENCE
 from tests.session.gate import AT_ONCE, Caller, Gate, Recorder, present
+from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
 

@@ -11,14 +11,14 @@ from trio.testing import MockClock
 
 from meup_agent import Envelope, Space
 from meup_agent.errors import Refused
-from meup_agent.protocol import kinds
-from meup_agent.protocol.exchange import Role
-from meup_agent.protocol.guarantees import Guarantees, said_by
 from meup_agent.session import Session
 from meup_agent.session.envelope_listeners import RECEIPT_SECONDS
+from meup_agent.types import Guarantees
 from tests.patience import PATIENCE
 from tests.session.gate import End, Gate, Recorder, present
 from tests.session.test_refused_early import proposed
+from tests.tables import Role
+from tests.wire import kinds, said_by
 
 pytestmark = pytest.mark.anyio
 

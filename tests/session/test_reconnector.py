@@ -6,6 +6,7 @@ from collections.abc import Generator
 import anyio
 import pytest
 
+from meup_agent import Backoff, Settings
 from meup_agent.errors import (
     CannotConnect,
     HandshakeRefused,
@@ -16,7 +17,7 @@ from meup_agent.errors import (
     TokenRefused,
     TransportClosed,
 )
-from meup_agent.session import Backoff, Session, Settings
+from meup_agent.session import Session
 from meup_agent.session.connection import WELCOME_SECONDS
 from meup_agent.session.reconnector import LONGEST_RETRY_AFTER, Token
 from tests.session.gate import End, Gate, Recorder, present

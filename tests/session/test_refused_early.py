@@ -7,16 +7,14 @@ from functools import partial
 import anyio
 import pytest
 
-from meup_agent import Proposal, Space
-from meup_agent.client.proposal_handle import ProposalHandle
+from meup_agent import Proposal, ProposalHandle, Space
 from meup_agent.errors import UsageError
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.exchange import Role
-from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from meup_agent.session import Session
 from meup_agent.session.deadlines import checked_timeout
 from tests.patience import PATIENCE
 from tests.session.gate import ME, End, Gate, Recorder, present
+from tests.tables import Role
+from tests.wire import MAX_FRAME_BYTES, kinds, payloads
 
 pytestmark = pytest.mark.anyio
 

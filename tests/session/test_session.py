@@ -5,7 +5,7 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent.client.space import Space
+from meup_agent import Expiry, Limits, Settings, Space
 from meup_agent.errors import (
     NotExpressible,
     NotSent,
@@ -14,17 +14,15 @@ from meup_agent.errors import (
     RequestTimeout,
     UsageError,
 )
-from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.control_payloads import ASKED
-from meup_agent.protocol.exchange import Limits, Priority
-from meup_agent.protocol.limits import MAX_FRAME_BYTES
-from meup_agent.protocol.outcomes import Expiry, raise_for
-from meup_agent.session import Session, Settings
+from meup_agent.session import Session
 from meup_agent.session.envelope_listeners import WATCHED
 from meup_agent.session.outbox import MAX_ENVELOPES
-from meup_agent.transport.memory import memory_connector
+from tests.gateways import memory_connector
 from tests.patience import PATIENCE
 from tests.session.gate import AT_ONCE, ME, Caller, Gate, Recorder, method_of, present
+from tests.tables import Priority
+from tests.wire import MAX_FRAME_BYTES, kinds, payloads, raise_for
 
 pytestmark = pytest.mark.anyio
 

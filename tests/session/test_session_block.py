@@ -7,16 +7,16 @@ import anyio
 import pytest
 import trio
 
-from meup_agent.client.space import Space
+from meup_agent import Space
 from meup_agent.errors import (
     OutcomeUnknown,
     TakenOver,
 )
-from meup_agent.protocol import kinds
 from meup_agent.session import Session
-from meup_agent.transport.memory import memory_connector
+from tests.gateways import memory_connector
 from tests.patience import PATIENCE
 from tests.session.gate import AT_ONCE, ME, Caller, Gate, Recorder, method_of, present
+from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
 

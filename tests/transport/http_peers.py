@@ -11,8 +11,7 @@ from contextlib import closing, contextmanager
 
 import anyio
 
-from meup_agent.transport.base import Connector
-from meup_agent.transport.http import http_connector
+from tests.gateways import Connector, http_connector
 from tests.patience import PATIENCE
 from tests.transport.peers import ANSWER, ThreadedLoop, in_thread
 

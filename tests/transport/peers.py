@@ -15,11 +15,15 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from meup_agent.protocol.limits import MAX_FRAME_BYTES
-from meup_agent.transport.base import Connector, Transport
-from meup_agent.transport.memory import MemoryTransport, memory_connector
-from meup_agent.transport.websocket import websocket_connector
+from tests.gateways import (
+    Connector,
+    MemoryTransport,
+    Transport,
+    memory_connector,
+    websocket_connector,
+)
 from tests.patience import PATIENCE
+from tests.wire import MAX_FRAME_BYTES
 
 CERTIFICATE = Path(__file__).parent / "localhost.pem"
 # Short, since some peers here never answer; a peer that does answers faster.

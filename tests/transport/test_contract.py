@@ -7,11 +7,11 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from meup_agent.errors import TransportClosed
-from meup_agent.protocol.limits import MAX_FRAME_BYTES
-from meup_agent.transport.base import CloseInfo, Transport
+from tests.gateways import CloseInfo, Transport
 from tests.patience import PATIENCE
 from tests.transport.http_peers import HttpLink
 from tests.transport.peers import MemoryLink, Peer, SocketLink, TransportPair, linked
+from tests.wire import MAX_FRAME_BYTES
 
 pytestmark = pytest.mark.anyio
 

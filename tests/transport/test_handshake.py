@@ -9,12 +9,12 @@ import pytest
 from meup_agent.errors import ConfigurationError
 from meup_agent.transport.handshake import (
     MAX_REFUSAL_CHARS,
-    cannot_connect,
     check_headers,
     handshake_url,
     refused,
     retry_after,
 )
+from tests.gateways import cannot_connect
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 

@@ -8,15 +8,14 @@ import anyio
 import pytest
 from anyio.abc import ByteStream
 
-from meup_agent.causes import Cause
 from meup_agent.errors import ConfigurationError, TransportClosed
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.dialects import encode
-from meup_agent.protocol.envelope import draft
 from meup_agent.transport import http
-from meup_agent.transport.base import ABNORMAL, TOO_BIG, CloseInfo, Transport
-from meup_agent.transport.http import check_http_url, ends_something, http_connector, open_client
+from meup_agent.transport.base import ABNORMAL
+from meup_agent.transport.http import check_http_url, ends_something, open_client
+from meup_agent.types import Cause
+from tests.gateways import TOO_BIG, CloseInfo, Transport, http_connector
 from tests.patience import PATIENCE
+from tests.wire import draft, encode, kinds, payloads
 
 
 def frame(kind: str, payload: object) -> bytes:

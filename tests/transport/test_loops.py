@@ -3,7 +3,8 @@
 import anyio
 import pytest
 
-from meup_agent.transport.loops import Condition, asyncio_loop, runs_on_asyncio
+from meup_agent.transport.loops import Condition, asyncio_loop
+from tests.gateways import runs_on_asyncio
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

@@ -5,7 +5,8 @@ import ssl
 import pytest
 from websockets.exceptions import InvalidMessage
 
-from meup_agent.transport.handshake import MAX_CAUSES, advice_for, cannot_connect
+from meup_agent.transport.handshake import MAX_CAUSES, advice_for
+from tests.gateways import cannot_connect
 
 
 def untrusted(code: int) -> ssl.SSLCertVerificationError:

@@ -16,8 +16,7 @@ from websockets.server import ServerProtocol
 
 from meup_agent.errors import CannotConnect, ConfigurationError, HandshakeRefused, TransportClosed
 from meup_agent.transport import websocket
-from meup_agent.transport.base import CloseInfo
-from meup_agent.transport.websocket import websocket_connector
+from tests.gateways import CloseInfo, websocket_connector
 from tests.patience import PATIENCE
 from tests.transport.peers import Server, SocketPeer
 

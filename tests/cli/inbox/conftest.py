@@ -14,11 +14,10 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from meup_agent import Agent, Space
 from meup_agent.approval import Reviewer
-from meup_agent.cli.program import run
-from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-from meup_agent.protocol import kinds
-from meup_agent.protocol.payloads import build_proposal
+from meup_agent.gateway import Gateway, ThreadedGateway
+from tests.cli.commands import run
 from tests.cli.conftest import Done
+from tests.wire import build_proposal, kinds
 
 PROPOSE = [{"kind": "mcp/proposal"}, {"kind": "mcp/withdraw"}]
 PARTICIPANTS: dict[str, list[dict[str, Any]]] = {

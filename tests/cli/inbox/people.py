@@ -12,9 +12,8 @@ from textual.pilot import Pilot
 
 from meup_agent import Agent, Space
 from meup_agent.approval import Inbox, InboxItem, PastProposal, Reviewer
-from meup_agent.cli.inbox.questions import ScreenQuestion
-from meup_agent.cli.inbox.screen import InboxApp
 from meup_agent.cli.inbox.views import RowsView
+from tests.cli.commands import InboxApp, ScreenQuestion
 from tests.interaction.people import InMemory, join
 from tests.patience import PATIENCE
 

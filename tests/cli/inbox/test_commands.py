@@ -9,14 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
-from meup_agent.cli import exit_codes
 from meup_agent.cli.inbox.rows import MAX_SHOWN
-from meup_agent.cli.program import run
-from meup_agent.protocol.payloads import build_proposal
-from meup_agent.protocol.space.server import SpaceServer
+from tests.cli.commands import exit_codes, run
 from tests.cli.inbox.conftest import Office, Person
 from tests.cli.stage import HOSTILE
 from tests.patience import PATIENCE
+from tests.spaces import SpaceServer
+from tests.wire import build_proposal
 
 
 def listed(meup: Person) -> dict[str, dict[str, Any]]:

@@ -12,7 +12,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from meup_agent.cli.inbox.editor import EditRefused, edited_arguments, run_editor
+from meup_agent.cli.inbox.editor import edited_arguments, run_editor
+from tests.cli.commands import EditRefused
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

@@ -9,11 +9,10 @@ import pytest
 
 from meup_agent import Rejection
 from meup_agent.approval import Inbox
-from meup_agent.cli.inbox.editor import EditRefused
-from meup_agent.cli.inbox.questions import ScreenQuestion
-from meup_agent.protocol import kinds, payloads
+from tests.cli.commands import EditRefused, ScreenQuestion
 from tests.cli.inbox.people import desk
 from tests.interaction.people import join, raw, until
+from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
 

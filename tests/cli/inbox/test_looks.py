@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from meup_agent import ProposalState
 from meup_agent.approval import PastProposal
-from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.payloads import TARGET, Call
 from tests.cli.inbox.people import Desk, desk
+from tests.wire import TARGET, Call
 
 pytestmark = pytest.mark.anyio
 

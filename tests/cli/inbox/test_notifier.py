@@ -14,8 +14,8 @@ import pytest
 from meup_agent.approval import InboxItem
 from meup_agent.cli.inbox.notifier import MAX_COMMANDS, Notifier
 from meup_agent.errors import ConfigurationError
-from meup_agent.protocol.payloads import Call
 from tests.patience import PATIENCE
+from tests.wire import Call
 
 pytestmark = pytest.mark.anyio
 

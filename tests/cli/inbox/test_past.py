@@ -9,11 +9,10 @@ import pytest
 
 from meup_agent import Envelope, Space
 from meup_agent.approval.past_proposals import MAX_PAST
-from meup_agent.cli.failures import Failure
 from meup_agent.cli.http_api import HttpApi
 from meup_agent.cli.inbox.past import AT_A_TIME, read_past
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.envelope import draft
+from tests.cli.commands import Failure
+from tests.wire import draft, kinds, payloads
 
 pytestmark = pytest.mark.anyio
 

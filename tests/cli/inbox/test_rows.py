@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from meup_agent.cli.inbox.editor import as_text
-from meup_agent.cli.inbox.rows import GUTTER, CardRow, Part, ShownValue, wrapped
+from meup_agent.cli.inbox.rows import GUTTER, Part, ShownValue, wrapped
+from tests.cli.commands import CardRow
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

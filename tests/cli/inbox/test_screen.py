@@ -7,11 +7,12 @@ import json
 import pytest
 
 from meup_agent import Fulfillment, Rejection
-from meup_agent.causes import REASONS_TO_REJECT
-from meup_agent.cli.inbox.questions import REASONS, ScreenQuestion
+from meup_agent.cli.inbox.questions import REASONS
 from meup_agent.cli.inbox.screen import GUARD_SECONDS
+from tests.cli.commands import ScreenQuestion
 from tests.cli.inbox.people import desk
 from tests.interaction.people import join
+from tests.wire import REASONS_TO_REJECT
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ import pytest
 
 from meup_agent import ProposalHandle, Rejection
 from meup_agent.approval import Inbox
-from meup_agent.cli.inbox.questions import ScreenQuestion
+from tests.cli.commands import ScreenQuestion
 from tests.cli.inbox.people import Desk, desk
 from tests.interaction.people import join
 

@@ -10,14 +10,10 @@ import anyio
 import httpx
 import pytest
 
-from meup_agent import Agent
-from meup_agent.client.proposal_handle import ProposalHandle
-from meup_agent.client.space import Space
-from meup_agent.gateway.config import Config
+from meup_agent import Agent, ProposalHandle, Space
+from meup_agent.gateway import Config, Gateway, GatewayLimits, ThreadedGateway
 from meup_agent.gateway.console import Console
-from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-from meup_agent.gateway.limits import GatewayLimits
-from meup_agent.gateway.presets import one_space_config
+from tests.gateways import one_space_config
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE, patient
 

@@ -8,14 +8,14 @@ import anyio.lowlevel
 import httpx
 import pytest
 
-from meup_agent.approval.reviewer import Reviewer
+from meup_agent import Fulfillment
+from meup_agent.approval import Reviewer
 from meup_agent.gateway.console.schema_form import (
     MAX_FIELD_CHARS,
     MAX_SCHEMA_FIELDS,
     fields_of,
     read_fields,
 )
-from meup_agent.protocol.outcomes import Fulfillment
 from tests.gateway.console.conftest import Browser, Site, fields_in
 
 pytestmark = pytest.mark.anyio

@@ -8,6 +8,7 @@ import httpx
 import pytest
 from anyio.abc import TaskGroup
 
+from meup_agent.gateway import Gateway
 from meup_agent.gateway.console import Console
 from meup_agent.gateway.console.event_queue import (
     FRESH,
@@ -21,9 +22,8 @@ from meup_agent.gateway.console.event_queue import (
 from meup_agent.gateway.console.pages.events import MAX_STREAMS
 from meup_agent.gateway.console.timeline import SpaceFeed, SpaceFeeds
 from meup_agent.gateway.edge.flow import ChunkWriter
-from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.runtime import GatewayRuntime
 from tests.gateway.console.conftest import Browser, Site, two_spaces
+from tests.gateways import GatewayRuntime
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 from tests.protocol.space.test_server import chat, host_with

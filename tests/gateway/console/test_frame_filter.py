@@ -5,14 +5,12 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent
+from meup_agent import Agent, Envelope
 from meup_agent.gateway.console.frame_filter import MAX_PLAIN_CALLS, FrameFilter
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.dialects import DEFAULT_DIALECT, encode
-from meup_agent.protocol.envelope import Envelope, draft
 from tests.gateway.console.conftest import Site
 from tests.interaction.people import until
 from tests.patience import PATIENCE
+from tests.wire import DEFAULT_DIALECT, draft, encode, kinds, payloads
 
 pytestmark = pytest.mark.anyio
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from meup_agent.errors import MeupError
-from meup_agent.gateway.config import JournalConfig
+from meup_agent.gateway import JournalConfig
 from meup_agent.gateway.console import plots
 from meup_agent.gateway.console.pages.health import Gauge
 from meup_agent.gateway.console.plots import MAX_REASONS, SAMPLES, Samples
 from meup_agent.gateway.console.template_environment import size
-from meup_agent.gateway.frame_queue import GatewayMember
 from tests.gateway.console.conftest import Browser, Site, open_site, two_spaces
+from tests.gateways import GatewayMember
 
 pytestmark = pytest.mark.anyio
 

@@ -4,11 +4,9 @@ import re
 
 import pytest
 
-from meup_agent.agent.agent import Agent
-from meup_agent.client.space import Space
+from meup_agent import Agent, Fulfillment, Rejection, Space
 from meup_agent.errors import ToolError
 from meup_agent.gateway.console.template_environment import compile_templates, iso, make_environment
-from meup_agent.protocol.outcomes import Fulfillment, Rejection
 from tests.gateway.console.conftest import Browser, Site, fields_in
 
 pytestmark = pytest.mark.anyio

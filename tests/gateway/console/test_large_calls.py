@@ -7,7 +7,6 @@ import pytest
 from markupsafe import Markup
 
 from meup_agent.approval.call_marks import MAX_MARKED_CHARS, marked_in
-from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.console.edits import MAX_EDITED_BYTES
 from meup_agent.gateway.console.guard import (
     FORM_PIECE_BYTES,
@@ -24,9 +23,10 @@ from meup_agent.gateway.console.template_environment import (
     is_shown_whole,
     json_lines,
 )
-from meup_agent.protocol.payloads import Call
 from tests.gateway.console.conftest import Site, fields_in
 from tests.gateway.console.test_proposal_page import key_of_first
+from tests.gateways import Identity
+from tests.wire import Call
 
 pytestmark = pytest.mark.anyio
 

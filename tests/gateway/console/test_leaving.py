@@ -3,10 +3,10 @@
 import anyio
 import pytest
 
-from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.console.guard import RequestDenied
 from meup_agent.gateway.console.presence import PersonPresences
 from tests.gateway.console.test_open_proposals import hall
+from tests.gateways import Identity
 from tests.interaction.people import until
 from tests.patience import PATIENCE
 

@@ -7,7 +7,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from meup_agent.protocol.outcomes import Rejection
+from meup_agent import Rejection
 from tests.gateway.console.conftest import Browser, Site
 from tests.gateway.console.test_event_streams import stream
 

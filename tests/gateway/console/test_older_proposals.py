@@ -8,15 +8,14 @@ import math
 import anyio
 import pytest
 
-from meup_agent import Agent, Reason
+from meup_agent import Agent, Envelope, Reason
 from meup_agent.client.proposal_feed import MAX_READINGS
-from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.console.desk import DeskOpener
-from meup_agent.protocol import kinds
-from meup_agent.protocol.envelope import Envelope
 from tests.gateway.console.test_open_proposals import Hall, hall, numbers
+from tests.gateways import Identity
 from tests.interaction.people import raw, until
 from tests.patience import PATIENCE
+from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
 

@@ -11,24 +11,19 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent, Reason, Space
-from meup_agent.approval import Inbox, InboxItem, InboxRenewed, ItemArrived, Verb
+from meup_agent import Agent, ProposalHandle, ProposalState, Reason, Space
+from meup_agent.approval import Inbox, InboxItem, InboxRenewed, ItemArrived, Reviewer, Verb
 from meup_agent.approval.inbox_backlog import InboxBacklog
-from meup_agent.approval.reviewer import Reviewer
-from meup_agent.client.proposal_handle import ProposalHandle
 from meup_agent.errors import ParticipantGone
-from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.console.desk import Desk, DeskOpener
 from meup_agent.gateway.console.open_proposals import OpenProposals
 from meup_agent.gateway.write_batcher import WriteBatcher
-from meup_agent.protocol import payloads
-from meup_agent.protocol.dialects import encode
-from meup_agent.protocol.envelope import draft
-from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.space.server import SpaceServer
+from tests.gateways import Identity
 from tests.interaction.cast import calculator
 from tests.interaction.people import InMemory, gathered, until
 from tests.patience import PATIENCE
+from tests.spaces import SpaceServer
+from tests.wire import draft, encode, payloads
 
 pytestmark = pytest.mark.anyio
 

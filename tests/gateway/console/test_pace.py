@@ -4,7 +4,6 @@ import anyio
 import httpx
 import pytest
 
-from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.console.guard import (
     PACE_SECONDS,
     REQUESTS_BURST,
@@ -14,6 +13,7 @@ from meup_agent.gateway.console.guard import (
 )
 from meup_agent.gateway.console.sign_in import MAX_PARTICIPANT_SESSIONS
 from tests.gateway.console.conftest import Site
+from tests.gateways import Identity
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

@@ -12,11 +12,10 @@ from meup_agent.gateway.console.pages.timeline import newest_before
 from meup_agent.gateway.console.threads import ThreadIndex, learn_before
 from meup_agent.gateway.console.timeline import PAGE_ROWS
 from meup_agent.gateway.edge.http.context import read_journal
-from meup_agent.protocol.space.journal import Entry, Journal, MemoryJournal
-from meup_agent.protocol.space.server import SpaceServer
 from tests.gateway.console.test_timeline import envelope
 from tests.gateway.journal.conftest import Clock, chat, ids, kept, opened
 from tests.patience import PATIENCE
+from tests.spaces import Entry, Journal, MemoryJournal, SpaceServer
 
 pytestmark = pytest.mark.anyio
 

@@ -4,8 +4,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from meup_agent import Agent
-from meup_agent.client.space import Space
+from meup_agent import Agent, Space
 from tests.gateway.console.conftest import Site
 from tests.patience import PATIENCE
 

@@ -23,14 +23,12 @@ import pytest
 from anyio.abc import TaskGroup, TaskStatus
 from anyio.lowlevel import checkpoint
 
-from meup_agent import Agent, Backoff, Settings, Space
-from meup_agent.client.proposal_handle import ProposalHandle
+from meup_agent import Agent, Backoff, ProposalHandle, Settings, Space
 from meup_agent.errors import MeupError
-from meup_agent.gateway.config import JournalConfig
+from meup_agent.gateway import GatewayLimits, JournalConfig
 from meup_agent.gateway.console.template_environment import key_of
-from meup_agent.gateway.limits import GatewayLimits
-from meup_agent.gateway.presets import one_space_config
 from tests.gateway.console.conftest import PARTICIPANTS, Browser, Site, fields_in, open_site
+from tests.gateways import one_space_config
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

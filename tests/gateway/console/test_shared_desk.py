@@ -8,14 +8,13 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from meup_agent import Agent
+from meup_agent import Agent, ProposalState
 from meup_agent.gateway.console.feed import InboxFeed
 from meup_agent.gateway.console.shared_desk import NamedPeople
-from meup_agent.protocol import kinds
-from meup_agent.protocol.exchange import ProposalKey
-from meup_agent.protocol.lifecycle import ProposalState
 from tests.gateway.console.conftest import Browser, Site, open_site
 from tests.patience import PATIENCE
+from tests.tables import ProposalKey
+from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from meup_agent.gateway.config import TlsConfig
+from meup_agent.gateway import TlsConfig
 from meup_agent.gateway.console.sign_in import LINK_SECONDS, SESSION_AGE, SESSION_IDLE
-from meup_agent.gateway.presets import one_space_config
 from tests.gateway.console.conftest import PARTICIPANTS, Browser, Site, open_site
+from tests.gateways import one_space_config
 from tests.patience import PATIENCE
 from tests.transport.peers import CERTIFICATE
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio.lowlevel
 import pytest
 
-from meup_agent.approval.reviewer import Reviewer
+from meup_agent.approval import Reviewer
 from meup_agent.gateway.console.template_environment import FOLDER
 from meup_agent.gateway.console.terms import TERMS, PageTerms, sentence
 from tests.gateway.console.conftest import Browser, Site

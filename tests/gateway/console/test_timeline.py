@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 from markupsafe import escape
 
-from meup_agent.causes import Reason
+from meup_agent import Envelope, Reason
 from meup_agent.gateway.console.pages.timeline import RowFilter, read_filter
 from meup_agent.gateway.console.sentences import describe
 from meup_agent.gateway.console.threads import MAX_THREADS, ThreadIndex
 from meup_agent.gateway.console.timeline import PAGE_ROWS
 from meup_agent.gateway.console.timeline_rows import TimelineRow, fold_rows
 from meup_agent.gateway.console.words import REASONS
-from meup_agent.gateway.presets import one_space_config
-from meup_agent.protocol.envelope import Envelope, draft
 from tests.gateway.console.conftest import PARTICIPANTS, Browser, Site, open_site
+from tests.gateways import one_space_config
+from tests.wire import draft
 
 pytestmark = pytest.mark.anyio
 

@@ -8,9 +8,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from meup_agent import Agent
-from meup_agent.approval.reviewer import Reviewer
-from meup_agent.protocol.outcomes import Fulfillment
+from meup_agent import Agent, Fulfillment
+from meup_agent.approval import Reviewer
 from tests.gateway.console.conftest import Browser, Site, fields_in
 
 pytestmark = pytest.mark.anyio

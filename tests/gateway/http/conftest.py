@@ -11,10 +11,8 @@ import httpx
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
-from meup_agent.gateway.config import Config, HttpConfig
-from meup_agent.gateway.embedded import Gateway, ThreadedGateway
-from meup_agent.gateway.limits import GatewayLimits
-from meup_agent.gateway.presets import one_space_config
+from meup_agent.gateway import Config, Gateway, GatewayLimits, HttpConfig, ThreadedGateway
+from tests.gateways import one_space_config
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 

@@ -16,10 +16,9 @@ import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, assume, settings
 
-from meup_agent.gateway.edge.http.api import OPERATIONS
-from meup_agent.gateway.edge.http.openapi import document
-from meup_agent.gateway.limits import GatewayLimits
+from meup_agent.gateway import GatewayLimits
 from tests.gateway.http.conftest import Api, served
+from tests.gateways import OPERATIONS, document
 
 EXAMPLES = int(os.environ.get("MEUP_TEST_EXAMPLES", "15"))
 """Of each kind for each endpoint: some seconds together."""

@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from meup_agent.gateway.config import JournalConfig
-from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway import Gateway, JournalConfig
 from tests.gateway.http.conftest import LIMITS, Api, config, served
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE

@@ -10,9 +10,8 @@ import anyio.lowlevel
 import httpx
 import pytest
 
-from meup_agent.gateway.config import JournalConfig
+from meup_agent.gateway import JournalConfig, RunningGateway, serve
 from meup_agent.gateway.edge.http import context
-from meup_agent.gateway.server import RunningGateway, serve
 from tests.gateway.http.conftest import config
 from tests.gateway.journal.conftest import fill_disk
 from tests.no_tls import NO_TLS

@@ -9,9 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from meup_agent.gateway.config import JournalConfig
-from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.limits import GatewayLimits
+from meup_agent.gateway import Gateway, GatewayLimits, JournalConfig
 from tests.gateway.http.conftest import LIMITS, Api, config, served
 from tests.patience import PATIENCE
 

@@ -5,8 +5,8 @@ import re
 
 from websockets.sync.client import connect
 
-from meup_agent.transport.base import OBSERVE_HEADER
 from tests.gateway.http.conftest import Api, served
+from tests.gateways import OBSERVE_HEADER
 from tests.patience import PATIENCE
 
 

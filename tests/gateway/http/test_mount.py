@@ -18,9 +18,9 @@ from websockets.sync.client import connect
 from meup_agent import Agent
 from meup_agent.errors import NoSuchSpace, SessionEnded, TokenRefused, UsageError
 from meup_agent.gateway import GatewayLimits, asgi_app
-from meup_agent.gateway.presets import one_space_config
 from tests.gateway.http.conftest import LIMITS, PARTICIPANTS
 from tests.gateway.mounted import MountedPlace, mounted
+from tests.gateways import one_space_config
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 

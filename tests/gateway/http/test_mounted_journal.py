@@ -13,13 +13,11 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from meup_agent.gateway.config import Config, JournalConfig
-from meup_agent.gateway.journal import sqlite
-from meup_agent.gateway.limits import GatewayLimits
-from meup_agent.gateway.presets import one_space_config
+from meup_agent.gateway import Config, GatewayLimits, JournalConfig
 from tests.gateway.conftest import envelope
 from tests.gateway.journal.conftest import fill_disk
 from tests.gateway.mounted import MountedPlace, mounted
+from tests.gateways import one_space_config, sqlite
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from meup_agent.gateway.edge.http.api import OPERATIONS
-from meup_agent.gateway.edge.http.openapi import document
 from tests.effort import scaled
 from tests.gateway.http.conftest import Api
+from tests.gateways import OPERATIONS, document
 from tests.programs import ROOT
 
 

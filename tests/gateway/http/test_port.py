@@ -13,8 +13,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.config import HttpConfig, TlsConfig
-from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway import Gateway, HttpConfig, TlsConfig
 from tests.gateway.http.conftest import LIMITS, Api, config, served
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from meup_agent.gateway.config import JournalConfig
-from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway import Gateway, JournalConfig
 from tests.gateway.http.conftest import PARTICIPANTS, Api, config
 
 WITHDRAW = {"kind": "mcp/withdraw"}

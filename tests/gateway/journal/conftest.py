@@ -8,15 +8,14 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent.gateway.config import JournalConfig
+from meup_agent import Envelope
+from meup_agent.gateway import JournalConfig
 from meup_agent.gateway.journal import engines
-from meup_agent.gateway.journal.engines import ENGINES
-from meup_agent.gateway.journal.sqlite import SqliteJournal
-from meup_agent.protocol.dialects import decode
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.space.journal import Entry, Fact, Journal
 from tests.gateway.journal.elsewhere import ELSEWHERE
+from tests.gateways import ENGINES, SqliteJournal
 from tests.patience import PATIENCE
+from tests.spaces import Entry, Fact, Journal
+from tests.wire import decode
 
 NOW = 1_750_000_000_000_000
 

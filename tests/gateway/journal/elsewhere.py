@@ -19,17 +19,10 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from meup_agent.gateway.config import JournalConfig
+from meup_agent import Envelope
+from meup_agent.gateway import JournalConfig
 from meup_agent.gateway.journal.engines import Engine
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.space.journal import (
-    MAX_PAGE_BYTES,
-    Entry,
-    Fact,
-    Journal,
-    Recovered,
-    ignore,
-)
+from tests.spaces import MAX_PAGE_BYTES, Entry, Fact, Journal, Recovered, ignore
 
 MAX_PENDING = 1_000
 

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from meup_agent.gateway.config import JournalConfig
-from meup_agent.gateway.journal.engines import ENGINES, open_journal
-from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, Entry, Fact
+from meup_agent.gateway import JournalConfig
+from meup_agent.gateway.journal.engines import open_journal
 from tests.gateway.journal.conftest import NOW, Clock, MakeJournal, chat, ids, kept, read, settled
+from tests.gateways import ENGINES
 from tests.patience import PATIENCE
+from tests.spaces import MAX_PAGE_BYTES, Entry, Fact
 
 pytestmark = pytest.mark.anyio
 

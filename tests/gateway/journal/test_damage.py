@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.journal.archive import Archive
-from meup_agent.gateway.journal.database import Database
 from meup_agent.gateway.journal.wal import WalDamage, find_damage
 from tests.gateway.journal.conftest import Clock, chat, ids, kept, opened, read
+from tests.gateways import Archive, Database
 
 pytestmark = pytest.mark.anyio
 

@@ -12,10 +12,10 @@ from typing import Literal
 import pytest
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.config import JournalConfig
-from meup_agent.gateway.journal.database import APPLICATION, VERSION, Database
-from meup_agent.gateway.journal.sqlite import SqliteJournal
+from meup_agent.gateway import JournalConfig
+from meup_agent.gateway.journal.database import APPLICATION, VERSION
 from tests.gateway.journal.conftest import Clock
+from tests.gateways import Database, SqliteJournal
 
 NOBODY = 65534
 """The user that owns nothing."""

@@ -10,10 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent.gateway.journal import sqlite
-from meup_agent.protocol.dialects import DIALECTS, decode, encode
-from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.space.journal import Entry, Fact
+from meup_agent import Envelope
 from tests.gateway.journal.conftest import (
     NOW,
     Clock,
@@ -25,7 +22,10 @@ from tests.gateway.journal.conftest import (
     read,
     settled,
 )
+from tests.gateways import sqlite
 from tests.patience import PATIENCE
+from tests.spaces import Entry, Fact
+from tests.wire import DIALECTS, decode, draft, encode
 
 pytestmark = pytest.mark.anyio
 

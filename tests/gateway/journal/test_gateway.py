@@ -15,16 +15,11 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.config import Config, JournalConfig
-from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.journal import sqlite
-from meup_agent.gateway.limits import GatewayLimits
-from meup_agent.gateway.presets import one_space_config
-from meup_agent.gateway.server import RunningGateway, serve
-from meup_agent.transport.base import LAST_SEEN_HEADER, RESUME_HEADER
+from meup_agent.gateway import Config, Gateway, GatewayLimits, JournalConfig, RunningGateway, serve
 from tests.gateway.conftest import envelope
 from tests.gateway.journal.conftest import fill_disk
 from tests.gateway.websocket_client import hear, open_websocket
+from tests.gateways import LAST_SEEN_HEADER, RESUME_HEADER, one_space_config, sqlite
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

@@ -9,10 +9,8 @@ import pytest
 
 from meup_agent import Agent
 from meup_agent.errors import Refused, TokenRefused
-from meup_agent.gateway.config import Config, JournalConfig
-from meup_agent.gateway.embedded import Gateway
-from meup_agent.gateway.presets import one_space_config
-from meup_agent.transport.websocket import websocket_connector
+from meup_agent.gateway import Config, Gateway, JournalConfig
+from tests.gateways import one_space_config, websocket_connector
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,8 @@ import pytest
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal import database as database_module
-from meup_agent.gateway.journal.database import Database, FileLock
+from meup_agent.gateway.journal.database import FileLock
+from tests.gateways import Database
 
 HOLD = """
 import sys

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from meup_agent.gateway.journal.retention import SPARE_PAGES, Retention
-from meup_agent.gateway.journal.sqlite import SqliteJournal
-from meup_agent.protocol.space.journal import Fact, MemoryJournal
 from tests.gateway.journal.conftest import NOW, Clock, chat, ids, kept, opened, read
+from tests.gateways import SqliteJournal
+from tests.spaces import Fact, MemoryJournal
 
 pytestmark = pytest.mark.anyio
 

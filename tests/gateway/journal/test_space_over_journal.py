@@ -8,12 +8,11 @@ from random import Random
 import anyio.lowlevel
 import pytest
 
-from meup_agent.gateway.config import JournalConfig
-from meup_agent.protocol.space import fanout
-from meup_agent.protocol.space.journal import Journal
+from meup_agent.gateway import JournalConfig
 from tests.gateway.journal.conftest import ALL_ENGINES, DURABLE_ENGINES, read, settled
 from tests.properties.hosted import MANY_ROUNDS, Hosted
 from tests.properties.test_hosted import DIALECTS, check_capabilities
+from tests.spaces import Journal, fanout
 
 pytestmark = pytest.mark.anyio
 

@@ -9,14 +9,12 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent, Space
+from meup_agent import Agent, Backoff, Space
 from meup_agent.gateway import Gateway
-from meup_agent.mcp.bridge import Bridge
+from meup_agent.mcp import Bridge, HttpServer, StdioServer, ToolLock
 from meup_agent.mcp.connection import ConnectionSettings
-from meup_agent.mcp.pin import ToolLock
 from meup_agent.mcp.server_asks import OnAsk
-from meup_agent.mcp.server_config import HttpServer, Server, StdioServer
-from meup_agent.session.reconnector import Backoff
+from meup_agent.mcp.server_config import Server
 from tests.forkserver import launched
 from tests.patience import PATIENCE
 from tests.programs import ROOT

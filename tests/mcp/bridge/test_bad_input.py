@@ -9,7 +9,7 @@ import pytest
 
 from meup_agent import Agent, Request, Space
 from meup_agent.errors import RequestError, RequestTimeout, ToolError
-from meup_agent.mcp.bridge import Bridge
+from meup_agent.mcp import Bridge
 from meup_agent.mcp.connection import ServerGone
 from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, log_lines, stdio
 from tests.patience import PATIENCE

@@ -3,8 +3,7 @@
 import anyio
 import pytest
 
-from meup_agent import CallScope
-from meup_agent.client.messages import Progress
+from meup_agent import CallScope, Progress
 from meup_agent.errors import RequestError
 from tests.mcp.bridge.stage import BRIDGE, LogLines, bridged, log_lines, stdio
 

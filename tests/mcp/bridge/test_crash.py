@@ -9,10 +9,8 @@ import pytest
 
 from meup_agent import Agent, Fulfillment, Proposal, ProposalState, Space
 from meup_agent.errors import RequestError, ToolError
-from meup_agent.mcp.bridge import Bridge
+from meup_agent.mcp import Bridge, HttpServer, ToolLock
 from meup_agent.mcp.connection import ServerGone
-from meup_agent.mcp.pin import ToolLock
-from meup_agent.mcp.server_config import HttpServer
 from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, log_lines, over, stdio
 from tests.patience import PATIENCE
 

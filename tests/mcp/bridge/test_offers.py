@@ -8,7 +8,7 @@ import pytest
 
 from meup_agent import Agent, Request, Space
 from meup_agent.errors import RequestError
-from meup_agent.mcp.server_asks import Ask
+from meup_agent.mcp import Ask
 from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, log_lines, over
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.mcp.pin import ToolLock
+from meup_agent.mcp import ToolLock
 from meup_agent.mcp.tool_list import compare_tools
 
 READ: dict[str, Any] = {"name": "read", "description": "Read.", "inputSchema": {"type": "object"}}

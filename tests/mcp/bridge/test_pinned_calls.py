@@ -7,10 +7,9 @@ import anyio
 import pytest
 
 from meup_agent.errors import RequestError
+from meup_agent.mcp import StdioServer, ToolLock
 from meup_agent.mcp.connection import Callbacks, ConnectionSettings, ServerConnection
 from meup_agent.mcp.offered_tools import OfferedTools
-from meup_agent.mcp.pin import ToolLock
-from meup_agent.mcp.server_config import StdioServer
 from meup_agent.mcp.server_news import ServerNews
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from meup_agent.errors import RequestError, ToolError
-from meup_agent.mcp.server_config import StdioServer
+from meup_agent.mcp import StdioServer
 from tests.mcp.bridge.stage import BRIDGE, bridged
 from tests.programs import ROOT
 

@@ -9,8 +9,7 @@ import pytest
 from mcp.client.stdio import DEFAULT_INHERITED_ENV_VARS
 
 from meup_agent.errors import CannotConnect
-from meup_agent.mcp.bridge import Bridge
-from meup_agent.mcp.server_config import StdioServer
+from meup_agent.mcp import Bridge, StdioServer
 from meup_agent.mcp.server_process import (
     INHERITED,
     ServerProcess,

@@ -10,14 +10,14 @@ import mcp_types as types
 import pytest
 
 from meup_agent import Agent, Proposal, Request, Space
-from meup_agent.client import requests
 from meup_agent.errors import RequestError
+from meup_agent.mcp import HttpServer
 from meup_agent.mcp.naming import OwnName
 from meup_agent.mcp.sdk_logs import PacedLines
 from meup_agent.mcp.sdk_transports import _limited_client
-from meup_agent.mcp.server_config import HttpServer
 from meup_agent.mcp.server_process import MAX_MESSAGE_BYTES
 from meup_agent.mcp.subscribed_resources import SubscribedResources
+from tests.cli.commands import requests
 from tests.mcp.bridge.stage import bridged
 from tests.mcp.conftest import ANYTHING, PROPOSES, served, serving, staged
 from tests.mcp.server.test_tool_calls import MODES, text

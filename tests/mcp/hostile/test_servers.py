@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from meup_agent import Space
-from meup_agent.client.messages import Progress
+from meup_agent import Progress, Space
 from meup_agent.client.schema_check import check_schema
 from meup_agent.errors import RequestError
 from meup_agent.mcp.tool_list import MAX_TOOL_DEPTH

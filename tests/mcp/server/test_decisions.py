@@ -4,12 +4,11 @@ import json
 
 import pytest
 
-from meup_agent import Expiry, Fulfillment, Gone, Rejection, Withdrawal
-from meup_agent.causes import Cause, Reason
+from meup_agent import Expiry, Fulfillment, Gone, Reason, Rejection, Withdrawal
 from meup_agent.mcp import decisions
-from meup_agent.protocol.envelope import encode_json
-from meup_agent.types import Change
+from meup_agent.types import Cause, Change
 from tests.programs import ROOT
+from tests.wire import encode_json
 
 PAGE = (ROOT / "docs" / "how-to" / "what-a-model-sees.md").read_text(encoding="utf-8")
 

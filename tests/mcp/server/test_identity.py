@@ -7,7 +7,8 @@ import pytest
 from mcp_types import TextContent
 
 from meup_agent import Agent, Context
-from meup_agent.mcp.http import LOOPBACK_HOSTS, mcp_app
+from meup_agent.mcp import mcp_app
+from meup_agent.mcp.http import LOOPBACK_HOSTS
 from meup_agent.mcp.http_auth import MAX_WRONG_TOKENS
 from tests.mcp.conftest import ANYTHING, ServedSpace, served, serving, staged
 from tests.mcp.server.test_cancellation import BOTH, OLD, Session, session

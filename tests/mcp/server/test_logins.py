@@ -7,9 +7,8 @@ import anyio.lowlevel
 import pytest
 
 from meup_agent import Agent
-from meup_agent.gateway import Gateway
-from meup_agent.gateway.auth import new_token
-from meup_agent.gateway.config import Config, SpaceConfig, participant
+from meup_agent.gateway import Config, Gateway, SpaceConfig
+from tests.gateways import new_token, participant
 from tests.mcp.conftest import ANYTHING, ServedSpace, Stage, served, staged
 from tests.mcp.server.test_cancellation import BOTH, OLD, Session, session
 from tests.mcp.server.test_identity import HELLO

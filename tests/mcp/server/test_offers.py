@@ -9,8 +9,7 @@ import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 
-from meup_agent import Agent
-from meup_agent.client.messages import Request
+from meup_agent import Agent, Request
 from meup_agent.errors import RequestError
 from meup_agent.mcp.naming import exposed_name
 from tests.mcp.conftest import ANYTHING, served, staged

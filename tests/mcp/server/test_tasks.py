@@ -13,14 +13,12 @@ from mcp.client.stdio import stdio_client
 from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel
 
-from meup_agent import Agent, Proposal, Reason, Withdrawal
+from meup_agent import Agent, Mode, Proposal, Reason, Settings, Withdrawal
 from meup_agent.errors import RequestError
 from meup_agent.gateway import Gateway, HttpConfig
-from meup_agent.gateway.presets import one_space_config
-from meup_agent.mcp.task_client import CreatedTask, TasksClientExtension
-from meup_agent.protocol.exchange import Mode
-from meup_agent.session import Settings
-from meup_agent.transport.http import http_connector
+from meup_agent.mcp import TasksClientExtension
+from meup_agent.mcp.task_client import CreatedTask
+from tests.gateways import http_connector, one_space_config
 from tests.mcp.conftest import ANYTHING, PROPOSES, ServedSpace, Stage, served
 from tests.mcp.server.test_mcp_command import command
 from tests.patience import PATIENCE

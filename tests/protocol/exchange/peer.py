@@ -11,31 +11,25 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from meup_agent.causes import Cause, Reason
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.dialects import decode, encode
-from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.exchange import (
+from meup_agent import Envelope, Limits, Mode, Reason, Wait
+from meup_agent.types import Cause, Guarantees
+from tests.tables import (
     Cancel,
     Drop,
     Effect,
     ExchangeTable,
     FulfillmentTarget,
     Key,
-    Limits,
-    Mode,
     ProposalEntry,
     ProposalKey,
+    ProposalStore,
     Role,
     Send,
     Start,
     Unsend,
-    Wait,
     Wake,
 )
-from meup_agent.protocol.exchange.proposal_store import ProposalStore
-from meup_agent.protocol.guarantees import Guarantees, said_by
-from meup_agent.protocol.outcomes import Ending
+from tests.wire import Ending, decode, draft, encode, kinds, payloads, said_by
 
 T = TypeVar("T")
 

@@ -6,16 +6,15 @@ from typing import Any
 
 import pytest
 
+from meup_agent import Expiry, Gone, Rejection, Wait
 from meup_agent.errors import ProposalExpired
-from meup_agent.protocol import kinds
-from meup_agent.protocol.exchange import Wait
-from meup_agent.protocol.outcomes import Expiry, Gone, Rejection, raise_for
 from tests.protocol.exchange.peer import (
     MAY_CALL,
     MAY_PROPOSE,
     Peer,
     said,
 )
+from tests.wire import kinds, raise_for
 
 
 @pytest.mark.rule("4.6.gone")

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol import exchange, kinds, payloads
-from meup_agent.protocol.exchange import Key, Limits, Role
+from meup_agent import Limits
 from meup_agent.protocol.exchange.admission import PATHS
-from meup_agent.protocol.exchange.proposal_store import MAX_FULFILLMENTS, MAX_PROPOSALS
-from meup_agent.protocol.guarantees import OURS
 from tests.protocol.exchange.peer import CALL, Peer, cancelled, dropped, said, started
 from tests.protocol.exchange.test_resolution import meta_of, refusals
+from tests.tables import MAX_FULFILLMENTS, MAX_PROPOSALS, Key, Role
+from tests.wire import OURS, exchange, kinds, payloads
 
 TO: list[tuple[str, ...]] = [("me",), (), ("me", "tool")]
 ADDRESSED = pytest.mark.parametrize("to", TO, ids=["addressed", "without to", "two"])

@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 
-from meup_agent.causes import CauseStep
-from meup_agent.protocol.exchange import Key, ProposalKey
-from meup_agent.protocol.outcomes import (
-    Withdrawal,
-)
+from meup_agent import Withdrawal
+from meup_agent.types import CauseStep
 from tests.protocol.exchange.peer import (
     Peer,
     cancelled,
@@ -19,6 +16,7 @@ from tests.protocol.exchange.peer import (
     said,
     started,
 )
+from tests.tables import Key, ProposalKey
 
 A1 = Key("in", "alice", "a1")
 

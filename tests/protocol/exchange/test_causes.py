@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from meup_agent.causes import MAX_CHAIN, Cause, CauseStep
-from meup_agent.protocol import payloads
-from meup_agent.protocol.exchange import Key, ProposalKey
+from meup_agent.types import Cause, CauseStep
 from tests.protocol.exchange.peer import (
     Peer,
     cancelled,
     cancels_said,
     said,
 )
+from tests.tables import Key, ProposalKey
+from tests.wire import MAX_CHAIN, payloads
 
 
 @pytest.mark.rule("4.12.unchosen")

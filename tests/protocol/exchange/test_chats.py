@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol import kinds
-from meup_agent.protocol.exchange import Limits, Mode, Role
-from meup_agent.protocol.exchange.effects import Effect
-from meup_agent.protocol.guarantees import OURS
+from meup_agent import Limits, Mode
 from tests.protocol.exchange.peer import Peer, cancelled, dropped, said, started
+from tests.tables import Effect, Role
+from tests.wire import OURS, kinds
 
 V04 = "mew/v0.4"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meup_agent.protocol.exchange import Key, Limits, Role
+from meup_agent import Limits
 from tests.protocol.exchange.peer import (
     EXCHANGES,
     Peer,
@@ -14,6 +14,7 @@ from tests.protocol.exchange.peer import (
     started,
     woken,
 )
+from tests.tables import Key, Role
 
 
 def full_peer(*roles: Role, queued: int = 2) -> Peer:

@@ -4,15 +4,12 @@ from typing import Any
 
 import pytest
 
+from meup_agent import Envelope, Limits, Mode
 from meup_agent.errors import Refused
-from meup_agent.protocol import kinds
 from meup_agent.protocol.control_payloads import PAUSED_KEY
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange import Leave, Limits, Mode, Role
+from meup_agent.protocol.exchange import Leave
 from meup_agent.protocol.exchange.admission import MAX_URGENT
 from meup_agent.protocol.exchange.control_messages import MAX_STATUS_BYTES, SHUTDOWN_SECONDS
-from meup_agent.protocol.exchange.effects import Effect
-from meup_agent.protocol.guarantees import OURS, said_by
 from tests.protocol.exchange.peer import (
     EXCHANGES,
     Peer,
@@ -23,6 +20,8 @@ from tests.protocol.exchange.peer import (
     started,
 )
 from tests.protocol.exchange.test_resume_cursor import Numbered
+from tests.tables import Effect, Role
+from tests.wire import OURS, kinds, said_by
 
 ALL = [{"kind": "*"}]
 MINE = EXCHANGES | {Role.CHAT}

@@ -8,22 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meup_agent.causes import Cause
+from meup_agent import Expiry, Fulfillment, Gone, ProposalState, Rejection, Withdrawal
 from meup_agent.errors import UsageError
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.exchange import Key, Send
 from meup_agent.protocol.exchange.dependencies import MAX_BLOCKED, MAX_DEPENDENCIES
-from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.outcomes import (
-    Expiry,
-    Fulfillment,
-    GatewayRefused,
-    Gone,
-    Rejection,
-    Unsent,
-    Withdrawal,
-)
+from meup_agent.types import Cause
 from tests.protocol.exchange.peer import Peer, of, said, woken
+from tests.tables import Key, Send
+from tests.wire import GatewayRefused, Unsent, kinds, payloads
 
 OK = {"content": [{"type": "text", "text": "done"}]}
 

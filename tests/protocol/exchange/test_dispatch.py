@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from meup_agent.protocol.exchange import Key, Role
 from tests.protocol.exchange.peer import (
     Peer,
     dropped,
     said,
     started,
 )
+from tests.tables import Key, Role
 
 P1 = Key("in", "alice", "p1")
 

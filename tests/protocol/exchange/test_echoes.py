@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from meup_agent.protocol import payloads
-from meup_agent.protocol.envelope import draft
-from meup_agent.protocol.exchange import Key, ProposalKey, Role
-from meup_agent.protocol.guarantees import Guarantees
-from meup_agent.protocol.outcomes import Fulfillment
+from meup_agent import Fulfillment
+from meup_agent.types import Guarantees
 from tests.protocol.exchange.peer import (
     CALL,
     Peer,
@@ -19,6 +16,8 @@ from tests.protocol.exchange.peer import (
     started,
     woken,
 )
+from tests.tables import Key, ProposalKey, Role
+from tests.wire import draft, payloads
 
 A1 = Key("in", "alice", "a1")
 

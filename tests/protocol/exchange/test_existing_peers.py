@@ -6,13 +6,10 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.dialects import decode
-from meup_agent.protocol.exchange import Conflict, Role, Start
+from meup_agent import Withdrawal
 from meup_agent.protocol.exchange.effects import Drop
 from meup_agent.protocol.exchange.inbound_exchange import SETTLED_A_SENDER
-from meup_agent.protocol.guarantees import Guarantees
-from meup_agent.protocol.outcomes import Responded, Withdrawal
+from meup_agent.types import Conflict, Guarantees
 from tests.protocol.exchange.peer import (
     CALL,
     EXCHANGES,
@@ -24,6 +21,8 @@ from tests.protocol.exchange.peer import (
     started,
     woken,
 )
+from tests.tables import Role, Start
+from tests.wire import Responded, decode, kinds, payloads
 
 
 def existing(gives: Guarantees, *, roles: frozenset[Role] = EXCHANGES) -> Peer:

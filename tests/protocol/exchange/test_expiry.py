@@ -6,15 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from meup_agent import Expiry, ProposalState
 from meup_agent.errors import AlreadyDecided
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.exchange import Key, ProposalKey, Role, Start
-from meup_agent.protocol.exchange.proposal_store import SPARE_EXPIRIES, ProposalStore
-from meup_agent.protocol.guarantees import OURS
-from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.outcomes import Expiry
-from meup_agent.protocol.timestamps import moment_of
+from meup_agent.protocol.exchange.proposal_store import SPARE_EXPIRIES
 from tests.protocol.exchange.peer import CALL, EXCHANGES, Peer, cancelled, of, said
+from tests.tables import Key, ProposalKey, ProposalStore, Role, Start
+from tests.wire import OURS, kinds, moment_of, payloads
 
 P1 = ProposalKey("alice", "p1")
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

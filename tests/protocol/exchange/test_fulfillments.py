@@ -6,20 +6,15 @@ from typing import Any
 
 import pytest
 
+from meup_agent import Fulfillment
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
-from meup_agent.protocol import payloads
-from meup_agent.protocol.envelope import draft
-from meup_agent.protocol.exchange import Key, ProposalKey
-from meup_agent.protocol.outcomes import (
-    Fulfillment,
-    LostRace,
-)
-from meup_agent.protocol.payloads import JsonObject
 from tests.protocol.exchange.peer import (
     Peer,
     said,
     started,
 )
+from tests.tables import Key, ProposalKey
+from tests.wire import JsonObject, LostRace, draft, payloads
 
 PROPOSAL = ProposalKey("alice", "p1")
 

@@ -11,11 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meup_agent.errors import InvalidEnvelope
-from meup_agent.protocol import kinds
-from meup_agent.protocol.dialects import decode
-from meup_agent.protocol.envelope import encode_json
-from meup_agent.protocol.exchange import Key, ProposalKey, Role, Start
 from tests.protocol.exchange.peer import Peer, dropped, said
+from tests.tables import Key, ProposalKey, Role, Start
+from tests.wire import decode, encode_json, kinds
 
 # Ids that mean something to the peer below, so that hostile payloads meet what is open.
 IDS = ["a1", "p1", "1", "me-1", "me-2", "me-3", "me-4", "unknown", ""]

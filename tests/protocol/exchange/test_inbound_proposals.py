@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from meup_agent.protocol.exchange import Key, Limits, ProposalKey, Role, Start
-from meup_agent.protocol.outcomes import Withdrawal
+from meup_agent import Limits, Withdrawal
 from tests.protocol.exchange.peer import (
     EXCHANGES,
     Peer,
@@ -19,6 +18,7 @@ from tests.protocol.exchange.peer import (
     said,
     started,
 )
+from tests.tables import Key, ProposalKey, Role, Start
 
 P1 = Key("in", "alice", "p1")
 P2 = Key("in", "alice", "p2")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from meup_agent import Limits, Withdrawal
 from meup_agent.errors import IllegalStep, NotExpressible
-from meup_agent.protocol.exchange import Key, Limits
-from meup_agent.protocol.outcomes import Withdrawal
 from tests.protocol.exchange.peer import (
     Peer,
     cancelled,
@@ -16,6 +15,7 @@ from tests.protocol.exchange.peer import (
     started,
     unsent,
 )
+from tests.tables import Key
 
 A1 = Key("in", "alice", "a1")
 A2 = Key("in", "alice", "a2")

@@ -8,9 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, ParticipantGone
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.exchange import ProposalKey
-from meup_agent.protocol.outcomes import Unwanted, raise_for
+from meup_agent.protocol.outcomes import Unwanted
 from tests.protocol.exchange.peer import (
     CALL,
     Peer,
@@ -18,6 +16,8 @@ from tests.protocol.exchange.peer import (
     started,
     unsent,
 )
+from tests.tables import ProposalKey
+from tests.wire import kinds, payloads, raise_for
 
 P1 = ProposalKey("alice", "p1")
 

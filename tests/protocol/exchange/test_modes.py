@@ -10,23 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meup_agent.causes import Cause
+from meup_agent import Mode
 from meup_agent.errors import InvalidEnvelope, ObservingOnly
-from meup_agent.protocol import kinds
-from meup_agent.protocol.dialects import decode
-from meup_agent.protocol.exchange import (
-    CaughtUp,
-    Drop,
-    Key,
-    Mode,
-    ProposalKey,
-    Role,
-    Send,
-    Start,
-)
-from meup_agent.protocol.guarantees import Guarantees, said_by
+from meup_agent.types import Cause, Guarantees
 from tests.protocol.exchange.peer import Peer, dropped, said, started
 from tests.protocol.exchange.test_hostile_envelopes import envelopes
+from tests.tables import CaughtUp, Drop, Key, ProposalKey, Role, Send, Start
+from tests.wire import decode, kinds, said_by
 
 OURS = Guarantees(identity_checked=True, echo=True, resume=True)
 SILENT = [Mode.OBSERVING, Mode.OUTGOING_ONLY]

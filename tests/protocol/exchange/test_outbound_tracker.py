@@ -4,19 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from meup_agent.causes import Cause
-from meup_agent.protocol.exchange import Conflict, Key, Role, Start
-from meup_agent.protocol.outcomes import (
-    Expiry,
-    Fulfillment,
-    GatewayRefused,
-    Gone,
-    Rejection,
-    Responded,
-    Unknown,
-    Unsent,
-    Withdrawal,
-)
+from meup_agent import Expiry, Fulfillment, Gone, Rejection, Withdrawal
+from meup_agent.types import Cause, Conflict
 from tests.protocol.exchange.peer import (
     EXCHANGES,
     Peer,
@@ -28,6 +17,8 @@ from tests.protocol.exchange.peer import (
     unsent,
     woken,
 )
+from tests.tables import Key, Role, Start
+from tests.wire import GatewayRefused, Responded, Unknown, Unsent
 
 
 def rejected_by_bob(me: Peer) -> Key:

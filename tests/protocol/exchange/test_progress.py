@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from meup_agent.protocol.exchange import Progressed
 from tests.protocol.exchange.peer import (
     Peer,
     dropped,
     of,
 )
+from tests.tables import Progressed
 
 
 @pytest.mark.rule("4.9.increases")

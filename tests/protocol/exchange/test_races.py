@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meup_agent.protocol.exchange import Key, ProposalKey, Role
-from meup_agent.protocol.outcomes import (
-    Fulfillment,
-    Gone,
-    LostRace,
-    Rejection,
-    Responded,
-    Withdrawal,
-)
+from meup_agent import Fulfillment, Gone, Rejection, Withdrawal
 from tests.protocol.exchange.peer import (
     EXCHANGES,
     Peer,
@@ -24,6 +16,8 @@ from tests.protocol.exchange.peer import (
     unsent,
     woken,
 )
+from tests.tables import Key, ProposalKey, Role
+from tests.wire import LostRace, Responded
 
 P1 = Key("in", "alice", "p1")
 A1 = Key("in", "alice", "a1")

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from meup_agent.protocol import kinds
-from meup_agent.protocol.envelope import draft
-from meup_agent.protocol.exchange import Key, Role, Start, Wait
+from meup_agent import Expiry, Fulfillment, Gone, Rejection, Wait
 from meup_agent.protocol.exchange.explanations import (
-    EXPLANATION_CHARS,
     EXPLANATION_COUNT,
     EXPLANATION_SECONDS,
     ExplanationStore,
-)
-from meup_agent.protocol.outcomes import (
-    Expiry,
-    Fulfillment,
-    Gone,
-    Rejection,
 )
 from tests.protocol.exchange.peer import (
     EXCHANGES,
@@ -30,6 +21,8 @@ from tests.protocol.exchange.peer import (
     started,
     woken,
 )
+from tests.tables import EXPLANATION_CHARS, Key, Role, Start
+from tests.wire import draft, kinds
 
 P1 = Key("in", "alice", "p1")
 

@@ -6,14 +6,10 @@ from typing import Any
 
 import pytest
 
-from meup_agent.causes import Cause, Reason
+from meup_agent import Envelope, Expiry, Fulfillment, Reason
 from meup_agent.errors import AlreadyDecided
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.exchange import Conflict, FulfillmentTarget, Key, ProposalKey, Role, Start
-from meup_agent.protocol.exchange.effects import Effect, Progressed
-from meup_agent.protocol.guarantees import OURS, Guarantees
-from meup_agent.protocol.outcomes import Expiry, Fulfillment
+from meup_agent.protocol.exchange.effects import Progressed
+from meup_agent.types import Cause, Conflict, Guarantees
 from tests.protocol.exchange.peer import (
     CALL,
     EXCHANGES,
@@ -24,6 +20,8 @@ from tests.protocol.exchange.peer import (
     said,
     woken,
 )
+from tests.tables import Effect, FulfillmentTarget, Key, ProposalKey, Role, Start
+from tests.wire import OURS, draft, kinds, payloads
 
 HIDES = Guarantees(hidden_targets=True)
 SHOWS = Guarantees(echo=True)

@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 
+from meup_agent import Expiry, ProposalState
 from meup_agent.errors import AlreadyDecided, UsageError
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.exchange import Key, ProposalKey
-from meup_agent.protocol.guarantees import OURS
-from meup_agent.protocol.lifecycle import MAX_RENEWAL_SECONDS, MAX_RENEWALS, ProposalState
-from meup_agent.protocol.outcomes import Expiry
-from meup_agent.protocol.timestamps import moment_of
+from meup_agent.protocol.lifecycle import MAX_RENEWAL_SECONDS, MAX_RENEWALS
 from tests.protocol.exchange.peer import CALL, Peer, dropped, said
 from tests.protocol.exchange.test_expiry import NOON, P1, ours, proposed, stamp, state
+from tests.tables import Key, ProposalKey
+from tests.wire import OURS, kinds, moment_of, payloads
 
 
 def renews(me: Peer, until: Any, *, sender: str = "alice", names: Any = ("p1",)) -> list[str]:

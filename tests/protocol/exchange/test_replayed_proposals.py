@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 
+from meup_agent import Envelope, ProposalState
 from meup_agent.errors import ParticipantGone
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.dialects import decode, encode
-from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.exchange import Effect, ProposalKey, Role
-from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.resume import ReplayMark, read_seq, replayed
+from meup_agent.protocol.resume import ReplayMark, replayed
 from meup_agent.protocol.timestamps import microseconds
 from tests.protocol.exchange.peer import dropped, said, started
 from tests.protocol.exchange.test_resume_cursor import EVERYTHING, Numbered
+from tests.tables import Effect, ProposalKey, Role
+from tests.wire import decode, draft, encode, kinds, payloads, read_seq
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

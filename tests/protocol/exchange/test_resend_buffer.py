@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange import Key, Role
+from meup_agent import Envelope
 from tests.protocol.exchange.peer import (
     EXCHANGES,
     Peer,
@@ -16,6 +14,8 @@ from tests.protocol.exchange.peer import (
     woken,
 )
 from tests.protocol.exchange.test_resume_cursor import Numbered
+from tests.tables import Key, Role
+from tests.wire import kinds, payloads
 
 
 def endings(me: Peer) -> dict[str, str]:

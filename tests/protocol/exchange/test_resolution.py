@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from meup_agent import Fulfillment
 from meup_agent.errors import AlreadyDecided, AmbiguousProposal
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.exchange import Conflict, Key, ProposalKey, Role
 from meup_agent.protocol.exchange.proposal_store import MAX_EARLIER, MAX_SAME_ID
-from meup_agent.protocol.outcomes import Fulfillment
+from meup_agent.types import Conflict
 from tests.protocol.exchange.peer import CALL, EXCHANGES, Peer, dropped, said, started
+from tests.tables import Key, ProposalKey, Role
+from tests.wire import kinds, payloads
 
 OTHER: dict[str, Any] = {"name": "write", "arguments": {"path": "b.txt"}}
 LARGE: dict[str, Any] = {"name": "write", "arguments": {"number": 2**60}}

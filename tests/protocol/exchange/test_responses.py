@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol.outcomes import (
-    Fulfillment,
-    Responded,
-)
+from meup_agent import Fulfillment
 from tests.protocol.exchange.peer import (
     Peer,
     dropped,
 )
+from tests.wire import Responded
 
 
 @pytest.mark.rule("4.2.fulfilled_by_response")

@@ -7,13 +7,7 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.exchange import CaughtUp, Effect, Gap, Key, Limits, Role, Start
-from meup_agent.protocol.guarantees import OURS, said_by
-from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.outcomes import Expiry, GatewayRefused, Responded, Unknown
-from meup_agent.protocol.resume import ARRIVED, read_seq
+from meup_agent import Envelope, Expiry, Gap, Limits, ProposalState
 from tests.protocol.exchange.peer import (
     MAY_CALL,
     Peer,
@@ -24,6 +18,19 @@ from tests.protocol.exchange.peer import (
     said,
     started,
     woken,
+)
+from tests.tables import CaughtUp, Effect, Key, Role, Start
+from tests.wire import (
+    ARRIVED,
+    OURS,
+    GatewayRefused,
+    Responded,
+    Unknown,
+    draft,
+    kinds,
+    payloads,
+    read_seq,
+    said_by,
 )
 
 EVERYTHING = frozenset(Role) - {Role.KIND}

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
+from meup_agent import Fulfillment, Participant
 from meup_agent.errors import AlreadyDecided
-from meup_agent.protocol.dialects import decode
-from meup_agent.protocol.exchange import Key, Participant, ProposalKey, Role
-from meup_agent.protocol.exchange.proposal_store import MAX_FULFILLMENTS, MAX_PROPOSALS
 from meup_agent.protocol.exchange.table import SPARE_TIMERS
-from meup_agent.protocol.outcomes import Fulfillment
 from meup_agent.protocol.payloads import INVALID_REQUEST, MAX_RPC_ID_CHARS
 from tests.protocol.exchange.peer import Peer, cancelled, cancels_said, dropped, said, started
+from tests.tables import MAX_FULFILLMENTS, MAX_PROPOSALS, Key, ProposalKey, Role
+from tests.wire import decode
 
 A1 = Key("in", "alice", "a1")
 

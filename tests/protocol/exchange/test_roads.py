@@ -10,8 +10,8 @@ from types import FrameType
 
 import pytest
 
-from meup_agent.protocol import exchange
 from tests.protocol.exchange.peer import Peer
+from tests.wire import exchange
 
 FOLDER = Path(str(exchange.__file__)).parent
 LISTED = re.findall(r"^    +(\w+)[. ] ", str(exchange.__doc__), re.MULTILINE)

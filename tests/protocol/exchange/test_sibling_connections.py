@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import pytest
 
+from meup_agent import Fulfillment, Limits, Withdrawal
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
-from meup_agent.protocol import kinds
-from meup_agent.protocol.exchange import Conflict, Key, Limits, ProposalKey, Role, Start
-from meup_agent.protocol.guarantees import OURS
-from meup_agent.protocol.outcomes import Fulfillment, LostRace, Responded, Withdrawal
+from meup_agent.types import Conflict
 from tests.protocol.exchange.peer import (
     EXCHANGES,
     Peer,
@@ -23,6 +21,8 @@ from tests.protocol.exchange.peer import (
     started,
     unsent,
 )
+from tests.tables import Key, ProposalKey, Role, Start
+from tests.wire import OURS, LostRace, Responded, kinds
 
 pytestmark = pytest.mark.rule("5.who.me.beside")
 

@@ -2,12 +2,12 @@
 
 from meup_agent.protocol.exchange.stream_buffer import (
     MAX_ALL_UNREAD_BYTES,
-    MAX_UNREAD_BYTES,
     StreamBuffer,
     StreamBuffers,
     StreamEnd,
 )
-from meup_agent.protocol.streams import StreamInfo
+from tests.tables import MAX_UNREAD_BYTES
+from tests.wire import StreamInfo
 
 LARGE = b"x" * (MAX_UNREAD_BYTES // 2)
 FULL = MAX_ALL_UNREAD_BYTES // MAX_UNREAD_BYTES

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from meup_agent.protocol.exchange import Key
-from meup_agent.protocol.exchange.ttl_map import Tombstones
 from tests.protocol.exchange.peer import (
     Peer,
     started,
 )
+from tests.tables import Key, Tombstones
 
 
 @pytest.mark.rule("5.tombstone.limits")

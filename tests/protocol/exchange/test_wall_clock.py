@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol import payloads
-from meup_agent.protocol.exchange import Drop, Key, Limits, Send
+from meup_agent import Limits
 from tests.protocol.exchange.peer import Peer, dropped, of, started
+from tests.tables import Drop, Key, Send
+from tests.wire import payloads
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

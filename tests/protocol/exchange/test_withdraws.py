@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meup_agent.protocol.exchange import ProposalKey
-from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.outcomes import (
-    Withdrawal,
-)
+from meup_agent import ProposalState, Withdrawal
 from tests.protocol.exchange.peer import (
     CALL,
     Peer,
@@ -18,6 +14,7 @@ from tests.protocol.exchange.peer import (
     started,
     woken,
 )
+from tests.tables import ProposalKey
 
 PROPOSAL = ProposalKey("alice", "p1")
 

@@ -4,11 +4,8 @@ import json
 from itertools import count
 from typing import Any
 
-from meup_agent.protocol.space.counters import SpaceCounters
-from meup_agent.protocol.space.grants import member_capabilities
-from meup_agent.protocol.space.journal import Journal, MemoryJournal
-from meup_agent.protocol.space.server import SpaceServer
 from tests.protocol.space.test_server import Listener
+from tests.spaces import Journal, MemoryJournal, SpaceCounters, SpaceServer, member_capabilities
 
 CALL = {"kind": "mcp/request", "payload": {"method": "tools/call"}}
 READ = {"kind": "mcp/request", "payload": {"method": "tools/call", "params": {"name": "read"}}}

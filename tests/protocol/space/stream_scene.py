@@ -5,13 +5,16 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from meup_agent.protocol.space.allowance import Allowance
-from meup_agent.protocol.space.counters import SpaceCounters
-from meup_agent.protocol.space.grants import member_capabilities
-from meup_agent.protocol.space.journal import Journal, MemoryJournal
-from meup_agent.protocol.space.server import SpaceServer
-from meup_agent.protocol.space.subscriber import FrameFormat
-from meup_agent.protocol.streams import StreamFrame, read_frame
+from tests.spaces import (
+    Allowance,
+    FrameFormat,
+    Journal,
+    MemoryJournal,
+    SpaceCounters,
+    SpaceServer,
+    member_capabilities,
+)
+from tests.wire import StreamFrame, read_frame
 
 Said = tuple[str, Any] | StreamFrame
 DIALECT = "mew/v0.4"

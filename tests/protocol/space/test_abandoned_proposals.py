@@ -5,15 +5,10 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol.dialects import encode
-from meup_agent.protocol.envelope import draft
-from meup_agent.protocol.space.allowance import Allowance
-from meup_agent.protocol.space.decisions import Acceptance
-from meup_agent.protocol.space.grants import member_capabilities
-from meup_agent.protocol.space.inflight import OPEN_SECONDS
 from meup_agent.protocol.space.presence import GONE_SECONDS, JoinState
 from meup_agent.protocol.space.rules import ABANDONED_CHECK_SECONDS
-from meup_agent.protocol.space.state import SpaceState
+from tests.spaces import OPEN_SECONDS, Acceptance, Allowance, SpaceState, member_capabilities
+from tests.wire import draft, encode
 
 NEW = JoinState()
 BACK = JoinState(0)

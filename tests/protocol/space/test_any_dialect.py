@@ -7,15 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meup_agent import Envelope
 from meup_agent.errors import NotExpressible
-from meup_agent.protocol import kinds
-from meup_agent.protocol.dialects import DIALECTS, decode, encode
-from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.management_payloads import READERS
-from meup_agent.protocol.space.grants import member_capabilities
-from meup_agent.protocol.space.subscriber import FrameFormat
 from tests.protocol.space.test_server import Listener, host_with
 from tests.protocol.test_dialect_translation import comparable, json_values, objects
+from tests.spaces import FrameFormat, member_capabilities
+from tests.wire import DIALECTS, decode, draft, encode, kinds
 
 MCPX = "mcpx/v0.1"
 

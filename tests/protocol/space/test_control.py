@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from meup_agent.protocol.space.control import PAUSED_FACT, SHUT_DOWN_FACT
-from meup_agent.protocol.space.journal import MemoryJournal
 from tests.protocol.space.scene import Scene, facts, kinds_of
+from tests.spaces import MemoryJournal
 
 BOSS = [{"kind": "participant/*"}, {"kind": "chat"}]
 WORKS: list[dict[str, Any]] = [

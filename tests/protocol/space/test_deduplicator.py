@@ -2,13 +2,14 @@
 
 import pytest
 
-from meup_agent.protocol.envelope import Envelope, draft
+from meup_agent import Envelope
 from meup_agent.protocol.space.indexes import (
     MAX_REMEMBERED,
     REMEMBERED_SECONDS,
     SWEEP_INTERVAL,
     Deduplicator,
 )
+from tests.wire import draft
 
 AGE = round(REMEMBERED_SECONDS * 1_000_000)
 

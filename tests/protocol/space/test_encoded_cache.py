@@ -5,15 +5,19 @@ from collections import Counter
 
 import pytest
 
-from meup_agent.protocol.dialects import DIALECTS, encode
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.space import fanout, members
-from meup_agent.protocol.space.counters import SpaceCounters
-from meup_agent.protocol.space.grants import member_capabilities
-from meup_agent.protocol.space.journal import MemoryJournal, ignore
-from meup_agent.protocol.space.server import SpaceServer
-from meup_agent.protocol.space.subscriber import FrameFormat
+from meup_agent import Envelope
+from meup_agent.protocol.space import members
 from tests.protocol.space.test_server import Listener, chat, host_with
+from tests.spaces import (
+    FrameFormat,
+    MemoryJournal,
+    SpaceCounters,
+    SpaceServer,
+    fanout,
+    ignore,
+    member_capabilities,
+)
+from tests.wire import DIALECTS, encode
 
 V01, V02, V04, MCPX = "meup/v0.1", "meup/v0.2", "mew/v0.4", "mcpx/v0.1"
 

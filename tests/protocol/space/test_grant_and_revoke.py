@@ -7,7 +7,6 @@ import pytest
 
 from meup_agent.protocol.management_payloads import MAX_GRANTED
 from meup_agent.protocol.space.grants import MAX_GRANTED_TOGETHER
-from meup_agent.protocol.space.journal import Entry
 from tests.protocol.space.scene import (
     CALL,
     GRANTING,
@@ -16,6 +15,7 @@ from tests.protocol.space.scene import (
     facts,
     kinds_of,
 )
+from tests.spaces import Entry
 
 
 @pytest.mark.rule("3.manage.grant")

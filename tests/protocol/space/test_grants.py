@@ -6,10 +6,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from meup_agent.protocol.management_payloads import Grant
-from meup_agent.protocol.space.grants import GrantStore, member_capabilities
-from meup_agent.protocol.space.journal import Fact
+from meup_agent.protocol.space.grants import GrantStore
+from meup_agent.types import Grant
 from tests.effort import scaled
+from tests.spaces import Fact, member_capabilities
 
 NAMES = ["a", "b", "c"]
 CONFIGURED: dict[str, list[dict[str, Any]]] = {

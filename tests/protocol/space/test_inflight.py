@@ -4,14 +4,10 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.space.inflight import (
-    MAX_OPEN_BYTES,
-    MAX_OPEN_REQUESTS,
-    OPEN_SECONDS,
-    InFlight,
-)
+from meup_agent import Envelope, ProposalState
+from meup_agent.protocol.space.inflight import MAX_OPEN_BYTES, MAX_OPEN_REQUESTS, InFlight
+from tests.spaces import OPEN_SECONDS
+from tests.wire import draft
 
 CALL: dict[str, Any] = {"method": "tools/call", "params": {"name": "write"}}
 

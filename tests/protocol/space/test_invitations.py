@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol.space.decisions import Refusal
-from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.management import MAX_INVITED
 from tests.protocol.space.scene import CALL, GRANTING, Scene, facts, invite, kinds_of
+from tests.spaces import Entry, Refusal
 
 
 @pytest.mark.rule("3.manage.invite")

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol.space.journal import Journal, MemoryJournal
 from tests.protocol.space.scene import (
     CALL,
     CAPABILITIES,
@@ -14,6 +13,7 @@ from tests.protocol.space.scene import (
     facts,
     invite,
 )
+from tests.spaces import Journal, MemoryJournal
 
 
 @pytest.mark.rule("3.manage.restart")

@@ -6,10 +6,8 @@ import json
 
 import pytest
 
-from meup_agent.protocol.space.allowance import Allowance
-from meup_agent.protocol.space.server import SpaceServer
-from meup_agent.protocol.space.subscriber import FrameFormat
 from tests.protocol.space.test_server import Listener, chat, host_with
+from tests.spaces import Allowance, FrameFormat, SpaceServer
 
 MOST = Allowance().max_observers
 

@@ -1,4 +1,5 @@
-from meup_agent.protocol.space.indexes import MAX_ORIGINS, OriginIndex
+from meup_agent.protocol.space.indexes import OriginIndex
+from tests.spaces import MAX_ORIGINS
 
 
 def test_oldest_of_an_issuer_is_forgotten_first() -> None:

@@ -9,13 +9,17 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol.space.counters import SpaceCounters
-from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.indexes import MAX_CANCELLED_BYTES
-from meup_agent.protocol.space.journal import MemoryJournal
-from meup_agent.protocol.space.presence import MAX_REPLAY_BYTES, MAX_REPLAYED
-from meup_agent.protocol.space.server import TAKEN_OVER, SpaceServer
-from meup_agent.protocol.space.subscriber import FrameFormat
+from meup_agent.protocol.space.presence import MAX_REPLAY_BYTES
+from tests.spaces import (
+    MAX_REPLAYED,
+    TAKEN_OVER,
+    FrameFormat,
+    MemoryJournal,
+    SpaceCounters,
+    SpaceServer,
+    member_capabilities,
+)
 
 NOW = 1_735_689_600_000_000
 CALL = {"method": "tools/call", "params": {"name": "write"}}

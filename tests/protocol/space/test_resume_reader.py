@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol.space import fanout
-from meup_agent.protocol.space.counters import SpaceCounters
-from meup_agent.protocol.space.grants import member_capabilities
-from meup_agent.protocol.space.journal import Entry, MemoryJournal
-from meup_agent.protocol.space.server import SpaceServer
-from meup_agent.protocol.space.subscriber import FrameFormat
 from tests.protocol.space.test_server import Listener, chat
+from tests.spaces import (
+    Entry,
+    FrameFormat,
+    MemoryJournal,
+    SpaceCounters,
+    SpaceServer,
+    fanout,
+    member_capabilities,
+)
 
 SAID = 3
 

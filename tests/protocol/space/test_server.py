@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol.space.counters import SpaceCounters
-from meup_agent.protocol.space.grants import member_capabilities
-from meup_agent.protocol.space.journal import MemoryJournal, ignore
-from meup_agent.protocol.space.server import SpaceServer
-from meup_agent.protocol.space.subscriber import FrameFormat
 from tests.properties.hosted import Seat
 from tests.properties.late_journal import File, LateJournal
+from tests.spaces import (
+    FrameFormat,
+    MemoryJournal,
+    SpaceCounters,
+    SpaceServer,
+    ignore,
+    member_capabilities,
+)
 
 
 class Listener:

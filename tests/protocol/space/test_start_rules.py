@@ -9,16 +9,11 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol import payloads
-from meup_agent.protocol.dialects import DIALECTS, encode
-from meup_agent.protocol.envelope import draft
-from meup_agent.protocol.space.decisions import Acceptance, Decision
-from meup_agent.protocol.space.grants import member_capabilities
-from meup_agent.protocol.space.indexes import MAX_DECIDED, MAX_ORIGINS
-from meup_agent.protocol.space.journal import Entry
+from meup_agent.protocol.space.indexes import MAX_DECIDED
 from meup_agent.protocol.space.rules import owner_by_name
-from meup_agent.protocol.space.state import SpaceState
 from tests.protocol.space.test_state import accept, frame, refuse
+from tests.spaces import MAX_ORIGINS, Acceptance, Decision, Entry, SpaceState, member_capabilities
+from tests.wire import DIALECTS, draft, encode, payloads
 
 DIALECT = "meup/v0.1"
 NAMES = ("alice", "bob", "carol", "tools", "a", "a-b")

@@ -7,19 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.space.decisions import (
-    MAX_ERROR_CHARS,
+from meup_agent import Envelope
+from meup_agent.protocol.space.decisions import MAX_ERROR_CHARS, Broadcast
+from meup_agent.protocol.space.inbound import MAX_ID_CHARS, MAX_NAMED
+from tests.spaces import (
+    MAX_ORIGINS,
     Acceptance,
-    Broadcast,
     Decision,
     Discard,
     Refusal,
+    SpaceState,
+    member_capabilities,
 )
-from meup_agent.protocol.space.grants import member_capabilities
-from meup_agent.protocol.space.inbound import MAX_ID_CHARS, MAX_NAMED
-from meup_agent.protocol.space.indexes import MAX_ORIGINS
-from meup_agent.protocol.space.state import SpaceState
 
 DIALECT = "meup/v0.1"
 

@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from meup_agent.protocol.space.frame_relay import MAX_WAITING_BYTES
-from meup_agent.protocol.space.grants import member_capabilities
-from meup_agent.protocol.space.journal import MemoryJournal
-from meup_agent.protocol.space.streams import GRACE_SECONDS, MAX_WRITERS
-from meup_agent.protocol.streams import StreamFrame, write_frame
+from meup_agent.protocol.space.streams import MAX_WRITERS
 from tests.properties.late_journal import File, LateJournal
 from tests.protocol.space.stream_scene import SECOND, Reader, StreamScene
+from tests.spaces import GRACE_SECONDS, MemoryJournal, member_capabilities
+from tests.wire import StreamFrame, write_frame
 
 
 @pytest.fixture

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.space.grants import member_capabilities
-from meup_agent.protocol.space.state import SpaceState
+from meup_agent import Envelope
+from tests.spaces import SpaceState, member_capabilities
 
 CHAT: dict[str, Any] = {"kind": "chat"}
 CALL: dict[str, Any] = {"kind": "mcp/request"}

@@ -1,0 +1,44 @@
+"""The command line in this process: to run it, and what it exits with.
+
+Tests reach the inside of the package through this module: a name that moves is changed here.
+"""
+
+from __future__ import annotations
+
+from meup_agent.cli import exit_codes
+from meup_agent.cli.audit.listing import ProposalListing
+from meup_agent.cli.audit.proposal_timeline import ProposalTimeline
+from meup_agent.cli.doctor.findings import NAMES
+from meup_agent.cli.failures import Failure
+from meup_agent.cli.inbox.editor import EditRefused
+from meup_agent.cli.inbox.questions import ScreenQuestion
+from meup_agent.cli.inbox.rows import CardRow
+from meup_agent.cli.inbox.screen import InboxApp
+from meup_agent.cli.program import app, run
+from meup_agent.cli.render.layout import NARROWEST, Glyphs
+from meup_agent.cli.render.output import Output
+from meup_agent.cli.render.timeline import Timeline
+from meup_agent.client import requests
+from meup_agent.client.requests import request
+from meup_agent.client.schema_check import checker_for
+
+__all__ = [
+    "NAMES",
+    "NARROWEST",
+    "CardRow",
+    "EditRefused",
+    "Failure",
+    "Glyphs",
+    "InboxApp",
+    "Output",
+    "ProposalListing",
+    "ProposalTimeline",
+    "ScreenQuestion",
+    "Timeline",
+    "app",
+    "checker_for",
+    "exit_codes",
+    "request",
+    "requests",
+    "run",
+]

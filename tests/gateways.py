@@ -1,0 +1,80 @@
+"""A gateway without its command, and the connections to it.
+
+Tests reach the inside of the package through this module: a name that moves is changed here.
+"""
+
+from __future__ import annotations
+
+from meup_agent.gateway.admission import JoinThrottle, NotAdmitted
+from meup_agent.gateway.auth import Identity, Tokens, hash_token, new_token
+from meup_agent.gateway.backlog import Backlog, Backlogs
+from meup_agent.gateway.config import participant
+from meup_agent.gateway.config_file import variable_of
+from meup_agent.gateway.edge.http.api import OPERATIONS
+from meup_agent.gateway.edge.http.openapi import document
+from meup_agent.gateway.edge.websocket import WebSocketConnection
+from meup_agent.gateway.frame_queue import GatewayMember
+from meup_agent.gateway.journal import sqlite
+from meup_agent.gateway.journal.archive import Archive
+from meup_agent.gateway.journal.database import Database
+from meup_agent.gateway.journal.engines import ENGINES
+from meup_agent.gateway.journal.sqlite import SqliteJournal
+from meup_agent.gateway.limits import LIMIT_ROWS
+from meup_agent.gateway.presets import PARTICIPANTS, ROLES, first_token, one_space_config
+from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.transport.base import (
+    LAST_SEEN_HEADER,
+    OBSERVE_HEADER,
+    RESUME_HEADER,
+    TOO_BIG,
+    CloseInfo,
+    Connector,
+    Transport,
+)
+from meup_agent.transport.handshake import cannot_connect
+from meup_agent.transport.http import http_connector
+from meup_agent.transport.loops import runs_on_asyncio
+from meup_agent.transport.memory import MemoryTransport, memory_connector, memory_pair
+from meup_agent.transport.websocket import websocket_connector
+
+__all__ = [
+    "ENGINES",
+    "LAST_SEEN_HEADER",
+    "LIMIT_ROWS",
+    "OBSERVE_HEADER",
+    "OPERATIONS",
+    "PARTICIPANTS",
+    "RESUME_HEADER",
+    "ROLES",
+    "TOO_BIG",
+    "Archive",
+    "Backlog",
+    "Backlogs",
+    "CloseInfo",
+    "Connector",
+    "Database",
+    "GatewayMember",
+    "GatewayRuntime",
+    "Identity",
+    "JoinThrottle",
+    "MemoryTransport",
+    "NotAdmitted",
+    "SqliteJournal",
+    "Tokens",
+    "Transport",
+    "WebSocketConnection",
+    "cannot_connect",
+    "document",
+    "first_token",
+    "hash_token",
+    "http_connector",
+    "memory_connector",
+    "memory_pair",
+    "new_token",
+    "one_space_config",
+    "participant",
+    "runs_on_asyncio",
+    "sqlite",
+    "variable_of",
+    "websocket_connector",
+]

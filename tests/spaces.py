@@ -1,0 +1,62 @@
+"""A space at its gateway: what decides, what is kept, what is counted and audited.
+
+Tests reach the inside of the package through this module: a name that moves is changed here.
+"""
+
+from __future__ import annotations
+
+from meup_agent.protocol.audit import Audit, Ignored, ProposalAudit, StepKind, proposal_as_json
+from meup_agent.protocol.space import fanout
+from meup_agent.protocol.space.allowance import Allowance
+from meup_agent.protocol.space.counters import SpaceCounters
+from meup_agent.protocol.space.decisions import Acceptance, Decision, Discard, Refusal
+from meup_agent.protocol.space.grants import member_capabilities
+from meup_agent.protocol.space.indexes import MAX_ORIGINS
+from meup_agent.protocol.space.inflight import OPEN_SECONDS
+from meup_agent.protocol.space.journal import (
+    MAX_PAGE_BYTES,
+    Entry,
+    Fact,
+    Journal,
+    MemoryJournal,
+    Recovered,
+    ignore,
+)
+from meup_agent.protocol.space.presence import MAX_REPLAYED
+from meup_agent.protocol.space.rules import Rules
+from meup_agent.protocol.space.server import TAKEN_OVER, SpaceServer
+from meup_agent.protocol.space.state import SpaceState
+from meup_agent.protocol.space.streams import GRACE_SECONDS
+from meup_agent.protocol.space.subscriber import FrameFormat
+
+__all__ = [
+    "GRACE_SECONDS",
+    "MAX_ORIGINS",
+    "MAX_PAGE_BYTES",
+    "MAX_REPLAYED",
+    "OPEN_SECONDS",
+    "TAKEN_OVER",
+    "Acceptance",
+    "Allowance",
+    "Audit",
+    "Decision",
+    "Discard",
+    "Entry",
+    "Fact",
+    "FrameFormat",
+    "Ignored",
+    "Journal",
+    "MemoryJournal",
+    "ProposalAudit",
+    "Recovered",
+    "Refusal",
+    "Rules",
+    "SpaceCounters",
+    "SpaceServer",
+    "SpaceState",
+    "StepKind",
+    "fanout",
+    "ignore",
+    "member_capabilities",
+    "proposal_as_json",
+]

@@ -1,0 +1,63 @@
+"""The exchange table of one participant, and what it is asked and asks for.
+
+Tests reach the inside of the package through this module: a name that moves is changed here.
+"""
+
+from __future__ import annotations
+
+from meup_agent.protocol.exchange import (
+    Cancel,
+    CaughtUp,
+    Drop,
+    Effect,
+    ExchangeTable,
+    FulfillmentTarget,
+    Key,
+    Priority,
+    Progressed,
+    ProposalEntry,
+    ProposalKey,
+    Role,
+    Send,
+    Start,
+    Unsend,
+    Wake,
+    Work,
+)
+from meup_agent.protocol.exchange.admission import Admission
+from meup_agent.protocol.exchange.explanations import EXPLANATION_CHARS
+from meup_agent.protocol.exchange.proposal_store import (
+    MAX_FULFILLMENTS,
+    MAX_PROPOSALS,
+    ProposalStore,
+)
+from meup_agent.protocol.exchange.stream_buffer import MAX_UNREAD_BYTES, MAX_UNREAD_FRAMES
+from meup_agent.protocol.exchange.ttl_map import Tombstones
+
+__all__ = [
+    "EXPLANATION_CHARS",
+    "MAX_FULFILLMENTS",
+    "MAX_PROPOSALS",
+    "MAX_UNREAD_BYTES",
+    "MAX_UNREAD_FRAMES",
+    "Admission",
+    "Cancel",
+    "CaughtUp",
+    "Drop",
+    "Effect",
+    "ExchangeTable",
+    "FulfillmentTarget",
+    "Key",
+    "Priority",
+    "Progressed",
+    "ProposalEntry",
+    "ProposalKey",
+    "ProposalStore",
+    "Role",
+    "Send",
+    "Start",
+    "Tombstones",
+    "Unsend",
+    "Wake",
+    "Work",
+]

@@ -1,0 +1,103 @@
+"""One message: kinds, payloads, dialects, patterns, and what becomes of it.
+
+Tests reach the inside of the package through this module: a name that moves is changed here.
+"""
+
+from __future__ import annotations
+
+from meup_agent.causes import MAX_CHAIN, REASONS_TO_REJECT
+from meup_agent.protocol import exchange, kinds, payloads
+from meup_agent.protocol.capability import (
+    compile_announced,
+    compile_capabilities,
+    compile_kind,
+    compile_pattern,
+)
+from meup_agent.protocol.capability.compiled_capabilities import MAX_CAPABILITIES
+from meup_agent.protocol.dialects import DEFAULT_DIALECT, DIALECTS, decode, encode
+from meup_agent.protocol.envelope import draft, encode_json
+from meup_agent.protocol.guarantees import OURS, read_guarantees, said_by
+from meup_agent.protocol.lifecycle import INBOUND, PROPOSAL, InboundState, last_moment
+from meup_agent.protocol.limits import MAX_FRAME_BYTES
+from meup_agent.protocol.outcomes import (
+    Ending,
+    GatewayRefused,
+    LostRace,
+    Responded,
+    Unknown,
+    Unsent,
+    raise_for,
+)
+from meup_agent.protocol.payloads import (
+    META,
+    TARGET,
+    WRAPPED,
+    Call,
+    JsonObject,
+    build_proposal,
+    read_call,
+    read_proposal,
+)
+from meup_agent.protocol.resume import ARRIVED, REPLAYED, numbered, read_seq
+from meup_agent.protocol.streams import (
+    StreamFrame,
+    StreamInfo,
+    build_close,
+    build_open,
+    read_frame,
+    write_frame,
+)
+from meup_agent.protocol.timestamps import moment_of
+
+__all__ = [
+    "ARRIVED",
+    "DEFAULT_DIALECT",
+    "DIALECTS",
+    "INBOUND",
+    "MAX_CAPABILITIES",
+    "MAX_CHAIN",
+    "MAX_FRAME_BYTES",
+    "META",
+    "OURS",
+    "PROPOSAL",
+    "REASONS_TO_REJECT",
+    "REPLAYED",
+    "TARGET",
+    "WRAPPED",
+    "Call",
+    "Ending",
+    "GatewayRefused",
+    "InboundState",
+    "JsonObject",
+    "LostRace",
+    "Responded",
+    "StreamFrame",
+    "StreamInfo",
+    "Unknown",
+    "Unsent",
+    "build_close",
+    "build_open",
+    "build_proposal",
+    "compile_announced",
+    "compile_capabilities",
+    "compile_kind",
+    "compile_pattern",
+    "decode",
+    "draft",
+    "encode",
+    "encode_json",
+    "exchange",
+    "kinds",
+    "last_moment",
+    "moment_of",
+    "numbered",
+    "payloads",
+    "raise_for",
+    "read_call",
+    "read_frame",
+    "read_guarantees",
+    "read_proposal",
+    "read_seq",
+    "said_by",
+    "write_frame",
+]
