@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.bypass.catalog import INCIDENTS
+from tests.bypass.findings import FINDINGS, Finding
 from tests.bypass.incident import Incident
 
 PATH: Final = Path(__file__).parents[2] / "docs" / "explanation" / "bypasses.md"
@@ -19,7 +20,13 @@ both; and each has a second test, in which the rule that stops it is switched of
 succeeds: so it is that rule, and not an accident, that stops it. {open} of them are *not* stopped;
 they stand at the end.
 
-The tests are in `tests/bypass`, and this page is written from them.
+The tests are in `tests/bypass`, and this page is written from them. Behind the reports stand the
+bypasses that attacks on this project found, each with the test that repeats it.
+"""
+
+FOUND: Final = """## Found here
+
+Strangers were asked to get a call carried out that nobody approved. These ways were open once.
 """
 
 GAPS: Final = """## What nothing here stops
@@ -37,7 +44,17 @@ def page() -> str:
     stopped = [each for each in INCIDENTS.values() if each.off is not None]
     gaps = [each for each in INCIDENTS.values() if each.off is None]
     head = HEAD.format(count=len(INCIDENTS), open=_spelled(len(gaps)))
-    return "\n".join([head, *map(_entry, stopped), GAPS, *map(_entry, gaps)])
+    found = [FOUND, *map(_finding, FINDINGS)] if FINDINGS else []
+    return "\n".join([head, *map(_entry, stopped), *found, GAPS, *map(_entry, gaps)])
+
+
+def _finding(each: Finding) -> str:
+    return (
+        f"### {each.title}\n\n"
+        f"**Then:** {each.was}\n\n"
+        f"**Now:** {each.here}\n\n"
+        f"*Test:* `{each.test}`\n"
+    )
 
 
 def _entry(each: Incident) -> str:

@@ -10,10 +10,12 @@ import pytest
 from trio.testing import MockClock
 
 from tests.bypass.catalog import INCIDENTS
+from tests.bypass.findings import FINDINGS, Finding
 from tests.bypass.incident import Incident
 from tests.bypass.page import PATH, page
 from tests.bypass.place import Place
 from tests.patience import PATIENCE
+from tests.programs import ROOT
 
 pytestmark = pytest.mark.anyio
 
@@ -78,6 +80,12 @@ async def test_what_nothing_stops_is_admitted(
 
 def test_there_are_enough() -> None:
     assert len(STOPPED) >= 15
+
+
+@pytest.mark.parametrize("finding", FINDINGS, ids=lambda each: each.test)
+def test_a_finding_has_its_test(finding: Finding) -> None:
+    file, _, name = finding.test.partition("::")
+    assert f"def {name}(" in (ROOT / file).read_text("utf-8")
 
 
 def test_page_is_made_from_these() -> None:
