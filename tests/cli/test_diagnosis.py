@@ -30,7 +30,7 @@ from tests.cli.servers import (
     welcome,
     welcoming,
 )
-from tests.existing.gateways import MEUP_V02, MEW_V04, ExistingGateway, Version
+from tests.conformance.gateways import MEUP_V02, MEW_V04, ExistingGateway, Version
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

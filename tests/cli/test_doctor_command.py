@@ -10,7 +10,7 @@ from meup_agent.gateway import ThreadedGateway
 from tests.cli.commands import NAMES, exit_codes, run
 from tests.cli.processes import INTERRUPT, meup, running
 from tests.cli.servers import listening
-from tests.existing.gateways import MEUP_V02, ExistingGateway
+from tests.conformance.gateways import MEUP_V02, ExistingGateway
 
 NARROW = {"FORCE_COLOR": "1", "NO_COLOR": "1", "COLUMNS": "60"}
 """As if there was a narrow terminal, without colour."""

@@ -8,9 +8,9 @@ import pytest
 from meup_agent.cli import command_session
 from tests.cli.commands import exit_codes, run
 from tests.cli.processes import INTERRUPT, running
-from tests.existing.gateways import ExistingGateway
-from tests.existing.reference_peers import ToolOwner
-from tests.existing.versions import MEUP_V02, MEW_V04
+from tests.conformance.gateways import ExistingGateway
+from tests.conformance.reference_peers import ToolOwner
+from tests.conformance.versions import MEUP_V02, MEW_V04
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("owner")

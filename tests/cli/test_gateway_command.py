@@ -16,7 +16,7 @@ from meup_agent.cli.reporting_connector import ReportingConnector
 from meup_agent.gateway import HttpConfig, JournalConfig, ThreadedGateway, dev_config, serve
 from tests.cli.commands import exit_codes, run
 from tests.cli.processes import INTERRUPT, TERMINATE, Running, meup, running
-from tests.existing.space_files import MEW_V04
+from tests.conformance.space_files import MEW_V04
 from tests.gateway.journal.elsewhere import ELSEWHERE
 from tests.gateways import ENGINES, CloseInfo, one_space_config
 from tests.patience import PATIENCE

@@ -12,7 +12,7 @@ from meup_agent.cli.commands.run import load_agent
 from meup_agent.gateway import ThreadedGateway
 from tests.cli.commands import Failure, exit_codes
 from tests.cli.processes import INTERRUPT, TERMINATE, meup, running
-from tests.existing.gateways import MEW_V04, ExistingGateway
+from tests.conformance.gateways import MEW_V04, ExistingGateway
 from tests.patience import PATIENCE
 
 ECHO = """

@@ -11,7 +11,7 @@ from meup_agent import Agent, Proposal, Space
 from meup_agent.gateway import ThreadedGateway
 from tests.cli.commands import exit_codes
 from tests.cli.processes import COMMAND, INTERRUPT, PYTHON, TERMINATE, environment, meup, running
-from tests.existing.gateways import MEUP_V02, ExistingGateway
+from tests.conformance.gateways import MEUP_V02, ExistingGateway
 from tests.patience import PATIENCE
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202egnp.exe\nalice → bob  forged line\r\x9b31m[red]\u200b"

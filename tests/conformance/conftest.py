@@ -1,4 +1,4 @@
-"""A gateway for every test, in each dialect that the specifications are written for."""
+"""A gateway for every test: ours in each published dialect, or those that exist, scripted."""
 
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from meup_agent.gateway import Config, Gateway
+from tests.conformance.gateways import MEUP_V02, MEW_V04, ExistingGateway
+from tests.conformance.people import gateway_of
+from tests.conformance.versions import Version
 from tests.conformance.wire import V02, V04, Dialled, Site, config_of
 from tests.gateway.mounted import MountedPlace, mounted
 from tests.gateways import first_token
@@ -75,6 +78,19 @@ def site(served: ServeSite, dialect: str) -> Generator[Site]:
     """A gateway with two spaces, and how to join it."""
     with served(config_of(PARTICIPANTS, dialect=dialect, more=ELSEWHERE)) as gateway:
         yield Site(gateway, dialect)
+
+
+@pytest.fixture(params=[MEUP_V02, MEW_V04], ids=["meup-v0.2", "mew-v0.4"])
+def version(request: pytest.FixtureRequest) -> Version:
+    found: Version = request.param
+    return found
+
+
+@pytest.fixture
+def gateway(version: Version) -> Generator[ExistingGateway]:
+    """Each of the existing gateways in turn."""
+    with gateway_of(version).in_thread() as running:
+        yield running
 
 
 only_v04 = pytest.mark.parametrize(

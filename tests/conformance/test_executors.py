@@ -14,10 +14,10 @@ from anyio import to_thread
 
 from meup_agent import Agent, Context, Fulfillment, Proposal, Settings, Space
 from meup_agent.gateway import ThreadedGateway
+from tests.conformance.reference_peers import Fulfiller, ToolOwner
+from tests.conformance.reference_peers import Proposer as TheirProposer
+from tests.conformance.versions import MEUP_V02, MEW_V04
 from tests.conformance.wire import V01, V02, V04, Json, Site, Wire, serving
-from tests.existing.reference_peers import Fulfiller, ToolOwner
-from tests.existing.reference_peers import Proposer as TheirProposer
-from tests.existing.versions import MEUP_V02, MEW_V04
 from tests.patience import PATIENCE
 
 CALLS = [{"kind": "mcp/*"}, {"kind": "chat"}]

@@ -9,9 +9,9 @@ from anyio import to_thread
 
 from meup_agent import Agent, Chat
 from meup_agent.gateway import Gateway, ThreadedGateway, load_config
+from tests.conformance.reference_peers import Fulfiller, ToolOwner
+from tests.conformance.versions import MEUP_V02, MEW_V04
 from tests.conformance.wire import V01, V02, V04, Json, Site, Wire
-from tests.existing.reference_peers import Fulfiller, ToolOwner
-from tests.existing.versions import MEUP_V02, MEW_V04
 from tests.patience import PATIENCE
 from tests.programs import ROOT
 

@@ -13,9 +13,9 @@ from meup_agent import Agent, Context, Proposal, Reason, Settings, Space
 from meup_agent.errors import ProposalRejected, Refused
 from meup_agent.gateway import ThreadedGateway
 from meup_agent.testing import MemorySpace
+from tests.conformance.reference_peers import Bridge, Fulfiller, Proposer, ReferencePeer, ToolOwner
+from tests.conformance.versions import MEUP_V02, MEW_V04
 from tests.conformance.wire import MCPX, V01, V02, V04, Json, Site, Wire, serving
-from tests.existing.reference_peers import Bridge, Fulfiller, Proposer, ReferencePeer, ToolOwner
-from tests.existing.versions import MEUP_V02, MEW_V04
 from tests.gateways import websocket_connector
 from tests.patience import PATIENCE
 from tests.wire import DIALECTS, OURS, decode

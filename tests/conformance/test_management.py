@@ -10,9 +10,9 @@ from websockets.exceptions import InvalidStatus
 
 from meup_agent.gateway import Config, Gateway, JournalConfig, SpaceConfig
 from tests.conformance.conftest import ServeSite, only_v04
+from tests.conformance.reference_peers import ReferencePeer
+from tests.conformance.versions import MEW_V04
 from tests.conformance.wire import Dialled, Json, Site, Wire, config_of
-from tests.existing.reference_peers import ReferencePeer
-from tests.existing.versions import MEW_V04
 from tests.gateways import Archive, participant
 from tests.spaces import Audit
 

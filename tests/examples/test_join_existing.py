@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from tests.existing.gateways import ExistingGateway
-from tests.existing.versions import MEUP_V02, MEW_V04, Version
+from tests.conformance.gateways import ExistingGateway
+from tests.conformance.versions import MEUP_V02, MEW_V04, Version
 from tests.programs import ROOT, Program, program
 
 CAPABILITIES = {

@@ -16,7 +16,7 @@ from meup_agent.gateway.space_yaml import (
     token_file,
     token_variable,
 )
-from tests.existing.space_files import LISTED, MEUP_V02, MEW_V04
+from tests.conformance.space_files import LISTED, MEUP_V02, MEW_V04
 from tests.gateways import Identity
 
 WITHDRAW = {"kind": "mcp/withdraw"}

@@ -44,8 +44,8 @@ WORKERS = 2 * (os.cpu_count() or 1)
 
 THE_SAME_EVERYWHERE = (
     *("bench", "docs", "fuzz", "install", "properties"),
-    *("test_hover.py", "test_layers.py", "test_names.py", "test_requirements.py"),
-    *("bypass", "conformance", "existing", "faults"),
+    *("test_layers.py", "test_names.py", "test_requirements.py"),
+    *("bypass", "conformance", "faults"),
     *("mcp/bridge", "mcp/hostile", "mcp/revisions", "mcp/server"),
 )
 """Tests that find the same whatever is installed, and take time: those that measure, that read

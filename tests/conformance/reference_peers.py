@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Self
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from tests.existing.matcher import Json
-from tests.existing.spaces import given, now
-from tests.existing.versions import MEW_V04, Version
+from tests.conformance.matcher import Json
+from tests.conformance.spaces import given, now
+from tests.conformance.versions import MEW_V04, Version
 from tests.patience import PATIENCE
 
 # Short, since a stalled gateway never answers; one that does answers faster.

@@ -7,8 +7,8 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Context, ProposalState, Space
-from tests.existing.gateways import ExistingGateway
-from tests.existing.people import joined
+from tests.conformance.gateways import ExistingGateway
+from tests.conformance.people import joined
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

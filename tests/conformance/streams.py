@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from tests.existing.matcher import Json
+from tests.conformance.matcher import Json
 
 
 @dataclass

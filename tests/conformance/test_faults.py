@@ -9,8 +9,8 @@ import pytest
 import meup_agent.session.join as joining
 from meup_agent import Agent, Proposal, Settings, Space
 from meup_agent.testing import FaultPlan, Faults, FaultyConnector
-from tests.existing.gateways import ExistingGateway, Heard
-from tests.existing.people import SPACE, joined, patiently
+from tests.conformance.gateways import ExistingGateway, Heard
+from tests.conformance.people import SPACE, joined, patiently
 from tests.gateways import Connector, Transport, websocket_connector
 from tests.patience import PATIENCE
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from tests.existing.matcher import Json, ProcessingError, may
-from tests.existing.streams import Streams, is_stream_frame
-from tests.existing.versions import Version
+from tests.conformance.matcher import Json, ProcessingError, may
+from tests.conformance.streams import Streams, is_stream_frame
+from tests.conformance.versions import Version
 
 GATEWAY = "system:gateway"
 ANSWERING: Json = {"id": "mcp-response", "kind": "mcp/response"}

@@ -8,8 +8,8 @@ import pytest
 from anyio import to_thread
 
 from meup_agent import Agent, Backoff, Settings, Space
-from tests.existing.gateways import MEW_V04, ExistingGateway
-from tests.existing.versions import Version
+from tests.conformance.gateways import MEW_V04, ExistingGateway
+from tests.conformance.versions import Version
 
 T = TypeVar("T")
 

@@ -17,8 +17,8 @@ from meup_agent import (
     Withdrawal,
 )
 from meup_agent.errors import ProposalEdited, ProposalRejected
-from tests.existing.gateways import ExistingGateway
-from tests.existing.people import joined, only_on_v04
+from tests.conformance.gateways import ExistingGateway
+from tests.conformance.people import joined, only_on_v04
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

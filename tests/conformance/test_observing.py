@@ -9,7 +9,7 @@ from meup_agent import Agent
 from meup_agent.errors import CannotObserve, ObservingOnly
 from tests.cli.commands import exit_codes
 from tests.cli.processes import INTERRUPT, meup, running
-from tests.existing.gateways import MEUP_V02, MEW_V04, ExistingGateway
+from tests.conformance.gateways import MEUP_V02, MEW_V04, ExistingGateway
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.rule("3.observe.no_echo")

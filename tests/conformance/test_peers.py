@@ -7,9 +7,9 @@ import pytest
 
 from meup_agent import Agent, Fulfillment, Proposal, Reason, Withdrawal
 from meup_agent.errors import ProposalEdited, RequestError
-from tests.existing.gateways import ExistingGateway
-from tests.existing.people import SPACE, joined, only_on_v04, patiently
-from tests.existing.reference_peers import Bridge, Fulfiller, Proposer, ReferencePeer, ToolOwner
+from tests.conformance.gateways import ExistingGateway
+from tests.conformance.people import SPACE, joined, only_on_v04, patiently
+from tests.conformance.reference_peers import Bridge, Fulfiller, Proposer, ReferencePeer, ToolOwner
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
-from tests.existing.gateways import MEUP_V02, MEW_V04, ExistingGateway, Version
-from tests.existing.matcher import ProcessingError, may
+from tests.conformance.gateways import MEUP_V02, MEW_V04, ExistingGateway, Version
+from tests.conformance.matcher import ProcessingError, may
 from tests.patience import PATIENCE
 
 CAPTURES = Path(__file__).parent.parent / "vectors" / "captures"

@@ -18,9 +18,9 @@ from typing import Any, Self, TypeVar
 from websockets.asyncio.server import ServerConnection, broadcast, serve
 from websockets.exceptions import ConnectionClosed
 
-from tests.existing.matcher import Json
-from tests.existing.spaces import Spaces, now
-from tests.existing.versions import MEUP_V02, MEW_V04, Version
+from tests.conformance.matcher import Json
+from tests.conformance.spaces import Spaces, now
+from tests.conformance.versions import MEUP_V02, MEW_V04, Version
 from tests.patience import PATIENCE
 
 __all__ = ["MEUP_V02", "MEW_V04", "ExistingGateway", "Heard", "Version"]
