@@ -50,8 +50,10 @@ test: $(VENV)/test.stamp $(VENV)/mcp-servers.stamp ## lint, types, docs, tests (
 test-installed: $(VENV)/test.stamp $(VENV)/mcp-servers.stamp ## the tests, on the built and installed package
 	$(PY) -m tests.install
 
-conformance: $(VENV)/conformance.stamp ## the official conformance suite of MCP, against meup mcp
+conformance: $(VENV)/conformance.stamp ## MCP's official suite against meup mcp, and a server of its SDK for TypeScript
 	$(PY) -m tests.conformance_mcp
+	MEUP_TYPESCRIPT_SDK=$(CURDIR)/$(VENV)/conformance $(PY) -m pytest -q -p no:cacheprovider \
+		--hypothesis-profile=thorough tests/mcp/bridge/test_readers.py
 
 console: $(VENV)/console.stamp ## the console in a real browser; SCREENSHOTS=FOLDER keeps its pages
 	$(PY) -m pytest --override-ini=addopts=--import-mode=importlib -q -p no:cacheprovider \

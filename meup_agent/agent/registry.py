@@ -10,7 +10,7 @@ from typing import Any, cast
 from meup_agent.agent.decorators import definitions_of
 from meup_agent.agent.definitions import HandlerDefinition, Match, define
 from meup_agent.agent.source import Handler, type_name
-from meup_agent.agent.tool import METHODS, TOOL_CALL, TOOL_LIST, ToolDefinition
+from meup_agent.agent.tool import METHODS, TOOL_LIST, ToolDefinition
 from meup_agent.errors import UsageError
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope
@@ -118,9 +118,9 @@ class Registry:
         for handler in self._requests:
             if handler.handlers[0].matches_request(envelope, call):
                 return handler
-        if call.method == TOOL_CALL:
+        if call.method == payloads.TOOL_CALL:
             match = self._tools.get(call.name)
-            return match if match or not envelope.to else self._plain[TOOL_CALL]
+            return match if match or not envelope.to else self._plain[payloads.TOOL_CALL]
         offered = call.method == TOOL_LIST and bool(self._tools)
         return self._plain.get(call.method) if envelope.to or offered else None
 

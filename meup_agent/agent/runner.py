@@ -20,7 +20,7 @@ from meup_agent.agent.scope import (
     is_failure,
     without_cancellations,
 )
-from meup_agent.agent.tool import TOOL_CALL, answer_method, error_result, untyped_result
+from meup_agent.agent.tool import answer_method, error_result, untyped_result
 from meup_agent.causes import Cause, Reason
 from meup_agent.client.running_handler import RunningHandler, begin_handler
 from meup_agent.errors import InvalidArguments, InvalidEnvelope, NotExpressible, RequestError
@@ -225,7 +225,7 @@ class Runner:
         if work.role is exchange.Role.REQUEST and call is not None:
             if handlers and handlers[0].tool is None:
                 return self._whole_result(run)
-            if call.method == TOOL_CALL:
+            if call.method == payloads.TOOL_CALL:
                 return self._tool_result(run)
         return self._handle(run)
 
@@ -268,7 +268,7 @@ class Runner:
         if run.work.role is exchange.Role.REQUEST and call is not None:
             if handlers and handlers[0].tool is None:
                 return await self._invoke(run, handlers[0], {})
-            if call.method != TOOL_CALL:
+            if call.method != payloads.TOOL_CALL:
                 return answer_method(call.method, self._registry.tools(), self._name)
             return await self._invoke(run, *_bound(call, handlers))
         if len(handlers) == 1:
@@ -336,5 +336,5 @@ def _name_of(work: Work) -> str:
     envelope, call, name = work.envelope, work.call, cast("Match", work.handler).name
     if work.role is exchange.Role.REQUEST and call is not None:
         # Of an unknown tool, too: the name is the sender's word.
-        name = repr((call.name if call.method == TOOL_CALL else call.method)[:64])
+        name = repr((call.name if call.method == payloads.TOOL_CALL else call.method)[:64])
     return f"{name} for {envelope.sender!r} ({envelope.id[:32]!r})"

@@ -23,7 +23,7 @@ from meup_agent.agent.schema import JsonObject
 from meup_agent.agent.signature import HandlerSignature
 from meup_agent.agent.source import clip, first_line
 from meup_agent.errors import UsageError
-from meup_agent.protocol.payloads import WRAPPED
+from meup_agent.protocol.payloads import TOOL_CALL, WRAPPED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 PROTOCOL_VERSION: Final = "2025-06-18"
 """The version of MCP that we speak."""
 
-TOOL_CALL: Final = "tools/call"
 TOOL_LIST: Final = "tools/list"
 
 METHODS: Final = ("initialize", "ping", TOOL_LIST, TOOL_CALL)

@@ -81,7 +81,7 @@ class Proposal:
     def canonical(self) -> bytes | None:
         """The call as its digest covers it: RFC 8785, with the target (PROTOCOL 6).
 
-        ``None`` where the call has no such form, with an integer above 2^53 say.
+        ``None`` where a gateway of other make let pass a number that no double holds.
         """
         return payloads.canonical(self.method, self._call.params, self.target)
 

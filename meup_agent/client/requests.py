@@ -9,6 +9,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from meup_agent.client.messages import relay
 from meup_agent.client.running_handler import cause_of_leaving, parent_in
+from meup_agent.errors import NotExpressible
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.outcomes import Responded, Withdrawal, response_of
@@ -54,6 +55,8 @@ async def request(
     proposal it does not, since its proposer waits no longer.
     """
     timeout, total_timeout = checked_timeout(timeout), checked_total(timeout, total_timeout)
+    if problem := payloads.request_problem({"method": method, "params": params}):
+        raise NotExpressible(problem)
     request_id = session.table.new_id()
     if on_begun is not None:
         on_begun(request_id)

@@ -1,4 +1,4 @@
-"""Numbers that JSON has no form for, or that no reader holds (PROTOCOL 1, Numbers).
+"""Numbers that JSON has no form for, or that readers hold differently (PROTOCOL 1, Numbers).
 
 Encoders write NaN and the infinities as ``null``, and read integers of any length; a tool must not
 run with the one, and a reader that has doubles only turns the other into an infinity.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, Final, cast
 
@@ -19,6 +19,10 @@ from meup_agent.protocol.regex import compile_bytes
 DOUBLE_DIGITS: Final = 309
 """Digits of the integers from which on a double may be too small."""
 
+MAX_SAFE_INTEGER: Final = 2**53 - 1
+"""The largest integer that a reader whose numbers are doubles, as JavaScript's, holds exactly."""
+
+_SAFE_DIGITS: Final = len(str(MAX_SAFE_INTEGER))
 _DIGITS: Final = b"0123456789"
 
 
@@ -49,10 +53,24 @@ _STRICT: Final = json.JSONEncoder(
 
 def fits_double(raw: bytes, value: object) -> bool:
     """True if every integer in decoded JSON is within the range of a double."""
+    return not _has_run(raw, DOUBLE_DIGITS) or all(map(_is_double, _integers(value)))
+
+
+def find_unsafe_integer(raw: bytes, value: object) -> int | None:
+    """The first integer in decoded JSON that a reader with doubles would round; ``None``: none."""
+    if not _has_run(raw, _SAFE_DIGITS):
+        return None
+    return next((each for each in _integers(value) if abs(each) > MAX_SAFE_INTEGER), None)
+
+
+def _has_run(raw: bytes, digits: int) -> bool:
+    """True if JSON has so many digits in a row: only then is an integer of it so large."""
     # A run of so many digits has one at each place that is a multiple of their number.
-    sampled = raw[DOUBLE_DIGITS - 1 :: DOUBLE_DIGITS]
-    if len(sampled.translate(None, _DIGITS)) == len(sampled) or not _long_run()(raw):
-        return True
+    sampled = raw[digits - 1 :: digits]
+    return len(sampled.translate(None, _DIGITS)) < len(sampled) and _long_run(digits)(raw)
+
+
+def _integers(value: object) -> Iterator[int]:
     pending = [value]
     while pending:
         each = pending.pop()
@@ -61,13 +79,17 @@ def fits_double(raw: bytes, value: object) -> bool:
         elif isinstance(each, list | tuple):
             pending += cast("list[object]", each)
         elif isinstance(each, int):
-            try:
-                float(each)
-            except OverflowError:
-                return False
+            yield each
+
+
+def _is_double(number: int) -> bool:
+    try:
+        float(number)
+    except OverflowError:
+        return False
     return True
 
 
 @cache
-def _long_run() -> Callable[[bytes], bool]:
-    return compile_bytes(f".*[0-9]{{{DOUBLE_DIGITS}}}.*", max_bytes=8 << 20)
+def _long_run(digits: int) -> Callable[[bytes], bool]:
+    return compile_bytes(f".*[0-9]{{{digits}}}.*", max_bytes=8 << 20)

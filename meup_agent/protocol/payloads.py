@@ -16,7 +16,10 @@ import msgspec
 import rfc8785
 
 from meup_agent.causes import Cause
+from meup_agent.errors import NotExpressible
 from meup_agent.protocol import kinds
+from meup_agent.protocol.envelope import encode_leniently
+from meup_agent.protocol.numbers import find_unsafe_integer
 from meup_agent.protocol.timestamps import moment_of, read_moment, rfc3339
 
 META: Final = "_meta"
@@ -46,6 +49,13 @@ WRAPPER: Final = "proposal"
 
 NOTIFICATION: Final = "notifications/"
 """Prefix of the methods that want no answer."""
+
+TOOL_CALL: Final = "tools/call"
+_PROTOTYPE: Final = b"__proto__"
+_OF_A_TOOL: Final = frozenset({"name", "arguments", META})
+
+MAX_SHOWN_DIGITS: Final = 40
+"""Digits of an integer that a refusal repeats."""
 
 INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
@@ -90,6 +100,11 @@ class Call(msgspec.Struct, frozen=True):
     def arguments(self) -> JsonObject:
         """The arguments of a tool call; empty where there are none."""
         return as_object(self.params.get("arguments"))
+
+    @property
+    def beside(self) -> JsonObject:
+        """The parameters of a tool call beside its name, arguments and ``_meta``."""
+        return {name: value for name, value in self.params.items() if name not in _OF_A_TOOL}
 
     @property
     def meta(self) -> JsonObject:
@@ -296,6 +311,82 @@ def digest(method: str, params: JsonObject, target: str | None) -> str | None:
     return None if covered is None else hashlib.sha256(covered).hexdigest()
 
 
+def proposal_problem(payload: object, raw: bytes) -> str:
+    """The reason for which readers would read a proposal differently; empty: they do not.
+
+    People, rules, the digest and the executor read the same members of a call (PROTOCOL 1), so a
+    call is refused that has something else in their place, or a number that one of them rounds.
+
+    Args:
+        payload: The payload, decoded.
+        raw: The same as it was written.
+    """
+    body = unwrapped(as_object(payload))
+    method, params = body.get("method"), body.get("params")
+    if not isinstance(method, str) or not method:
+        return "the proposal has no 'method'"
+    if params is not None and not isinstance(params, dict):
+        return "the call's 'params' are not an object"
+    return request_problem(body) or value_problem(params, raw)
+
+
+def request_problem(payload: object) -> str:
+    """The reason for which readers would read a request differently; empty: they do not."""
+    body = as_object(payload)
+    if body.get("method") != TOOL_CALL:
+        return ""
+    params = as_object(body.get("params"))
+    name, arguments = params.get("name"), params.get("arguments")
+    if not isinstance(name, str) or not name:
+        return "the call names no tool"
+    if arguments is not None and not isinstance(arguments, dict):
+        return "the call's 'arguments' are not an object"
+    return ""
+
+
+def check_call(method: str, params: JsonObject) -> None:
+    """Check a call of our own as its readers will.
+
+    Raises:
+        NotExpressible: They would read it differently.
+    """
+    body: JsonObject = {"method": method, "params": params}
+    if problem := proposal_problem(body, encode_leniently(body)):
+        raise NotExpressible(problem)
+
+
+def value_problem(params: object, raw: bytes) -> str:
+    """The value in parameters that some readers would read otherwise, in words; empty: none.
+
+    JavaScript rounds integers beyond its doubles, and its SDK of MCP drops arguments called
+    ``__proto__`` (measured with 1.32).
+    """
+    number = find_unsafe_integer(raw, params)
+    if number is not None:
+        return (
+            f"the integer {str(number)[:MAX_SHOWN_DIGITS]} is beyond ±(2^53 - 1), where readers"
+            " round differently; pass it as a text"
+        )
+    if (_PROTOTYPE in raw or b"\\u" in raw) and _has_name(params, _PROTOTYPE.decode()):
+        return "a member is called '__proto__', which readers in JavaScript drop; name it otherwise"
+    return ""
+
+
+def _has_name(value: object, name: str) -> bool:
+    """True if an object in a JSON value has a member with a name."""
+    pending = [value]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, dict):
+            members = cast("JsonObject", each)
+            if name in members:
+                return True
+            pending += members.values()
+        elif isinstance(each, list):
+            pending += cast("list[object]", each)
+    return False
+
+
 class Change(msgspec.Struct, frozen=True):
     """One value that a fulfillment has and its proposal had otherwise.
 
@@ -361,7 +452,12 @@ def build_proposal(
     expires: datetime | None,
     progress_token: str | None = None,
 ) -> JsonObject:
-    """The payload of a proposal, with its digest (PROTOCOL 6)."""
+    """The payload of a proposal, with its digest (PROTOCOL 6).
+
+    Raises:
+        NotExpressible: Readers would read the call differently (PROTOCOL 1).
+    """
+    check_call(method, params)
     meta = dict(as_object(params.get(META)))
     if target is not None:
         meta[TARGET] = target
@@ -393,10 +489,15 @@ def build_fulfillment(
     proposer: str,
     rule: JsonObject | None = None,
 ) -> tuple[JsonObject, tuple[Change, ...]]:
-    """The parameters of a fulfilling request, with its proposer, and its edits (4.4, 6)."""
+    """The parameters of a fulfilling request, with its proposer, and its edits (4.4, 6).
+
+    Raises:
+        NotExpressible: Readers would read the edited call differently (PROTOCOL 1).
+    """
     params = without_meta(call.params)
     if arguments is not None:
         params["arguments"] = arguments
+    check_call(call.method, params)
     edits = changes(call, Call(call.method, params), executor)
     meta: JsonObject = {}
     trace = call.meta.get(TRACEPARENT)

@@ -129,8 +129,6 @@ async def test_a_default_is_an_argument_that_rules_see(meeting: Meeting, notes: 
 
 
 UNSHOWN: dict[str, tuple[dict[str, Any], str | None]] = {
-    "no object": ({"name": "add", "arguments": [1]}, "invalid"),
-    "no name": ({"name": 7, "arguments": {}}, "invalid"),
     "look-alike": ({"name": "аdd", "arguments": {"a": 1}}, "invalid"),
     "unseen parameter": ({"name": "add", "arguments": {"a": 1}, "task": {}}, None),
     "absent target": (

@@ -23,4 +23,22 @@ class Finding:
     test: str
 
 
-FINDINGS: Final[tuple[Finding, ...]] = ()
+FINDINGS: Final[tuple[Finding, ...]] = (
+    Finding(
+        "Arguments that are no object are shown as none",
+        "A call with a list, a text or a number as its arguments was shown as `run()` on the card,"
+        " in the terminal and in the audit, and the approval sent the real thing on.",
+        "A call that readers would read differently is refused before any of them sees it; what"
+        " stands beside the arguments is shown wherever the call is.",
+        "tests/interaction/test_malformed_calls.py::test_a_malformed_proposal_is_told_to_its_sender_alone",
+    ),
+    Finding(
+        "An integer that JavaScript rounds",
+        "9007199254740993 was approved, a server in Node got …992, and the call had no digest that"
+        " could have told.",
+        "A proposal with an integer beyond ±(2^53 − 1), and a member called `__proto__`, is"
+        " refused, and an edit to such a call too. Random calls are compared at each reader, down"
+        " to servers in Python, in Node and of the official SDK for TypeScript.",
+        "tests/mcp/bridge/test_readers.py::test_all_readers_of_a_call_agree",
+    ),
+)

@@ -38,6 +38,25 @@ def test_json_is_one_harmless_line() -> None:
     assert as_json_line({"a": "\x1b\x7fé\n"}) == '{"a": "\\u001b\\u007f\\u00e9\\n"}\n'
 
 
+CALL = {"name": "run", "arguments": {"path": "a"}, "task": {"ttl": 1}, "cmd": "rm\x1b", "_meta": {}}
+
+
+@pytest.mark.parametrize("kind", [kinds.MCP_PROPOSAL, kinds.MCP_REQUEST])
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        (CALL, 'run(path="a") and, beside its arguments, {task: {ttl: 1}, cmd: "rm\\u001b"}'),
+        ({"name": "run"}, "run()"),
+        ({"name": "run", "arguments": ["rm"]}, 'arguments: ["rm"]'),
+        ({"name": "run", "arguments": "rm"}, 'arguments: "rm"'),
+        (["run", "rm"], '["run", "rm"]'),
+    ],
+)
+def test_a_call_is_shown_with_everything_in_it(kind: str, params: Any, said: str) -> None:
+    payload = {"method": "tools/call", "params": params}
+    assert said in format_envelope(draft(kind, payload, id="1", sender="ann")).said
+
+
 @pytest.mark.parametrize(
     ("kind", "payload", "said"),
     [

@@ -30,7 +30,7 @@ def test_what_took_effect_is_announced_once(tmp_path: Path, announces: str, dial
         Site(gateway, V04).join("alice") as (alice,),
         Site(gateway, dialect).join("bob") as (bob,),
     ):
-        proposal = alice.send("mcp/proposal", {"method": "tools/call"})
+        proposal = alice.send("mcp/proposal", {"method": "tools/call", "params": {"name": "x"}})
         for about in (proposal, proposal, "unknown"):
             alice.send("mcp/withdraw", {"reason": "policy"}, correlation_id=[about])
         alice.send("chat", {"text": "done"}, id="done")

@@ -157,7 +157,7 @@ def test_a_correlation_is_a_list_wherever_the_gateway_writes_it(site: Site) -> N
         ("chat", {"text": 5}),
         ("mcp/request", {}),
         ("mcp/request", {"method": ["no", "text"], "params": 1e-7}),
-        ("mcp/proposal", {"proposal": {"proposal": 1}}),
+        ("mcp/proposal", {"proposal": {"method": "a/b", "proposal": 1}}),
         ("mcp/response", {"error": "NOT_FOUND"}),
         ("acme/anything", {"a": [None, {"b": {}}]}),
     ],

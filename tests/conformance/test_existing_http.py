@@ -158,7 +158,11 @@ def test_an_invitation_is_answered_with_its_token(
             assert members[1].until("space/invite-ack")["payload"]["token"] == token
         said = {"kind": "chat", "payload": {"text": "hello"}}
         assert '"status":"accepted"' in script.post("new-agent", said, token).text
-        call = {"kind": "mcp/proposal", "to": ["root"], "payload": {"method": "tools/call"}}
+        call = {
+            "kind": "mcp/proposal",
+            "to": ["root"],
+            "payload": {"method": "tools/call", "params": {"name": "x"}},
+        }
         assert '"status":"accepted"' in script.post("new-agent", call, token).text
         refused = script.post("new-agent", {"kind": "mcp/request"}, token)
         assert refused.status_code == 403

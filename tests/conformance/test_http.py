@@ -114,7 +114,11 @@ def test_the_rules_are_those_of_the_socket(
 @pytest.mark.rule("C.W24")
 def test_a_withdrawal_is_the_proposers_by_http_too(site: Site, place: Place) -> None:
     with site.join("bob") as (bob,):
-        proposal = Caller(place, "alice").post("mcp/proposal", {"method": "tools/call"}).json()
+        proposal = (
+            Caller(place, "alice")
+            .post("mcp/proposal", {"method": "tools/call", "params": {"name": "x"}})
+            .json()
+        )
         bob.hear("mcp/proposal")
         about = {"correlation_id": [proposal["id"]]}
         answer = Caller(place, "root").post("mcp/withdraw", {"reason": "busy"}, **about)

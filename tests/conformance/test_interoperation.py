@@ -21,9 +21,9 @@ from tests.wire import MAX_FRAME_BYTES
         ("mcp/response", {"result": 5}, {"correlation_id": ["r1"]}),
         ("mcp/response", {}, {"correlation_id": ["r1", "p1"]}),
         ("mcp/response", {"error": {"code": "NOT_FOUND", "message": "no"}}, {"correlationId": "r"}),
-        ("mcp/request", {"method": "tools/call"}, {"to": "alice"}),
+        ("mcp/request", {"method": "tools/list"}, {"to": "alice"}),
         ("mcp/request", {"method": "notifications/anything", "id": 1}, {}),
-        ("mcp/proposal", {"proposal": {"method": "tools/call"}}, {}),
+        ("mcp/proposal", {"proposal": {"method": "tools/list"}}, {}),
         ("mcp.reject", {"reason": "because"}, {"correlation_id": ["p1"], "seq": 1}),
     ],
 )

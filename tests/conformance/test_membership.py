@@ -116,7 +116,7 @@ PATTERNS: list[tuple[Json, Json, bool]] = [
     ({"kind": "mcp"}, {}, False),
     ({"kind": "/^mcp.req/"}, {}, True),
     ({"kind": "!mcp/request"}, {}, False),
-    ({"kind": "mcp/request", "payload": {"method": "tools/*"}}, {"method": "tools/call"}, True),
+    ({"kind": "mcp/request", "payload": {"method": "tools/*"}}, {"method": "tools/list"}, True),
     ({"kind": "mcp/request", "payload": {"method": "tools/*"}}, {"method": "x"}, False),
     ({"kind": "mcp/request", "payload": {"method": "tools/*"}}, {"method": 5}, False),
     ({"kind": "mcp/request", "payload": {"method": "*/list"}}, {"method": "a/list"}, True),
@@ -162,7 +162,7 @@ def test_everybody_may_answer_what_they_were_asked_and_nothing_else(site: Site) 
 @pytest.mark.rule("A.G30")
 def test_only_the_proposer_withdraws(site: Site) -> None:
     with site.join("alice", "bob", "root") as (alice, bob, root):
-        proposal = alice.send("mcp/proposal", {"method": "tools/call"})
+        proposal = alice.send("mcp/proposal", {"method": "tools/call", "params": {"name": "x"}})
         for other in (bob, root):
             other.until("mcp/proposal")
             other.send("mcp/withdraw", {"reason": "busy"}, correlation_id=[proposal])

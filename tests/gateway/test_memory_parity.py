@@ -95,7 +95,10 @@ async def test_newer_connection_takes_over(site: Site) -> None:
     [
         (envelope("bob"), "identity_mismatch"),
         (envelope("alice", "system.welcome"), "reserved_kind"),
-        (envelope("alice", "mcp.request", {"method": "tools/call"}), "capability_violation"),
+        (
+            envelope("alice", "mcp.request", {"method": "tools/call", "params": {"name": "x"}}),
+            "capability_violation",
+        ),
         (b"{nope", "invalid_json"),
         (b'{"\xff"}', "invalid_utf8"),
         (b"[]", "invalid_envelope"),
@@ -144,7 +147,13 @@ async def test_largest_message_passes(site: Site) -> None:
 @pytest.mark.rule("3.always_allowed")
 async def test_who_may_not_speak_may_cancel_answer_and_withdraw(site: Site) -> None:
     async with site.join("bob", "carol") as (bob, carol):
-        request = envelope("bob", "mcp.request", {"method": "tools/call"}, id="r1", to=["carol"])
+        request = envelope(
+            "bob",
+            "mcp.request",
+            {"method": "tools/call", "params": {"name": "x"}},
+            id="r1",
+            to=["carol"],
+        )
         await bob.send(request)
         await carol.send(
             envelope("carol", "mcp.request", {"method": "notifications/cancelled", "params": {}})
@@ -164,7 +173,11 @@ async def test_who_may_not_speak_may_cancel_answer_and_withdraw(site: Site) -> N
 @pytest.mark.rule("3.withdraw.proposer")
 async def test_only_the_proposer_withdraws(site: Site) -> None:
     async with site.join("alice", "bob") as (alice, bob):
-        await alice.send(envelope("alice", "mcp.proposal", {"method": "tools/call"}, id="p1"))
+        await alice.send(
+            envelope(
+                "alice", "mcp.proposal", {"method": "tools/call", "params": {"name": "x"}}, id="p1"
+            )
+        )
         await hear(bob, "mcp.proposal")
         await bob.send(envelope("bob", "mcp.withdraw", {"reason": "busy"}, correlationId="p1"))
         assert (await hear(bob, "system.error"))["payload"]["error"] == "not_proposer"
@@ -242,7 +255,11 @@ async def test_killed_gateway_lets_nobody_in_until_it_is_restarted(site: Site) -
 
 async def test_restarted_gateway_has_forgotten_who_proposed_what(site: Site) -> None:
     async with site.join("alice") as (alice,):
-        await alice.send(envelope("alice", "mcp.proposal", {}, id="p1"))
+        await alice.send(
+            envelope(
+                "alice", "mcp.proposal", {"method": "tools/call", "params": {"name": "x"}}, id="p1"
+            )
+        )
         await hear(alice, "mcp.proposal")
         site.place.restart()
     async with site.join("bob") as (bob,):

@@ -202,13 +202,6 @@ BAD_REQUESTS: list[tuple[Any, int]] = [
     ({"params": {}}, payloads.INVALID_REQUEST),
     ({"method": 5}, payloads.INVALID_REQUEST),
     ({"method": "tools/unknown"}, payloads.METHOD_NOT_FOUND),
-    ({"method": "tools/call"}, payloads.INVALID_PARAMS),
-    ({"method": "tools/call", "params": []}, payloads.INVALID_PARAMS),
-    ({"method": "tools/call", "params": {"name": 5}}, payloads.INVALID_PARAMS),
-    (
-        {"method": "tools/call", "params": {"name": "count", "arguments": []}},
-        payloads.INVALID_PARAMS,
-    ),
     (
         {"method": "tools/call", "params": {"name": "count", "arguments": {"words": [1]}}},
         payloads.INVALID_PARAMS,

@@ -185,7 +185,9 @@ async def test_a_late_withdraw_changes_nothing(meeting: Meeting) -> None:
         assert tape.of(kinds.MCP_WITHDRAW) == [], "there was nothing to take back"
         async with raw(meeting) as mallory:
             late = {"reason": "other"}
-            await mallory.say(kinds.MCP_PROPOSAL, {"method": "tools/call", "params": {}}, id="p1")
+            await mallory.say(
+                kinds.MCP_PROPOSAL, {"method": "tools/call", "params": {"name": "x"}}, id="p1"
+            )
             await mallory.say(kinds.MCP_WITHDRAW, late, id="w1", correlation=("p1",))
             await mallory.say(kinds.MCP_WITHDRAW, late, id="w2", correlation=("p1",))
             await until(lambda: session_of(reviewers).counters["late_withdraw"] == 1)

@@ -73,7 +73,8 @@ def test_what_is_wanted_is_kept() -> None:
     audit = Audit()
     settled = SettledProposals(audit, look_ahead=0, keep=lambda item: item.id == "p1")
     ids = count()
-    said = [draft("mcp/proposal", {}, id=f"p{next(ids)}", sender="ann") for _ in range(3)]
+    call = payloads.proposal("tools/call", {"name": "write"})
+    said = [draft("mcp/proposal", call, id=f"p{next(ids)}", sender="ann") for _ in range(3)]
     said += [
         draft("mcp/withdraw", {}, id=f"w{each.id}", sender="ann", correlation=(each.id,))
         for each in said

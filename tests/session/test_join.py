@@ -343,7 +343,7 @@ async def test_an_answer_that_nobody_heard_is_said_when_we_are_in_again(existing
     with anyio.fail_after(PATIENCE):
         async with present(existing, recorder, settings=AT_ONCE) as (session, end):
             await end.joined()
-            await end.request("tools/call", sender="bob", id="r1")
+            await end.request("tools/call", sender="bob", id="r1", name="x")
             await recorder.has(started=1)
             session.returned(recorder.started[0][0], {"content": []})
             lost = await end.hear(kinds.MCP_RESPONSE)

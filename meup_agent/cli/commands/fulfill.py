@@ -24,7 +24,13 @@ from meup_agent.errors import OutcomeUnknown, RequestError, ToolError
 from meup_agent.protocol import payloads
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import value_of
-from meup_agent.protocol.payloads import Call, as_object, build_fulfillment, without_meta
+from meup_agent.protocol.payloads import (
+    TOOL_CALL,
+    Call,
+    as_object,
+    build_fulfillment,
+    without_meta,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -198,12 +204,15 @@ def _shown(
     proposal: Envelope, executor: str, call: Call, changes: Iterable[Change]
 ) -> Iterator[str]:
     """A call in as many lines as it has arguments, and its differences; none of it is cut."""
-    values = call.arguments if call.name else without_meta(as_object(call.params))
+    is_tool = call.method == TOOL_CALL
+    values = call.arguments if is_tool else without_meta(call.params)
     whose = visible(proposal.sender, MAX_NAME)
     yield f"proposal {visible(proposal.id, MAX_NAME)} of {whose}:"
     yield f"  {visible(executor, MAX_NAME)}.{visible(call.name or call.method, MAX_NAME)}"
     for name, value in values.items():
         yield f"    {visible(name)} = {compact(value, WHOLE)}"
+    for name, value in call.beside.items() if is_tool else ():
+        yield f"    beside its arguments: {visible(name)} = {compact(value, WHOLE)}"
     for each in changes:
         fulfilled, proposed = (
             "nothing" if value is None else compact(value, WHOLE)

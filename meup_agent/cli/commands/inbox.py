@@ -31,6 +31,7 @@ from meup_agent.client.proposal_feed import MAX_READINGS, NamedSince, ProposalFe
 from meup_agent.errors import MeupError, NotOffered
 from meup_agent.protocol.exchange import Mode
 from meup_agent.protocol.outcomes import value_of
+from meup_agent.protocol.payloads import without_meta
 
 if TYPE_CHECKING:
     from meup_agent.client.space import Space
@@ -230,7 +231,7 @@ async def _list(session: CommandSession) -> None:
             await session.print_json({"proposals": [_document(each) for each in box.items]})
             return
         for item in box.items:
-            call = visible(format_proposed(item.call), 400)
+            call = format_proposed(item.call)
             may = ", ".join(sorted(item.may))
             whose = visible(item.proposer, MAX_NAME)
             danger = "!" if item.danger else " "
@@ -451,6 +452,7 @@ def _document(item: InboxItem) -> dict[str, Any]:
         "method": item.method,
         "tool": item.tool,
         "arguments": item.arguments,
+        "params": without_meta(item.call.params),
         "deadline": None if deadline is None else deadline.isoformat(),
         "may": sorted(item.may),
         "danger": list(item.danger),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from meup_agent.approval.inbox_item import Verb
 from meup_agent.cli.inbox.rows import CardRow, Part, ShownValue, row, theirs
 from meup_agent.cli.render.escape import compact, visible
-from meup_agent.protocol.payloads import without_meta
+from meup_agent.protocol.payloads import TOOL_CALL, without_meta
 
 if TYPE_CHECKING:
     from meup_agent.approval.inbox_item import InboxItem
@@ -136,20 +136,14 @@ def call_rows(item: InboxItem, shown: ShownValue) -> Iterator[CardRow]:
     """The call as it will run."""
     yield row(*title(item))
     call = item.call
-    is_tool = call.method == "tools/call"
+    is_tool = call.method == TOOL_CALL
     values = call.arguments if is_tool else without_meta(call.params)
     if not values:
         yield row(Part("without arguments", "dim"), indent=2)
     yield from shown.members(values, 2)
-    if is_tool:
-        others = {
-            key: value
-            for key, value in without_meta(call.params).items()
-            if key not in ("name", "arguments")
-        }
-        if others:
-            yield row(Part("and, beside its arguments:", "danger"))
-            yield from shown.members(others, 2)
+    if is_tool and call.beside:
+        yield row(Part("and, beside its arguments:", "danger"))
+        yield from shown.members(call.beside, 2)
 
 
 def _similar(item: InboxItem) -> Iterator[CardRow]:

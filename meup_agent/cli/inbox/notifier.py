@@ -35,9 +35,6 @@ COMMAND_SECONDS: Final = 30.0
 MAX_COMMAND: Final = 64
 """Characters of its name that are shown where it fails."""
 
-MAX_CALL: Final = 500
-"""Characters of a call that a command is told."""
-
 
 class Notifier(AsyncContextManagerMixin):
     """Tells a person of what arrives.
@@ -82,7 +79,7 @@ class Notifier(AsyncContextManagerMixin):
         told = {
             "MEUP_PROPOSAL": visible(item.id, 64),
             "MEUP_PROPOSER": visible(item.proposer, 64),
-            "MEUP_CALL": visible(format_proposed(item.call), MAX_CALL),
+            "MEUP_CALL": format_proposed(item.call),
         }
         try:
             with anyio.move_on_after(COMMAND_SECONDS) as patience:

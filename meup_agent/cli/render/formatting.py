@@ -92,7 +92,12 @@ def _said(envelope: Envelope) -> tuple[str, str, ProgressFigures | None, bool]:
     noun = _NOUNS.get(envelope.kind, visible(envelope.kind, MAX_NAME))
     match envelope.kind:
         case kinds.MCP_PROPOSAL:
-            return noun, format_proposed(payloads.read_proposal(payload)), None, False
+            body = payloads.unwrapped(payload)
+            if payloads.request_problem(body):
+                return noun, _whole(compact(payload, MAX_CALL)), None, False
+            return noun, format_proposed(payloads.read_call(body)), None, False
+        case kinds.MCP_REQUEST if payloads.request_problem(payload):
+            return noun, _whole(compact(payload, MAX_CALL)), None, False
         case kinds.MCP_REQUEST:
             return _request(noun, payloads.read_call(payload))
         case kinds.MCP_RESPONSE:
@@ -161,10 +166,12 @@ def _request(noun: str, call: payloads.Call) -> tuple[str, str, ProgressFigures 
 
 
 def format_call(call: payloads.Call) -> str:
-    """A call as it would stand in Python."""
-    if call.method == "tools/call":
-        said = _whole(arguments(call.arguments, MAX_CALL))
-        return f"{visible(call.name, MAX_NAME)}({said})"
+    """A call as it would stand in Python, with what stands beside its arguments."""
+    if call.method == payloads.TOOL_CALL:
+        said = f"{visible(call.name, MAX_NAME)}({_whole(arguments(call.arguments, MAX_CALL))})"
+        if beside := call.beside:
+            said += f" and, beside its arguments, {_whole(compact(beside, MAX_CALL))}"
+        return said
     params = payloads.without_meta(call.params)
     said = f" {_whole(compact(params, MAX_CALL))}" if params else ""
     return visible(call.method, MAX_NAME) + said

@@ -124,10 +124,11 @@ def _items(value: object) -> list[object]:
 
 
 def _call(call: payloads.Call) -> str:
-    if call.method != "tools/call":
+    if call.method != payloads.TOOL_CALL:
         return f"{call.method} {_compact({k: v for k, v in call.params.items() if k != '_meta'})}"
     given = ", ".join(f"{key}: {_compact(value)}" for key, value in call.arguments.items())
-    return f"{call.name}({given})"
+    beside = f" and, beside its arguments, {_compact(call.beside)}" if call.beside else ""
+    return f"{call.name}({given}){beside}"
 
 
 def _compact(value: object) -> str:

@@ -49,6 +49,9 @@ SEEN_COUNT = 20_000
 SEEN_SECONDS = 600.0
 """Envelopes that are remembered so that one which is delivered twice counts once."""
 
+MALFORMED_CALL: Final = "malformed_call"
+"""The counter of calls that are refused before any reader sees them."""
+
 _EXCHANGES: Final = frozenset(
     {
         kinds.MCP_PROPOSAL,
@@ -110,6 +113,8 @@ class InboundDispatcher(TablePart):
         replayed = read_replayed(envelope.extra)
         if replayed is None or not _is_readable(envelope):
             self._context.drop("duplicate", envelope, expected=True)
+        elif _problem(envelope):
+            self._context.drop(MALFORMED_CALL, envelope)
         elif envelope.kind == kinds.MCP_PROPOSAL:
             self.proposals.receive(envelope, now, replayed)
         elif envelope.kind == kinds.MCP_REQUEST:
@@ -120,6 +125,8 @@ class InboundDispatcher(TablePart):
         context = self._context
         if not _is_readable(envelope):
             context.drop("name_too_long", envelope)
+        elif _problem(envelope):
+            context.drop(MALFORMED_CALL, envelope)
         elif envelope.kind == kinds.MCP_REQUEST:
             self._requests.enter(envelope, now, cancelled=mark.cancelled)
         elif envelope.kind == kinds.MCP_REJECT:
@@ -148,6 +155,9 @@ class InboundDispatcher(TablePart):
             self._from_sibling(envelope, now)
 
     def _from_others(self, envelope: Envelope, now: float) -> None:
+        if problem := _problem(envelope):
+            self._refuse_call(envelope, problem, now)
+            return
         watcher = self._context.find_handler(Role.KIND, envelope, None)
         is_exchange = envelope.kind in _EXCHANGES
         # Only a watcher cares whether an envelope of an exchange came before.
@@ -213,6 +223,14 @@ class InboundDispatcher(TablePart):
             self._siblings.end_decided(envelope, now)
         elif envelope.kind.startswith("stream/"):
             self.streams.receive(envelope, now)
+
+    def _refuse_call(self, envelope: Envelope, problem: str, now: float) -> None:
+        """Refuse a call that its readers would read differently, before any of them sees it."""
+        self._context.drop(MALFORMED_CALL, envelope)
+        if envelope.kind == kinds.MCP_PROPOSAL:
+            self.proposals.refuse(envelope, now)
+        else:
+            self._requests.refuse(envelope, problem, now)
 
     # --- by kind ---
 
@@ -369,6 +387,17 @@ class SiblingConnections(TablePart):
 
     def _cause(self, exchange_id: str, reason: str, text: str, now: float) -> Cause:
         return cause_of_end(self._context.me, exchange_id, reason, text, now)
+
+
+def _problem(envelope: Envelope) -> str:
+    """The reason for which a call is not one that every reader reads alike (PROTOCOL 1)."""
+    match envelope.kind:
+        case kinds.MCP_PROPOSAL:
+            return payloads.proposal_problem(envelope.payload, envelope.raw_payload)
+        case kinds.MCP_REQUEST:
+            return payloads.request_problem(envelope.payload)
+        case _:
+            return ""
 
 
 def _is_readable(envelope: Envelope) -> bool:

@@ -136,6 +136,17 @@ class InboundRequests(TablePart):
             return
         scheduler.requests.settle(exchange, now)
 
+    def refuse(self, envelope: Envelope, problem: str, now: float) -> None:
+        """Answer a malformed request to us; it is entered nowhere, and no handler sees it."""
+        scheduler = self._scheduler
+        if not self._context.mode.answers or self._is_repeated(envelope, now):
+            return
+        call = payloads.read_call(envelope.payload)
+        exchange = scheduler.new_exchange(Role.REQUEST, envelope, call, None)
+        if exchange.addressed:
+            scheduler.responses.failure(exchange, payloads.INVALID_PARAMS, problem, None, now)
+        scheduler.requests.settle(exchange, now)
+
     def _is_repeated(self, envelope: Envelope, now: float) -> bool:
         """True if a request came before: its answer is sent again, the work is not done again.
 
@@ -303,6 +314,13 @@ class InboundProposals(TablePart):
         ):
             self._queue_proposal(record, envelope, now)
 
+    def refuse(self, envelope: Envelope, now: float) -> None:
+        """Reject a malformed proposal to us; it is entered nowhere, and no handler sees it."""
+        if self._context.mode.answers:
+            call = payloads.read_proposal(envelope.payload)
+            exchange = self._scheduler.new_exchange(Role.PROPOSAL, envelope, call, None)
+            self._scheduler.responses.rejection(exchange, Reason.INVALID, now)
+
     def note_proposer_left(self, record: ProposalEntry, at: int, now: float) -> None:
         """Note when the proposer left, before we came, in the gateway's microseconds since 1970."""
         moment = self._context.moment(now)
@@ -316,14 +334,12 @@ class InboundProposals(TablePart):
         """Queue a handler for a proposal, or reject it where it was addressed to us."""
         context, scheduler, responses = self._context, self._scheduler, self._scheduler.responses
         call = payloads.read_proposal(envelope.payload)
-        handler = context.find_handler(Role.PROPOSAL, envelope, call) if call.method else None
+        handler = context.find_handler(Role.PROPOSAL, envelope, call)
         exchange = scheduler.new_exchange(Role.PROPOSAL, envelope, call, handler)
         exchange.record = record
         denial = scheduler.admission.denial(exchange, now)
         if denial is not None:
             scheduler.deny(exchange, denial, now)
-        elif not call.method:
-            responses.rejection(exchange, Reason.INVALID, now)
         elif not handler:
             # Where targets are hidden, the executor is addressed beside the deciders, so as to see
             # the proposal (PROTOCOL 2): it is not asked, and its reject would end the wait.

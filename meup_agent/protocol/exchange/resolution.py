@@ -54,8 +54,7 @@ def resolve(envelope: Envelope, proposal_store: ProposalStore, now: float) -> Re
 
     A request means the proposal that it carries out, which must have its method and its tool: one
     that asks for anything else only refers to it. Otherwise a participant that may send little, a
-    ``ping`` say, would decide the proposals of others. A proposal in words of its own, without a
-    method, is carried out by each request that names it. Any other envelope means the proposal that
+    ``ping`` say, would decide the proposals of others. Any other envelope means the proposal that
     its first known id names.
     """
     if not envelope.correlation:
@@ -142,8 +141,7 @@ def executors_of(record: ProposalEntry, request: Envelope) -> tuple[str, ...]:
 def carries_out(record: ProposalEntry, call: Call) -> bool:
     """True if a request asks for what is proposed: the same method, and the same tool."""
     proposed = record.call
-    same = (proposed.method, proposed.name) == (call.method, call.name)
-    return same or not proposed.method
+    return (proposed.method, proposed.name) == (call.method, call.name)
 
 
 def claimed_proposer(call: Call) -> str | None:
@@ -219,8 +217,7 @@ def _fits(record: ProposalEntry, call: Call) -> bool:
     claimed = call.meta.get(payloads.DIGEST)
     if not isinstance(claimed, str):
         return True
-    own = payloads.digest(proposed.method, proposed.params, proposed.target)
-    return own is None or claimed == own
+    return claimed == payloads.digest(proposed.method, proposed.params, proposed.target)
 
 
 def _one_of(named: list[ProposalEntry], meant: list[ProposalEntry]) -> Resolution:

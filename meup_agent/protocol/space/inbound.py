@@ -18,6 +18,7 @@ from meup_agent.protocol.dialects import decode, decode_known
 from meup_agent.protocol.dialects.base import decode_header
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.numbers import fits_double
+from meup_agent.protocol.payloads import proposal_problem, request_problem
 
 MAX_ID_CHARS: Final = 256
 """Characters of an id, a name or a kind: these are remembered, logged and sent back in errors,
@@ -67,6 +68,10 @@ def decode_inbound(frame: bytes, dialect: str, at: int) -> InboundFrame:
         raw = envelope.raw_payload
         payload = _values(raw, envelope) if raw else _NO_PAYLOAD
     problem = _problem(envelope, payload)
+    if problem is None and envelope.kind == kinds.MCP_PROPOSAL:
+        problem = proposal_problem(payload, envelope.raw_payload) or None
+    elif problem is None and envelope.kind == kinds.MCP_REQUEST:
+        problem = request_problem(payload) or None
     if problem is not None:
         raise InvalidEnvelope("invalid_envelope", problem, envelope_id=usable_id(envelope.id))
     return InboundFrame(envelope, payload, at)

@@ -42,7 +42,7 @@ class OpenItem(msgspec.Struct, eq=False):
     fulfills: OpenItem | None = None  # the proposal that a request fulfills
     refused_by: tuple[str, ...] = ()  # the addressees that refused to carry a request out
     state: ProposalState = ProposalState.PENDING  # of a proposal
-    # A proposal's method, and its tool (or prompt); no method: words of its own.
+    # A proposal's method, and its tool (or prompt).
     called: tuple[str, str] = ("", "")
     # The time at which a proposal expires, in microseconds since 1970 (UTC).
     expires_at: int | None = None

@@ -229,9 +229,8 @@ class InFlight:
     def _fulfilled_by(self, request: Envelope, payload: dict[str, Any]) -> OpenItem | None:
         """The open proposal that a request carries out (PROTOCOL 4.4).
 
-        It names one alone, and calls what that proposes; of one in words of its own, without a
-        method, any request does. Where two proposers used the id, it says whose it means, or
-        fulfills none. A proposer does not fulfill its own.
+        It names one alone, and calls what that proposes. Where two proposers used the id, it says
+        whose it means, or fulfills none. A proposer does not fulfill its own.
         """
         named = [each for each in set(request.correlation) if each in self._proposals]
         if len(named) != 1:
@@ -240,8 +239,7 @@ class InFlight:
         fitting = [
             item
             for item in self._proposals.under(named[0])
-            if item.envelope.sender != request.sender
-            and (not item.called[0] or item.called == called)
+            if item.envelope.sender != request.sender and item.called == called
         ]
         meant = payloads.meta_of(payload).get(payloads.PROPOSER)
         of_proposer = [item for item in fitting if item.envelope.sender == meant]

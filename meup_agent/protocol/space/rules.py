@@ -210,7 +210,10 @@ class Rules:
         return refuse(envelope, ID_IN_USE, f"{why}; send this under another id")
 
     def _check_named(self, arrival: InboundFrame) -> Refusal | None:
-        """Refuse a request that names a decided proposal, or more than one (PROTOCOL 4.4)."""
+        """Refuse a request that names a decided proposal, or more than one (PROTOCOL 4.4).
+
+        Edited arguments that readers would read differently are refused as those of a proposal.
+        """
         request = arrival.envelope
         named = self._open.named(request.correlation, arrival.at) if request.correlation else {}
         if len(named) > 1:
@@ -224,7 +227,8 @@ class Rules:
             meant = payloads.meta_of(arrival.payload).get(payloads.PROPOSER)
             found = [each for each in proposals if each.proposer == meant] or proposals
             if any(each.state.is_pending for each in found):
-                return None
+                problem = payloads.value_problem(arrival.payload.get("params"), request.raw_payload)
+                return refuse(request, "invalid_envelope", problem) if problem else None
             decided = found[0]
             return refuse(
                 request,

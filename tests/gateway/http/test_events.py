@@ -112,7 +112,9 @@ def test_a_number_that_was_never_given_is_a_gap(api: Api) -> None:
 
 def test_events_in_the_dialect_that_is_asked_for(api: Api) -> None:
     with stream(api, dialect="mew/v0.4") as heard:
-        api.post({"kind": "mcp.proposal", "payload": {"method": "tools/call"}})
+        api.post(
+            {"kind": "mcp.proposal", "payload": {"method": "tools/call", "params": {"name": "x"}}}
+        )
         assert json.loads(next(heard)["data"])["kind"] == "mcp/proposal"
 
 

@@ -81,7 +81,11 @@ def test_what_a_connection_is_refused_is_refused_here(
 
 
 def test_a_withdrawal_is_the_proposers_here_too(api: Api) -> None:
-    proposal = {"kind": "mcp.proposal", "payload": {"method": "tools/call"}, "id": "p1"}
+    proposal = {
+        "kind": "mcp.proposal",
+        "payload": {"method": "tools/call", "params": {"name": "x"}},
+        "id": "p1",
+    }
     assert api.post(proposal).status_code == 200
     withdraw = {"kind": "mcp.withdraw", "correlationId": "p1", "payload": {"reason": "other"}}
     refused = api.post(withdraw, "bob")
@@ -251,7 +255,7 @@ def test_what_is_not_known_any_more_is_said(api: Api) -> None:
 
 
 def test_messages_come_in_the_dialect_that_is_asked_for(api: Api) -> None:
-    api.post({"kind": "mcp.proposal", "payload": {"method": "tools/call"}})
+    api.post({"kind": "mcp.proposal", "payload": {"method": "tools/call", "params": {"name": "x"}}})
     [mew] = api.get("/participants/bob/messages", "bob", dialect="mew/v0.4").json()["messages"]
     [own] = api.get("/participants/bob/messages", "bob").json()["messages"]
     assert (mew["protocol"], mew["kind"]) == ("mew/v0.4", "mcp/proposal")

@@ -134,7 +134,7 @@ async def test_pinned_tools_that_change_are_held_back_until_they_are_confirmed(
         with pytest.raises(RequestError, match=r"not the one that was approved in tools\.lock"):
             await space.request(BRIDGE, "tools/call", {"name": "do", "arguments": {"way": "x"}})
         # The server would do what it is asked, under whatever name.
-        for name in ("hidden", "do ", ["do"], None):
+        for name in ("hidden", "do "):
             with pytest.raises(RequestError, match=r"does not list a tool .* in tools\.lock"):
                 await space.request(BRIDGE, "tools/call", {"name": name, "arguments": {}})
     # Still, after a restart of the bridge; and no longer, once they are confirmed.

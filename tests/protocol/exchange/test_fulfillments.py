@@ -217,10 +217,3 @@ def test_a_request_for_something_else_does_not_lock_the_executor(me: Peer) -> No
     me.returns(Key("in", "mallory", "m1"))
     assert started(me.request("bob", "b1", fulfills="p1")) == [Key("in", "bob", "b1")]
     assert me.record("alice", "p1").in_progress_by == "bob"
-
-
-@pytest.mark.rule("5.who.fulfill")
-def test_a_proposal_without_a_method_is_fulfilled_by_what_names_it(me: Peer) -> None:
-    me.proposal("alice", "p1", method="", to=("bob",))
-    me.request("bob", "b1", to=("tool",), fulfills="p1")
-    assert me.record("alice", "p1").in_progress_by == "bob"

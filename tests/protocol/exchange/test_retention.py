@@ -82,7 +82,7 @@ def test_what_is_pending_is_known_for_as_long_as_it_is(me: Peer) -> None:
 
 @pytest.mark.rule("5.memory.bounded")
 def test_large_proposals_and_their_fulfillments_are_bounded_in_bytes(me: Peer) -> None:
-    large = {"text": "x" * (1024 * 1024)}
+    large = {"name": "write", "arguments": {"text": "x" * (1024 * 1024)}}
     for number in range(80):
         me.proposal("alice", f"p{number}", to=("bob",), params=large)
     records = me.table.proposal_store.records(me.now)

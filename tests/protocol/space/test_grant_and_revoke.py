@@ -292,7 +292,9 @@ def test_chain_of_grants_stands_in_what_is_kept() -> None:
 def test_request_in_flight_is_cancelled_and_its_requester_told() -> None:
     scene = Scene()
     grant = scene.grant("lead", "worker", CALL)
-    request = scene.say("worker", "mcp.request", {"method": "tools/call"}, to=["onlooker"])
+    request = scene.say(
+        "worker", "mcp.request", {"method": "tools/call", "params": {"name": "x"}}, to=["onlooker"]
+    )
     scene.forget()
     scene.revoke("admin", {"grant_id": grant})
     said = scene.got("onlooker")
@@ -313,7 +315,9 @@ def test_request_in_flight_is_cancelled_and_its_requester_told() -> None:
 @pytest.mark.rule("3.manage.in_flight")
 def test_pending_proposal_is_withdrawn() -> None:
     scene = Scene()
-    proposal = scene.say("worker", "mcp.proposal", {"method": "tools/call"})
+    proposal = scene.say(
+        "worker", "mcp.proposal", {"method": "tools/call", "params": {"name": "x"}}
+    )
     scene.forget()
     scene.revoke("admin", {"recipient": "worker", "capabilities": [{"kind": "mcp/proposal"}]})
     withdraw = scene.got("onlooker")[-1]
@@ -330,7 +334,9 @@ def test_what_is_still_allowed_or_has_ended_goes_on() -> None:
     grant = scene.grant("lead", "worker", CALL)
     read = {"method": "tools/call", "params": {"name": "read"}}
     scene.say("worker", "mcp.request", read, to=["onlooker"])
-    ended = scene.say("worker", "mcp.request", {"method": "tools/call"}, to=["onlooker"])
+    ended = scene.say(
+        "worker", "mcp.request", {"method": "tools/call", "params": {"name": "x"}}, to=["onlooker"]
+    )
     scene.say("onlooker", "mcp.response", {"result": {}}, correlationId=ended)
     scene.forget()
     scene.revoke("admin", {"grant_id": grant})

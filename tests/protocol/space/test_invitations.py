@@ -98,7 +98,9 @@ def test_guest_loses_what_its_inviter_loses() -> None:
 def test_who_is_removed_is_closed_and_stays_out() -> None:
     scene = Scene()
     grant = scene.grant("lead", "worker", CALL)
-    request = scene.say("worker", "mcp.request", {"method": "tools/call"}, to=["onlooker"])
+    request = scene.say(
+        "worker", "mcp.request", {"method": "tools/call", "params": {"name": "x"}}, to=["onlooker"]
+    )
     scene.forget()
     scene.say("lead", "space.kick", {"participant_id": "worker", "reason": "loud"})
     assert scene.members["worker"].closed == (4403, "removed by lead: loud")
@@ -112,7 +114,7 @@ def test_who_is_removed_is_closed_and_stays_out() -> None:
     # What still comes of it by another way is refused.
     scene.refused.clear()
     del scene.members["worker"]
-    scene.say("worker", "mcp.proposal", {"method": "tools/call"})
+    scene.say("worker", "mcp.proposal", {"method": "tools/call", "params": {"name": "x"}})
     assert scene.refused[0].code == "kicked"
 
 

@@ -23,7 +23,7 @@ def test_everything_outlives_a_restart() -> None:
     onward = scene.grant("worker", "onlooker", READ)
     invite(scene, "lead", "guest", {"kind": "chat"})
     scene.revoke("admin", {"recipient": "worker", "capabilities": [{"kind": "mcp/proposal"}]})
-    proposal = scene.say("admin", "mcp.proposal", {"method": "tools/call"})
+    proposal = scene.say("admin", "mcp.proposal", {"method": "tools/call", "params": {"name": "x"}})
     scene.say("lead", "space.kick", {"participant_id": "lead"})
     again = Scene(journal=scene.journal, present=("admin", "worker"))
     assert again.may("worker")
@@ -83,8 +83,10 @@ def test_what_a_revocation_left_in_flight_is_ended_after_a_restart_and_once() ->
     journal = CutOff(lambda: 0)
     scene = Scene(journal=journal)
     scene.grant("lead", "worker", CALL)
-    scene.say("worker", "mcp.request", {"method": "tools/call"}, to=["onlooker"])
-    scene.say("worker", "mcp.proposal", {"method": "tools/call"})
+    scene.say(
+        "worker", "mcp.request", {"method": "tools/call", "params": {"name": "x"}}, to=["onlooker"]
+    )
+    scene.say("worker", "mcp.proposal", {"method": "tools/call", "params": {"name": "x"}})
     journal.left = 1
     scene.revoke("admin", {"recipient": "worker", "capabilities": [{"kind": "mcp/*"}]})
     assert ended(journal) == []
@@ -97,8 +99,10 @@ def test_what_a_revocation_left_in_flight_is_ended_after_a_restart_and_once() ->
 @pytest.mark.rule("3.manage.restart")
 def test_what_the_configuration_allows_no_more_is_ended() -> None:
     scene = Scene()
-    scene.say("lead", "mcp.request", {"method": "tools/call"}, to=["onlooker"])
-    scene.say("worker", "mcp.proposal", {"method": "tools/call"})
+    scene.say(
+        "lead", "mcp.request", {"method": "tools/call", "params": {"name": "x"}}, to=["onlooker"]
+    )
+    scene.say("worker", "mcp.proposal", {"method": "tools/call", "params": {"name": "x"}})
     less = {name: each for name, each in CAPABILITIES.items() if name != "lead"}
     Scene(less, journal=scene.journal)
     assert ended(scene.journal) == ["mcp/request"]

@@ -429,8 +429,11 @@ def test_a_proposal_does_not_say_whose_it_is(
         "params": {**WRITE, "_meta": {"dev.meup/proposer": whose}},
     }
     payload = {"proposal": call, **beside} if wrapped else {**call, **beside}
-    error = refuse(here.say("bob", "mcp/proposal", payload), "reserved_key")
-    assert error["key"] == "dev.meup/proposer"
+    # A wrapper with something beside it is none, so there is no method.
+    is_call = not (wrapped and beside)
+    decision = here.say("bob", "mcp/proposal", payload)
+    error = refuse(decision, "reserved_key" if is_call else "invalid_envelope")
+    assert error.get("key") == ("dev.meup/proposer" if is_call else None)
     arguments = {"_meta": {"dev.meup/proposer": "alice"}}
     payload = {"method": "tools/call", "params": {"name": "write", "arguments": arguments}}
     accept(here.say("bob", "mcp/proposal", payload))

@@ -40,6 +40,9 @@ CAPABILITIES: dict[str, list[dict[str, Any]]] = {
 }
 
 
+CALL: dict[str, Any] = {"method": "tools/call", "params": {"name": "x"}}
+
+
 def space_of(*names: str) -> SpaceState:
     space = SpaceState()
     for name in names:
@@ -147,7 +150,7 @@ def test_heartbeat_and_register_are_dropped_without_a_word(kind: str) -> None:
 
 
 def test_capability_violation_says_what_is_missing() -> None:
-    sent = frame("alice", "mcp.request", {"method": "tools/call"}, id="r1")
+    sent = frame("alice", "mcp.request", CALL, id="r1")
     decision = space_of("alice").decide("alice", sent, DIALECT)
     payload = refuse(decision, "capability_violation")
     assert payload["attempted_kind"] == "mcp.request"
@@ -180,7 +183,7 @@ class TestResponses:
 
     def space(self, to: object, *, method: str = "tools/call") -> SpaceState:
         space = space_of("alice", "bob", "carol")
-        request = frame("bob", "mcp.request", {"method": method}, id="r1", to=to)
+        request = frame("bob", "mcp.request", {**CALL, "method": method}, id="r1", to=to)
         accept(space.decide("bob", request, DIALECT))
         return space
 
@@ -222,7 +225,7 @@ class TestResponses:
 
     def test_refused_request_is_not_remembered(self) -> None:
         space = space_of("alice", "carol")
-        request = frame("alice", "mcp.request", {"method": "tools/call"}, id="r1", to=["carol"])
+        request = frame("alice", "mcp.request", CALL, id="r1", to=["carol"])
         refuse(space.decide("alice", request, DIALECT), "capability_violation")
         answer = self.response("carol", "r1")
         refuse(space.decide("carol", answer, DIALECT), "capability_violation")
@@ -234,7 +237,7 @@ class TestWithdrawals:
 
     def space(self) -> SpaceState:
         space = space_of("alice", "bob", "carol")
-        accept(space.decide("alice", frame("alice", "mcp.proposal", id="p1"), DIALECT))
+        accept(space.decide("alice", frame("alice", "mcp.proposal", CALL, id="p1"), DIALECT))
         return space
 
     def test_the_proposer_withdraws(self) -> None:
@@ -249,7 +252,7 @@ class TestWithdrawals:
     def test_nor_however_many_proposals_have_ended_since(self) -> None:
         space = self.space()
         for number in range(MAX_ORIGINS):
-            proposal = frame("alice", "mcp.proposal", id=f"q{number}")
+            proposal = frame("alice", "mcp.proposal", CALL, id=f"q{number}")
             accept(space.decide("alice", proposal, DIALECT))
             accept(space.decide("alice", self.withdraw("alice", f"q{number}"), DIALECT))
         decision = space.decide("bob", self.withdraw("bob", "p1"), DIALECT)
@@ -375,7 +378,7 @@ def test_whatever_bytes_come_are_refused(sent: bytes) -> None:
 def test_last_of_two_equal_keys_counts() -> None:
     sent = (
         b'{"protocol":"meup/v0.1","id":"1","from":"bob","from":"carol","kind":"mcp.request",'
-        b'"payload":{"method":"notifications/cancelled","method":"tools/call"}}'
+        b'"payload":{"method":"notifications/cancelled","method":"tools/list"}}'
     )
     refuse(space_of("carol").decide("carol", sent, DIALECT), "capability_violation")
 

@@ -16,7 +16,9 @@ def test_withdraw_or_reject_that_names_no_proposal_is_refused(kind: str) -> None
 @pytest.mark.rule("3.withdraw.announced")
 def test_withdrawal_that_takes_effect_is_announced_where_the_space_asks_for_it() -> None:
     scene = Scene(announce_withdrawals=True)
-    proposal = scene.say("worker", "mcp.proposal", {"method": "tools/call"})
+    proposal = scene.say(
+        "worker", "mcp.proposal", {"method": "tools/call", "params": {"name": "x"}}
+    )
     scene.forget()
     for _ in range(2):
         scene.say("worker", "mcp.withdraw", {"reason": "busy"}, correlationId=proposal)
@@ -31,7 +33,9 @@ def test_withdrawal_that_takes_effect_is_announced_where_the_space_asks_for_it()
 @pytest.mark.rule("3.withdraw.announced")
 def test_without_that_nothing_is_announced() -> None:
     scene = Scene()
-    proposal = scene.say("worker", "mcp.proposal", {"method": "tools/call"})
+    proposal = scene.say(
+        "worker", "mcp.proposal", {"method": "tools/call", "params": {"name": "x"}}
+    )
     scene.forget()
     scene.say("worker", "mcp.withdraw", {"reason": "busy"}, correlationId=proposal)
     assert kinds_of(scene.got("onlooker")) == ["mcp.withdraw"]
