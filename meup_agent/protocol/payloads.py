@@ -327,7 +327,7 @@ def proposal_problem(payload: object, raw: bytes) -> str:
         return "the proposal has no 'method'"
     if params is not None and not isinstance(params, dict):
         return "the call's 'params' are not an object"
-    return request_problem(body) or value_problem(params, raw)
+    return request_problem(body) or value_problem(as_object(body.get("params")), raw)
 
 
 def request_problem(payload: object) -> str:
