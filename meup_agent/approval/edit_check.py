@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from meup_agent.approval.reviewer_methods import JUDGE, VOTE, WAITING
 from meup_agent.approval.tool_directory import LIST_SECONDS, MAX_AT_A_TIME
-from meup_agent.approval.vote_tools import JUDGE, VOTE, WAITING
 from meup_agent.client.ask_each import ask_each
 from meup_agent.errors import (
     ConnectionFailed,

@@ -14,10 +14,7 @@ from meup_agent.agent.agent import GRACE, Agent
 from meup_agent.agent.context import Context
 from meup_agent.approval.decider import Decider
 from meup_agent.approval.held_proposals import HeldProposal, HeldProposals, digest_of
-from meup_agent.approval.rule_set import PolicyDecision
-from meup_agent.approval.rules import QuorumRule, Verdict
-from meup_agent.approval.vote_file import VoteFile, vote_key
-from meup_agent.approval.vote_tools import (
+from meup_agent.approval.reviewer_methods import (
     JUDGE,
     VOTE,
     WAITING,
@@ -29,6 +26,9 @@ from meup_agent.approval.vote_tools import (
     explain_rejection,
     result_of_vote,
 )
+from meup_agent.approval.rule_set import PolicyDecision
+from meup_agent.approval.rules import QuorumRule, Verdict
+from meup_agent.approval.vote_file import VoteFile, vote_key
 from meup_agent.approval.voter_watch import VoterWatch
 from meup_agent.approval.voting import Vote, VoteCount, VoteOutcome
 from meup_agent.approval.watched_policy import WatchedPolicy

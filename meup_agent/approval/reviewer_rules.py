@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import anyio
 import msgspec
 
+from meup_agent.approval.reviewer_methods import VOTE, WAITING
 from meup_agent.approval.tool_directory import ToolDirectory
-from meup_agent.approval.vote_tools import VOTE, WAITING
 from meup_agent.errors import MeupError, printable
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import ProposalKey

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from meup_agent.approval.vote_tools import vote_arguments
+from meup_agent.approval.reviewer_methods import vote_arguments
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange.roster import UPDATE, read_participant

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from meup_agent.approval.vote_tools import VOTE
+from meup_agent.approval.reviewer_methods import VOTE
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.gateway.frame_queue import GatewayMember
 from meup_agent.protocol import kinds
