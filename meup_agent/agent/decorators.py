@@ -241,7 +241,8 @@ class Decorators:
         as it is; a :class:`~meup_agent.errors.RequestError` is answered as the error that it is.
 
         Args:
-            methods: Patterns of methods: ``"resources/**"``, ``"prompts/get"``, ``"**"``.
+            methods: Patterns of methods: ``"resources/**"``, ``"prompts/get"``, ``"**"``. A method
+                that begins with ``dev.meup/`` is taken by its own name alone, and by no pattern.
             broadcast: Tells of a request without a recipient if it is ours to answer; must return
                 at once. None is, if not given.
 

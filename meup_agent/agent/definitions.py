@@ -19,6 +19,7 @@ from meup_agent.client.messages import Request
 from meup_agent.errors import InvalidPattern
 from meup_agent.protocol.capability import Pattern, compile_kind, compile_pattern
 from meup_agent.protocol.exchange import Role
+from meup_agent.protocol.payloads import PREFIX
 
 if TYPE_CHECKING:
     from meup_agent.agent.scope import Scope
@@ -142,7 +143,12 @@ class HandlerDefinition:
     def matches_request(self, envelope: Envelope, call: Call) -> bool:
         """True if it answers this request; one without a recipient, if its author says so."""
         assert isinstance(self.options, RequestOptions)
-        if self._method is None or not self._method.matches(call.method):
+        if call.method.startswith(PREFIX):
+            # A handler that passes on whatever comes must not pass these on (PROTOCOL 5).
+            is_named = call.method in self.options.methods
+        else:
+            is_named = self._method is not None and self._method.matches(call.method)
+        if not is_named:
             return False
         if envelope.to:
             return True

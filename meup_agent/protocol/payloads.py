@@ -24,7 +24,7 @@ from meup_agent.protocol.timestamps import moment_of, read_moment, rfc3339
 
 META: Final = "_meta"
 PREFIX: Final = "dev.meup/"
-"""Of our own keys in ``_meta`` (PROTOCOL 6)."""
+"""Of our own keys in ``_meta`` (PROTOCOL 6), and of our own methods (PROTOCOL 5)."""
 TARGET: Final = "dev.meup/target"
 DIGEST: Final = "dev.meup/digest"
 EDITED: Final = "dev.meup/edited"

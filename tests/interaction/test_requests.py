@@ -228,3 +228,26 @@ async def test_request_says_whose_proposal_it_carries_out(meeting: Meeting, note
             await fulfiller.proposal(fulfiller.proposals[0]).fulfill()
             await proposal.outcome()
         assert notes.all == [("second", "proposer", proposal.id)]
+
+
+@pytest.mark.rule("5.reviewers.bridge")
+async def test_a_method_of_our_own_is_taken_by_its_whole_name_alone(meeting: Meeting) -> None:
+    agent, asked = Agent("tools"), list[str]()
+
+    @agent.on_request("**", "dev.meup/*", "/.*/", broadcast=lambda _: True)
+    async def pass_on(request: Request) -> dict[str, Any]:
+        asked.append(request.method)
+        return {}
+
+    @agent.on_request("dev.meup/vote")
+    async def vote() -> dict[str, Any]:
+        return {"own": True}
+
+    async with gathered(meeting, agent), join(meeting, "second") as space:
+        assert await space.request("tools", "dev.meup/vote") == {"own": True}
+        for method in ("dev.meup/judge", "dev.meup/waiting", "dev.meup/"):
+            with pytest.raises(RequestError) as unknown:
+                await space.request("tools", method)
+            assert unknown.value.code == payloads.METHOD_NOT_FOUND
+        assert await space.request("tools", "dev.meup") == {}
+    assert asked == ["dev.meup"]

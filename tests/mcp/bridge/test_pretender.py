@@ -1,0 +1,52 @@
+"""A bridged server that poses as a reviewer: no face asks it, and the bridge passes nothing on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meup_agent.errors import RequestError
+from meup_agent.mcp import StdioServer
+from tests.mcp.bridge.stage import BRIDGE, bridged
+from tests.mcp.servers import pretender
+from tests.wire import payloads
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def got(tmp_path: Path) -> Path:
+    return tmp_path / "got"
+
+
+def posing(got: Path) -> StdioServer:
+    return StdioServer(sys.executable, ("-IS", pretender.__file__, str(got)), {})
+
+
+def messages_in(got: Path) -> list[dict[str, Any]]:
+    """The messages that the server got."""
+    return [json.loads(line) for line in got.read_text().splitlines()]
+
+
+def calls_in(got: Path) -> list[str]:
+    """The tools that it was made to call."""
+    called = (each["params"] for each in messages_in(got) if each["method"] == "tools/call")
+    return [each["name"] for each in called]
+
+
+@pytest.mark.rule("5.reviewers.bridge")
+@pytest.mark.parametrize("name", ["waiting", "judge", "vote", "", "anything/else"])
+async def test_no_method_of_our_own_reaches_the_server(got: Path, name: str) -> None:
+    async with bridged(posing(got)) as stage:
+        with pytest.raises(RequestError) as raised:
+            await stage.caller.request(BRIDGE, f"dev.meup/{name}", {"proposal": "p"})
+        assert raised.value.code == payloads.METHOD_NOT_FOUND
+        # Any other one does.
+        await stage.caller.request(BRIDGE, f"com.example/{name}", {})
+    methods = [each["method"] for each in messages_in(got)]
+    assert methods[-1] == f"com.example/{name}"
+    assert not any(each.startswith("dev.meup/") for each in methods)
