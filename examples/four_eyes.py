@@ -11,7 +11,7 @@ from meup_agent.errors import RequestError
 from meup_agent.testing import MemorySpace
 
 POLICY = Path(__file__).with_name("four_eyes.yaml")
-VOTE = {"method": "tools/call", "params": {"name": "vote"}}
+VOTE = {"method": "dev.meup/vote"}
 PARTICIPANTS: dict[str, list[dict[str, object]]] = {
     "server": [{"kind": "mcp/response"}],
     "reviewer": [{"kind": "*"}],
@@ -34,7 +34,7 @@ async def deploy(version: str) -> str:
 async def vote(voter: Space, proposal: str) -> None:
     about = {"proposal": proposal, "proposer": "lead", "vote": "approve"}
     try:
-        found = await voter.call("reviewer", "vote", about)
+        found = await voter.request("reviewer", "dev.meup/vote", about)
         print(f"{voter.me} votes: {found['votes']}, {found['outcome']}")
     except RequestError as error:
         print(f"{voter.me}: {error}")

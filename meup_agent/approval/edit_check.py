@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from meup_agent.approval.reviewer_methods import JUDGE, VOTE, WAITING
-from meup_agent.approval.tool_directory import LIST_SECONDS, MAX_AT_A_TIME
+from meup_agent.approval.reviewer_methods import JUDGE, JudgeParams, write_params
+from meup_agent.approval.tool_directory import MAX_AT_A_TIME
 from meup_agent.client.ask_each import ask_each
 from meup_agent.errors import (
     ConnectionFailed,
     MeupError,
     NotOffered,
-    ParticipantGone,
     Refused,
     RequestError,
     printable,
 )
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.outcomes import Responded, value_of
 from meup_agent.protocol.payloads import as_object
 
 if TYPE_CHECKING:
@@ -33,8 +31,8 @@ if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.payloads import Call
 
-JUDGE_SECONDS: Final = 30.0
-"""Wait for a reviewer to judge an edited call."""
+JUDGE_SECONDS: Final = 10.0
+"""Wait for a verdict about an edited call, for which a reviewer may read a list of tools."""
 
 MAX_WORDS: Final = 500
 """Characters of a reviewer's words about an edited call that are told."""
@@ -42,14 +40,13 @@ MAX_WORDS: Final = 500
 MAX_NAME: Final = 100
 """Characters of a rule's name that are told."""
 
-_TOOLS: Final = frozenset({VOTE, WAITING, JUDGE})
-
 
 class EditCheck:
     """The check of edited calls by reviewers.
 
-    A reviewer is a participant with the tools ``vote``, ``waiting`` and ``judge``. What it says can
-    only hold a call back, so it is asked if it may carry the proposed call out, or reject it.
+    A reviewer is a participant that answers the method ``dev.meup/judge``. What it says can only
+    hold a call back, so each participant is asked that may carry the proposed call out, or reject
+    it.
 
     Args:
         space: The space.
@@ -80,9 +77,9 @@ class EditCheck:
 
         Raises:
             Refused: A rule does not let it pass.
-            NotOffered: A reviewer that asked for a decision is away, or we may not ask it, or one
-                who may decide does not say whether it is a reviewer.
-            MeupError: A reviewer does not answer; then nothing is certain, and nothing is sent.
+            NotOffered: A reviewer that asked for a decision is away, or we may not ask one who may
+                decide, or it gives no verdict; then nothing is certain, and nothing is sent.
+            ConnectionFailed: Our own connection has failed.
         """
         if away:
             raise NotOffered(
@@ -90,81 +87,81 @@ class EditCheck:
                 " call must pass, is not here; wait for it, or approve the call as it was proposed"
             )
         call = payloads.read_proposal(proposal.payload)
-        given: dict[str, object] = {"proposal": proposal.id, "proposer": proposal.sender}
-        digest = payloads.digest(call.method, call.params, call.target)
-        if digest is not None:
-            given["digest"] = digest
-        if target is not None:
-            given["target"] = target
-        params = {"name": JUDGE, "arguments": {**given, "arguments": arguments}}
+        params = write_params(
+            JudgeParams(
+                proposal=proposal.id,
+                proposer=proposal.sender,
+                digest=payloads.digest(call.method, call.params, call.target),
+                arguments=arguments,
+                target=target,
+            )
+        )
         rules = {rule.reviewer: rule for rule in told}
-        for reviewer in await self._reviewers(proposal, call, rules):
+        calls = (call, payloads.edit_call(call, arguments, target))
+
+        async def ask(reviewer: str) -> None:
             await self._ask(reviewer, proposal.id, params, rules.get(reviewer))
 
-    async def _reviewers(
-        self, proposal: Envelope, call: Call, told: Mapping[str, InboxRule]
+        await ask_each(self._find_deciders(proposal, calls, rules), ask, at_a_time=MAX_AT_A_TIME)
+
+    def _find_deciders(
+        self, proposal: Envelope, calls: Sequence[Call], told: Mapping[str, InboxRule]
     ) -> list[str]:
-        """The participants that are to judge, whether or not they have told a rule."""
-        addressed, others = proposal.to, {self._space.me, proposal.sender}
-        asked = [
+        """The participants that are to judge: those whose rule was told, and all who may decide.
+
+        It is enough that they may carry out the call as it was proposed, or as it now is.
+        """
+        others = [
             each.id
             for each in self._space.participants
-            if each.id in told
-            or (
-                each.id not in others
-                and (not addressed or each.id in addressed)
-                and self._feed.may_decide(each.id, call)
-            )
+            if each.id not in (self._space.me, proposal.sender)
+            and (not proposal.to or each.id in proposal.to)
         ]
-
-        async def ask(participant: str) -> bool:
-            return await self._judges(participant, is_known=participant in told)
-
-        judges = await ask_each(asked, ask, at_a_time=MAX_AT_A_TIME)
-        return [each for each, it_judges in zip(asked, judges, strict=True) if it_judges]
-
-    async def _judges(self, participant: str, *, is_known: bool) -> bool:
-        """True for a reviewer that judges edits, or is known to be one and does not say so now.
-
-        Raises:
-            NotOffered: It does not give the list of its tools.
-            ConnectionFailed: Our own connection has failed.
-        """
-        request = payloads.request("tools/list", {}, "")
-        if not self._space.may(kinds.MCP_REQUEST, request, to=(participant,)):
-            return is_known
-        try:
-            listed = await self._space.tools(participant, timeout=LIST_SECONDS)
-        except ConnectionFailed:
-            raise
-        except ParticipantGone:
-            return is_known
-        except MeupError as error:
-            if isinstance(error, RequestError) and error.code == payloads.METHOD_NOT_FOUND:
-                return is_known  # it has no tools, so no reviewer's
-            # Neither silence nor a failure is consent: it may be a reviewer with much to do, which
-            # a proposer can bring about.
-            raise NotOffered(
-                f"an edited call must pass the rules of every reviewer, and {participant!r}, who"
-                f" may decide, has not said within {LIST_SECONDS:g} s whether it is one; try again,"
-                " or approve the call as it was proposed"
-            ) from error
-        names = {str(each.get("name")) for each in listed}
-        return JUDGE in names if is_known else names >= _TOOLS
+        deciders = {
+            *(each.id for each in self._space.participants if each.id in told),
+            *self._feed.find_who_may_carry_out(others, calls),
+            *(each for each in others if self._feed.may_reject(each, proposal.sender)),
+        }
+        return sorted(deciders)
 
     async def _ask(
         self, reviewer: str, proposal: str, params: dict[str, Any], rule: InboxRule | None
     ) -> None:
-        request = payloads.request("tools/call", params, "")
+        """Have one of them judge; one without the method is no reviewer.
+
+        Raises:
+            Refused: Its verdict does not let the call pass.
+            NotOffered: There is no verdict of its.
+            ConnectionFailed: Our own connection has failed.
+        """
+        not_carried_out = f"proposal {proposal} was not carried out"
+        request = payloads.request(JUDGE, params, "")
         if not self._space.may(kinds.MCP_REQUEST, request, to=(reviewer,)):
             raise NotOffered(
-                f"proposal {proposal} was not carried out: {self._space.me!r} may not call the"
-                f" tool judge of {reviewer!r}, whose rules an edited call must pass"
+                f"{not_carried_out}: {self._space.me!r} may not send {JUDGE} to {reviewer!r}, whose"
+                " rules an edited call must pass; ask for that capability, or approve the call as"
+                " it was proposed"
             )
-        result = await self._space.request(
-            reviewer, "tools/call", params, timeout=JUDGE_SECONDS, idempotent=True
-        )
-        said = as_object(value_of(Responded("", result)))
+        try:
+            said = as_object(
+                await self._space.request(
+                    reviewer, JUDGE, params, timeout=JUDGE_SECONDS, idempotent=True
+                )
+            )
+        except ConnectionFailed:
+            raise
+        except MeupError as error:
+            lacks = isinstance(error, RequestError) and error.code in payloads.UNKNOWN_METHOD
+            if lacks and rule is None:
+                return
+            # Neither silence nor a failure is consent: it may be a reviewer with much to do, which
+            # a proposer can bring about.
+            raise NotOffered(
+                f"{not_carried_out}: an edited call must pass the rules of every reviewer, and"
+                f" {reviewer!r}, who may decide, has not judged it"
+                f" ({printable(str(error)[:MAX_WORDS])}); try again, or approve the call as it was"
+                " proposed"
+            ) from error
         verdict, name = said.get("verdict"), as_object(said.get("rule")).get("name")
         counts_votes = rule is not None and rule.is_quorum
         if verdict in (("allow", "ask", "quorum") if counts_votes else ("allow", "ask")):
@@ -173,6 +170,6 @@ class EditCheck:
         words = f": {printable(explain[:MAX_WORDS])}" if isinstance(explain, str) else ""
         raise Refused(
             "policy",
-            f"proposal {proposal} was not carried out: as it was edited, it is not let pass by"
+            f"{not_carried_out}: as it was edited, it is not let pass by"
             f" the rule {printable(str(name)[:MAX_NAME])!r} of {reviewer!r}{words}",
         )

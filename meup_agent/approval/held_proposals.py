@@ -102,7 +102,7 @@ class HeldProposal:
         if self.count is None:
             return f"{waits} a decision: {tool!r}, asked by {rule}"
         missing = ", ".join(printable(each) for each in self.count.missing)
-        may = f" Not yet voted: {missing}; call the tool vote of {self.space.me!r}."
+        may = f" Not yet voted: {missing}; vote by `meup inbox vote`, or in the console."
         return f"{waits} votes: {tool!r}, {self.count}, by {rule}{may if missing else ''}"
 
 

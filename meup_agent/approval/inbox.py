@@ -76,7 +76,7 @@ class Inbox(AsyncContextManagerMixin):
         before: Proposals of before we came, of which the gateway did not tell when we joined, each
             before the rejections of it, and the requests that are out for it.
         earlier: More of these, as the space itself knows them; entered when they are listed.
-        has_no_tools: True for participants that are known to have no tools, and are not asked.
+        is_person: True for participants that are people's alone: no reviewers, and not asked.
         rejected: The proposer and id of those that we have rejected before we came.
         like: An inbox of the same space; what it was told of tools and rules counts until we are.
         until_drawn: Waits until a first screen is drawn; of thousands, the rest is listed then.
@@ -92,7 +92,7 @@ class Inbox(AsyncContextManagerMixin):
         past: Iterable[PastProposal] = (),
         before: Iterable[Envelope] = (),
         earlier: EarlierProposals | None = None,
-        has_no_tools: Callable[[str], bool] | None = None,
+        is_person: Callable[[str], bool] | None = None,
         rejected: Iterable[tuple[str, str]] = (),
         like: Inbox | None = None,
         until_drawn: Callable[[], Awaitable[None]] = pause_for_screen,
@@ -115,11 +115,10 @@ class Inbox(AsyncContextManagerMixin):
             space,
             self._feed,
             self._queue,
-            self._directory,
             self._update_item,
             self._backlog.hasten,
             self._settled.notify_all,
-            has_no_tools,
+            is_person,
         )
         if like is not None:
             self._directory.learn_from(like._directory)
@@ -356,8 +355,7 @@ class Inbox(AsyncContextManagerMixin):
             item = held.item
             if participant == item.target or (item.rule and item.rule.reviewer == participant):
                 self._update_item(held.entry)
-        if not self._offers.is_here(participant):
-            self._rules.forget(participant)
+        self._rules.note_presence(participant, is_here=self._offers.is_here(participant))
         self._rules.look_again()
 
     async def _watch_time(self) -> None:

@@ -14,7 +14,8 @@ import anyio
 import msgspec
 
 from meup_agent.approval.inbox_item import Departure, InboxItem, ItemLeft, Verb
-from meup_agent.approval.inbox_offers import vote_params
+from meup_agent.approval.inbox_offers import build_vote
+from meup_agent.approval.reviewer_methods import VOTE
 from meup_agent.approval.reviewer_rules import read_count
 from meup_agent.errors import (
     AlreadyDecided,
@@ -25,7 +26,6 @@ from meup_agent.errors import (
 )
 from meup_agent.protocol import payloads
 from meup_agent.protocol.exchange import ProposalKey
-from meup_agent.protocol.outcomes import Responded, value_of
 from meup_agent.protocol.payloads import as_object
 
 if TYPE_CHECKING:
@@ -162,13 +162,11 @@ class InboxDecisions:
         rule = item.rule
         assert rule is not None
         # The digest of what was shown: the vote counts for no other call.
-        takes_digest = self._rules.takes_digest(rule.reviewer)
-        digest = _digest_of(item) if takes_digest else ""
-        params = vote_params(item, approve=approve, explanation=explanation or "", digest=digest)
-        result = await self._space.request(
-            rule.reviewer, "tools/call", params, timeout=VOTE_SECONDS
+        digest = payloads.digest(item.method, item.call.params, item.target)
+        params = build_vote(item, approve=approve, explanation=explanation, digest=digest)
+        said = as_object(
+            await self._space.request(rule.reviewer, VOTE, params, timeout=VOTE_SECONDS)
         )
-        said = as_object(value_of(Responded("", result)))
         rule = msgspec.structs.replace(rule, **read_count(said))
         self._rules.note_counted(held.entry.key, rule)
         self._update_item(held.entry)
@@ -212,7 +210,3 @@ class InboxDecisions:
 def key_of(item: InboxItem) -> ProposalKey:
     """The name of a proposal, which its id alone is not."""
     return ProposalKey(item.proposer, item.id)
-
-
-def _digest_of(item: InboxItem) -> str:
-    return payloads.digest(item.method, item.call.params, item.target) or ""

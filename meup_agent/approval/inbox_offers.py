@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from meup_agent.approval.inbox_item import Verb
+from meup_agent.approval.reviewer_methods import VOTE, VoteParams, write_params
+from meup_agent.approval.voting import Vote
 from meup_agent.causes import Reason
 from meup_agent.protocol import kinds, payloads
 
@@ -73,8 +75,8 @@ class InboxOffers:
         me = self._space.me
         if not rule.counts_vote_of(me) or item.proposer == me or not self.is_here(rule.reviewer):
             return False
-        params = vote_params(item, approve=True, explanation="", digest="")
-        return self._space.may(kinds.MCP_REQUEST, payloads.request("tools/call", params, ""))
+        vote = payloads.request(VOTE, build_vote(item, approve=True), "")
+        return self._space.may(kinds.MCP_REQUEST, vote, to=(rule.reviewer,))
 
     def why_not(self, item: InboxItem, verb: Verb) -> str:
         """The reason for which a decision is not offered."""
@@ -121,17 +123,16 @@ class InboxOffers:
         return "" if self._directory.could_not_be_had(target) else " yet"
 
 
-def vote_params(
-    item: InboxItem, *, approve: bool, explanation: str, digest: str
+def build_vote(
+    item: InboxItem, *, approve: bool, explanation: str | None = None, digest: str | None = None
 ) -> dict[str, object]:
-    """The parameters of the tool call that is a vote."""
-    arguments: dict[str, object] = {
-        "proposal": item.id,
-        "proposer": item.proposer,
-        "vote": "approve" if approve else "reject",
-    }
-    if explanation:
-        arguments["explanation"] = explanation
-    if digest:
-        arguments["digest"] = digest
-    return {"name": "vote", "arguments": arguments}
+    """The parameters of a vote about an item."""
+    return write_params(
+        VoteParams(
+            proposal=item.id,
+            proposer=item.proposer,
+            digest=digest,
+            vote=Vote.APPROVE if approve else Vote.REJECT,
+            explanation=explanation or None,
+        )
+    )

@@ -43,6 +43,7 @@ class InboxQueue:
         self._items: list[InboxItem] = []  # in the same order
         self._of: dict[str, int] = {}
         self._numbers = 0
+        self._turn = 0
 
     def __len__(self) -> int:
         """The number of proposals that wait."""
@@ -60,6 +61,12 @@ class InboxQueue:
     def first(self, count: int) -> list[InboxItem]:
         """The first so many of them."""
         return self._items[:count]
+
+    def next_turn(self, count: int) -> list[InboxItem]:
+        """So many of them, other ones each time, until all have had their turn."""
+        begin = self._turn if self._turn < len(self._items) else 0
+        self._turn = begin + count
+        return self._items[begin : self._turn]
 
     def get(self, key: ProposalKey) -> HeldItem | None:
         """A proposal that is held."""

@@ -8,11 +8,10 @@ from meup_agent.approval.reviewer_rules import ReviewerRules
 from meup_agent.protocol.payloads import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from meup_agent.approval.inbox_queue import InboxQueue
     from meup_agent.approval.reviewer_rules import InboxRule
-    from meup_agent.approval.tool_directory import ToolDirectory
     from meup_agent.client.proposal_feed import ProposalFeed
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from meup_agent.protocol.payloads import Call
 
 MAX_LOOKED_AT: Final = 20
-"""Proposals by which reviewers are found: the first ones that wait."""
+"""Proposals by which reviewers are found: the first ones that wait, and as many others by turns."""
 
 
 class InboxRules:
@@ -30,11 +29,10 @@ class InboxRules:
         space: The space.
         feed: Its proposals.
         queue: Those that wait for us.
-        directory: The tools of its participants.
         update_item: Called for each proposal whose rule has changed.
         hasten: Called with the ids of proposals with a rule that are not known yet.
         told: Called when a reviewer has told its rules, and when all have been asked.
-        has_no_tools: True for a participant that is known to be no reviewer.
+        is_person: True for a participant that is a person's alone, and so no reviewer.
     """
 
     def __init__(
@@ -42,20 +40,18 @@ class InboxRules:
         space: Space,
         feed: ProposalFeed,
         queue: InboxQueue,
-        directory: ToolDirectory,
         update_item: Callable[[ProposalEntry], None],
         hasten: Callable[[Collection[str]], None],
         told: Callable[[], None],
-        has_no_tools: Callable[[str], bool] | None = None,
+        is_person: Callable[[str], bool] | None = None,
     ) -> None:
         self._space = space
         self._feed = feed
         self._queue = queue
-        self._directory = directory
         self._update_item = update_item
         self._hasten = hasten
         self._told = told
-        self._has_no_tools = has_no_tools or _has_some
+        self._is_person = is_person or _is_unknown
         # By reviewer; a proposal of which it says nothing more has no rule of its any more.
         self._rules: dict[str, dict[ProposalKey, InboxRule]] = {}
         # Of the calls that rules are about: canonical JSON of a large one takes a second.
@@ -64,7 +60,7 @@ class InboxRules:
         self._asked_by: dict[ProposalKey, set[str]] = {}
         # The last proposal for others alone: a reviewer among these may ask us.
         self._for_others: Call | None = None
-        self._reviewers = ReviewerRules(space, directory, self._came, self._look_for_them, told)
+        self._reviewers = ReviewerRules(space, self._find_candidates, self._came, told)
 
     @property
     def has_asked(self) -> bool:
@@ -77,6 +73,7 @@ class InboxRules:
 
     def learn_from(self, other: InboxRules) -> None:
         """Take over the rules that another inbox of the same space was told."""
+        self._reviewers.learn_from(other._reviewers)
         # What a reviewer tells is replaced whole, and never changed.
         self._rules.update({name: dict(each) for name, each in other._rules.items()})
         self._asked_by.update({key: set(names) for key, names in other._asked_by.items()})
@@ -93,10 +90,6 @@ class InboxRules:
         """Ask those who may carry out a call that is for others: its reviewer may ask us."""
         self._for_others = call
         self.look_again(since=self._feed.now)
-
-    def takes_digest(self, reviewer: str) -> bool:
-        """True if a reviewer's ``vote`` takes the digest of the call that was looked at."""
-        return self._reviewers.takes_digest(reviewer)
 
     def rule_for(self, entry: ProposalEntry, call: Call) -> InboxRule | None:
         """The rule that asks: of several reviewers', one that counts votes, else the first."""
@@ -124,9 +117,11 @@ class InboxRules:
             return []
         return sorted(asked_by - {each.id for each in self._space.participants} - {self._space.me})
 
-    def forget(self, reviewer: str) -> None:
-        """Forget what a participant told that has left: back, it tells all of it anew."""
-        self._rules.pop(reviewer, None)
+    def note_presence(self, participant: str, *, is_here: bool) -> None:
+        """Ask a participant anew that has come, or may do something else; forget one that left."""
+        self._reviewers.forget(participant)
+        if not is_here:
+            self._rules.pop(participant, None)
 
     def _digest_of(self, entry: ProposalEntry, call: Call) -> str | None:
         known, found = self._digests.get(entry.key, (None, None))
@@ -162,29 +157,18 @@ class InboxRules:
         self._hasten(unknown)
         self._told()
 
-    def _look_for_them(self) -> None:
-        """Ask those for their tools who may carry out what waits: reviewers are among them."""
-        calls = [item.call for item in self._queue.first(MAX_LOOKED_AT)]
+    def _find_candidates(self, participants: Iterable[str]) -> Iterator[str]:
+        """Of some participants, those that may carry out what waits: reviewers are among them."""
+        # By turns, too: a flood of more urgent ones is to hide no reviewer of the others.
+        items = (*self._queue.first(MAX_LOOKED_AT), *self._queue.next_turn(MAX_LOOKED_AT))
+        calls = [item.call for item in items]
         if self._for_others is not None:
             calls.append(self._for_others)
-        if not calls:
-            return
-        me, directory = self._space.me, self._directory
-        unknown = [
-            each.id
-            for each in self._space.participants
-            if each.id != me
-            and not directory.has_asked(each.id)
-            and not self._has_no_tools(each.id)
-        ]
-        for call in calls:
-            for participant in list(unknown):
-                if self._feed.may_carry_out(participant, call):
-                    directory.want(participant)
-                    unknown.remove(participant)
+        agents = (each for each in participants if not self._is_person(each))
+        return self._feed.find_who_may_carry_out(agents, calls)
 
 
-def _has_some(participant: str) -> bool:
-    """False: of no participant is it known that it has no tools."""
+def _is_unknown(participant: str) -> bool:
+    """False: of no participant is it known that it is a person's alone."""
     del participant
     return False

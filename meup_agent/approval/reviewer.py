@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import msgspec
@@ -19,20 +19,24 @@ from meup_agent.approval.reviewer_methods import (
     VOTE,
     WAITING,
     EditVerdict,
+    JudgeParams,
+    VoteParams,
     VoteResult,
     WaitingProposals,
     describe_all,
     describe_verdict,
     explain_rejection,
+    read_params,
     result_of_vote,
 )
 from meup_agent.approval.rule_set import PolicyDecision
 from meup_agent.approval.rules import QuorumRule, Verdict
 from meup_agent.approval.vote_file import VoteFile, vote_key
 from meup_agent.approval.voter_watch import VoterWatch
-from meup_agent.approval.voting import Vote, VoteCount, VoteOutcome
+from meup_agent.approval.voting import VoteCount, VoteOutcome
 from meup_agent.approval.watched_policy import WatchedPolicy
 from meup_agent.causes import Reason
+from meup_agent.client.messages import Request
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.client.running_handler import handler_is
 from meup_agent.client.space import allowed_words
@@ -72,9 +76,9 @@ SAY_SECONDS: Final = 5.0
 class Reviewer:
     """Decides by a policy file; what is asked it leaves to people, and reminds them by chat.
 
-    Of a quorum it counts the votes, which people give by its MCP tool ``vote``. The tool
-    ``waiting`` lists what waits for people, with the rule that asks and the votes so far, and
-    ``judge`` says which rule decides one of these calls as a person would edit it.
+    Of a quorum it counts the votes, which people give by its method ``dev.meup/vote``. The method
+    ``dev.meup/waiting`` lists what waits for people, with the rule that asks and the votes so far,
+    and ``dev.meup/judge`` says which rule decides one of these calls as a person would edit it.
 
     Args:
         path: The policy file.
@@ -101,9 +105,9 @@ class Reviewer:
         own_files = (path.name, self._votes_path.name)
         self._decider = Decider(self.policy.current, held=self.hold, own_files=own_files)
         self._decider.install(self.agent)
-        self.agent.tool(name=VOTE)(self.vote)
-        self.agent.tool(name=WAITING, read_only=True)(self.list_waiting)
-        self.agent.tool(name=JUDGE, read_only=True)(self.judge)
+        self.agent.on_request(VOTE)(self.vote)
+        self.agent.on_request(WAITING)(self.list_waiting)
+        self.agent.on_request(JUDGE)(self.judge)
 
     @asynccontextmanager
     async def join(self, *where: Any, **options: Any) -> AsyncGenerator[Space]:
@@ -152,25 +156,18 @@ class Reviewer:
         self._held.add(held)
         self._arrived.notify_all()
 
-    # --- the tools ---
+    # --- the methods ---
 
-    async def vote(
-        self,
-        proposal: str,
-        proposer: str,
-        vote: Literal["approve", "reject"],
-        context: Context,
-        explanation: str | None = None,
-        digest: str | None = None,
-    ) -> VoteResult:
-        """Vote about a proposal that takes several votes; the vote may be changed until it counts.
+    async def vote(self, request: Request, context: Context) -> VoteResult:
+        """Count a vote about a proposal that takes several; it may be changed until it counts.
 
         The digest, if it is given, is that of the call which was looked at: the vote counts for
         no other.
         """
+        given = read_params(request, VoteParams)
         try:
-            await self._until_held(context.space, proposal, proposer)
-            return self._vote(context, proposal, proposer, Vote(vote), explanation or "", digest)
+            await self._until_held(context.space, given.proposal, given.proposer)
+            return self._vote(context, given)
         except VoteRefused as error:
             log.info("a vote of %r does not count: %s", context.sender, error)
             raise RequestError(payloads.INVALID_PARAMS, str(error)) from None
@@ -180,53 +177,35 @@ class Reviewer:
         waiting = [held for held in self._held if held.is_pending]
         return describe_all(waiting, anyio.current_time())
 
-    async def judge(
-        self,
-        proposal: str,
-        proposer: str,
-        arguments: dict[str, Any],
-        context: Context,
-        digest: str | None = None,
-        target: str | None = None,
-    ) -> EditVerdict:
+    async def judge(self, request: Request, context: Context) -> EditVerdict:
         """Judge a pending call as it would be with other arguments, or at another target.
 
         The digest, if it is given, is that of the call which was looked at.
         """
+        given = read_params(request, JudgeParams)
         try:
-            judged = self._judged(context.space, proposal, proposer, digest)
+            judged = self._judged(context.space, given.proposal, given.proposer, given.digest)
         except VoteRefused as error:
             raise RequestError(payloads.INVALID_PARAMS, str(error)) from None
         call = read_proposal(judged.envelope.payload)
-        params = {**call.params, "arguments": arguments}
-        if target is not None:
-            params[payloads.META] = {**call.meta, payloads.TARGET: target}
-        edited = msgspec.structs.replace(call, params=params)
-        held = self._held.get(proposer, proposal)
+        edited = payloads.edit_call(call, given.arguments, given.target)
+        held = self._held.get(given.proposer, given.proposal)
         passed = () if held is None else held.decision.counted
-        decision = await self._decider.judge(edited, proposer, context.space, passed)
+        decision = await self._decider.judge(edited, given.proposer, context.space, passed)
         return describe_verdict(judged, decision)
 
-    def _vote(
-        self,
-        context: Context,
-        proposal: str,
-        proposer: str,
-        vote: Vote,
-        explanation: str,
-        digest: str | None,
-    ) -> VoteResult:
+    def _vote(self, context: Context, given: VoteParams) -> VoteResult:
         """Count a vote; no other one comes between the count and its file, since nothing waits."""
         voter = context.sender
         self._check_voter(context)
-        held = self._votable(proposal, proposer, digest)
+        held = self._votable(given)
         assert held.count is not None
-        said = explanation.strip()
-        count = held.count.cast(voter, vote, said)
+        said = (given.explanation or "").strip()
+        count = held.count.cast(voter, given.vote, said)
         decides = count.outcome is not VoteOutcome.OPEN
-        self._open_votes().record(held.key, voter, vote, said, ends=decides)
+        self._open_votes().record(held.key, voter, given.vote, said, ends=decides)
         held.count = count
-        log.info("proposal %s of %r: %r votes %s; %s", *held_words(held), voter, vote, count)
+        log.info("proposal %s of %r: %r votes %s; %s", *held_words(held), voter, given.vote, count)
         if decides:
             assert self._tasks is not None
             held.is_counted = True
@@ -295,10 +274,10 @@ class Reviewer:
             raise VoteRefused(f"{named} is {state or 'long forgotten'}; no vote counts any more")
         return held
 
-    def _votable(self, proposal: str, proposer: str, digest: str | None) -> HeldProposal:
+    def _votable(self, given: VoteParams) -> HeldProposal:
         """The held proposal that a vote is about."""
-        held = self._find_held(proposal, proposer)
-        named = _named(proposal, proposer)
+        held = self._find_held(given.proposal, given.proposer)
+        named = _named(given.proposal, given.proposer)
         if held.count is None:
             raise VoteRefused(
                 f"{named} takes no votes: the rule {held.decision.rule!r} leaves it to one person,"
@@ -306,7 +285,7 @@ class Reviewer:
             )
         if held.is_counted or held.proposal.state is ProposalState.IN_PROGRESS:
             raise VoteRefused(f"{named} is being carried out; no vote counts any more")
-        _check_digest(held, digest)
+        _check_digest(held, given.digest)
         return held
 
     def _open_votes(self) -> VoteFile:

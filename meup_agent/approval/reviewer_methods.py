@@ -1,23 +1,98 @@
-"""Results of a reviewer's MCP tools: people vote, see what waits, and have an edit judged."""
+"""Methods of a reviewer: people vote, see what waits, and have an edit judged.
+
+They are methods of their own, and no tools: nothing that a face asks by itself is a ``tools/call``,
+and no bridge passes them on to what stands behind it (PROTOCOL 5).
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar
 
-from meup_agent.approval.voting import VoteCount, VoteOutcome
+import msgspec
+
+from meup_agent.approval.voting import Vote, VoteCount, VoteOutcome
+from meup_agent.errors import RequestError, printable
 from meup_agent.protocol.envelope import encode_json
+from meup_agent.protocol.payloads import INVALID_PARAMS, PREFIX, without_meta
 
 if TYPE_CHECKING:
     from meup_agent.approval.held_proposals import HeldProposal
     from meup_agent.approval.rule_set import PolicyDecision
+    from meup_agent.client.messages import Request
     from meup_agent.client.proposal import Proposal
 
-VOTE: Final = "vote"
-WAITING: Final = "waiting"
-JUDGE: Final = "judge"
+WAITING: Final = f"{PREFIX}waiting"
+"""Lists what waits for people, with the rule that asks and the votes so far."""
+
+VOTE: Final = f"{PREFIX}vote"
+"""Gives the sender's vote about one proposal."""
+
+JUDGE: Final = f"{PREFIX}judge"
+"""Asks for the verdict of the rules about a call as a person would edit it."""
 
 MAX_WAITING_BYTES: Final = 512 * 1024
 """Bytes of a list of what waits; what follows is only counted, so that the answer fits a frame."""
+
+Params = TypeVar("Params", bound="ProposalParams")
+
+
+class ProposalParams(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """The proposal that a question is about.
+
+    Attributes:
+        proposal: Its id.
+        proposer: Its proposer.
+        digest: The digest of the call that was looked at; ``None``: not said, whichever it is.
+    """
+
+    proposal: str
+    proposer: str
+    digest: str | None = None
+
+
+class VoteParams(ProposalParams, frozen=True, kw_only=True):
+    """The parameters of a vote.
+
+    Attributes:
+        vote: The vote.
+        explanation: Words for the others.
+    """
+
+    vote: Vote
+    explanation: str | None = None
+
+
+class JudgeParams(ProposalParams, frozen=True, kw_only=True):
+    """The parameters of the question about an edit.
+
+    Attributes:
+        arguments: The arguments that would be sent.
+        target: The participant that would carry it out, where it is another than proposed.
+    """
+
+    arguments: dict[str, Any]
+    target: str | None = None
+
+
+def write_params(params: ProposalParams) -> dict[str, Any]:
+    """Parameters as JSON values."""
+    written: dict[str, Any] = msgspec.to_builtins(params)
+    return written
+
+
+def read_params(request: Request, form: type[Params]) -> Params:
+    """The parameters of a request.
+
+    Raises:
+        RequestError: They are not of that form.
+    """
+    try:
+        return msgspec.convert(without_meta(request.params), form)
+    except msgspec.ValidationError as error:
+        said = f"{request.method} cannot be answered: {printable(str(error))}; correct its params"
+        raise RequestError(INVALID_PARAMS, said) from None
 
 
 class RuleOfProposal(TypedDict):
@@ -111,11 +186,6 @@ def describe_all(waiting: list[HeldProposal], now: float) -> WaitingProposals:
             break
         found.append(described)
     return {"proposals": found, "omitted": len(waiting) - len(found)}
-
-
-def vote_arguments(proposal: Proposal, vote: str) -> dict[str, str]:
-    """The arguments of a vote about a proposal, without words."""
-    return {"proposal": proposal.id, "proposer": proposal.proposer, "vote": vote}
 
 
 def result_of_vote(held: HeldProposal, count: VoteCount) -> VoteResult:

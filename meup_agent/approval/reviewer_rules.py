@@ -1,31 +1,34 @@
-"""Rules that ask, and votes, as the reviewers of a space tell them by their tool ``waiting``."""
+"""Rules that ask, and votes, as the reviewers of a space tell them."""
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 import msgspec
 
 from meup_agent.approval.reviewer_methods import VOTE, WAITING
-from meup_agent.approval.tool_directory import ToolDirectory
-from meup_agent.errors import MeupError, printable
+from meup_agent.approval.tool_directory import MAX_AT_A_TIME
+from meup_agent.errors import MeupError, RequestError, printable
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import ProposalKey
-from meup_agent.protocol.outcomes import Responded, value_of
 from meup_agent.protocol.payloads import as_object, objects_in
 from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
 
 log = logging.getLogger("meup_agent.approval")
 
-_VOTE_NAME: Final = VOTE.encode()
+_VOTE: Final = VOTE.removeprefix(payloads.PREFIX).encode()  # a slash may be written as an escape
 
 ASK_SECONDS: Final = 5.0
 """Wait for a reviewer's answer."""
@@ -39,6 +42,9 @@ megabyte, which the reviewer, the gateway and each inbox read."""
 
 AGAIN_SECONDS: Final = 15.0
 """Interval at which reviewers are asked although nothing happened: a policy file may change."""
+
+MAX_RULES: Final = 10_000
+"""Proposals of which a reviewer's rules are kept; one of ours tells of a thousand at most."""
 
 MAX_VOTES: Final = 1_000
 """Votes of others whose answers are waited for; that of one that is forgotten is heard of at the
@@ -88,55 +94,81 @@ class InboxRule(msgspec.Struct, frozen=True):
         return self.is_quorum and participant in self.among
 
 
+class _Candidate(msgspec.Struct, eq=False):
+    """A participant that may be a reviewer, as far as it has answered.
+
+    Attributes:
+        answers: True for a reviewer, ``False`` for a participant without the method; ``None`` for
+            one of which neither is known.
+        is_asked: A question to it is out, or waits for its turn.
+        was_asked: A question to it has ended, whatever came of it.
+        round: The round in which it was asked last.
+        not_before: The moment from which it may be asked again.
+        pause: Seconds until then, where it gives no answer.
+        scope: The scope of its last question.
+    """
+
+    answers: bool | None = None
+    is_asked: bool = False
+    was_asked: bool = False
+    round: int = 0
+    not_before: float = -math.inf
+    pause: float = AGAIN_SECONDS
+    scope: anyio.CancelScope = msgspec.field(default_factory=anyio.CancelScope)
+
+
 class ReviewerRules:
     """The rules of all reviewers for what waits.
 
-    A reviewer is a participant with the tools ``vote`` and ``waiting``. Any participant may have
-    such tools, so what one says counts only for calls that it may carry out itself.
+    A reviewer is a participant that may carry out what waits, and answers the method
+    ``dev.meup/waiting``. No name of a tool makes one: a bridge has the names that its server gives
+    to its tools, and to ask it by one would be a call that nobody approved.
 
     Args:
         space: The space.
-        directory: The tools of its participants.
+        find_candidates: Of some participants, those that may carry out what waits.
         told: Handed what a reviewer says, whole.
-        seek: Asks for the tools of those who may be reviewers.
         asked: Called when each of them has been asked.
     """
 
     def __init__(
         self,
         space: Space,
-        directory: ToolDirectory,
+        find_candidates: Callable[[Iterable[str]], Iterable[str]],
         told: Callable[[str, dict[ProposalKey, InboxRule]], None],
-        seek: Callable[[], None],
         asked: Callable[[], None],
     ) -> None:
         self._space = space
-        self._directory = directory
+        self._find_candidates = find_candidates
         self._told = told
-        self._seek = seek
         self._asked = asked
         self._changed = Condition()
+        self._candidates: dict[str, _Candidate] = {}
         # Others' votes without an answer so far, by voter and id.
         self._votes: dict[tuple[str, str], None] = {}
-        self._is_due = True
+        self._round = 1
+        self._next_round = -math.inf
         self._young_since: float | None = None
-        self.has_asked = False
+        self._has_begun = False
 
     @property
-    def reviewers(self) -> list[str]:
-        """The participants here that have the tools of a reviewer."""
-        # Few are known to have any tools, of the many who may be here.
-        found = {name for name in self._directory.known if self._has(name)} - {self._space.me}
-        return [each.id for each in self._space.participants if each.id in found] if found else []
+    def has_asked(self) -> bool:
+        """True if each participant that may be a reviewer has been asked once."""
+        return self._has_begun and not any(
+            each.is_asked and not each.was_asked for each in self._candidates.values()
+        )
 
-    def _has(self, participant: str) -> bool:
-        tools = self._directory.tools(participant) or {}
-        return VOTE in tools and WAITING in tools
+    def learn_from(self, other: ReviewerRules) -> None:
+        """Take over which participants are reviewers, as another inbox of the same space knows."""
+        for name, each in other._candidates.items():
+            if each.answers is not None:
+                self._candidates[name] = _Candidate(each.answers, was_asked=True)
 
-    def takes_digest(self, reviewer: str) -> bool:
-        """True if a reviewer's ``vote`` takes the digest of the call that was looked at."""
-        tool = (self._directory.tools(reviewer) or {}).get(VOTE)
-        return tool is not None and "digest" in as_object(tool.schema.get("properties"))
+    def forget(self, participant: str) -> None:
+        """Forget what a participant has answered: it has come, left, or may do something else."""
+        known = self._candidates.pop(participant, None)
+        if known is not None:
+            known.scope.cancel()
 
     def look_again(self, *, since: float | None = None) -> None:
         """Ask all reviewers soon.
@@ -145,9 +177,9 @@ class ReviewerRules:
             since: The moment at which a proposal came. A reviewer may have to read a list of tools
                 before it knows its rule, so it is asked more than once.
         """
-        self._is_due = True
         if since is not None:
             self._young_since = since
+        self._begin_round()
         self._changed.notify_all()
 
     def hear(self, envelope: Envelope) -> None:
@@ -157,7 +189,7 @@ class ReviewerRules:
         """
         if self._space.me in (envelope.sender, *envelope.to):
             return
-        if envelope.kind == kinds.MCP_REQUEST and _is_vote(envelope):
+        if is_vote(envelope):
             self._votes[envelope.sender, envelope.id] = None
             if len(self._votes) > MAX_VOTES:
                 del self._votes[next(iter(self._votes))]
@@ -170,25 +202,27 @@ class ReviewerRules:
             ]
             for each in answered:
                 del self._votes[each]
-            if answered and self._has(envelope.sender):
+            by = self._candidates.get(envelope.sender)
+            if answered and by is not None and by.answers:
                 self.look_again()
 
     async def run(self) -> None:
         """Ask, until cancelled."""
-        pause = PAUSE_SECONDS
-        while True:
-            self._seek()
-            if self._is_due and self._directory.is_settled:
-                self._is_due = False
-                told = [await self._ask(reviewer) for reviewer in self.reviewers]
-                pause = max([PAUSE_SECONDS, *(count * PAUSE_PER_PROPOSAL for count in told)])
-                self.has_asked = True
-                self._asked()
-            with anyio.move_on_after(self._pause()):
-                while not self._is_due:
+        limiter = anyio.CapacityLimiter(MAX_AT_A_TIME)
+        async with anyio.create_task_group() as tasks:
+            while True:
+                now = anyio.current_time()
+                until = min(self._begin_asking(tasks, limiter, now), self._next_round)
+                with anyio.move_on_at(until):
                     await self._changed.wait()
-            await anyio.sleep(pause)
-            self._is_due = True
+                await anyio.sleep(PAUSE_SECONDS)
+                if anyio.current_time() >= self._next_round:
+                    self._begin_round()
+
+    def _begin_round(self) -> None:
+        """Have all reviewers asked once more, and again after a while."""
+        self._round += 1
+        self._next_round = anyio.current_time() + self._pause()
 
     def _pause(self) -> float:
         """Seconds until reviewers are asked again, if nothing happens."""
@@ -200,33 +234,81 @@ class ReviewerRules:
             self._young_since = None
         return min(max(age, PAUSE_SECONDS), AGAIN_SECONDS)
 
-    async def _ask(self, reviewer: str) -> int:
+    def _begin_asking(self, tasks: TaskGroup, limiter: anyio.CapacityLimiter, now: float) -> float:
+        """Ask those whose turn it is; the moment at which it is that of the next one."""
+        until = math.inf
+        me, known, asking = self._space.me, self._candidates, payloads.request(WAITING, {}, "")
+        reviewers: list[str] = []
+        others: list[str] = []
+        for each in self._space.participants:
+            answers = known[each.id].answers if each.id in known else None
+            if each.id != me and answers is not False:
+                (reviewers if answers else others).append(each.id)
+        for participant in (*reviewers, *self._find_candidates(others)):
+            if not self._space.may(kinds.MCP_REQUEST, asking, to=(participant,)):
+                continue
+            candidate = known.setdefault(participant, _Candidate())
+            if candidate.is_asked or candidate.round == self._round:
+                continue
+            if candidate.not_before > now:
+                until = min(until, candidate.not_before)
+                continue
+            candidate.round, candidate.is_asked = self._round, True
+            candidate.scope = anyio.CancelScope()
+            tasks.start_soon(self._ask, participant, candidate, limiter)
+        self._has_begun = True
+        self._note_asked()
+        return until
+
+    async def _ask(
+        self, participant: str, candidate: _Candidate, limiter: anyio.CapacityLimiter
+    ) -> None:
+        count = 0
+        with candidate.scope:
+            async with limiter:
+                count = await self._request(participant, candidate)
+        now = anyio.current_time()
+        if candidate.answers is None:
+            # A terminal of another make shows each question to its person, and answers none.
+            candidate.not_before = now + candidate.pause
+            candidate.pause *= 2
+        else:
+            candidate.not_before = now + max(PAUSE_SECONDS, count * PAUSE_PER_PROPOSAL)
+        candidate.is_asked, candidate.was_asked = False, True
+        self._note_asked()
+        self._changed.notify_all()
+
+    async def _request(self, participant: str, candidate: _Candidate) -> int:
         """Ask one of them; how many proposals it told of."""
-        params: dict[str, Any] = {"name": WAITING, "arguments": {}}
-        if not self._space.may(kinds.MCP_REQUEST, payloads.request("tools/call", params, "")):
-            return 0
         try:
-            result = await self._space.request(
-                reviewer, "tools/call", params, timeout=ASK_SECONDS, idempotent=True
+            said = as_object(
+                await self._space.request(
+                    participant, WAITING, {}, timeout=ASK_SECONDS, idempotent=True
+                )
             )
-            said = as_object(value_of(Responded("", result)))
         except MeupError as error:
-            log.info("%r does not tell what waits: %s", reviewer, printable(str(error)))
+            if isinstance(error, RequestError) and error.code in payloads.UNKNOWN_METHOD:
+                if candidate.answers:
+                    self._told(participant, {})
+                candidate.answers = False
+            else:
+                log.info("%r does not tell what waits: %s", participant, printable(str(error)))
             return 0
-        rules = dict(read_waiting(reviewer, said))
-        self._told(reviewer, rules)
+        candidate.answers = True
+        rules = dict(islice(read_waiting(participant, said), MAX_RULES))
+        self._told(participant, rules)
         return len(rules)
 
+    def _note_asked(self) -> None:
+        if self.has_asked:
+            self._asked()
 
-def _is_vote(envelope: Envelope) -> bool:
-    """True for a call of a tool ``vote``."""
-    if _VOTE_NAME not in envelope.raw_payload:
+
+def is_vote(envelope: Envelope) -> bool:
+    """True for a request that is a vote."""
+    if envelope.kind != kinds.MCP_REQUEST or _VOTE not in envelope.raw_payload:
         return False
-    payload = as_object(envelope.payload)
-    return (
-        payload.get("method") == "tools/call"
-        and as_object(payload.get("params")).get("name") == VOTE
-    )
+    return as_object(envelope.payload).get("method") == VOTE
 
 
 def read_waiting(reviewer: str, said: Mapping[str, Any]) -> Iterable[tuple[ProposalKey, InboxRule]]:

@@ -25,7 +25,7 @@ LIST_SECONDS: Final = 5.0
 """Wait for the tools of a participant; what is not known by then is shown as not known."""
 
 MAX_DIRECTORIES: Final = 64
-"""Participants whose tools are asked for: executors of what waits, and reviewers."""
+"""Participants whose tools are asked for: the executors of what waits."""
 
 MAX_AT_A_TIME: Final = 8
 """Of these, asked at the same time."""
@@ -85,27 +85,16 @@ class ToolDirectory:
         self._wanted: dict[str, None] = {}
         self._asked: dict[str, anyio.CancelScope] = {}
         self._changed = Condition()
-        self._list_is_allowed: bool | None = None
 
     @property
     def is_settled(self) -> bool:
         """True if there is an answer, or none, to everything that was asked."""
         return not self._wanted and not self._asked
 
-    @property
-    def known(self) -> list[str]:
-        """The participants that have answered, or will not."""
-        return list(self._known)
-
-    def has_asked(self, participant: str) -> bool:
-        """True if a participant's tools were asked for."""
-        return (
-            participant in self._known or participant in self._wanted or participant in self._asked
-        )
-
     def want(self, participant: str) -> None:
         """Ask for the tools of a participant, if that has not been done."""
-        if self.has_asked(participant) or len(self._known) >= MAX_DIRECTORIES:
+        is_asked = participant in self._wanted or participant in self._asked
+        if is_asked or participant in self._known or len(self._known) >= MAX_DIRECTORIES:
             return
         if not self._space.may(kinds.MCP_REQUEST, payloads.request("tools/list", {}, "")):
             self._known[participant] = None

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from meup_agent.approval.reviewer_methods import vote_arguments
+from meup_agent.approval.reviewer_methods import VOTE, VoteParams, write_params
+from meup_agent.approval.voting import Vote
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange.roster import UPDATE, read_participant
@@ -64,6 +65,10 @@ class VoterWatch:
         for held in self._held:
             if held.count is None or not isinstance(voter, str) or voter not in held.count.votes:
                 continue
-            call = {"name": "vote", "arguments": vote_arguments(held.proposal, "approve")}
-            if removed or not self._feed.may_vote(voter, call):
+            if removed or not self._may_vote(voter, held):
                 self._take_back(held, voter)
+
+    def _may_vote(self, voter: str, held: HeldProposal) -> bool:
+        proposal = held.proposal
+        params = VoteParams(proposal=proposal.id, proposer=proposal.proposer, vote=Vote.APPROVE)
+        return self._feed.may_request_of_us(voter, VOTE, write_params(params))

@@ -45,13 +45,6 @@ SERVER: Final[tuple[dict[str, Any], ...]] = (
 CAPABILITIES: Final = {AGENT: ROLES["proposer"], YOU: ROLES["fulfiller"]}
 """Capabilities of the two who are not servers."""
 
-REVIEWED: Final[tuple[dict[str, Any], ...]] = tuple(
-    {**each, "to": [f"!{REVIEWER}"]} if each.get("payload") == {"method": "*/list"} else each
-    for each in ROLES["proposer"]
-)
-"""Capabilities of ``agent`` beside a reviewer, whose tools are for those who vote: a model is not
-to see them among its own."""
-
 DECIDER: Final[tuple[dict[str, Any], ...]] = (
     {"kind": "mcp/request"},
     {"kind": "mcp/reject"},
@@ -63,12 +56,11 @@ MAX_NAMED: Final = 8
 """Servers that are named in a line."""
 
 
-def people(folder: Path, *, reviewed: bool = False) -> dict[str, ParticipantConfig]:
+def people(folder: Path) -> dict[str, ParticipantConfig]:
     """``agent`` and ``you``, whose tokens are kept in a folder."""
-    may = {**CAPABILITIES, AGENT: REVIEWED} if reviewed else CAPABILITIES
     return {
         name: participant(name, capabilities, (keep_token(token_path(folder, name)),))
-        for name, capabilities in may.items()
+        for name, capabilities in CAPABILITIES.items()
     }
 
 

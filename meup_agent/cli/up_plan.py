@@ -150,7 +150,7 @@ def read_servers_plan(path: Path, policy: Path | None, listen: ListenOptions) ->
     if not joining:
         raise ConfigurationError(f"{path}: none of its servers can be started")
     folder = servers_space.token_folder(path)
-    people = servers_space.people(folder, reviewed=policy is not None)
+    people = servers_space.people(folder)
     space = SpaceConfig(servers_space.SPACE, {**people, **deciding, **joining})
     settings = listen.over(environment_over(Config((space,))))
     if settings.http is None:

@@ -12,10 +12,11 @@ from meup_agent.protocol.payloads import read_call, rpc_name
 from meup_agent.protocol.resume import NOT_REPLAYED
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator, Iterable, Iterator, Mapping
     from datetime import datetime
 
     from meup_agent.client.space import Space
+    from meup_agent.protocol.capability import Capabilities
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.payloads import Call
@@ -106,21 +107,41 @@ class ProposalFeed:
 
     def may_carry_out(self, participant: str, call: Call) -> bool:
         """True if the announced capabilities of a participant allow it to carry a call out."""
-        request = payloads.request(call.method, call.params, "")
-        return self._session.table.roster.is_allowed(participant, kinds.MCP_REQUEST, request)
+        return participant in self.find_who_may_carry_out((participant,), (call,))
 
-    def may_decide(self, participant: str, call: Call) -> bool:
-        """True if its announced capabilities allow it to carry a call out, or to reject it."""
-        is_allowed = self._session.table.roster.is_allowed
+    def find_who_may_carry_out(
+        self, participants: Iterable[str], calls: Iterable[Call]
+    ) -> Iterator[str]:
+        """Of some participants, those that may carry out one of some calls.
+
+        Each call is held once against the capabilities that many share.
+        """
+        requests = [
+            (payloads.request(each.method, each.params, ""), (each.target,) if each.target else ())
+            for each in calls
+        ]
+        answers: dict[Capabilities, bool] = {}
+        for participant in participants if requests else ():
+            compiled = self._session.table.roster.compiled(participant)
+            if compiled is None:
+                continue
+            if compiled not in answers:
+                answers[compiled] = any(
+                    compiled.allow(kinds.MCP_REQUEST, request, to) for request, to in requests
+                )
+            if answers[compiled]:
+                yield participant
+
+    def may_reject(self, participant: str, proposer: str) -> bool:
+        """True if its announced capabilities allow a participant to reject a proposer's call."""
         rejection = {"reason": str(Reason.POLICY)}
-        return self.may_carry_out(participant, call) or is_allowed(
-            participant, kinds.MCP_REJECT, rejection
-        )
-
-    def may_vote(self, participant: str, vote: Mapping[str, Any]) -> bool:
-        """True if its announced capabilities allow a participant to call a tool of ours."""
         roster = self._session.table.roster
-        request = payloads.request("tools/call", dict(vote), "")
+        return roster.is_allowed(participant, kinds.MCP_REJECT, rejection, (proposer,))
+
+    def may_request_of_us(self, participant: str, method: str, params: Mapping[str, Any]) -> bool:
+        """True if its announced capabilities allow a participant to send us a request."""
+        roster = self._session.table.roster
+        request = payloads.request(method, dict(params), "")
         return roster.is_allowed(participant, kinds.MCP_REQUEST, request, (roster.me,))
 
     def add(self, envelope: Envelope, mark: ReplayMark = NOT_REPLAYED) -> None:

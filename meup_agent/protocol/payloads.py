@@ -59,6 +59,8 @@ MAX_SHOWN_DIGITS: Final = 40
 
 INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
+UNKNOWN_METHOD: Final = frozenset({METHOD_NOT_FOUND, "NOT_IMPLEMENTED"})
+"""The codes by which a peer says that it has no such method; the text is that of ``mew/v0.4``."""
 INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
 EXCHANGE_ERROR: Final = -32000
@@ -479,6 +481,14 @@ def with_expiry(payload: JsonObject, expires: datetime) -> JsonObject:
         EXPIRES_AT: expires.isoformat(timespec="milliseconds"),
     }
     return {**payload, "params": {**params, META: meta}}
+
+
+def edit_call(call: Call, arguments: JsonObject, target: str | None) -> Call:
+    """A proposed call with other arguments, and at another target if one is given."""
+    params = {**call.params, "arguments": arguments}
+    if target is not None:
+        params[META] = {**call.meta, TARGET: target}
+    return msgspec.structs.replace(call, params=params)
 
 
 def build_fulfillment(

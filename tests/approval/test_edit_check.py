@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent
+from meup_agent import Agent, Request
 from meup_agent.approval import Reviewer
 from meup_agent.errors import MeupError, NotOffered, Refused
 from tests.approval.test_inbox_edits import POLICY
@@ -58,6 +58,33 @@ def with_reviewer(*capabilities: dict[str, Any]) -> InMemory:
 
 async def test_a_reviewer_that_may_only_reject_judges_edits(path: Path) -> None:
     meeting = with_reviewer(LIST, {"kind": "mcp/reject"})
+    async with office(meeting, "mallory", policy=path) as o:
+        await check_denied(o)
+
+
+async def test_a_reviewer_that_may_carry_it_out_at_its_target_alone_judges_edits(
+    path: Path,
+) -> None:
+    calls: dict[str, Any] = {"kind": "mcp/request", "payload": {"method": "tools/call"}}
+    async with office(with_reviewer(LIST, {**calls, "to": ["tools"]}), "mallory", policy=path) as o:
+        await check_denied(o)
+
+
+async def test_a_reviewer_that_may_carry_out_what_it_was_edited_to_judges_it(path: Path) -> None:
+    denied = {"method": "tools/call", "params": {"name": "wipe", "arguments": DENIED}}
+    meeting = with_reviewer(LIST, {"kind": "mcp/request", "payload": denied})
+    async with (
+        office(meeting, "mallory", policy=path) as o,
+        o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
+    ):
+        item = await o.until("mallory", lambda _: True)
+        with pytest.raises(Refused, match="the rule 'never' of 'reviewer'"):
+            await o.inboxes["mallory"].approve(item, DENIED)
+        assert proposal.state.is_pending
+
+
+async def test_a_reviewer_that_may_reject_its_proposer_alone_judges_edits(path: Path) -> None:
+    meeting = with_reviewer(LIST, {"kind": "mcp/reject", "to": ["proposer"]})
     async with office(meeting, "mallory", policy=path) as o:
         await check_denied(o)
 
@@ -151,23 +178,18 @@ async def test_an_edit_must_pass_the_rules_of_both(
 
 @asynccontextmanager
 async def pretender(meeting: InMemory, name: str, answer: Any) -> AsyncGenerator[list[str]]:
-    """A participant with the tools of a reviewer, and the edits that it was asked about."""
+    """A participant that answers as a reviewer, and the edits that it was asked about."""
     agent, asked = Agent(name), list[str]()
 
-    async def nothing() -> dict[str, Any]:
+    @agent.on_request("dev.meup/waiting")
+    async def list_nothing() -> dict[str, Any]:
         return {"proposals": [], "omitted": 0}
 
-    async def judge(
-        proposal: str, proposer: str, arguments: dict[str, Any], digest: str = ""
-    ) -> Any:
-        asked.append(arguments["disk"])
+    @agent.on_request("dev.meup/judge")
+    async def judge(request: Request) -> Any:
+        asked.append(request.params["arguments"]["disk"])
         return answer
 
-    if isinstance(answer, dict):
-        judge.__annotations__["return"] = dict[str, Any]  # structured content, as a reviewer's
-    agent.tool(name="vote")(nothing)
-    agent.tool(name="waiting")(nothing)
-    agent.tool(name="judge")(judge)
     async with join(meeting, agent):
         yield asked
 
@@ -211,13 +233,11 @@ async def test_an_answer_that_is_no_yes_stops_the_edit(answer: Any) -> None:
         assert o.item("mallory") is item
 
 
-async def test_silence_about_being_a_reviewer_stops_the_edit(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("meup_agent.approval.edit_check.LIST_SECONDS", 0.1)
+async def test_silence_about_an_edit_stops_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meup_agent.approval.edit_check.JUDGE_SECONDS", 0.1)
     silent = Agent("deep")
 
-    @silent.on_request("tools/list")
+    @silent.on_request("dev.meup/judge")
     async def think() -> None:
         await anyio.sleep_forever()
 
@@ -230,7 +250,7 @@ async def test_silence_about_being_a_reviewer_stops_the_edit(
         item = await o.until("mallory", lambda _: True)
         # On a machine that stood still for so long, one of the others is silent as well.
         with pytest.raises(
-            NotOffered, match=r"'(deep|tools|reviewer)', who may decide, has not said"
+            NotOffered, match=r"'(deep|tools|reviewer)', who may decide, has not judged it"
         ):
             await o.inboxes["mallory"].approve(item, ALLOWED)
         assert proposal.state.is_pending
@@ -240,7 +260,8 @@ async def test_silence_about_being_a_reviewer_stops_the_edit(
 async def test_who_may_not_reach_the_judge_edits_nothing(path: Path) -> None:
     meeting = InMemory(
         {
-            **dict.fromkeys(("tools", "proposer"), EVERYTHING),
+            "tools": [{"kind": "mcp/response"}],
+            "proposer": EVERYTHING,
             "reviewer": [LIST, {"kind": "mcp/reject"}],
             "mallory": [
                 LIST,
@@ -256,6 +277,6 @@ async def test_who_may_not_reach_the_judge_edits_nothing(path: Path) -> None:
         o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
     ):
         item = await o.until("mallory", lambda _: True)
-        with pytest.raises(NotOffered, match="tool judge of 'reviewer'"):
+        with pytest.raises(NotOffered, match=r"may not send dev.meup/judge to 'reviewer'"):
             await o.inboxes["mallory"].approve(item, ALLOWED)
         assert proposal.state.is_pending

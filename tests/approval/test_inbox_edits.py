@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from meup_agent.approval import Verb
-from meup_agent.errors import NotOffered, Refused, RequestError, RequestTimeout
+from meup_agent.errors import NotOffered, Refused, RequestError
 from tests.approval.test_decider import hear
 from tests.approval.test_inbox_rules import office, rewrite, ruled
 from tests.interaction.people import Capabilities, InMemory, Meeting
@@ -130,7 +130,9 @@ async def test_without_the_reviewers_answer_no_edit_runs(
         o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
     ):
         item = await o.until("mallory", ruled)
-        with pytest.raises(RequestTimeout):
+        with pytest.raises(
+            NotOffered, match=r"'(reviewer|tools)', who may decide, has not judged it"
+        ):
             await o.inboxes["mallory"].approve(item, {"disk": "older"})
         assert o.item("mallory") is item
         assert proposal.state.is_pending
@@ -138,10 +140,10 @@ async def test_without_the_reviewers_answer_no_edit_runs(
 
 @pytest.mark.rule("4.4.edits_judged")
 async def test_who_may_not_ask_the_reviewer_may_edit_nothing_that_it_asks_about(path: Path) -> None:
-    wipe = {"method": "tools/call", "params": {"name": ["wipe", "waiting", "vote"]}}
+    wipe = {"method": "tools/call", "params": {"name": "wipe"}}
     capabilities: Capabilities = [
         {"kind": "mcp/request", "payload": wipe},
-        {"kind": "mcp/request", "payload": {"method": "tools/list"}},
+        {"kind": "mcp/request", "payload": {"method": ["dev.meup/waiting", "dev.meup/vote"]}},
     ]
     everything: Capabilities = [{"kind": "*"}]
     names = ("tools", "reviewer", "proposer")
@@ -152,7 +154,7 @@ async def test_who_may_not_ask_the_reviewer_may_edit_nothing_that_it_asks_about(
     ):
         item = await o.until("clerk", ruled)
         assert Verb.APPROVE in item.may
-        with pytest.raises(NotOffered, match="tool judge of 'reviewer'"):
+        with pytest.raises(NotOffered, match=r"may not send dev.meup/judge to '(reviewer|tools)'"):
             await o.inboxes["clerk"].approve(item, {"disk": "older"})
         assert proposal.state.is_pending
 
@@ -162,13 +164,13 @@ async def test_the_reviewer_judges_only_what_waits_there(meeting: Meeting, path:
         async with o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal:
             await o.until("mallory", ruled)
             about = {"proposal": proposal.id, "proposer": "proposer", "arguments": {"disk": "x"}}
-            said = await o.spaces["mallory"].call("reviewer", "judge", about)
+            said = await o.spaces["mallory"].request("reviewer", "dev.meup/judge", about)
             assert (said["verdict"], said["rule"]["name"]) == ("ask", "by hand")
             for wrong in ({"proposal": "other"}, {"proposer": "tools"}, {"digest": "sha256:0"}):
                 with pytest.raises(RequestError):
-                    await o.spaces["mallory"].call("reviewer", "judge", about | wrong)
+                    await o.spaces["mallory"].request("reviewer", "dev.meup/judge", about | wrong)
         changes = o.inboxes["mallory"].changes()
         while o.item("mallory") is not None:
             await anext(changes)
         with pytest.raises(RequestError, match=r"withdrawn|waits here"):
-            await o.spaces["mallory"].call("reviewer", "judge", about)
+            await o.spaces["mallory"].request("reviewer", "dev.meup/judge", about)

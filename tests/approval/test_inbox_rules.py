@@ -11,10 +11,10 @@ import anyio
 import pytest
 from trio.testing import MockClock
 
-from meup_agent import Agent, Proposal, Rejection, Space
+from meup_agent import Agent, Proposal, Rejection, Request, Space
 from meup_agent.approval import Inbox, InboxItem, ItemArrived, Reviewer, Verb
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, NotOffered, RequestError
-from tests.interaction.people import InMemory, Meeting, Tape, call_of, join, session_of
+from tests.interaction.people import InMemory, Meeting, Tape, join, session_of
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -135,10 +135,7 @@ async def test_a_vote_may_be_changed_until_it_counts(meeting: Meeting, path: Pat
             assert "not on a Friday" in await outcome.explanation()
 
 
-VOTES = [
-    {"kind": "mcp/request", "payload": {"method": "tools/list"}},
-    {"kind": "mcp/request", "payload": {"params": {"name": ["vote", "waiting"]}}},
-]
+VOTES = [{"kind": "mcp/request", "payload": {"method": ["dev.meup/vote", "dev.meup/waiting"]}}]
 
 
 @pytest.mark.parametrize("to", ["reviewer", ()])
@@ -191,18 +188,13 @@ async def test_what_a_tool_says_of_itself_is_shown(meeting: Meeting) -> None:
 
 
 async def test_who_may_not_carry_it_out_is_no_reviewer(meeting: Meeting) -> None:
-    """A proposer offers the tools of a reviewer, to say of its own call what it likes."""
+    """A proposer answers as a reviewer does, to say of its own call what it likes."""
     pretender, asked = Agent("proposer"), list[str]()
 
-    @pretender.tool
-    async def vote(proposal: str, proposer: str, vote: str) -> dict[str, Any]:
-        asked.append(f"vote {proposal} {proposer} {vote}")
-        return {}
-
-    @pretender.tool
-    async def waiting() -> dict[str, Any]:
-        asked.append("waiting")
-        return {}
+    @pretender.on_request("dev.meup/waiting", "dev.meup/vote", "dev.meup/judge")
+    async def answer(request: Request) -> dict[str, Any]:
+        asked.append(request.method)
+        return {"proposals": [], "verdict": "allow"}
 
     async with office(meeting, "second", policy=None, proposer=pretender) as o:
         async with o.proposer.propose("tools", "look", {"disk": "a"}):
@@ -241,11 +233,11 @@ async def test_a_reviewer_that_refuses_a_vote_is_heard(meeting: Meeting) -> None
     stubborn = Agent("reviewer")
     entry: dict[str, Any] = {"kind": "quorum", "of": 1, "among": ["second"], "votes": {}}
 
-    @stubborn.tool
-    async def vote(proposal: str, proposer: str, vote: str) -> dict[str, Any]:
-        raise RequestError(-32602, f"no vote of {proposer} about {proposal} counts: {vote}")
+    @stubborn.on_request("dev.meup/vote")
+    async def vote(request: Request) -> None:
+        raise RequestError(-32602, f"no vote of {request.params['proposer']} counts")
 
-    @stubborn.tool
+    @stubborn.on_request("dev.meup/waiting")
     async def waiting() -> dict[str, Any]:
         return {"proposals": [entry]}
 
@@ -297,7 +289,7 @@ async def test_of_two_reviewers_the_first_that_counts_votes_is_shown(
 
 def questions(tape: Tape) -> int:
     """Number of times that a reviewer was asked what waits, since the last time."""
-    asked = [each for each in tape.calls("tools/call") if call_of(each).params["name"] == "waiting"]
+    asked = tape.calls("dev.meup/waiting")
     tape.envelopes.clear()
     return len(asked)
 

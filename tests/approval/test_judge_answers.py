@@ -21,7 +21,6 @@ from tests.wire import decode, kinds, payloads
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("4.4.edits_judged")]
 
-TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("vote", "waiting", "judge")]
 EDIT = {"disk": "scratch"}
 YES: dict[str, Any] = {"verdict": "allow", "rule": {"name": "mine"}}
 
@@ -31,11 +30,10 @@ Answer = Callable[["HandReviewer", Envelope], Awaitable[None]]
 class HandReviewer:
     """A reviewer that answers the questions about edits as a test says."""
 
-    def __init__(self, peer: Raw, answer: Answer, lists: Answer | None) -> None:
+    def __init__(self, peer: Raw, answer: Answer) -> None:
         self.peer = peer
         self.asked = Notes()
         self._answer = answer
-        self._lists = lists
         self._said = 0
 
     async def serve(self) -> None:
@@ -44,24 +42,19 @@ class HandReviewer:
             if envelope.kind != kinds.MCP_REQUEST or envelope.to != (self.peer.name,):
                 continue
             method = envelope.payload_object["method"]
-            tool = envelope.payload_object.get("params", {}).get("name")
-            if method == "tools/list" and self._lists is not None:
-                await self._lists(self, envelope)
-            elif method == "tools/list":
-                await self.result(envelope, {"tools": TOOLS})
-            elif tool == "waiting":
-                await self.structured(envelope, {"proposals": [], "omitted": 0})
-            elif tool == "judge":
-                self.asked("judge")
+            self.asked(method)
+            if method == "dev.meup/waiting":
+                await self.list_waiting(envelope)
+            elif method == "dev.meup/judge":
                 await self._answer(self, envelope)
 
-    async def structured(self, asked: Envelope, said: dict[str, Any], **changed: Any) -> None:
-        await self.result(asked, {"content": [], "structuredContent": said}, **changed)
+    async def list_waiting(self, asked: Envelope) -> None:
+        await self.result(asked, {"proposals": [], "omitted": 0})
 
     async def result(self, asked: Envelope, result: Any, **changed: Any) -> None:
         await self.respond(asked, {"result": result}, **changed)
 
-    async def error(self, asked: Envelope, code: int, data: Any = None) -> None:
+    async def error(self, asked: Envelope, code: int | str, data: Any = None) -> None:
         await self.respond(asked, {"error": {"code": code, "message": "no", "data": data}})
 
     async def respond(
@@ -80,11 +73,11 @@ class HandReviewer:
 
 @asynccontextmanager
 async def asking(
-    meeting: Meeting, answer: Answer, lists: Answer | None = None
+    meeting: Meeting, answer: Answer
 ) -> AsyncGenerator[tuple[Office, HandReviewer, ProposalHandle, InboxItem]]:
     """A person with a proposal before it, and the reviewer ``deep``."""
     async with raw(meeting, "deep") as peer, anyio.create_task_group() as tasks:
-        reviewer = HandReviewer(peer, answer, lists)
+        reviewer = HandReviewer(peer, answer)
         tasks.start_soon(reviewer.serve)
         async with (
             office(meeting, "mallory", policy=None) as o,
@@ -96,7 +89,7 @@ async def asking(
 
 async def test_a_yes_lets_the_edit_run(meeting: Meeting) -> None:
     async def yes(reviewer: HandReviewer, asked: Envelope) -> None:
-        await reviewer.structured(asked, YES)
+        await reviewer.result(asked, YES)
 
     async with asking(meeting, yes) as (o, _, proposal, item):
         assert await o.inboxes["mallory"].approve(item, EDIT) is not None
@@ -105,8 +98,8 @@ async def test_a_yes_lets_the_edit_run(meeting: Meeting) -> None:
 
 async def test_the_first_of_two_answers_counts(meeting: Meeting) -> None:
     async def no_and_yes(reviewer: HandReviewer, asked: Envelope) -> None:
-        await reviewer.structured(asked, {**YES, "verdict": "deny"})
-        await reviewer.structured(asked, YES)
+        await reviewer.result(asked, {**YES, "verdict": "deny"})
+        await reviewer.result(asked, YES)
 
     async with asking(meeting, no_and_yes) as (o, _, proposal, item):
         with pytest.raises(Refused, match="rule 'mine' of 'deep'"):
@@ -115,11 +108,11 @@ async def test_the_first_of_two_answers_counts(meeting: Meeting) -> None:
 
 
 async def _under_another_id(reviewer: HandReviewer, asked: Envelope) -> None:
-    await reviewer.structured(asked, YES, about="another")
+    await reviewer.result(asked, YES, about="another")
 
 
 async def _to_another_call(reviewer: HandReviewer, asked: Envelope) -> None:
-    await reviewer.structured(asked, YES, rpc_id="another", about="another")
+    await reviewer.result(asked, YES, rpc_id="another", about="another")
 
 
 @pytest.mark.parametrize("answer", [_under_another_id, _to_another_call])
@@ -140,33 +133,12 @@ async def test_the_yes_of_another_participant_is_none(
     async with raw(meeting, "second") as other:
 
         async def by_another(_: HandReviewer, asked: Envelope) -> None:
-            await HandReviewer(other, by_another, None).structured(asked, YES)
+            await HandReviewer(other, by_another).result(asked, YES)
 
         async with asking(meeting, by_another) as (o, _, proposal, item):
-            # It has no tools itself, and says so.
-            await _has_no_tools(other, o)
-            with pytest.raises(MeupError):
+            with pytest.raises(NotOffered):
                 await o.inboxes["mallory"].approve(item, EDIT)
             assert proposal.state.is_pending
-
-
-async def _has_no_tools(other: Raw, o: Office) -> None:
-    """Let the person's list of a participant's tools be known to be empty."""
-    async with anyio.create_task_group() as tasks:
-
-        async def say_none() -> None:
-            asked = await other.hear(
-                lambda e: (
-                    e.kind == kinds.MCP_REQUEST
-                    and e.to == (other.name,)
-                    and e.sender == "mallory"
-                    and e.payload_object["method"] == "tools/list"
-                )
-            )
-            await HandReviewer(other, _under_another_id, None).result(asked, {"tools": []})
-
-        tasks.start_soon(say_none)
-        await o.spaces["mallory"].tools(other.name)
 
 
 async def test_a_late_yes_changes_nothing(
@@ -182,7 +154,7 @@ async def test_a_late_yes_changes_nothing(
         inbox = o.inboxes["mallory"]
         with pytest.raises(MeupError):
             await inbox.approve(item, EDIT)
-        await reviewer.structured(kept[0], YES)
+        await reviewer.result(kept[0], YES)
         # Nor does it answer the question that is asked next.
         with pytest.raises(MeupError):
             await inbox.approve(item, EDIT)
@@ -203,7 +175,7 @@ async def test_a_megabyte_of_answer_is_no_yes_and_told_in_few_words(
     meeting: Meeting, said: dict[str, Any]
 ) -> None:
     async def say(reviewer: HandReviewer, asked: Envelope) -> None:
-        await reviewer.structured(asked, said)
+        await reviewer.result(asked, said)
 
     async with asking(meeting, say) as (o, _, proposal, item):
         with pytest.raises(MeupError) as refused:
@@ -214,7 +186,7 @@ async def test_a_megabyte_of_answer_is_no_yes_and_told_in_few_words(
 
 async def test_a_yes_within_a_megabyte_is_one(meeting: Meeting) -> None:
     async def say(reviewer: HandReviewer, asked: Envelope) -> None:
-        await reviewer.structured(asked, {**YES, "explain": "yes" * 330_000})
+        await reviewer.result(asked, {**YES, "explain": "yes" * 330_000})
 
     async with asking(meeting, say) as (o, _, proposal, item):
         assert await o.inboxes["mallory"].approve(item, EDIT) is not None
@@ -246,18 +218,20 @@ async def test_a_reviewer_that_has_too_much_to_do_is_still_one(
     async def busy(reviewer: HandReviewer, asked: Envelope) -> None:
         await reviewer.error(asked, code, data)
 
-    async with asking(meeting, _under_another_id, lists=busy) as (o, reviewer, proposal, item):
-        with pytest.raises(NotOffered, match="'deep', who may decide, has not said"):
+    async with asking(meeting, busy) as (o, _, proposal, item):
+        with pytest.raises(NotOffered, match="'deep', who may decide, has not judged it"):
             await o.inboxes["mallory"].approve(item, EDIT)
-        assert reviewer.asked.all == []
         assert proposal.state.is_pending
         assert await o.inboxes["mallory"].approve(item) is not None
 
 
-async def test_a_participant_without_the_method_is_no_reviewer(meeting: Meeting) -> None:
+@pytest.mark.parametrize("code", [payloads.METHOD_NOT_FOUND, "NOT_IMPLEMENTED"])
+async def test_a_participant_without_the_method_is_no_reviewer(
+    meeting: Meeting, code: int | str
+) -> None:
     async def lacks(reviewer: HandReviewer, asked: Envelope) -> None:
-        await reviewer.error(asked, payloads.METHOD_NOT_FOUND)
+        await reviewer.error(asked, code)
 
-    async with asking(meeting, _under_another_id, lists=lacks) as (o, _, proposal, item):
+    async with asking(meeting, lacks) as (o, _, proposal, item):
         assert await o.inboxes["mallory"].approve(item, EDIT) is not None
         assert await proposal.result(accept_edits=True) == "scratch"

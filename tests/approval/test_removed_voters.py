@@ -34,11 +34,11 @@ async def away(path: Path, notes: Notes) -> AsyncGenerator[Office]:
 
 async def vote(space: Space, proposal: str) -> None:
     about = {"proposal": proposal, "proposer": "proposer", "vote": "approve"}
-    await space.call("reviewer", "vote", about)
+    await space.request("reviewer", "dev.meup/vote", about)
 
 
 async def votes_of(o: Office, proposal: str) -> dict[str, str]:
-    listed = await o.spaces["deep"].call("reviewer", "waiting")
+    listed = await o.spaces["deep"].request("reviewer", "dev.meup/waiting")
     found: dict[str, Any] = {each["proposal"]: each["votes"] for each in listed["proposals"]}
     return dict(found[proposal])
 
@@ -55,7 +55,9 @@ async def test_the_vote_of_one_that_is_removed_is_taken_back(path: Path, notes: 
         # Nor is it there again after a restart, or after it may come back.
         await o.spaces["deep"].invite("second")
         async with o.reviewer():
-            while not (listed := await o.spaces["deep"].call("reviewer", "waiting"))["proposals"]:
+            while not (listed := await o.spaces["deep"].request("reviewer", "dev.meup/waiting"))[
+                "proposals"
+            ]:
                 await anyio.lowlevel.checkpoint()
             assert listed["proposals"][0]["votes"] == {"deep": "approve"}
             assert notes.all == []

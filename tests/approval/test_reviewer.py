@@ -161,7 +161,7 @@ async def test_what_waits_for_people_is_held_against_a_reloaded_policy(
         await until_held(second)
         write(path, text)
         await anyio.sleep(60)
-        (waiting,) = (await second.call("reviewer", "waiting"))["proposals"]
+        (waiting,) = (await second.request("reviewer", "dev.meup/waiting"))["proposals"]
         assert (waiting["kind"], waiting["rule"]["name"]) == (kind, rule)
     assert notes.all == []
 
@@ -186,7 +186,7 @@ async def test_what_a_reloaded_policy_denies_waits_for_nobody(
             outcome = await proposal.outcome()
             assert isinstance(outcome, Rejection)
             assert outcome.reason == "policy"
-        assert (await second.call("reviewer", "waiting"))["proposals"] == []
+        assert (await second.request("reviewer", "dev.meup/waiting"))["proposals"] == []
     assert notes.all == []
 
 
@@ -200,13 +200,13 @@ rules:
 
 async def vote(voter: Space, proposal: str, vote: str = "approve") -> dict[str, object]:
     about = {"proposal": proposal, "proposer": "proposer", "vote": vote}
-    found: dict[str, object] = await voter.call("reviewer", "vote", about)
+    found: dict[str, object] = await voter.request("reviewer", "dev.meup/vote", about)
     return found
 
 
 async def until_held(voter: Space) -> None:
     with anyio.fail_after(3_600):
-        while not (await voter.call("reviewer", "waiting"))["proposals"]:
+        while not (await voter.request("reviewer", "dev.meup/waiting"))["proposals"]:
             pass
 
 
@@ -233,7 +233,7 @@ async def test_votes_may_be_an_hour_apart_and_are_reminded(path: Path, notes: No
     said = [each for each in said if "_meta" in each]
     assert len(said) == 2
     assert "1 of 2 approvals (second)" in said[0]["message"]
-    assert "Not yet voted: deep; call the tool vote of 'reviewer'" in said[0]["message"]
+    assert "Not yet voted: deep; vote by `meup inbox vote`" in said[0]["message"]
     assert said[0]["_meta"][payloads.RULE]["votes"] == {"second": "approve"}
     assert notes.all == ["add"]
 

@@ -152,14 +152,12 @@ class VoteOrders:
                         grace=0.0,
                     )
                     space = await stack.enter_async_context(joining)
-                params = {"name": "vote", "arguments": about}
-                result = await space.request("reviewer", "tools/call", params, timeout=20)
+                told = await space.request("reviewer", "dev.meup/vote", about, timeout=20)
         except RequestError:
             return
         except MeupError:
             self.unsure.add(proposal)
             return
-        told = result["structuredContent"]
         if told["outcome"] == "open":
             self.counted.setdefault(proposal, {})[voter] = about["vote"]
             if proposal not in self.unsure and proposal not in self.again:
@@ -232,8 +230,9 @@ class VoteOrders:
                 found.discard(each.payload_object["recipient"])
             elif each.kind == kinds.MCP_REQUEST and each.to == ("reviewer",):
                 vote = payloads.read_call(each.payload)
-                about = vote.arguments
-                if vote.name != "vote" or about["proposal"] != proposal or each.sender == "p":
+                about = vote.params
+                is_vote = vote.method == "dev.meup/vote"
+                if not is_vote or about["proposal"] != proposal or each.sender == "p":
                     continue
                 about_this = about.get("digest", digest) == digest
                 if about_this and about["vote"] == "approve":

@@ -86,12 +86,12 @@ class Office:
                     return found[proposal]
 
     async def waiting(self) -> dict[str, dict[str, Any]]:
-        listed = await self.spaces["second"].call("reviewer", "waiting")
+        listed = await self.spaces["second"].request("reviewer", "dev.meup/waiting")
         return {each["proposal"]: each for each in listed["proposals"]}
 
     async def vote(self, who: str, proposal: str, /, vote: str = "approve", **more: Any) -> Any:
         about = {"proposal": proposal, "proposer": "proposer", "vote": vote} | more
-        return await self.spaces[who].call("reviewer", "vote", about)
+        return await self.spaces[who].request("reviewer", "dev.meup/vote", about)
 
 
 @pytest.mark.rule("5.votes.count")
@@ -227,10 +227,12 @@ async def test_a_vote_that_was_proposed_by_another_does_not_count(
     """A voter that fulfills anything would otherwise vote as the proposer pleases."""
     async with office(meeting, path, notes) as o, o.reviewer(), o.proposed() as p:
         about = {"proposal": p.id, "proposer": "proposer", "vote": "approve"}
-        async with o.spaces["proposer"].propose("reviewer", "vote", about, ttl=None) as vote:
-            await until(lambda: has_state(o.spaces["deep"], vote.id, ProposalState.PENDING))
-            done = await o.spaces["deep"].proposal(vote.id).fulfill()
-            assert "vote by a request of your own" in str(done.error)
+        params = {**about, payloads.META: {payloads.TARGET: "reviewer"}}
+        vote = payloads.proposal("dev.meup/vote", params)
+        asked = await o.spaces["proposer"].send(kinds.MCP_PROPOSAL, vote)
+        await until(lambda: has_state(o.spaces["deep"], asked, ProposalState.PENDING))
+        done = await o.spaces["deep"].proposal(asked).fulfill()
+        assert "vote by a request of your own" in str(done.error)
         assert (await o.held(p.id))["votes"] == {}
 
 

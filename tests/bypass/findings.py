@@ -41,4 +41,17 @@ FINDINGS: Final[tuple[Finding, ...]] = (
         " to servers in Python, in Node and of the official SDK for TypeScript.",
         "tests/mcp/bridge/test_readers.py::test_all_readers_of_a_call_agree",
     ),
+    Finding(
+        title="An inbox calls a tool by itself",
+        was=(
+            "An MCP server had tools named `vote` and `waiting`. Open inboxes and consoles took its"
+            " participant for a reviewer, and called `waiting` again and again, with the person's"
+            " capabilities and without a proposal."
+        ),
+        here=(
+            "No name of a tool makes a reviewer. What an inbox asks by itself are methods of their"
+            " own, no tool calls; it asks those who may decide, and no bridge passes them on."
+        ),
+        test="tests/cli/test_up_servers.py::test_no_tool_of_a_server_is_called_by_an_inbox",
+    ),
 )

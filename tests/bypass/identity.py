@@ -128,7 +128,7 @@ async def one_counts_as_two(place: Place) -> None:
     ):
         about_it = {"proposal": proposal.id, "proposer": "agent"}
         for vote in ("approve", "approve", "reject"):
-            await attempt(second.call("reviewer", "vote", {**about_it, "vote": vote}))
+            await attempt(second.request("reviewer", "dev.meup/vote", {**about_it, "vote": vote}))
         await attempt(proposal.outcome())
 
 

@@ -35,7 +35,8 @@ An approval binds a call: who proposed it, who carries it out, and its arguments
 It says nothing of what the arguments mean or point at, and nothing of the judgement of the
 participant that decides. Nor do a rule or votes bind a participant whose capabilities let it make
 the request by itself, as the reviewer's own do: it needs no proposal for that, and whoever has its
-token is that participant. So grant voters the tool `vote`, and not the tool that is voted about.
+token is that participant. So grant voters the method `dev.meup/vote`, and not the tool that is
+voted about.
 """
 
 

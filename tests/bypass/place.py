@@ -33,7 +33,8 @@ PROPOSES: Final[Capabilities] = [
     {"kind": "chat"},
 ]
 CALLS: Final[Capabilities] = [{"kind": "mcp/request", "payload": {"method": "tools/call"}}]
-DECIDES: Final[Capabilities] = [*CALLS, {"kind": "mcp/reject"}, *PROPOSES]
+ASKS: Final[Capabilities] = [{"kind": "mcp/request", "payload": {"method": "dev.meup/*"}}]
+DECIDES: Final[Capabilities] = [*CALLS, *ASKS, {"kind": "mcp/reject"}, *PROPOSES]
 
 
 class Place:

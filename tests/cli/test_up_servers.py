@@ -24,6 +24,7 @@ from meup_agent.errors import Refused
 from tests.cli.commands import exit_codes
 from tests.cli.processes import INTERRUPT, TERMINATE, environment, is_there, meup, running
 from tests.forkserver import launched
+from tests.mcp.servers import pretender
 from tests.patience import PATIENCE
 
 SERVER = """
@@ -329,6 +330,46 @@ def test_a_client_with_the_printed_lines_is_decided_about(
         assert process.end(INTERRUPT) == exit_codes.OK
 
 
+@pytest.mark.rule("5.reviewers.methods")
+def test_no_tool_of_a_server_is_called_by_an_inbox(tmp_path: Path, state: dict[str, str]) -> None:
+    """The server has the names of a reviewer, and says everywhere that it is one."""
+    got = tmp_path / "got"
+    posing = {"command": sys.executable, "args": ["-IS", pretender.__file__, str(got)]}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"calc": posing}}))
+    with running(
+        "up", "--servers", "mcp.json", "--port", "0", cwd=tmp_path, variables=state
+    ) as process:
+        process.until("meup inbox list")
+        process.until("is 'calc' in the space 'mcp'", stream="err")
+        pasted = json.loads(process.out[process.out.index("{") : process.out.rindex("}\n") + 1])
+        client = pasted["mcpServers"]["meup"]
+        token = Path(client["args"][2]).read_text().strip()
+        asked = re.search(r'eval "\$\(meup (env you --port \d+)\)"', process.out)
+        assert asked
+        printed = meup(*asked[1].split(), variables=state).stdout
+        you = {**state, **dict(re.findall(r"^export (MEUP_[A-Z]+)=(\S+)$", printed, re.MULTILINE))}
+
+        async def work() -> None:
+            agent = Agent("x").join(client["env"]["MEUP_URL"], space="mcp", token=token)
+            async with agent as space, space.propose("calc", "add", {"a": 1}) as proposal:
+                for words in (
+                    ("inbox", "list"),
+                    ("inbox", "show", proposal.id),
+                    ("inbox", "list", "--json"),
+                    ("fulfill", proposal.id, "--edit", "a=2", "--yes"),
+                ):
+                    command = partial(meup, *words, variables=you)
+                    done = await anyio.to_thread.run_sync(command)
+                    assert done.returncode == exit_codes.OK, done.stderr
+
+        anyio.run(work)
+        assert process.end(INTERRUPT) == exit_codes.OK
+    messages = [json.loads(line) for line in got.read_text().splitlines()]
+    calls = [each["params"] for each in messages if each["method"] == "tools/call"]
+    assert [(each["name"], each["arguments"]) for each in calls] == [("add", {"a": 2})]
+    assert not any(each["method"].startswith("dev.meup/") for each in messages)
+
+
 @pytest.mark.parametrize(
     ("number", "code"),
     [(INTERRUPT, exit_codes.INTERRUPTED), (TERMINATE, exit_codes.TERMINATED)],
@@ -432,7 +473,6 @@ def test_a_policy_decides_and_leaves_the_rest_to_the_user(
 
         async def work() -> None:
             async with Client(stdio_client(server)) as mcp:
-                # Those of the reviewer are for people who vote, and no model's.
                 assert [tool.name for tool in (await mcp.list_tools()).tools] == ["calc_add"]
                 assert await call(mcp, 1) == "3"
                 assert 'rejected as policy by reviewer: "not twos"' in await call(mcp, 2)

@@ -43,7 +43,7 @@ class VotingProcess(Process):
 
     def count(self, key: Key, vote: Envelope) -> None:
         """Count a vote, as a reviewer does, and carry out what the votes decide."""
-        said = payloads.read_call(vote.payload).arguments
+        said = payloads.read_call(vote.payload).params
         about = ProposalKey(said["proposer"], said["proposal"])
         record = self.table.proposal_store.get(about, self.voting.now)
         if record is not None and record.state.is_pending:
@@ -75,9 +75,9 @@ class VotingWorld(SilentWorld):
         if not known or not process.table.me:
             return
         about = known[index % len(known)].key
-        arguments = {"proposal": about.id, "proposer": about.proposer, "vote": str(vote)}
+        params = {"proposal": about.id, "proposer": about.proposer, "vote": str(vote)}
         request_id = process.table.new_id()
-        body = payloads.request("tools/call", {"name": "vote", "arguments": arguments}, request_id)
+        body = payloads.request("dev.meup/vote", params, request_id)
         request = draft(kinds.MCP_REQUEST, body, id=request_id, sender=voter, to=(reviewer,))
         _, effects = process.table.open(request, now=self.now, deadline=None)
         process.apply(effects)
@@ -105,8 +105,8 @@ class VotingWorld(SilentWorld):
             call = payloads.read_call(envelope.payload)
             if call.is_notification:
                 continue
-            if call.name == "vote":
-                self._note(envelope, call.arguments, approvals)
+            if call.method == "dev.meup/vote":
+                self._note(envelope, call.params, approvals)
                 continue
             proposer = str(call.meta[payloads.PROPOSER])
             found = approvals.get((envelope.sender, proposer, envelope.correlation[0]), set())

@@ -160,7 +160,6 @@ def _text(name: str, command: list[str], servers: Mapping[str, str], rules: str 
         AGENT,
         CAPABILITIES,
         DECIDER,
-        REVIEWED,
         REVIEWER,
         SERVER,
         YOU,
@@ -185,8 +184,7 @@ def _text(name: str, command: list[str], servers: Mapping[str, str], rules: str 
         lines += ["", f"      {each}:  # {about[each]}", f"        token_files: [{text(token)}]"]
         if each == AGENT and command:
             lines.append(f"        command: {text(command)}")
-        reviewed = each == AGENT and rules is not None
-        lines += _capabilities(REVIEWED if reviewed else CAPABILITIES[each])
+        lines += _capabilities(CAPABILITIES[each])
     if rules is not None:
         decides = [own_program(), "reviewer", "--policy", rules]
         lines += ["", f"      {REVIEWER}:  # decides by rules", f"        command: {text(decides)}"]

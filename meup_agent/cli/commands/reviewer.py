@@ -31,9 +31,9 @@ def reviewer(
     """Decide proposals by a policy until Ctrl-C or SIGTERM.
 
     What the policy allows is fulfilled, what it denies rejected, and the rest left to people, who
-    are reminded by chat where a rule says so. Of a quorum it counts the votes, which people give by
-    its MCP tool `vote`; the tool `waiting` lists what waits. A file that changes is read again at
-    once, or refused whole with the reason, and the policy before it stays.
+    are reminded by chat where a rule says so. Of a quorum it counts the votes, which people give in
+    an inbox. A file that changes is read again at once, or refused whole with the reason, and the
+    policy before it stays.
 
     Example: `MEUP_TOKEN=… meup reviewer --policy policy.yaml --space demo`
     """

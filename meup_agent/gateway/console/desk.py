@@ -102,12 +102,12 @@ class DeskOpener:
         """
         is_seated = filter_of(self.runtime.spaces[identity.space]).is_seated
 
-        def has_no_tools(name: str) -> bool:
+        def is_person(name: str) -> bool:
             # An agent that runs with the same token is asked by others.
             return name == identity.participant or is_seated(name)
 
         host = self.runtime.spaces[identity.space]
-        make = partial(make_inbox, has_no_tools=has_no_tools, until_drawn=until_drawn)
+        make = partial(make_inbox, is_person=is_person, until_drawn=until_drawn)
         async with AsyncExitStack() as stack:
             # One proposal may name hundreds of people: the others are served in between.
             async with self._opening:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from meup_agent.approval.reviewer_methods import VOTE
+from meup_agent.approval.reviewer_rules import is_vote
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.gateway.frame_queue import GatewayMember
 from meup_agent.protocol import kinds
@@ -87,7 +87,7 @@ class FrameFilter:
                     del counter[participant]
 
     def is_seated(self, participant: str) -> bool:
-        """True if a seat of the console is the member of that name: it has no tools."""
+        """True if a seat of the console is the member of that name: no agent, so no reviewer."""
         return participant in self._seats
 
     def is_for_inboxes(self, envelope: Envelope) -> bool:
@@ -195,7 +195,7 @@ def _is_plain_call(envelope: Envelope) -> bool:
     payload = as_object(envelope.payload)
     if "id" not in payload:
         return payload.get("method") == kinds.PROGRESS
-    return as_object(payload.get("params")).get("name") != VOTE
+    return not is_vote(envelope)
 
 
 class PersonMember(GatewayMember):

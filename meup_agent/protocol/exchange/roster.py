@@ -192,16 +192,21 @@ class Roster:
         self, participant_id: str, kind: str, payload: Any, to: Sequence[str] = ()
     ) -> bool:
         """True if a participant's announced capabilities allow an envelope."""
+        compiled = self.compiled(participant_id)
+        return compiled is not None and compiled.allow(kind, payload, to)
+
+    def compiled(self, participant_id: str) -> Capabilities | None:
+        """A participant's announced capabilities; most that may do the same share one object."""
         if participant_id == self.me:
             capabilities = self.my_capabilities  # an observer is not among those present
         elif participant_id in self._present:
             capabilities = self._present[participant_id].capabilities
         else:
-            return False
+            return None
         compiled = self._compiled.get(participant_id)
         if compiled is None:
             compiled = self._compiled[participant_id] = _compile(capabilities)
-        return compiled.allow(kind, payload, to)
+        return compiled
 
 
 def read_participant(value: object) -> Participant | None:

@@ -23,8 +23,8 @@ PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
     "looker": [{"kind": "chat"}],
     "boss": [{"kind": "*"}],
     "voter": [
-        {"kind": "mcp/request", "payload": {"method": "tools/call", "params": {"name": "vote"}}},
-        {"kind": "mcp/request", "payload": {"method": "tools/call", "params": {"name": "waiting"}}},
+        {"kind": "mcp/request", "payload": {"method": ["dev.meup/waiting", "dev.meup/vote"]}},
+        {"kind": "mcp/request", "payload": {"method": "tools/call", "params": {"name": "look"}}},
         {"kind": "mcp/request", "payload": {"method": "tools/list"}},
         {"kind": "mcp/reject"},
     ],

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.anyio
 
 TOOL = {"jsonrpc": "2.0", "id": "r", "method": "tools/call", "params": {"name": "add"}}
 CAME = {"event": "join", "participant": {"id": "bot", "capabilities": []}}
-VOTE = {**TOOL, "params": {"name": "vote"}}
+VOTE = {**TOOL, "method": "dev.meup/vote", "params": {"proposal": "p"}}
+VOTE_TOOL = {**TOOL, "params": {"name": "vote", "arguments": {"method": "dev.meup/vote"}}}
 CANCEL = {"jsonrpc": "2.0", "method": kinds.CANCELLED, "params": {"requestId": "r"}}
 PROGRESS = {"jsonrpc": "2.0", "method": kinds.PROGRESS, "params": {"progressToken": "r"}}
 RESULT: dict[str, Any] = {"jsonrpc": "2.0", "id": "r", "result": {}}
@@ -52,6 +53,7 @@ def spared(found: FrameFilter, said: Envelope) -> tuple[bool, bool]:
         (envelope(kinds.MCP_REQUEST, PROGRESS), True, True),
         (envelope(kinds.MCP_REQUEST, TOOL, about=("p",)), False, True),
         (envelope(kinds.MCP_REQUEST, VOTE), False, True),
+        (envelope(kinds.MCP_REQUEST, VOTE_TOOL), True, True),
         (envelope(kinds.MCP_REQUEST, CANCEL), False, True),
         (envelope(kinds.MCP_REQUEST, TOOL, to=()), False, False),
         (envelope(kinds.MCP_REQUEST, TOOL, to=("you",)), False, False),

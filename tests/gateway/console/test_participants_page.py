@@ -32,7 +32,7 @@ async def people(browser: Browser) -> dict[str, str]:
     [
         ({"who": "proposer", "deed": "propose", "tool": "write_file"}, "Yes."),
         ({"who": "proposer", "deed": "call", "tool": "write_file"}, "No."),
-        ({"who": "voter", "deed": "call", "tool": "vote"}, "Yes."),
+        ({"who": "voter", "deed": "call", "tool": "look"}, "Yes."),
         ({"who": "voter", "deed": "call", "tool": "write_file"}, "No."),
         ({"who": "boss", "deed": "kick"}, "Yes."),
         ({"who": "you", "deed": "grant"}, "No."),

@@ -26,7 +26,7 @@ FORMS = {
 
 NOT_OURS = re.compile(
     r'<bdi class="name">.*?</bdi>|<code.*?</code>|<pre.*?</pre>|<select.*?</select>'
-    r"|the tool is \w+"
+    r"|the tool is \w+|the method is dev\.meup/\w+(?: or dev\.meup/\w+)*"
     r'|<p class="crumbs">.*?</p>'
     r'|<span class="words">.*?</span>|<svg.*?</svg>|<textarea.*?</textarea>',
     re.DOTALL,

@@ -8,7 +8,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from meup_agent import Agent, Fulfillment
+from meup_agent import Agent, Fulfillment, Request
 from meup_agent.approval import Reviewer
 from tests.gateway.console.conftest import Browser, Site, fields_in
 
@@ -64,7 +64,7 @@ async def test_approval_is_a_vote_before_a_desk_of_ones_own_was_told_the_rule(si
     proposals: list[dict[str, Any]] = []
     done = anyio.Event()
 
-    @reviewer.tool
+    @reviewer.on_request("dev.meup/waiting")
     async def waiting() -> dict[str, Any]:
         nonlocal asked
         asked += bool(proposals)
@@ -72,10 +72,11 @@ async def test_approval_is_a_vote_before_a_desk_of_ones_own_was_told_the_rule(si
             await done.wait()
         return {"proposals": proposals}
 
-    @reviewer.tool
-    async def vote(proposal: str, proposer: str, vote: str) -> dict[str, Any]:
-        votes.append(f"{proposer} {proposal} {vote}")
-        return {"of": 2, "among": ["you", "voter"], "votes": {"you": vote}}
+    @reviewer.on_request("dev.meup/vote")
+    async def vote(request: Request) -> dict[str, Any]:
+        given = request.params
+        votes.append(f"{given['proposer']} {given['proposal']} {given['vote']}")
+        return {"of": 2, "among": ["you", "voter"], "votes": {"you": given["vote"]}}
 
     await site.tools()
     await site.join("reviewer", reviewer)

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
+from meup_agent import Envelope
+from meup_agent.approval import Inbox, Verb
 from meup_agent.errors import RequestError
 from meup_agent.mcp import StdioServer
+from tests.interaction.people import Tape, call_of, session_of
 from tests.mcp.bridge.stage import BRIDGE, bridged
 from tests.mcp.servers import pretender
-from tests.wire import payloads
+from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
 
@@ -50,3 +53,30 @@ async def test_no_method_of_our_own_reaches_the_server(got: Path, name: str) -> 
     methods = [each["method"] for each in messages_in(got)]
     assert methods[-1] == f"com.example/{name}"
     assert not any(each.startswith("dev.meup/") for each in methods)
+
+
+def is_question(envelope: Envelope) -> bool:
+    return envelope.kind == kinds.MCP_REQUEST and envelope.to == (BRIDGE,)
+
+
+@pytest.mark.rule("5.reviewers.bridge")
+@pytest.mark.parametrize("edit", [None, {"a": 2}], ids=["as proposed", "edited"])
+async def test_no_tool_of_a_server_is_called_but_the_one_that_was_approved(
+    got: Path, edit: dict[str, Any] | None
+) -> None:
+    """Its participant may carry out what is proposed, so it is asked whether it is a reviewer."""
+    async with bridged(posing(got)) as stage:
+        proposer, tape = await stage.join("proposer"), Tape()
+        session_of(proposer).watchers.listen(tape)
+        async with Inbox(stage.caller) as inbox, proposer.propose(BRIDGE, "add", {"a": 1}) as made:
+            # It has asked for the tools, and then what else it wants to know.
+            await tape.until(
+                lambda each: is_question(each) and call_of(each).method != "tools/list"
+            )
+            [item] = inbox.items
+            await inbox.settle()
+            assert item.rule is None
+            assert item.may == {Verb.APPROVE, Verb.REJECT}
+            assert await inbox.approve(item, edit) is not None
+            await made.result(accept_edits=True)
+    assert calls_in(got) == ["add"]

@@ -1,0 +1,316 @@
+"""Participants that answer as reviewers: who is asked, and which answers count."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from trio.testing import MockClock
+
+from meup_agent import Agent, Envelope, ProposalHandle, Request
+from meup_agent.approval import InboxItem, Verb
+from meup_agent.errors import RequestError
+from tests.approval.test_inbox_rules import Office, office, ruled
+from tests.approval.test_judge_answers import HandReviewer
+from tests.interaction.people import EVERYTHING, InMemory, Meeting, Tape, join, raw, session_of
+from tests.wire import payloads
+
+pytestmark = [pytest.mark.anyio, pytest.mark.rule("5.reviewers.capability")]
+
+VIRTUAL = pytest.mark.parametrize(
+    "anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})], ids=["virtual"]
+)
+CALLS: dict[str, Any] = {
+    "kind": "mcp/request",
+    "payload": {"method": "tools/call", "params": {"name": "wipe"}},
+}
+WIPE = {"disk": "old"}
+
+
+def claim(proposal: str, name: str = "mine") -> dict[str, Any]:
+    """The answer of a reviewer whose rule asks for the vote of the person."""
+    about = {"proposal": proposal, "proposer": "proposer", "rule": {"name": name}}
+    count = {"kind": "quorum", "of": 1, "among": ["mallory"], "votes": {}}
+    return {"proposals": [about | count], "omitted": 0}
+
+
+class Claimant:
+    """An agent that claims, once it is told a proposal, that its rule asks about that."""
+
+    def __init__(self, name: str) -> None:
+        self.agent = Agent(name)
+        self.asked = list[str]()
+        self.answer: dict[str, Any] = {"proposals": []}
+        self.agent.on_request("dev.meup/waiting", "dev.meup/vote", "dev.meup/judge")(self._answer)
+
+    async def _answer(self, request: Request) -> dict[str, Any]:
+        self.asked.append(request.method)
+        return {**self.answer, "verdict": "deny"}
+
+
+async def test_one_that_may_not_carry_the_call_out_is_not_asked() -> None:
+    claimants = {name: Claimant(name) for name in ("guest", "other")}
+    meeting = InMemory(
+        {
+            **dict.fromkeys(("tools", "proposer", "mallory"), EVERYTHING),
+            "guest": [{"kind": "mcp/response"}, {"kind": "chat"}],
+            "other": [{**CALLS, "to": ["mallory"]}, {"kind": "mcp/proposal"}],
+        }
+    )
+    async with (
+        join(meeting, claimants["guest"].agent),
+        join(meeting, claimants["other"].agent),
+        office(meeting, "mallory", policy=None) as o,
+        o.proposer.propose("tools", "wipe", WIPE) as proposal,
+    ):
+        for each in claimants.values():
+            each.answer = claim(proposal.id)
+        item = await o.until("mallory", lambda item: item.tool_facts)
+        await o.inboxes["mallory"].settle()
+        assert item.rule is None
+        assert item.may == {Verb.APPROVE, Verb.REJECT}
+        assert await o.inboxes["mallory"].approve(item, {"disk": "new"}) is not None
+    assert [each.asked for each in claimants.values()] == [[], []]
+
+
+async def test_one_that_may_carry_it_out_no_more_is_believed_no_more(meeting: Meeting) -> None:
+    claimant = Claimant("deep")
+    async with (
+        join(meeting, claimant.agent),
+        office(meeting, "mallory", "second", policy=None) as o,
+        o.proposer.propose("tools", "wipe", WIPE) as proposal,
+    ):
+        claimant.answer = claim(proposal.id)
+        item = await o.until("mallory", ruled)
+        assert item.may == {Verb.VOTE, Verb.REJECT}
+        await o.spaces["second"].revoke("deep", [{"kind": "*"}])
+        await o.until("mallory", lambda item: item.rule is None)
+        assert item.may == {Verb.APPROVE, Verb.REJECT}
+        # Nor is it asked to judge an edit.
+        assert await o.inboxes["mallory"].approve(item, {"disk": "new"}) is not None
+    assert "dev.meup/judge" not in claimant.asked
+
+
+async def test_one_that_is_allowed_to_later_is_asked_then(meeting: Meeting) -> None:
+    claimant = Claimant("observer")
+    async with (
+        join(meeting, claimant.agent),
+        office(meeting, "mallory", "second", policy=None) as o,
+        o.proposer.propose("tools", "wipe", WIPE) as proposal,
+    ):
+        claimant.answer = claim(proposal.id)
+        item = await o.until("mallory", lambda item: item.tool_facts)
+        assert (item.rule, claimant.asked) == (None, [])
+        await o.spaces["second"].grant("observer", [{"kind": "mcp/request"}])
+        await o.until("mallory", ruled)
+
+
+# --- answers that no correct reviewer gives, by hand ---
+
+Answer = Callable[["ListingReviewer", Envelope], Awaitable[None]]
+
+
+class ListingReviewer(HandReviewer):
+    """A reviewer that answers the question for what waits as a test says."""
+
+    def __init__(self, peer: Any, answer: Answer) -> None:
+        async def judge(reviewer: HandReviewer, asked: Envelope) -> None:
+            await reviewer.result(asked, {"verdict": "allow"})
+
+        super().__init__(peer, judge)
+        self._list = answer
+
+    async def list_waiting(self, asked: Envelope) -> None:
+        await self._list(self, asked)
+
+
+@asynccontextmanager
+async def listing(
+    meeting: Meeting, answer: Answer
+) -> AsyncGenerator[tuple[Office, ProposalHandle, InboxItem]]:
+    """A person with a proposal before it, and the reviewer ``deep``."""
+    async with raw(meeting, "deep") as peer, anyio.create_task_group() as tasks:
+        reviewer = ListingReviewer(peer, answer)
+        tasks.start_soon(reviewer.serve)
+        async with (
+            office(meeting, "mallory", policy=None) as o,
+            o.proposer.propose("tools", "wipe", WIPE) as proposal,
+        ):
+            yield o, proposal, await o.until("mallory", lambda item: item.tool_facts)
+        tasks.cancel_scope.cancel()
+
+
+async def test_the_first_of_two_answers_counts(meeting: Meeting) -> None:
+    known: list[str] = []
+
+    async def twice(reviewer: ListingReviewer, asked: Envelope) -> None:
+        await reviewer.result(asked, claim(known[-1]) if known else {"proposals": []})
+        await reviewer.result(asked, claim(known[-1], "the second") if known else {})
+
+    async with listing(meeting, twice) as (o, proposal, item):
+        known.append(proposal.id)
+        await o.until("mallory", ruled)
+        for _ in range(3):
+            await o.proposer.chat("so far")
+        assert item.rule is not None
+        assert item.rule.name == "mine"
+
+
+async def test_the_answer_of_another_in_its_place_is_none(meeting: Meeting) -> None:
+    known: list[str] = []
+    async with raw(meeting, "second") as other:
+
+        async def by_another(_: ListingReviewer, asked: Envelope) -> None:
+            if known:
+                await ListingReviewer(other, by_another).result(asked, claim(known[-1]))
+                heard.set()
+
+        heard = anyio.Event()
+        async with listing(meeting, by_another) as (o, proposal, item):
+            known.append(proposal.id)
+            await heard.wait()
+            tape = Tape()
+            session_of(o.spaces["mallory"]).watchers.listen(tape)
+            marker = await o.proposer.chat("so far")
+            await tape.until(lambda each: each.id == marker)
+            assert item.rule is None
+
+
+@VIRTUAL
+async def test_a_late_answer_is_none(anyio_backend: Any) -> None:
+    del anyio_backend
+    known: list[str] = []
+    answered = anyio.Event()
+
+    async def late(reviewer: ListingReviewer, asked: Envelope) -> None:
+        if known and not answered.is_set():
+            await anyio.sleep(6)
+            await reviewer.result(asked, claim(known[-1], "late"))
+            answered.set()
+        elif known:
+            await reviewer.result(asked, claim(known[-1], "in time"))
+
+    async with listing(InMemory(), late) as (o, proposal, _):
+        known.append(proposal.id)
+        await answered.wait()
+        item = await o.until("mallory", ruled)
+        assert item.rule is not None
+        assert item.rule.name == "in time"
+
+
+async def test_a_list_of_what_no_participant_proposed_here_changes_nothing(
+    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of another space; and of a list without end the first ones count."""
+    monkeypatch.setattr("meup_agent.approval.reviewer_rules.MAX_RULES", 1_000)
+    claimant = Claimant("deep")
+    async with (
+        join(meeting, claimant.agent),
+        office(meeting, "mallory", policy=None) as o,
+        o.proposer.propose("tools", "wipe", WIPE) as proposal,
+        o.proposer.propose("tools", "wipe", {"disk": "other"}) as second,
+    ):
+        [mine], [late] = claim(proposal.id)["proposals"], claim(second.id)["proposals"]
+        foreign = [{**mine, "proposal": f"elsewhere{number}"} for number in range(999)]
+        claimant.answer = {"proposals": [mine, *foreign, late]}
+        changes = o.inboxes["mallory"].changes()
+        while (found := o.inboxes["mallory"].find("proposer", proposal.id)) is None or not (
+            found.rule
+        ):
+            await anext(changes)
+        other = o.inboxes["mallory"].find("proposer", second.id)
+        assert other is not None
+        assert other.rule is None
+        assert len(o.inboxes["mallory"]) == 2
+
+
+# --- how often those are asked that do not answer, in virtual time ---
+
+
+def questions(tape: Tape, to: str) -> int:
+    return len([each for each in tape.calls("dev.meup/waiting") if each.to == (to,)])
+
+
+@VIRTUAL
+@pytest.mark.parametrize(
+    ("code", "most"),
+    [(payloads.METHOD_NOT_FOUND, 1), ("NOT_IMPLEMENTED", 1), (None, 12)],
+    ids=["lacks it", "lacks it in mew/v0.4", "silent"],
+)
+async def test_one_that_is_no_reviewer_is_not_asked_without_end(
+    code: int | str | None, most: int, anyio_backend: Any
+) -> None:
+    del anyio_backend
+    tape = Tape()
+
+    async def answer(reviewer: ListingReviewer, asked: Envelope) -> None:
+        if code is not None:
+            await reviewer.error(asked, code)
+
+    meeting = InMemory()
+    async with raw(meeting, "deep") as peer, anyio.create_task_group() as tasks:
+        tasks.start_soon(ListingReviewer(peer, answer).serve)
+        async with office(meeting, "mallory", policy=None, seconds=3 * 3_600) as o:
+            session_of(o.proposer).watchers.listen(tape)
+            async with o.proposer.propose("tools", "wipe", WIPE, ttl=None):
+                await anyio.sleep(2 * 3_600)
+        tasks.cancel_scope.cancel()
+    assert 1 <= questions(tape, "deep") <= most
+
+
+@VIRTUAL
+async def test_a_reviewer_that_was_busy_at_first_is_found(anyio_backend: Any) -> None:
+    del anyio_backend
+    busy, known = [True], list[str]()
+    reviewer = Agent("deep")
+
+    @reviewer.on_request("dev.meup/waiting")
+    async def answer() -> dict[str, Any]:
+        if busy:
+            raise RequestError(payloads.EXCHANGE_ERROR, "busy", {"reason": "busy"})
+        return claim(known[-1])
+
+    meeting = InMemory()
+    async with (
+        join(meeting, reviewer),
+        office(meeting, "mallory", policy=None, seconds=3_600) as o,
+        o.proposer.propose("tools", "wipe", WIPE, ttl=None) as proposal,
+    ):
+        known.append(proposal.id)
+        await anyio.sleep(10)
+        item = o.item("mallory")
+        assert item is not None
+        assert item.rule is None
+        busy.clear()
+        await o.until("mallory", ruled)
+
+
+# --- what faces ask by themselves ---
+
+
+@pytest.mark.rule("5.reviewers.methods")
+async def test_nothing_but_what_was_approved_is_a_call(meeting: Meeting, tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(
+        "rules: [quorum: {tool: deploy, of: 2, among: [second, mallory]}, ask: {tool: wipe}]"
+    )
+    tape = Tape()
+    async with office(meeting, "second", "mallory", policy=path) as o:
+        session_of(o.proposer).watchers.listen(tape)
+        async with o.proposer.propose("tools", "deploy", {"version": 7}) as voted:
+            for name in ("second", "mallory"):
+                await o.inboxes[name].approve(await o.until(name, ruled))
+            assert await voted.result() == 7
+        async with o.proposer.propose("tools", "wipe", WIPE) as edited:
+            item = await o.until("mallory", lambda item: item.id == edited.id and item.rule)
+            await o.inboxes["mallory"].approve(item, {"disk": "new"})
+            assert await edited.result(accept_edits=True) == "new"
+    called = [(each.sender, each.to, each.correlation) for each in tape.calls("tools/call")]
+    assert called == [
+        ("reviewer", ("tools",), (voted.id,)),
+        ("mallory", ("tools",), (edited.id,)),
+    ]
