@@ -156,6 +156,7 @@ WHO_MAY: Final = {
     "5.who.me.beside": "where identity is checked, who decides beside us in our name has decided",
     "5.reviewers.bridge": "no bridge passes our methods on, and no tool's name makes a reviewer",
     "5.reviewers.capability": "one that may not decide is asked nothing, and tells nothing",
+    "5.reviewers.flood": "no participant's questions keep another's from being answered",
     "5.reviewers.methods": "nothing that a face asks by itself is a tools/call",
     "5.votes.voter": "the sender of the request, where identity is checked; never the proposer",
     "5.votes.count": "each votes once, and may change it; the first vote that decides ends it",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from contextlib import asynccontextmanager
+from collections import Counter
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,7 +55,7 @@ from meup_agent.protocol.payloads import read_proposal
 from meup_agent.transport.loops import Condition, background_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Generator
 
     from anyio.abc import TaskGroup
 
@@ -68,6 +69,14 @@ POLL_SECONDS: Final = 0.5
 
 RULE_SECONDS: Final = 3.0
 """Wait of a vote for the rule of its proposal, which may have come just before it."""
+
+MAX_OPEN_QUESTIONS: Final = 4
+"""Questions and early votes of one participant that wait at a reviewer; more are told that it is
+busy. Each takes one of the places for handlers, which others need, too."""
+
+LIST_SECONDS_PER_PROPOSAL: Final = 0.001
+"""Seconds for which a list of what waits is held back, for each proposal in it. A thousand are half
+a megabyte, which every member of the space is sent."""
 
 SAY_SECONDS: Final = 5.0
 """Wait for the gateway to take one rejection or reminder."""
@@ -98,6 +107,7 @@ class Reviewer:
         self._held = HeldProposals()
         self._space_name = ""
         self._tasks: TaskGroup | None = None
+        self._open = Counter[str]()  # questions that wait, by who asks
         self._counted = 0  # proposals whose votes have decided, and that are being carried out
         self._arrived = Condition()  # one more is held
         self._ended = Condition()  # one of them has ended
@@ -166,16 +176,18 @@ class Reviewer:
         """
         given = read_params(request, VoteParams)
         try:
-            await self._until_held(context.space, given.proposal, given.proposer)
+            await self._until_held(context, given)
             return self._vote(context, given)
         except VoteRefused as error:
             log.info("a vote of %r does not count: %s", context.sender, error)
             raise RequestError(payloads.INVALID_PARAMS, str(error)) from None
 
-    async def list_waiting(self) -> WaitingProposals:
+    async def list_waiting(self, request: Request) -> WaitingProposals:
         """List the proposals that wait for people, with the rule that asks and the votes."""
-        waiting = [held for held in self._held if held.is_pending]
-        return describe_all(waiting, anyio.current_time())
+        with self._answering(request.sender):
+            await anyio.sleep(len(self._held) * LIST_SECONDS_PER_PROPOSAL)
+            waiting = [held for held in self._held if held.is_pending]
+            return describe_all(waiting, anyio.current_time())
 
     async def judge(self, request: Request, context: Context) -> EditVerdict:
         """Judge a pending call as it would be with other arguments, or at another target.
@@ -191,7 +203,8 @@ class Reviewer:
         edited = payloads.edit_call(call, given.arguments, given.target)
         held = self._held.get(given.proposer, given.proposal)
         passed = () if held is None else held.decision.counted
-        decision = await self._decider.judge(edited, given.proposer, context.space, passed)
+        with self._answering(request.sender):
+            decision = await self._decider.judge(edited, given.proposer, context.space, passed)
         return describe_verdict(judged, decision)
 
     def _vote(self, context: Context, given: VoteParams) -> VoteResult:
@@ -215,15 +228,39 @@ class Reviewer:
                 self._tasks.start_soon(self._carry_out, held)
         return result_of_vote(held, count)
 
-    async def _until_held(self, space: Space, proposal: str, proposer: str) -> None:
+    @contextmanager
+    def _answering(self, participant: str) -> Generator[None]:
+        """Count a question of a participant while it waits for its answer.
+
+        Raises:
+            RequestError: So many wait already.
+        """
+        if self._open[participant] >= MAX_OPEN_QUESTIONS:
+            raise RequestError(
+                payloads.EXCHANGE_ERROR,
+                f"the reviewer is answering {MAX_OPEN_QUESTIONS} requests of {participant!r}; ask"
+                " again later",
+                {"reason": "busy"},
+            )
+        self._open[participant] += 1
+        try:
+            yield
+        finally:
+            self._open[participant] -= 1
+            if not self._open[participant]:
+                del self._open[participant]
+
+    async def _until_held(self, context: Context, given: VoteParams) -> None:
         """Wait for the rule of what came a moment ago: its tool's schema is asked for first."""
-        with anyio.move_on_after(RULE_SECONDS):
-            while self._held.get(proposer, proposal) is None:
+        if self._held.get(given.proposer, given.proposal) is not None:
+            return
+        with self._answering(context.sender), anyio.move_on_after(RULE_SECONDS):
+            while self._held.get(given.proposer, given.proposal) is None:
                 try:
-                    state = space.proposal(proposal, proposer=proposer).state
+                    known = context.space.proposal(given.proposal, proposer=given.proposer)
                 except UsageError:
                     return
-                if state is not ProposalState.PENDING:
+                if known.state is not ProposalState.PENDING:
                     return
                 await self._arrived.wait()
 
