@@ -6,6 +6,7 @@ and no bridge passes them on to what stands behind it (PROTOCOL 5).
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar
 
 import msgspec
@@ -120,7 +121,7 @@ class WaitingProposal(TypedDict):
 
 
 class WaitingProposals(TypedDict):
-    """The proposals that wait for people, the oldest first; and how many more there are."""
+    """The proposals that wait for people, as many as have room; and how many more there are."""
 
     proposals: list[WaitingProposal]
     omitted: int
@@ -176,10 +177,20 @@ def describe(held: HeldProposal, now: float) -> WaitingProposal:
 
 
 def describe_all(waiting: list[HeldProposal], now: float) -> WaitingProposals:
-    """Held proposals for their readers, as many as an answer has room for."""
+    """Held proposals for their readers, as many as an answer has room for.
+
+    One that an inbox is not told of is one that a person approves alone. So those that take votes
+    come first, and a flood of one proposer leaves out none of the others'.
+    """
+    of = Counter[str]()
+    places: list[tuple[bool, int, HeldProposal]] = []
+    for held in waiting:
+        proposer = held.proposal.proposer
+        places.append((held.count is None, of[proposer], held))
+        of[proposer] += 1
     found: list[WaitingProposal] = []
     size = 0
-    for held in waiting:
+    for _, _, held in sorted(places, key=lambda place: place[:2]):
         described = describe(held, now)
         size += len(encode_json(described))
         if size > MAX_WAITING_BYTES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +73,23 @@ async def test_a_flood_of_one_keeps_no_other_from_being_answered(
     assert answers.total() == FLOOD
     if method != "dev.meup/judge":  # whose answers wait for nothing, once the tools are known
         assert answers["busy"] >= FLOOD - 2 * 4
+
+
+async def test_a_flood_leaves_out_no_proposal_of_another_that_takes_votes(
+    path: Path, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meup_agent.approval.reviewer_methods.MAX_WAITING_BYTES", 4_000)
+    async with office(InMemory(), path, notes) as o, o.reviewer(), AsyncExitStack() as stack:
+        for number in range(20):
+            for tool, arguments in (("add", {"a": number}), ("deploy", {"version": number})):
+                flood = o.spaces["mallory"].propose(
+                    "tools", tool, arguments, to="reviewer", ttl=None
+                )
+                await stack.enter_async_context(flood)
+        votable = await stack.enter_async_context(o.proposed())
+        listed = await o.spaces["second"].request("reviewer", "dev.meup/waiting")
+        told = [(each["proposer"], each["kind"]) for each in listed["proposals"]]
+        assert ("proposer", "quorum") in told
+        assert ("mallory", "ask") not in told
+        assert listed["omitted"] == 41 - len(told) > 20
+        assert (await o.vote("second", votable.id))["outcome"] == "open"
