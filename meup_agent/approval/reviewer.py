@@ -106,6 +106,7 @@ class Reviewer:
         self._votes: VoteFile | None = None
         self._held = HeldProposals()
         self._space_name = ""
+        self._is_joined = False
         self._tasks: TaskGroup | None = None
         self._open = Counter[str]()  # questions that wait, by who asks
         self._counted = 0  # proposals whose votes have decided, and that are being carried out
@@ -123,13 +124,23 @@ class Reviewer:
     async def join(self, *where: Any, **options: Any) -> AsyncGenerator[Space]:
         """Be in a space, as :meth:`Agent.join`, with its reminders and votes.
 
+        A reviewer is in one space at a time: names of voters mean nothing in another.
+
         Raises:
+            UsageError: It is in a space.
             ConfigurationError: The policy counts votes, and their file cannot be opened.
         """
+        if self._is_joined:
+            raise UsageError(
+                "the reviewer is in a space already, and counts the votes of that one; make another"
+                " Reviewer for another space"
+            )
+        self._is_joined = True
+        self._held = HeldProposals()
         self._space_name = str(options.get("space") or "")
-        if any(isinstance(rule, QuorumRule) for rule in self.policy.current().rules):
-            self._open_votes()
         try:
+            if any(isinstance(rule, QuorumRule) for rule in self.policy.current().rules):
+                self._open_votes()
             async with (
                 self.agent.join(*where, **options) as space,
                 background_tasks() as tasks,
@@ -146,6 +157,7 @@ class Reviewer:
                     await self._finish(options.get("grace", GRACE), options.get("hurry"))
                 tasks.cancel_scope.cancel()
         finally:
+            self._is_joined = False
             self._tasks = None
             if self._votes is not None:
                 self._votes.close()

@@ -12,9 +12,9 @@ import pytest
 
 from meup_agent import Agent, Proposal, ProposalHandle, ProposalState, Rejection, Space
 from meup_agent.approval import Reviewer
-from meup_agent.errors import NotSent, RequestError
+from meup_agent.errors import NotSent, RequestError, UsageError
 from meup_agent.types import Guarantees
-from tests.interaction.people import Meeting, Notes, has_state, join, raw, taped, until
+from tests.interaction.people import InMemory, Meeting, Notes, has_state, join, raw, taped, until
 from tests.patience import PATIENCE
 from tests.wire import kinds, payloads
 
@@ -387,3 +387,22 @@ async def test_a_restart_after_the_votes_have_decided_carries_nothing_out(
             assert (await o.held(p.id))["votes"] == {}
             assert (await o.vote("second", p.id))["outcome"] == "open"
     assert notes.all == []
+
+
+@pytest.mark.rule("5.votes.voter")
+async def test_a_reviewer_counts_the_votes_of_one_space_alone(path: Path, notes: Notes) -> None:
+    """Of another space it would count those of a participant that has a voter's name there."""
+    here, elsewhere = InMemory(), InMemory()
+    reviewer = Reviewer(path)
+    async with office(here, path, notes) as o, join(elsewhere, "deep") as namesake:
+        async with reviewer.join(here.connector("reviewer"), token=here.token("reviewer")):
+            there = elsewhere.connector("reviewer"), elsewhere.token("reviewer")
+            with pytest.raises(UsageError, match="in a space already"):
+                async with reviewer.join(there[0], token=there[1]):
+                    pass
+            async with o.proposed() as p:
+                assert (await o.vote("second", p.id))["outcome"] == "open"
+        # Once it has left, it knows nothing of what waited there.
+        async with reviewer.join(there[0], token=there[1]):
+            listed = await namesake.request("reviewer", "dev.meup/waiting")
+            assert listed["proposals"] == []
