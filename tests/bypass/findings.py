@@ -54,4 +54,45 @@ FINDINGS: Final[tuple[Finding, ...]] = (
         ),
         test="tests/cli/test_up_servers.py::test_no_tool_of_a_server_is_called_by_an_inbox",
     ),
+    Finding(
+        title="An edit passes by a reviewer whose capabilities name its addressees",
+        was=(
+            "Reviewers judge a call that a person edits. One whose capabilities were limited to the"
+            " call's own target, to the edited arguments or to the proposer of what it may reject"
+            " was not asked, and an edit that its rules deny ran."
+        ),
+        here=(
+            "Each who may carry the call out at its target, as it was or as it was edited, or may"
+            " reject it to its proposer, must judge it or say that it is no reviewer."
+        ),
+        test=(
+            "tests/approval/test_edit_check.py"
+            "::test_a_reviewer_that_may_carry_it_out_at_its_target_alone_judges_edits"
+        ),
+    ),
+    Finding(
+        title="A flood hides that a call takes votes",
+        was=(
+            "A reviewer tells inboxes which proposals take votes, in a list that has an end. A"
+            " proposer filled it, and inboxes offered to approve what several people should have"
+            " voted about."
+        ),
+        here=(
+            "What takes votes is listed first, and of each proposer as much as of the others; an"
+            " inbox goes on asking each reviewer that it has found."
+        ),
+        test=(
+            "tests/approval/test_reviewer_flood.py"
+            "::test_a_flood_leaves_out_no_proposal_of_another_that_takes_votes"
+        ),
+    ),
+    Finding(
+        title="A vote counts in another space",
+        was=(
+            "A reviewer in Python that joined two spaces listed the proposals of both in each, and"
+            " counted the votes of participants that had a voter's name in the other one."
+        ),
+        here="A reviewer is in one space at a time, and knows nothing of the last one in the next.",
+        test=("tests/approval/test_votes.py::test_a_reviewer_counts_the_votes_of_one_space_alone"),
+    ),
 )
