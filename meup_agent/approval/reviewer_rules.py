@@ -183,9 +183,10 @@ class ReviewerRules:
         self._changed.notify_all()
 
     def hear(self, envelope: Envelope) -> None:
-        """Ask again once a reviewer has answered the vote of another one: it was counted, perhaps.
+        """Ask again once a reviewer has counted the vote of another one.
 
         An answer to a question like ours is no reason: two inboxes would ask each other for ever.
+        Nor is a refused vote, which any participant can send without end.
         """
         if self._space.me in (envelope.sender, *envelope.to):
             return
@@ -204,7 +205,9 @@ class ReviewerRules:
                 del self._votes[each]
             by = self._candidates.get(envelope.sender)
             if answered and by is not None and by.answers:
-                self.look_again()
+                _, error = payloads.read_response(envelope.payload)
+                if error is None:
+                    self.look_again()
 
     async def run(self) -> None:
         """Ask, until cancelled."""

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from meup_agent import Agent, Proposal, Rejection, Request, Space
 from meup_agent.approval import Inbox, InboxItem, ItemArrived, Reviewer, Verb
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, NotOffered, RequestError
-from tests.interaction.people import InMemory, Meeting, Tape, join, session_of
+from tests.interaction.people import PARTICIPANTS, InMemory, Meeting, Tape, join, session_of
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -317,6 +317,28 @@ async def test_inboxes_do_not_make_each_other_ask(path: Path) -> None:
             assert theirs.votes == {"second": "approve"}
             await anyio.sleep(10)
             assert 3 <= questions(tape) <= 3 * 3
+
+
+@pytest.mark.rule("5.reviewers.flood")
+@pytest.mark.parametrize(
+    "anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})], ids=["virtual"]
+)
+async def test_refused_votes_do_not_make_inboxes_ask(path: Path) -> None:
+    tape = Tape()
+    proposes = {"proposer": [{"kind": "mcp/proposal"}, {"kind": "mcp/request"}]}
+    meeting = InMemory({**PARTICIPANTS, **proposes})
+    async with office(meeting, "second", policy=path, seconds=3_600) as o:
+        session_of(o.proposer).watchers.listen(tape)
+        async with o.proposer.propose("tools", "deploy", {"version": 7}, ttl=None) as proposal:
+            await o.until("second", ruled)
+            await anyio.sleep(60)
+            questions(tape)
+            about = {"proposal": proposal.id, "proposer": "proposer", "vote": "approve"}
+            for _ in range(100):
+                with pytest.raises(RequestError, match="never counts"):
+                    await o.proposer.request("reviewer", "dev.meup/vote", about)
+                await anyio.sleep(0.3)
+            assert questions(tape) <= 3
 
 
 @pytest.mark.parametrize(
