@@ -138,9 +138,9 @@ class EditCheck:
         request = payloads.request(JUDGE, params, "")
         if not self._space.may(kinds.MCP_REQUEST, request, to=(reviewer,)):
             raise NotOffered(
-                f"{not_carried_out}: {self._space.me!r} may not send {JUDGE} to {reviewer!r}, whose"
-                " rules an edited call must pass; ask for that capability, or approve the call as"
-                " it was proposed"
+                f"{not_carried_out}: an edited call must pass the rules of every reviewer, and"
+                f" {self._space.me!r} may not send {JUDGE} to {reviewer!r}, who may decide; ask for"
+                " that capability, or approve the call as it was proposed"
             )
         try:
             said = as_object(

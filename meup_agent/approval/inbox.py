@@ -307,6 +307,7 @@ class Inbox(AsyncContextManagerMixin):
     def put(self, envelope: Envelope) -> None:
         """Look at what an envelope may have changed."""
         if envelope.kind == kinds.SYSTEM_WELCOME:
+            self._rules.note_welcome()
             self._look_at_all(*self._feed.read_all())
         elif envelope.kind == kinds.SYSTEM_PRESENCE:
             participant = read_participant(envelope.payload_object.get("participant"))

@@ -117,6 +117,10 @@ class InboxRules:
             return []
         return sorted(asked_by - {each.id for each in self._space.participants} - {self._space.me})
 
+    def note_welcome(self) -> None:
+        """Ask anew who is a reviewer: another process may have come while we were away."""
+        self._reviewers.forget_others()
+
     def note_presence(self, participant: str, *, is_here: bool) -> None:
         """Ask a participant anew that has come, or may do something else; forget one that left."""
         self._reviewers.forget(participant)

@@ -170,6 +170,11 @@ class ReviewerRules:
         if known is not None:
             known.scope.cancel()
 
+    def forget_others(self) -> None:
+        """Forget which participants are no reviewers."""
+        for name in [name for name, each in self._candidates.items() if not each.answers]:
+            self.forget(name)
+
     def look_again(self, *, since: float | None = None) -> None:
         """Ask all reviewers soon.
 

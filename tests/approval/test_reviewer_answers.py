@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,23 @@ import pytest
 from trio.testing import MockClock
 
 from meup_agent import Agent, Envelope, ProposalHandle, Request
-from meup_agent.approval import InboxItem, Verb
+from meup_agent.approval import Inbox, InboxItem, Verb
 from meup_agent.errors import RequestError
 from tests.approval.test_inbox_rules import Office, office, ruled
 from tests.approval.test_judge_answers import HandReviewer
-from tests.interaction.people import EVERYTHING, InMemory, Meeting, Tape, join, raw, session_of
-from tests.wire import payloads
+from tests.gateways import Connector, Transport
+from tests.interaction.people import (
+    EVERYTHING,
+    InMemory,
+    Latch,
+    Meeting,
+    Tape,
+    join,
+    raw,
+    session_of,
+)
+from tests.patience import PATIENCE
+from tests.wire import kinds, payloads
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("5.reviewers.capability")]
 
@@ -107,6 +118,52 @@ async def test_one_that_is_allowed_to_later_is_asked_then(meeting: Meeting) -> N
         assert (item.rule, claimant.asked) == (None, [])
         await o.spaces["second"].grant("observer", [{"kind": "mcp/request"}])
         await o.until("mallory", ruled)
+
+
+def came(envelope: Envelope, name: str) -> bool:
+    said = envelope.payload_object
+    is_join = envelope.kind == kinds.SYSTEM_PRESENCE and said["event"] == "join"
+    return is_join and said["participant"]["id"] == name
+
+
+class ForgetfulLatch(Latch):
+    """A latch whose participant is told nothing of what it has missed."""
+
+    def __call__(self, connector: Connector) -> Connector:
+        def dial(headers: Mapping[str, str]) -> AbstractAsyncContextManager[Transport]:
+            asked = {name: each for name, each in headers.items() if name != "MEUP-Resume"}
+            return latched(asked)
+
+        latched = super().__call__(connector)
+        return dial
+
+
+async def test_one_that_became_a_reviewer_while_we_were_away_is_found() -> None:
+    """Where nothing is resumed, no presence tells that another process has its name now."""
+    meeting, latch, tape, claimant = InMemory(), ForgetfulLatch(), Tape(), Claimant("deep")
+    with anyio.fail_after(PATIENCE):
+        async with (
+            join(meeting, "tools"),
+            join(meeting, "proposer") as proposer,
+            join(meeting, "mallory", latch=latch) as space,
+            Inbox(space) as inbox,
+        ):
+            session_of(proposer).watchers.listen(tape)
+            async with join(meeting, "deep"):
+                async with proposer.propose("tools", "wipe", WIPE):
+                    await tape.until(
+                        lambda each: each.kind == kinds.MCP_RESPONSE and each.sender == "deep"
+                    )
+                latch.closed = True
+                meeting.drop("mallory")
+            async with join(meeting, claimant.agent):
+                latch.closed = False
+                await tape.until(lambda each: came(each, "mallory"))
+                async with proposer.propose("tools", "wipe", WIPE) as proposal:
+                    claimant.answer = claim(proposal.id)
+                    changes = inbox.changes()
+                    while not any(item.rule for item in inbox.items):
+                        await anext(changes)
 
 
 # --- answers that no correct reviewer gives, by hand ---
