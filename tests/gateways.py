@@ -18,6 +18,7 @@ from meup_agent.gateway.journal import sqlite
 from meup_agent.gateway.journal.archive import Archive
 from meup_agent.gateway.journal.database import Database
 from meup_agent.gateway.journal.engines import ENGINES
+from meup_agent.gateway.journal.rows import checked_row, checksum, rows_query
 from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.gateway.limits import LIMIT_ROWS
 from meup_agent.gateway.presets import PARTICIPANTS, ROLES, first_token, one_space_config
@@ -64,6 +65,8 @@ __all__ = [
     "Transport",
     "WebSocketConnection",
     "cannot_connect",
+    "checked_row",
+    "checksum",
     "document",
     "first_token",
     "hash_token",
@@ -73,6 +76,7 @@ __all__ = [
     "new_token",
     "one_space_config",
     "participant",
+    "rows_query",
     "runs_on_asyncio",
     "sqlite",
     "variable_of",

@@ -19,6 +19,7 @@ from meup_agent.protocol.space.journal import (
     Fact,
     Journal,
     MemoryJournal,
+    NumberRange,
     Recovered,
     ignore,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "Ignored",
     "Journal",
     "MemoryJournal",
+    "NumberRange",
     "ProposalAudit",
     "Recovered",
     "Refusal",

@@ -119,17 +119,14 @@ async def write(path: Path, count: int) -> None:
     """Make a journal."""
     seen = 0
 
-    def now() -> int:
-        return BEGIN + 1_000 * seen
-
     def kept(_: Entry) -> None:
         nonlocal seen
         seen += 1
 
-    journal = SqliteJournal(path, JournalConfig(path), now)
+    journal = SqliteJournal(path, JournalConfig(path), lambda: BEGIN)
     try:
         for number, envelope in enumerate(envelopes(count), start=1):
-            journal.append(SPACE, envelope, (), kept)
+            journal.append(SPACE, BEGIN + 1_000 * seen, envelope, (), kept)
             if number % OUTSTANDING == 0:
                 await journal.flush(60)
         await journal.flush(60)

@@ -67,11 +67,11 @@ async def write(path: Path, decisions: int) -> None:
         nonlocal seen
         seen += 1
 
-    journal = SqliteJournal(path, JournalConfig(path), lambda: BEGIN + 1_000 * seen)
+    journal = SqliteJournal(path, JournalConfig(path), lambda: BEGIN)
     try:
         for number in range(decisions):
             for envelope in decision(number):
-                journal.append(SPACE, envelope, (), kept)
+                journal.append(SPACE, BEGIN + 1_000 * seen, envelope, (), kept)
             if number % OUTSTANDING == 0:
                 await journal.flush(60)
         await journal.flush(60)

@@ -1,9 +1,8 @@
 """A space with a past, at a gateway that keeps its journal in a file and runs on."""
 
 import json
-import sqlite3
 from collections.abc import Generator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from websockets.sync.client import ClientConnection, connect
 from meup_agent.gateway import Config, HttpConfig, JournalConfig, serve
 from tests.cli.stage import HOSTILE
 from tests.gateways import first_token, one_space_config
+from tests.journal_files import change_frame
 from tests.patience import PATIENCE
 
 PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
@@ -111,12 +111,7 @@ def past(folder: Path) -> Generator[Past]:
 
 def _copy_an_id(journal: Path) -> None:
     """Let two have used one id, as gateways let them before ids were claimed."""
-    with closing(sqlite3.connect(journal)) as connection, connection:
-        (frame,) = connection.execute("SELECT frame FROM envelope WHERE id = 'p-own'").fetchone()
-        connection.execute(
-            "UPDATE envelope SET id = 'p-twice', frame = ? WHERE id = 'p-own'",
-            (frame.replace(b"p-own", b"p-twice"),),
-        )
+    change_frame(journal, b"p-own", b"p-own", b"p-twice")
 
 
 def _joined(url: str, config: Config, name: str) -> ClientConnection:

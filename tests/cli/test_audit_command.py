@@ -276,7 +276,7 @@ def test_what_is_no_journal_is_said(audit: Audit, tmp_path: Path) -> None:
     assert missing.err.startswith("meup: there is no journal ")
     text = tmp_path / "text.db"
     text.write_text("no database " * 100)
-    assert "cannot be read: file is not a database" in audit(journal=text).err
+    assert "or no journal: file is not a database" in audit(journal=text).err
     other = tmp_path / "other.db"
     database = sqlite3.connect(other)
     database.execute("CREATE TABLE x (y)")

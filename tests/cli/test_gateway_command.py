@@ -298,7 +298,10 @@ def test_others_reach_no_http_that_was_not_asked_for(tmp_path: Path) -> None:
         ),
         (("journal.db", "nowhere/journal.db"), r"journal\.path: there is no folder nowhere"),
         (("journal.db", "."), r"journal\.path: \. is a folder; give a file"),
-        (("journal.db", "space.yaml"), r"the journal space\.yaml cannot be read: file is not a"),
+        (
+            ("journal.db", "space.yaml"),
+            r"the journal space\.yaml is damaged, or no journal: file is not a",
+        ),
         (("http: {}", "http: {port: 8422}"), r"http\.port: 8422 is also the port for WebSocket"),
         (("http: {}", "tls: {certificate: a.pem, key: b.pem}"), r"tls\.certificate: a\.pem cannot"),
     ],

@@ -2,9 +2,7 @@
 
 import contextlib
 import json
-import sqlite3
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from tests.cli.commands import exit_codes
 from tests.faults.gateways import free_port, gateway, space_yaml
 from tests.gateway.websocket_client import open_websocket
 from tests.gateways import RESUME_HEADER
+from tests.journal_files import kept_ids
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -27,12 +26,6 @@ ROOM = 1_000_000
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-def accepted_in(folder: Path) -> list[str]:
-    with closing(sqlite3.connect(folder / "journal.db")) as connection:
-        rows = connection.execute("SELECT id FROM envelope WHERE kind = 'chat' ORDER BY seq")
-        return [id for (id,) in rows]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits another process as Linux does")
@@ -72,4 +65,4 @@ async def test_what_could_not_be_kept_is_not_accepted(tmp_path: Path) -> None:
     assert "Traceback" not in process.err
     assert f"the journal {tmp_path / 'journal.db'} cannot be written: " in process.err
     assert 0 < len(accepted) < 10_000
-    assert accepted == accepted_in(tmp_path)
+    assert accepted == kept_ids(tmp_path / "journal.db", "chat")

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from meup_agent import Envelope
-from tests.spaces import Entry, Fact, Recovered, ignore
+from tests.spaces import Entry, Fact, NumberRange, Recovered, ignore
 
 
 class File:
@@ -36,7 +36,6 @@ class LateJournal:
         self.file = file
         self.on_full: Callable[[bool], None] = ignore
         self.on_failed: Callable[[str], None] = ignore
-        self._now = now
         last = file.entries[-1].seq if file.entries else file.floor
         self._seq = max(now(), last)
         if not file.floor:
@@ -49,13 +48,14 @@ class LateJournal:
     def append(
         self,
         space: str,
+        at: int,
         envelope: Envelope,
         facts: tuple[Fact, ...],
         then: Callable[[Entry], None],
     ) -> None:
         def keep() -> Callable[[], None]:
             self._seq = self._latest = self._seq + 1
-            entry = Entry(self._seq, space, at, envelope)
+            entry = Entry(self._seq, space, at, envelope, facts)
             self.file.entries.append(entry)
             self.file.ever.append((entry.seq, envelope.id))
             for key, value in facts:
@@ -64,7 +64,6 @@ class LateJournal:
                     self.file.facts[key] = value
             return partial(then, entry)
 
-        at = self._now()
         self._pending.append(keep)
 
     def call_when_kept(self, then: Callable[[], None]) -> None:
@@ -103,6 +102,9 @@ class LateJournal:
 
     def resume_from(self, space: str, seen: int) -> int:
         return seen if self.file.floor <= seen <= self._latest else self.file.floor
+
+    def damaged(self, space: str, *, after: int, until: int) -> tuple[NumberRange, ...]:
+        return ()
 
     def recover(self, space: str, *, since: int, limit: int) -> Recovered:
         entries = [each for each in self.file.entries if each.at >= since]

@@ -2,34 +2,54 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sqlite3
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.journal.database import APPLICATION, BUSY_SECONDS, VERSION, error_text
-from meup_agent.gateway.journal.rows import READ_ROWS, envelope_of
+from meup_agent.gateway.journal.database import BUSY_SECONDS, error_text
+from meup_agent.gateway.journal.repair import write_readable
+from meup_agent.gateway.journal.rows import TABLES, checked_row, entry_of, rows_query
+from meup_agent.gateway.journal.survey import MAX_SEQ, Survey, is_damage, survey
+from meup_agent.gateway.journal.tables import VERSION, read_version
 from meup_agent.gateway.journal.wal import find_damage
-from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, Entry
-
-log = logging.getLogger("meup_agent.gateway")
+from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, Entry, NumberRange
 
 
 class Archive:
-    """The file, opened so that nothing in it can change by it; close it in the end."""
+    """The file, opened so that nothing in it can change by it; close it in the end.
 
-    def __init__(self, path: Path) -> None:
+    Damage is refused, unless ``accept_damage``: then the archive is what can be read.
+
+    Attributes:
+        damaged: The numbers of entries that damage took, also those without which a gateway went on
+            before.
+    """
+
+    def __init__(self, path: Path, *, accept_damage: bool = False) -> None:
         self._path = path
-        self._connection: sqlite3.Connection | None = None
+        self._connections: list[sqlite3.Connection] = []
         try:
             if not path.is_file():
                 raise ConfigurationError(f"there is no journal {path}; give a journal's file")
-            self._warn_of_damage()
-            self._connection = self._open()
-            self._check_form()
+            lost_pages = self._find_lost_pages()
+            connection = self._open()
+            self._version = read_version(connection, path)
+            if not self._version:
+                raise ConfigurationError(f"the journal {path} is empty; give a journal's file")
+            # Each row is checked when it is read, or here, where damage is not to end the reading.
+            found = survey(connection, self._version, contents=accept_damage)
+            self.damaged: Final = sorted([*found.accepted, *found.lost])
+            if lost_pages:
+                if not accept_damage:
+                    raise self._is_damaged(f"its last {lost_pages} pages cannot be read")
+                self.damaged.append(NumberRange(found.last + 1, MAX_SEQ))
+            if found.is_damaged:
+                if not accept_damage:
+                    raise self._is_damaged(str(found))
+                self._open_readable(connection, found)
         except (sqlite3.Error, OSError) as error:
             self.close()
             raise self._unreadable(error) from None
@@ -39,24 +59,33 @@ class Archive:
 
     def close(self) -> None:
         """Close the file."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        while self._connections:
+            self._connections.pop().close()
+
+    def check(self) -> None:
+        """Check each row now, and not when it is read.
+
+        Raises:
+            ConfigurationError: One is damaged.
+        """
+        found = survey(self._connection, self._version)
+        if found.is_damaged:
+            raise self._is_damaged(str(found))
 
     @property
     def spaces(self) -> list[str]:
         """The spaces that it has entries of, by name."""
-        return [name for (name,) in self._ask("SELECT DISTINCT space FROM envelope ORDER BY space")]
+        return [name for (name,) in self._ask("SELECT DISTINCT space FROM {entry} ORDER BY space")]
 
     def latest(self, space: str) -> int:
         """The number of a space's last entry; 0 where there is none."""
-        ((found,),) = self._ask("SELECT max(seq) FROM envelope WHERE space = ?", space)
+        ((found,),) = self._ask("SELECT max(seq) FROM {entry} WHERE space = ?", space)
         return found or 0
 
     def before(self, space: str, at: int) -> int:
         """The number of the last entry before a time in microseconds; 0 where there is none."""
         ((found,),) = self._ask(
-            "SELECT max(seq) FROM envelope WHERE space = ? AND at < ?", space, at
+            "SELECT max(seq) FROM {entry} WHERE space = ? AND at < ?", space, at
         )
         return found or 0
 
@@ -66,68 +95,86 @@ class Archive:
         """The entries with ``after < seq <= until``, oldest first; see :meth:`Journal.read`.
 
         Of some ``kinds`` alone, if any are named.
+
+        Raises:
+            ConfigurationError: One is damaged, and that is not accepted.
         """
-        assert self._connection is not None, "it was closed"
-        of_kinds = f"AND kind IN ({', '.join('?' * len(kinds))})" if kinds else ""
-        question, size = READ_ROWS.format(of_kinds=of_kinds), 0
+        where = "WHERE space = ? AND seq > ? AND seq <= ? ORDER BY seq"
+        query, size = rows_query(self._version, where), 0
         found: list[Entry] = []
         try:
-            rows = self._connection.execute(question, (space, after, until, *kinds, limit))
-            for seq, at, correlation, frame in rows:
-                size += len(frame)
+            for values in self._connection.execute(query, (space, after, until)):
+                row = checked_row(values, self._version)
+                if row is None:
+                    raise self._is_damaged(f"number {values[0]} cannot be read")
+                if kinds and row.kind not in kinds:
+                    continue
+                size += len(row.frame)
                 if found and size > MAX_PAGE_BYTES:
                     break
-                envelope = envelope_of(seq, correlation, bytes(frame))
-                if envelope is not None:
-                    found.append(Entry(seq, space, at, envelope))
+                entry = entry_of(row)
+                if entry is not None:
+                    found.append(entry)
+                if len(found) == limit:
+                    break
         except sqlite3.Error as error:
             raise self._unreadable(error) from None
         return tuple(found)
 
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        assert self._connections, "it was closed"
+        return self._connections[-1]
+
+    def _open_readable(self, connection: sqlite3.Connection, found: Survey) -> None:
+        """Read from a copy of what can be read: an index that is damaged leaves out entries."""
+        # Without a name it is in a file of SQLite's own, which goes with the connection.
+        readable = sqlite3.connect("", isolation_level=None)
+        self._connections.append(readable)
+        write_readable(readable, connection, found)
+        self._version = VERSION
+
     def _open(self) -> sqlite3.Connection:
         address = f"file:{quote(str(self._path.absolute()))}"
         connection = sqlite3.connect(f"{address}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+        self._connections.append(connection)
         try:
             connection.execute("SELECT count(*) FROM sqlite_schema")
         except sqlite3.Error as error:
-            connection.close()
+            self.close()
             is_database = isinstance(error, sqlite3.OperationalError)
             if not is_database or self._path.with_name(f"{self._path.name}-wal").exists():
                 raise
             # In a directory that cannot be written nothing writes, so the file is all there is.
             connection = sqlite3.connect(f"{address}?immutable=1", uri=True)
+            self._connections.append(connection)
         return connection
 
-    def _warn_of_damage(self) -> None:
-        """Warn of what SQLite would leave out without a word."""
+    def _find_lost_pages(self) -> int:
+        """The pages that SQLite would leave out without a word."""
         path = Path(os.path.realpath(self._path))
-        damage = find_damage(path.with_name(f"{path.name}-wal"), 0)
-        if damage is not None:
-            log.warning(
-                "the journal %s was damaged: what %d pages held that came last cannot be read",
-                self._path,
-                damage.lost,
-            )
-
-    def _check_form(self) -> None:
-        ((application,),) = self._ask("PRAGMA application_id")
-        ((version,),) = self._ask("PRAGMA user_version")
-        if application != APPLICATION:
-            raise ConfigurationError(
-                f"{self._path} is a database, but no journal of a gateway; give a journal's file"
-            )
-        if version > VERSION:
-            raise ConfigurationError(
-                f"the journal {self._path} is of a newer version of this package ({version}, not"
-                f" {VERSION}); read it with that one"
-            )
+        wal = path.with_name(f"{path.name}-wal")
+        # Twice, since a gateway may be writing it.
+        damage = find_damage(wal, 0) and find_damage(wal, 0)
+        return 0 if damage is None or damage.torn else damage.lost
 
     def _ask(self, question: str, *values: str | int) -> list[Any]:
-        assert self._connection is not None, "it was closed"
         try:
-            return self._connection.execute(question, values).fetchall()
+            named = question.format(entry=TABLES[self._version])
+            return self._connection.execute(named, values).fetchall()
         except sqlite3.Error as error:
             raise self._unreadable(error) from None
 
+    def _is_damaged(self, what: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"the journal {self._path} is damaged: {what}; read a backup, or what is left"
+            " (--accept-damage)"
+        )
+
     def _unreadable(self, error: Exception) -> ConfigurationError:
+        if isinstance(error, sqlite3.Error) and is_damage(error):
+            return ConfigurationError(
+                f"the journal {self._path} is damaged, or no journal: {error_text(error)}; read a"
+                " backup"
+            )
         return ConfigurationError(f"the journal {self._path} cannot be read: {error_text(error)}")

@@ -19,18 +19,15 @@ from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import BinaryIO, Final, Literal
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.journal.wal import WalDamage, find_damage
+from meup_agent.gateway.journal.repair import rebuild
+from meup_agent.gateway.journal.survey import is_damage, survey
+from meup_agent.gateway.journal.tables import VERSION, make_tables, read_version
+from meup_agent.gateway.journal.wal import find_damage
 
 log = logging.getLogger("meup_agent.gateway")
-
-APPLICATION: Final = 0x4D455550
-"""Tells a journal from another database: "MEUP", where SQLite keeps such a mark."""
-
-VERSION: Final = 1
-"""Of the tables; a gateway reads the files of older ones, and refuses those of newer ones."""
 
 BUSY_SECONDS: Final = 30.0
 """Time for which another program may hold the file, say to copy it, before the gateway gives up."""
@@ -41,50 +38,20 @@ MAX_WAL_BYTES: Final = 16 * 1024 * 1024
 PAGE_SIZE_AT: Final = 16
 """The offset in the file of the size of its pages."""
 
-_TABLES: Final = """
-CREATE TABLE envelope (
-    seq INTEGER PRIMARY KEY,
-    space TEXT NOT NULL,
-    at INTEGER NOT NULL,
-    sender TEXT NOT NULL,
-    id TEXT NOT NULL,
-    kind TEXT NOT NULL,
-    "to" TEXT NOT NULL,
-    correlation TEXT NOT NULL,
-    context TEXT,
-    dialect TEXT NOT NULL,
-    frame BLOB NOT NULL
-);
-CREATE INDEX envelope_of_space ON envelope (space, seq);
-CREATE TABLE fact (
-    said INTEGER PRIMARY KEY,
-    space TEXT NOT NULL,
-    key TEXT NOT NULL,
-    value TEXT NOT NULL,
-    UNIQUE (space, key)
-);
-CREATE TABLE space (
-    name TEXT PRIMARY KEY,
-    floor INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE unknown (
-    after INTEGER PRIMARY KEY,
-    before INTEGER NOT NULL
-);
-"""
-# "to" and "correlation" are JSON lists; "at" is in microseconds since 1970 (UTC). What is missing
-# of a space is what has a number up to its floor. Numbers that are unknown lie between the last of
-# the file and the first after a start: who has seen one saw what a power cut took back.
+OR_ACCEPT: Final = (
+    "look after the disk, and restore a backup, or start without what is lost"
+    " (journal.accept_damage, or --accept-damage)"
+)
 
 Synchronous = Literal["normal", "full"]
 
 
 class Database:
-    """A journal's file, locked against other gateways.
+    """A journal's file, locked against other gateways, and whole as far as can be known.
 
-    One thread has the ``writer``, another the ``reader``. ``damage`` was found before SQLite opened
-    the file; what came last is lost then. ``accept_damage`` goes on although no power cut can have
-    done it.
+    One thread has the ``writer``, another the ``reader``. Where damage was found and accepted, the
+    file was made anew from what can be read, and the damaged one is kept; with ``tail_lost`` what
+    came last may be among what is lost.
     """
 
     def __init__(
@@ -92,20 +59,30 @@ class Database:
     ) -> None:
         # As SQLite, which names the file beside it by the path without symbolic links.
         self.path = path = Path(os.path.realpath(path))
-        self.damage: WalDamage | None = None
+        self.tail_lost = False
+        self._accept_damage = accept_damage
         self._lock: FileLock | None = None
         self._connections: list[sqlite3.Connection] = []
+        is_old = path.exists()
         try:
             self._lock = FileLock(path)
-            self._look_for_damage(self._lock, refuse=synchronous == "full" and not accept_damage)
+            if os.fstat(self._lock.descriptor).st_size:
+                self._check_wal(self._lock, refuse=synchronous == "full" and not accept_damage)
+            elif is_old:
+                self._check_empty()
             self.writer = self._connect(path)
-            self._check_form(self.writer)
+            self._check_form(self.writer, self._lock)
             self.writer.execute(f"PRAGMA synchronous = {synchronous.upper()}")
             self.writer.execute(f"PRAGMA journal_size_limit = {MAX_WAL_BYTES}")
             self.reader = self._connect(path)
             self.reader.execute("PRAGMA query_only = TRUE")
         except (sqlite3.Error, OSError) as error:
             self.close()
+            if isinstance(error, sqlite3.Error) and is_damage(error):
+                raise ConfigurationError(
+                    f"the journal {path} is damaged, or no journal: {error_text(error)}; restore a"
+                    " backup, or give another file"
+                ) from None
             raise ConfigurationError(
                 f"the journal {path} cannot be used: {error_text(error)}; give a file that this"
                 " process may write, in a directory that is there"
@@ -116,7 +93,7 @@ class Database:
 
     def file_size(self) -> int:
         """Bytes of the file and of the one beside it."""
-        files = (self.path, self.path.with_name(f"{self.path.name}-wal"))
+        files = (self.path, self._wal)
         return sum(each.stat().st_size for each in files if each.exists())
 
     def close(self) -> None:
@@ -128,26 +105,95 @@ class Database:
         if self._lock is not None:
             self._lock.close()
 
-    def _look_for_damage(self, lock: FileLock, *, refuse: bool) -> None:
+    def _check_wal(self, lock: FileLock, *, refuse: bool) -> None:
         """Find damage that SQLite would pass over without a word, and keep what it would drop."""
-        wal = self.path.with_name(f"{self.path.name}-wal")
-        os.lseek(lock.descriptor, PAGE_SIZE_AT, os.SEEK_SET)
-        damage = find_damage(wal, int.from_bytes(os.read(lock.descriptor, 2)))
+        wal = self._wal
+        page_size = int.from_bytes(os.pread(lock.descriptor, 2, PAGE_SIZE_AT))
+        damage = find_damage(wal, page_size)
         if damage is None:
             return
         what = (
-            f"the file {wal} is damaged in its middle: {damage.lost} of its"
-            f" {damage.kept + damage.lost} pages cannot be read, and what they held is lost"
+            f"the file {wal} is damaged: {damage.lost} of its {damage.kept + damage.lost} pages"
+            " cannot be read, and what they held is lost"
         )
+        if damage.torn:
+            log.warning("%s, as a power cut in the middle of a commit leaves it", what)
+            return
         if refuse and damage.certain:
             raise ConfigurationError(
-                f"{what}; with synchronous: full no power cut does that, so look after the disk,"
-                " and restore a copy, or start with what is left (journal.accept_damage, or"
-                " --accept-damage)"
+                f"{what}; with synchronous: full no power cut does that, so {OR_ACCEPT}"
             )
-        aside = _copy_aside(wal)
+        self._keep_wal(what)
+        self.tail_lost = True
+
+    def _check_empty(self) -> None:
+        """Look at a file that is there and empty: one that was cut is not begun anew."""
+        wal = self._wal
+        if not wal.exists() or not wal.stat().st_size:
+            log.warning("the journal %s is an empty file, so a new one begins", self.path)
+            return
+        what = f"the journal {self.path} is damaged: it is empty, though {wal} is not"
+        if not self._accept_damage:
+            raise ConfigurationError(f"{what}; {OR_ACCEPT}")
+        self._keep_wal(what)
+
+    @property
+    def _wal(self) -> Path:
+        return self.path.with_name(f"{self.path.name}-wal")
+
+    def _keep_wal(self, what: str) -> None:
+        if self._wal.exists():
+            with self._wal.open("rb") as damaged:
+                self._keep_aside(what, self._wal, damaged)
+        else:
+            log.error("%s; members that come back are told of a gap", what)
+
+    def _check_form(self, writer: sqlite3.Connection, lock: FileLock) -> None:
+        """Make the tables in an empty file; look through another one, and make it anew if need be.
+
+        It is made anew where it is of an older version, or damaged and that is accepted.
+        """
+        version = read_version(writer, self.path)
+        if not version:
+            # Before the first table: a file cannot be made smaller later without it.
+            writer.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        mode: str = writer.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise ConfigurationError(
+                f"the journal {self.path} cannot be written by one and read by another at once"
+                " there; give a file on a disk of this machine"
+            )
+        if not version:
+            make_tables(writer)
+            return
+        # A file that cannot be written is found out now, and not by the first envelope.
+        writer.execute("BEGIN IMMEDIATE")
+        writer.execute("ROLLBACK")
+        found = survey(writer, version)
+        if found.is_damaged:
+            what = f"the journal {self.path} is damaged: {found}"
+            if not self._accept_damage:
+                raise ConfigurationError(f"{what}; {OR_ACCEPT}")
+            checkpoint(writer)
+            # By the descriptor of the lock: to close another one of this file would take away the
+            # locks that SQLite has on it.
+            with open(lock.descriptor, "rb", closefd=False) as damaged:
+                self._keep_aside(what, self.path, damaged)
+            self.tail_lost = self.tail_lost or bool(found.structure)
+        if found.is_damaged or version < VERSION:
+            rebuild(writer, found, self.path)
+
+    def _keep_aside(self, what: str, path: Path, damaged: BinaryIO) -> None:
+        """Copy a damaged file, readable for its owner alone, and say so."""
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        aside = path.with_name(f"{path.name}.damaged-{stamp}")
+        to = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(to, "wb") as copy:
+            damaged.seek(0)
+            shutil.copyfileobj(damaged, copy)
+            copy.flush()
+            os.fsync(copy.fileno())
         log.error("%s; it is kept as %s, and members that come back are told of a gap", what, aside)
-        self.damage = damage
 
     @contextmanager
     def connected(self) -> Generator[sqlite3.Connection]:
@@ -162,39 +208,11 @@ class Database:
         self._connections.append(connection)
         return connection
 
-    def _check_form(self, writer: sqlite3.Connection) -> None:
-        """Make the tables in an empty file, and look at what another one is."""
-        path = self.path
-        application: int = writer.execute("PRAGMA application_id").fetchone()[0]
-        version: int = writer.execute("PRAGMA user_version").fetchone()[0]
-        tables: int = writer.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-        if not tables:
-            # Before the first table: a file cannot be made smaller later without it.
-            writer.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        elif application != APPLICATION:
-            raise ConfigurationError(
-                f"{path} is a database, but no journal of a gateway; give another file"
-            )
-        elif version > VERSION:
-            raise ConfigurationError(
-                f"the journal {path} is of a newer version of this package ({version}, not"
-                f" {VERSION}); run that one, or give another file"
-            )
-        mode: str = writer.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-        if mode != "wal":
-            raise ConfigurationError(
-                f"the journal {path} cannot be written by one and read by another at once there;"
-                " give a file on a disk of this machine"
-            )
-        if not tables:
-            writer.executescript(
-                f"BEGIN; {_TABLES} PRAGMA application_id = {APPLICATION};"
-                f" PRAGMA user_version = {VERSION}; COMMIT;"
-            )
-        else:
-            # A file that cannot be written is found out now, and not by the first envelope.
-            writer.execute("BEGIN IMMEDIATE")
-            writer.execute("ROLLBACK")
+
+def checkpoint(connection: sqlite3.Connection) -> None:
+    """Move what is in the file beside the journal into that, and cut the file to nothing."""
+    if connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+        raise sqlite3.OperationalError("another program reads it; end that one")
 
 
 def error_text(error: Exception) -> str:
@@ -202,18 +220,6 @@ def error_text(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error)
-
-
-def _copy_aside(wal: Path) -> Path:
-    """Copy a damaged file, readable for its owner alone, before SQLite writes over it."""
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    aside = wal.with_name(f"{wal.name}.damaged-{stamp}")
-    to = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(to, "wb") as copy, wal.open("rb") as damaged:
-        shutil.copyfileobj(damaged, copy)
-        copy.flush()
-        os.fsync(copy.fileno())
-    return aside
 
 
 LOCKED_BYTE: Final = 2**62

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meup_agent.errors import ConfigurationError, system_reason
@@ -48,7 +48,8 @@ def _check_file(config: JournalConfig) -> None:
         if path.is_dir():
             raise ConfigurationError(f"journal.path: {path} is a folder; give a file")
         if path.exists() and path.stat().st_size:
-            Archive(path).close()
+            with closing(Archive(path)) as archive:
+                archive.check()
     except OSError as error:
         why = system_reason(error)
         raise ConfigurationError(f"journal.path: {path} cannot be looked at ({why})") from None

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
+from meup_agent.gateway.journal.rows import sealed
+from meup_agent.gateway.journal.tables import REMOVED, WRITE_FLOOR, WRITE_MISSING, Missing
+
 STEP: Final = 500
 """Envelopes that are forgotten at a time at least, so that writing waits for no more than that."""
 
@@ -21,24 +24,21 @@ ROW_BYTES: Final = 300
 too much after a step is found in the next one."""
 
 _TOO_OLD: Final = (
-    "SELECT max(seq) FROM (SELECT seq, at FROM envelope ORDER BY seq LIMIT ?) WHERE at < ?"
+    "SELECT max(seq) FROM (SELECT seq, at FROM entry ORDER BY seq LIMIT ?) WHERE at < ?"
 )
 _TOO_MUCH: Final = f"""
 SELECT max(seq) FROM (
     SELECT seq, sum(size) OVER (ORDER BY seq) - size AS before FROM (
-        SELECT seq, length(frame) + {ROW_BYTES} AS size FROM envelope ORDER BY seq LIMIT ?
+        SELECT seq, length(frame) + {ROW_BYTES} AS size FROM entry ORDER BY seq LIMIT ?
     )
 ) WHERE before < ?
 """
 _FLOORS: Final = """
-SELECT envelope.space, max(max(seq), coalesce(floor, 0)) FROM envelope
-LEFT JOIN space ON space.name = envelope.space
-WHERE seq <= ? GROUP BY envelope.space
+SELECT entry.space, max(max(seq), coalesce(floor, 0)) FROM entry
+LEFT JOIN space ON space.name = entry.space
+WHERE seq <= ? GROUP BY entry.space
 """
-# A floor is never lowered: where something was lost, it is above what is still there.
-_RAISE: Final = (
-    "INSERT INTO space VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET floor = excluded.floor"
-)
+# A floor is never lowered.
 
 
 @dataclass
@@ -107,8 +107,10 @@ class Retention:
         floors: list[tuple[str, int]] = execute(_FLOORS, (until,)).fetchall()
         for floor in floors:
             self.raised(*floor)
-            execute(_RAISE, floor)
-        execute("DELETE FROM envelope WHERE seq <= ?", (until,))
+            execute(WRITE_FLOOR, sealed(floor))
+        execute("DELETE FROM entry WHERE seq <= ?", (until,))
+        execute("DELETE FROM missing WHERE until <= ?", (until,))
+        execute(WRITE_MISSING, sealed(Missing(0, until, REMOVED)))
         execute("COMMIT")
 
     def _shrink(self) -> bool:

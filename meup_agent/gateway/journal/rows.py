@@ -1,51 +1,64 @@
 """An entry as a row of the file, and back.
 
 The frame is kept as it came. What a space found out about it, that is to which request a response
-belongs where the dialect does not say, stands beside it.
+belongs where the dialect does not say, stands beside it, and so do the facts that it made hold. A
+checksum goes over everything that a row says, so that bits that flip on a disk are found.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, NamedTuple
+import sqlite3
+import zlib
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, decode, encode
-from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, Entry
-
-if TYPE_CHECKING:
-    from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.envelope import encode_json
+from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, Entry, Fact
 
 log = logging.getLogger("meup_agent.gateway")
 
 _names = msgspec.json.Decoder(tuple[str, ...]).decode
+read_facts = msgspec.json.Decoder(tuple[Fact, ...]).decode
+_read_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
 
 class Row(NamedTuple):
-    """The columns of the table ``envelope``, in its order."""
+    """The columns of the table ``entry``, in its order."""
 
     seq: int
     space: str
     at: int
-    sender: str
-    id: str
     kind: str
-    to: str
-    correlation: str
-    context: str | None
-    dialect: str
+    correlation: str  # a JSON list
+    facts: str | None  # a JSON list of keys and values; ``None``: there are none
+    previous: str | None  # room for the hash of the entry before
+    checksum: int
     frame: bytes
 
 
+class DamagedEntry(Exception):
+    """An entry that is not what was written."""
+
+    def __init__(self, seq: int) -> None:
+        super().__init__(f"number {seq} is damaged")
+        self.seq = seq
+
+
 class _StoredColumns(msgspec.Struct, array_like=True, gc=False):
-    """The columns that are read again; the frame has the rest."""
+    """The columns of a row as :data:`READ` has them; the space is known."""
 
     seq: int
     at: int
+    kind: str
     correlation: str
+    facts: str | None
+    previous: str | None
+    checksum: int
     frame: str
 
 
@@ -54,11 +67,13 @@ _read_all = msgspec.json.Decoder(list[_StoredColumns]).decode
 # One row with everything, since Python takes its lock again for each row that SQLite hands over:
 # beside a busy loop that takes milliseconds for each.
 READ: Final = f"""
-SELECT json_group_array(json_array(seq, at, correlation, CAST(frame AS TEXT))) FROM envelope
+SELECT json_group_array(json_array(
+    seq, at, kind, correlation, facts, previous, checksum, CAST(frame AS TEXT)
+)) FROM entry
 WHERE seq IN (
     SELECT seq FROM (
         SELECT seq, sum(size) OVER (ORDER BY seq) - size AS before FROM (
-            SELECT seq, length(frame) AS size FROM envelope
+            SELECT seq, length(frame) AS size FROM entry
             WHERE space = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?
         )
     ) WHERE before < {MAX_PAGE_BYTES}
@@ -69,58 +84,146 @@ WHERE seq IN (
 READ_BACK: Final = READ.replace("ORDER BY seq", "ORDER BY seq DESC")
 """The same from the newest on."""
 
+_COLUMNS: Final = {
+    1: "seq, CAST(space AS BLOB), at, CAST(kind AS BLOB), CAST(correlation AS BLOB),"
+    " NULL, NULL, NULL, CAST(frame AS BLOB)",
+    2: "seq, CAST(space AS BLOB), at, CAST(kind AS BLOB), CAST(correlation AS BLOB),"
+    " CAST(facts AS BLOB), CAST(previous AS BLOB), checksum, CAST(frame AS BLOB)",
+}
+# A file of an older version can be read before a gateway makes it one of this version. Texts are
+# read as bytes, since one that is no UTF-8 would end the reading of all of them.
 
-READ_ROWS: Final = """
-SELECT seq, at, correlation, frame FROM envelope
-WHERE space = ? AND seq > ? AND seq <= ? {of_kinds} ORDER BY seq LIMIT ?
-"""
-"""The same row by row, of some kinds or all, for where nothing else runs in Python: making one text
-of them takes longer than all the rest of reading."""
+TABLES: Final = {1: "envelope", 2: "entry"}
+"""The table of the entries, by the version of the file."""
+
+
+def rows_query(version: int, which: str = "") -> str:
+    """The query for all columns of rows, one by one, in a file of a version.
+
+    It is for where nothing else runs in Python, and where each row is to be judged by itself: to
+    make one text of them, as :data:`READ` does, takes longer than all the rest of reading.
+    """
+    return f"SELECT {_COLUMNS[version]} FROM {TABLES[version]} {which}"
 
 
 def row_of(entry: Entry) -> Row:
     """An entry as it is kept; one of our own is kept in the default dialect."""
     envelope = entry.envelope
-    dialect, frame = envelope.protocol, envelope.frame
-    if not frame:
-        dialect, frame = DEFAULT_DIALECT, encode(envelope, DEFAULT_DIALECT)
-    return Row(
-        entry.seq,
-        entry.space,
-        entry.at,
-        envelope.sender,
-        envelope.id,
-        envelope.kind,
-        _listed(envelope.to),
-        _listed(envelope.correlation),
-        envelope.context,
-        dialect,
-        frame,
-    )
+    frame = envelope.frame or encode(envelope, DEFAULT_DIALECT)
+    correlation = _listed(envelope.correlation)
+    facts = encode_json(entry.facts).decode() if entry.facts else None
+    said = (entry.seq, entry.space, entry.at, envelope.kind, correlation, facts, None)
+    return Row(*said, checksum(said, frame), frame)
 
 
-def entries_of(space: str, read: str) -> list[Entry]:
-    """The entries that :data:`READ` found, oldest first."""
-    rows = _read_all(read)
+def checksum(values: tuple[object, ...], frame: bytes = b"") -> int:
+    """The checksum of a row: CRC-32, which finds any three flipped bits of a usual envelope.
+
+    It is no proof against somebody who can write the file; there is room for a hash chain.
+    """
+    return zlib.crc32(frame, zlib.crc32(_encode(values)))
+
+
+def sealed(values: tuple[object, ...]) -> tuple[object, ...]:
+    """The values of another table's row, with their checksum."""
+    return (*values, checksum(values))
+
+
+def checked_row(values: tuple[Any, ...], version: int) -> Row | None:
+    """A row of :func:`rows_query`, if it is what was written.
+
+    One of version 1 has no checksum: it is as good as its texts, and gets one.
+    """
+    try:
+        seq, *texts, checked, frame = values
+        space, at, kind, correlation, facts, previous = map(_text, texts)
+        said = (seq, space, at, kind, correlation, facts, previous)
+        found = checksum(said, frame)
+        if version == 1:
+            _read_fields(frame.decode())
+        elif checked != found:
+            return None
+    except (ValueError, TypeError, AttributeError, msgspec.MsgspecError):
+        return None
+    return Row(*said, found, frame)
+
+
+def checked_values(values: tuple[Any, ...], version: int) -> tuple[Any, ...] | None:
+    """The values of another table's row, whose last one is its checksum, if they are right.
+
+    One of version 1 has none.
+    """
+    try:
+        *said, checked = (_text(each) for each in values)
+    except ValueError:
+        return None
+    found = tuple(said)
+    return found if version == 1 or checked == checksum(found) else None
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def read_page(
+    connection: sqlite3.Connection,
+    space: str,
+    *,
+    after: int,
+    until: int,
+    limit: int,
+    query: str = READ,
+) -> list[Entry]:
+    """A page of entries, oldest first.
+
+    Raises:
+        DamagedEntry: One is not what was written.
+    """
+    try:
+        found: str = connection.execute(query, (space, after, until, limit)).fetchone()[0]
+        rows = _read_all(found)
+    except (sqlite3.OperationalError, msgspec.DecodeError, UnicodeDecodeError):
+        # A text that is no UTF-8, or something else: what is read one by one has a number.
+        _find_damaged(connection, space, after, until)
+        raise
     rows.sort(key=lambda row: row.seq)
-    return [
-        Entry(row.seq, space, row.at, envelope)
-        for row in rows
-        if (envelope := envelope_of(row.seq, row.correlation, row.frame.encode())) is not None
-    ]
+    entries: list[Entry] = []
+    for row in rows:
+        said = (row.seq, space, row.at, row.kind, row.correlation, row.facts, row.previous)
+        frame = row.frame.encode()
+        if checksum(said, frame) != row.checksum:
+            raise DamagedEntry(row.seq)
+        entry = _entry(row.seq, space, row.at, row.correlation, row.facts, frame)
+        if entry is not None:
+            entries.append(entry)
+    return entries
 
 
-def envelope_of(seq: int, correlation: str, frame: bytes) -> Envelope | None:
-    """The envelope of a row; ``None`` where it cannot be read, which is logged."""
+def _find_damaged(connection: sqlite3.Connection, space: str, after: int, until: int) -> None:
+    """Raise of the first entry that is damaged, if one is."""
+    query = rows_query(2, "WHERE space = ? AND seq > ? AND seq <= ? ORDER BY seq")
+    for values in connection.execute(query, (space, after, until)):
+        if checked_row(values, 2) is None:
+            raise DamagedEntry(values[0])
+
+
+def entry_of(row: Row) -> Entry | None:
+    """The entry of a row; ``None`` where its envelope cannot be read, which is logged."""
+    return _entry(row.seq, row.space, row.at, row.correlation, row.facts, row.frame)
+
+
+def _entry(
+    seq: int, space: str, at: int, correlation: str, facts: str | None, frame: bytes
+) -> Entry | None:
     try:
         envelope = decode(frame)
     except InvalidEnvelope as error:
         # An older version took what this one does not; the others must not miss the rest.
         log.error("journal: number %d is left out, it cannot be read: %s", seq, error)
         return None
-    if _listed(envelope.correlation) == correlation:
-        return envelope
-    return msgspec.structs.replace(envelope, correlation=_names(correlation))
+    if _listed(envelope.correlation) != correlation:
+        envelope = msgspec.structs.replace(envelope, correlation=_names(correlation))
+    return Entry(seq, space, at, envelope, () if facts is None else read_facts(facts))
 
 
 def _listed(names: tuple[str, ...]) -> str:

@@ -7,20 +7,29 @@ import json
 import logging
 import sqlite3
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import anyio.to_thread
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.journal.database import Database, error_text
+from meup_agent.gateway.journal.database import Database, checkpoint, error_text
 from meup_agent.gateway.journal.retention import Retention
-from meup_agent.gateway.journal.rows import READ_BACK, entries_of, row_of
+from meup_agent.gateway.journal.rows import (
+    READ_BACK,
+    DamagedEntry,
+    checksum,
+    read_page,
+    row_of,
+    sealed,
+)
+from meup_agent.gateway.journal.survey import MAX_SEQ
+from meup_agent.gateway.journal.tables import DAMAGE, START, WRITE_MISSING, Missing
 from meup_agent.gateway.journal.worker_threads import BatchWriter, PageReader, PageRequest, WriteJob
-from meup_agent.protocol.space.journal import Entry, Fact, Recovered, ignore
+from meup_agent.protocol.space.journal import Entry, Fact, NumberRange, Recovered, ignore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,11 +57,12 @@ MAX_RECOVERED_BYTES: Final = 64 * 1024 * 1024
 CLOSE_SECONDS: Final = 5.0
 """For a thread to end; a disk that hangs longer keeps its thread, and not the gateway."""
 
-MAX_SEQ: Final = 2**63 - 1
-"""The largest number that SQLite has."""
+PASSED_OVER: Final = 1_000_000_000
+"""Numbers that are not given where the last ones may be lost: with the clock behind them, one would
+be given twice."""
 
-_FACTS: Final = "SELECT key, value FROM fact WHERE space = ? ORDER BY said"
-_LAST: Final = "SELECT max(seq) FROM envelope WHERE space = ?"
+_FACTS: Final = "SELECT key, value, checksum FROM fact WHERE space = ? ORDER BY said"
+_LAST: Final = "SELECT max(seq) FROM entry WHERE space = ?"
 
 
 class SqliteJournal:
@@ -64,7 +74,6 @@ class SqliteJournal:
 
     def __init__(self, path: Path, config: JournalConfig, now: Callable[[], int]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._now = now
         self.on_full: Callable[[bool], None] = ignore
         self.on_failed: Callable[[str], None] = ignore
         self._max_bytes = config.max_bytes
@@ -72,8 +81,8 @@ class SqliteJournal:
         # Of each space; floors are raised by the writer.
         self._floors: dict[str, int] = {}
         self._latest: dict[str, int] = {}
-        self._unknown: list[tuple[int, int]] = []
-        self._start = self._find_spaces()
+        self._missing: list[Missing] = []
+        self._start = self._find_spaces(now())
         self._seq = self._committed = self._start
         self._work: list[WriteJob] = []
         # What follows, in order: after which number, of how many bytes, and what.
@@ -106,13 +115,18 @@ class SqliteJournal:
     # --- the contract -----------------------------------------------------------------------
 
     def append(
-        self, space: str, envelope: Envelope, facts: tuple[Fact, ...], then: Callable[[Entry], None]
+        self,
+        space: str,
+        at: int,
+        envelope: Envelope,
+        facts: tuple[Fact, ...],
+        then: Callable[[Entry], None],
     ) -> None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.append`."""
         if self._ended:
             return
         seq = self._seq + 1
-        entry = Entry(seq, space, self._now(), envelope)
+        entry = Entry(seq, space, at, envelope, facts)
         row = row_of(entry)
         floor = None
         if space not in self._floors:
@@ -166,21 +180,33 @@ class SqliteJournal:
     def resume_from(self, space: str, seen: int) -> int:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.resume_from`."""
         floor = self.floor(space)
-        if not floor <= seen <= self.latest(space):
+        if not floor <= seen <= max(self.latest(space), self._start):
             return floor
-        # A reader that has seen what is lost has seen all that came before it.
-        lost_after = (after for after, before in self._unknown if after < seen < before)
-        return max(floor, next(lost_after, seen))
+        for missing in reversed(self._missing):
+            if missing.why == DAMAGE and seen < missing.until:
+                return max(floor, missing.until)
+            if missing.why == START and missing.after < seen < missing.until:
+                # A reader that has seen what is lost has seen all that came before it.
+                return max(floor, missing.after)
+        return seen
+
+    def damaged(self, space: str, *, after: int, until: int) -> tuple[NumberRange, ...]:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.damaged`."""
+        return tuple(
+            NumberRange(max(each.after, after) + 1, min(each.until, until))
+            for each in self._missing
+            if each.why == DAMAGE and each.after < until and after < each.until
+        )
 
     def recover(self, space: str, *, since: int, limit: int) -> Recovered:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.recover`."""
         try:
             with self._database.connected() as connection:
-                facts: list[tuple[str, str]] = connection.execute(_FACTS, (space,)).fetchall()
+                facts = list(_read_facts(connection, space))
                 entries = _latest_entries(connection, space, since, limit)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, DamagedEntry) as error:
             raise self._unreadable(error) from None
-        return Recovered({key: json.loads(value) for key, value in facts}, entries)
+        return Recovered(dict(facts), entries)
 
     # --- the end ----------------------------------------------------------------------------
 
@@ -292,12 +318,18 @@ class SqliteJournal:
             self._tell_failure(error)
 
     def _tell_failure(self, error: Exception) -> None:
+        if isinstance(error, DamagedEntry):
+            self.on_failed(
+                f"the journal {self._database.path} is damaged: {error}; nothing more is accepted;"
+                " look after the disk, and start the gateway again, which says more"
+            )
+            return
         self.on_failed(
             f"the journal {self._database.path} cannot be written: {error_text(error)}; nothing"
             " more is accepted; make room or repair the disk, and start the gateway again"
         )
 
-    def _find_spaces(self) -> int:
+    def _find_spaces(self, now: int) -> int:
         """Learn from the file which spaces it knows; the number after which this start begins."""
         execute = self._database.writer.execute
         try:
@@ -306,30 +338,29 @@ class SqliteJournal:
                 last: int | None = execute(_LAST, (name,)).fetchone()[0]
                 if last is not None:
                     self._latest[name] = last
-            kept = max([*self._latest.values(), *self._floors.values()], default=0)
+            before = self._read_missing()
+            ends = (each.until for each in before if each.why != START)
+            kept = max([*self._latest.values(), *self._floors.values(), *ends], default=0)
+            lost = self._database.tail_lost
             # Numbers do not go back, whatever the clock does (PROTOCOL 6).
-            start = max(self._now(), kept)
-            if kept < start and kept:
-                execute("INSERT OR REPLACE INTO unknown VALUES (?, ?)", (kept, start))
-                execute("DELETE FROM unknown WHERE before <= ?", (min(self._floors.values()),))
-            if self._database.damage is not None:
-                self._say_lost(start)
-            self._unknown = execute("SELECT after, before FROM unknown").fetchall()
+            start = max(now, kept + PASSED_OVER if lost else kept)
+            if kept < start:
+                missing = Missing(kept, start, DAMAGE if lost else START)
+                execute(WRITE_MISSING, sealed(missing))
+            if lost:
+                # What is right behind the damage would be taken for lost again after the next kill.
+                checkpoint(self._database.writer)
+            self._missing = self._read_missing()
             return start
         except sqlite3.Error as error:
             self._database.close()
             raise self._unreadable(error) from None
 
-    def _say_lost(self, start: int) -> None:
-        """Have all members of before told of a gap, since what is missing is not known."""
-        execute = self._database.writer.execute
-        execute("UPDATE space SET floor = ?", (start,))
-        self._floors = dict.fromkeys(self._floors, start)
-        # What is right behind the damage would be taken for lost once more after the next kill.
-        if execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
-            raise sqlite3.OperationalError("another program reads it; end that one")
+    def _read_missing(self) -> list[Missing]:
+        query = "SELECT after, until, why FROM missing ORDER BY after"
+        return [Missing(*each) for each in self._database.writer.execute(query)]
 
-    def _unreadable(self, error: sqlite3.Error) -> ConfigurationError:
+    def _unreadable(self, error: Exception) -> ConfigurationError:
         return ConfigurationError(
             f"the journal {self._database.path} cannot be read: {error_text(error)}; repair it,"
             " or give another file"
@@ -342,6 +373,13 @@ def open_sqlite(config: JournalConfig, now: Callable[[], int]) -> SqliteJournal:
     return SqliteJournal(config.path, config, now)
 
 
+def _read_facts(connection: sqlite3.Connection, space: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for key, value, checked in connection.execute(_FACTS, (space,)):
+        if checked != checksum((space, key, value)):
+            raise sqlite3.DatabaseError(f"the fact {key} is damaged")
+        yield key, json.loads(value)
+
+
 def _latest_entries(
     connection: sqlite3.Connection, space: str, since: int, limit: int
 ) -> tuple[Entry, ...]:
@@ -349,8 +387,8 @@ def _latest_entries(
     found: deque[Entry] = deque()
     until, size = MAX_SEQ, 0
     while len(found) < limit and size < MAX_RECOVERED_BYTES:
-        values = (space, 0, until, min(RECOVER_PAGE, limit - len(found)))
-        page = entries_of(space, connection.execute(READ_BACK, values).fetchone()[0])
+        count = min(RECOVER_PAGE, limit - len(found))
+        page = read_page(connection, space, after=0, until=until, limit=count, query=READ_BACK)
         found.extendleft(entry for entry in reversed(page) if entry.at >= since)
         if not page or page[0].at < since:
             break

@@ -23,6 +23,8 @@ USUAL_PAGE_SIZE: Final = 4_096
 
 _HEAD: Final = struct.Struct(">8I")
 _FRAME_HEAD: Final = struct.Struct(">6I")
+_INDEX: Final = struct.Struct("=16x I 12x 2I 56x I")
+_INDEX_COPY: Final = 48  # bytes of a copy of its head, of which there are two
 _FORMAT: Final = 3_007_000
 _PAGE_SIZES: Final = frozenset(1 << bits for bits in range(9, 17))
 _WORD: Final = 0xFFFFFFFF
@@ -32,12 +34,14 @@ class WalDamage(NamedTuple):
     """Damage of such a file: the frames, each a page of the database, before it and lost by it.
 
     It is certain where a power cut cannot have done it, if each commit waits for the disk: the
-    damage is followed by more than the one transaction that was being written.
+    damage is followed by more than the one transaction that was being written. It is torn where
+    nothing that is right follows: as a rule, a power cut has done it.
     """
 
     kept: int
     lost: int
     certain: bool
+    torn: bool = False
 
 
 class _Frame(NamedTuple):
@@ -49,21 +53,53 @@ class _Frame(NamedTuple):
 
 
 def find_damage(wal: Path, page_size: int) -> WalDamage | None:
-    """Find the damage of such a file; ``None``: none that differs from a torn end.
+    """Find the damage of such a file; ``None``: there is none.
 
-    The size of the database's pages counts where the file does not say it any more.
+    The size of the database's pages counts where the file does not say it any more. Where the file
+    was not read since the process that wrote it was killed, SQLite's index of it (``-shm``) is
+    still there, and tells how many frames it had.
     """
+    index = _read_index(wal.with_name(f"{wal.name.removesuffix('-wal')}-shm"))
     try:
         with wal.open("rb") as file:
-            return _find_damage(file, page_size)
+            return _find_damage(file, page_size, index)
+    except FileNotFoundError:
+        return _missing(index, 0)
+
+
+class _Index(NamedTuple):
+    """The head of the index: how many frames it has, and of which the database has the pages."""
+
+    frames: int
+    in_database: int
+    salts: tuple[int, int]
+
+
+def _read_index(shm: Path) -> _Index | None:
+    try:
+        with shm.open("rb") as file:
+            head = file.read(_INDEX.size)
     except FileNotFoundError:
         return None
+    if len(head) < _INDEX.size or head[:_INDEX_COPY] != head[_INDEX_COPY : 2 * _INDEX_COPY]:
+        return None
+    frames, salt1, salt2, in_database = _INDEX.unpack(head)
+    # The salts are copied from the file, whatever order of bytes this machine has.
+    salts = struct.pack("=2I", salt1, salt2)
+    return _Index(frames, in_database, struct.unpack(">2I", salts))
 
 
-def _find_damage(file: BinaryIO, page_size: int) -> WalDamage | None:
+def _missing(index: _Index | None, kept: int) -> WalDamage | None:
+    """The damage of a file that ends before its index does."""
+    if index is None or index.frames <= max(kept, index.in_database):
+        return None
+    return WalDamage(kept, index.frames - kept, certain=True)
+
+
+def _find_damage(file: BinaryIO, page_size: int, index: _Index | None) -> WalDamage | None:
     head = file.read(_HEAD.size)
     if len(head) < _HEAD.size:
-        return None
+        return _missing(index, 0)
     magic, version, said_size, _, *salts, sum1, sum2 = _HEAD.unpack(head)
     words = ">" if magic & 1 else "<"
     usable = (
@@ -75,24 +111,36 @@ def _find_damage(file: BinaryIO, page_size: int) -> WalDamage | None:
     sizes = (size for size in (said_size, page_size) if size in _PAGE_SIZES)
     frames = _frames(file, next(sizes, USUAL_PAGE_SIZE))
     if usable:
-        return _behind_first_wrong(frames, words, (salts[0], salts[1]), (sum1, sum2))
+        if index is not None and index.salts != (salts[0], salts[1]):
+            index = None  # of another turn
+        return _behind_first_wrong(frames, words, (salts[0], salts[1]), (sum1, sum2), index)
     # Nothing of it will be read. Torn while it was begun anew, it has frames that are in the
     # database since; their salts are older than the head's.
-    return _intact(frames, words, None, before=None, kept=0, salts_of_head=(salts[0], salts[1]))
+    damage = _intact(frames, words, None, before=None, kept=0, salts_of_head=(salts[0], salts[1]))
+    return damage if damage.lost else None
 
 
 def _behind_first_wrong(
-    frames: Iterator[_Frame], words: str, salts: tuple[int, int], sums: tuple[int, int]
+    frames: Iterator[_Frame],
+    words: str,
+    salts: tuple[int, int],
+    sums: tuple[int, int],
+    index: _Index | None,
 ) -> WalDamage | None:
     kept = 0
     for number, frame in enumerate(frames, 1):
         right = frame.salts == salts and _sums(words, frame, sums) == frame.sums
         sums = frame.sums
         if not right:
-            return _intact(frames, words, salts, before=sums, kept=kept, already=number - kept)
+            damage = _intact(frames, words, salts, before=sums, kept=kept, already=number - kept)
+            # Frames of an older turn have neither of the salts of this one.
+            is_ours = any(map(int.__eq__, frame.salts, salts))
+            if damage.torn:
+                return _missing(index, kept) or (damage if is_ours else None)
+            return damage
         if frame.commits:
             kept = number
-    return None
+    return _missing(index, kept)
 
 
 def _intact(
@@ -104,7 +152,7 @@ def _intact(
     kept: int,
     already: int = 0,
     salts_of_head: tuple[int, int] | None = None,
-) -> WalDamage | None:
+) -> WalDamage:
     """Look for transactions that are right although what comes before them is not.
 
     Each frame can be judged by itself, from the checksum that the one ``before`` it says. The salts
@@ -120,7 +168,7 @@ def _intact(
             commits += frame.commits
         before, last_salts = frame.sums, frame.salts
     if not commits:
-        return None
+        return WalDamage(kept, lost, certain=False, torn=True)
     if salts_of_head is not None:
         return WalDamage(kept, lost, certain=last_salts == salts_of_head)
     return WalDamage(kept, lost, certain=goes_on)

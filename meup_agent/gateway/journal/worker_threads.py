@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from meup_agent.gateway.journal.rows import READ, Row, entries_of
+from meup_agent.gateway.journal.rows import Row, read_page, sealed
+from meup_agent.gateway.journal.tables import WRITE_FACT
 from meup_agent.protocol.envelope import encode_json
 
 if TYPE_CHECKING:
@@ -24,14 +25,10 @@ AT_ONCE: Final = (512, 128, 32, 8, 1)
 
 _PLACES: Final = f"({','.join('?' * len(Row._fields))})"
 _INSERT: Final = {
-    count: f"INSERT INTO envelope VALUES {','.join([_PLACES] * count)}" for count in AT_ONCE
+    count: f"INSERT INTO entry VALUES {','.join([_PLACES] * count)}" for count in AT_ONCE
 }
-_SAY: Final = (
-    "INSERT INTO fact (space, key, value) VALUES (?, ?, ?)"
-    " ON CONFLICT (space, key) DO UPDATE SET value = excluded.value"
-)
-_UNSAY: Final = "DELETE FROM fact WHERE space = ? AND key = ?"
-_BEGIN_SPACE: Final = "INSERT OR IGNORE INTO space VALUES (?, ?)"
+_REMOVE_FACT: Final = "DELETE FROM fact WHERE space = ? AND key = ?"
+_BEGIN_SPACE: Final = "INSERT OR IGNORE INTO space VALUES (?, ?, ?)"
 
 
 class WriteJob(NamedTuple):
@@ -147,12 +144,13 @@ class BatchWriter(_JournalThread):
         execute = self._connection.execute
         for row, facts, floor in work:
             if floor is not None:
-                execute(_BEGIN_SPACE, (row.space, floor))
+                execute(_BEGIN_SPACE, sealed((row.space, floor)))
             for key, value in facts:
                 if value is None:
-                    execute(_UNSAY, (row.space, key))
+                    execute(_REMOVE_FACT, (row.space, key))
                 else:
-                    execute(_SAY, (row.space, key, encode_json(value).decode()))
+                    said = (row.space, key, encode_json(value).decode())
+                    execute(WRITE_FACT, sealed(said))
 
 
 def _statements(work: Sequence[WriteJob]) -> list[tuple[str, list[object]]]:
@@ -208,6 +206,11 @@ class PageReader(_JournalThread):
 
     def _work(self) -> None:
         while (page := self._pages.get()) is not None:
-            values = (page.space, page.after, page.until, page.limit)
-            found: str = self._connection.execute(READ, values).fetchone()[0]
-            self._read(page, tuple(entries_of(page.space, found)))
+            entries = read_page(
+                self._connection,
+                page.space,
+                after=page.after,
+                until=page.until,
+                limit=page.limit,
+            )
+            self._read(page, tuple(entries))

@@ -54,6 +54,7 @@ class Acceptance(msgspec.Struct, frozen=True):
     """An envelope for every member, its sender included."""
 
     envelope: Envelope
+    at: int  # the time of the decision, in microseconds since 1970
     facts: tuple[Fact, ...] = ()  # facts that hold from now on, kept together with the envelope
     then: tuple[Consequence, ...] = ()  # consequences, in this order, after the envelope
     before: tuple[Notice, ...] = ()  # notices to single members before they get the envelope

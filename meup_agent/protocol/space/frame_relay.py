@@ -213,7 +213,7 @@ class StreamServer:
         journal: Journal,
         counters: SpaceCounters,
         now: Callable[[], int],
-        follow: Callable[[Iterable[Consequence]], None],
+        follow: Callable[[Iterable[Consequence], int], None],
         call_later: CallLater | None,
     ) -> None:
         self._state = state
@@ -241,11 +241,12 @@ class StreamServer:
     def receive_as(self, participant: str, frame: bytes) -> Refusal | None:
         """The same of a participant without a connection, or beside it, which is told as well."""
         self._counters.frames_in += 1
-        refused = self.receive(participant, frame, self._now())
+        at = self._now()
+        refused = self.receive(participant, frame, at)
         if refused is not None:
             self._counters.refused[refused.code] += 1
             # A frame has no id: what its sender logs has to say which it was, as elsewhere.
-            self._follow((Notice(participant, refused.error),))
+            self._follow((Notice(participant, refused.error),), at)
         return refused
 
     def expire(self) -> None:
@@ -253,7 +254,7 @@ class StreamServer:
         streams, at = self._state.streams, self._now()
         if not len(streams):
             return
-        self._follow(streams.expire(at))
+        self._follow(streams.expire(at), at)
         due = streams.expires_at
         if due is not None and self._call_later is not None and not self._is_due_later:
             self._is_due_later = True

@@ -24,6 +24,9 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 ENTRY_BYTES: Final = 600
 """Memory of an entry besides its frame, as a round figure."""
 
+FACT_GROWTH: Final = 8
+"""Memory of facts, as a multiple of the payload that they were read from: objects, not text."""
+
 MAX_PAGE_BYTES: Final = 4 * 1024 * 1024
 """Bytes of frames that are read at a time; a single larger one is."""
 
@@ -36,12 +39,20 @@ class Fact(NamedTuple):
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """An accepted envelope."""
+    """An accepted envelope, and the facts that it made hold."""
 
     seq: int  # its number: grows over all spaces of a gateway, and over its restarts
     space: str
-    at: int  # the time of its acceptance, in microseconds since 1970 (UTC), by the gateway's clock
+    at: int  # the time of the decision, in microseconds since 1970 (UTC), by the gateway's clock
     envelope: Envelope  # with the frame as it came, if a member sent it
+    facts: tuple[Fact, ...] = ()
+
+
+class NumberRange(NamedTuple):
+    """Numbers that follow each other."""
+
+    first: int
+    last: int
 
 
 class Recovered(NamedTuple):
@@ -78,9 +89,17 @@ class Journal(Protocol):
         ...
 
     def append(
-        self, space: str, envelope: Envelope, facts: tuple[Fact, ...], then: Callable[[Entry], None]
+        self,
+        space: str,
+        at: int,
+        envelope: Envelope,
+        facts: tuple[Fact, ...],
+        then: Callable[[Entry], None],
     ) -> None:
-        """Keep an envelope and, all or nothing, the facts that it makes hold."""
+        """Keep an envelope and, all or nothing, the facts that it makes hold.
+
+        ``at`` is the time of the decision about it, and the entry's: no clock is asked again.
+        """
 
     def call_when_kept(self, then: Callable[[], None]) -> None:
         """Call when everything that was appended before is kept."""
@@ -112,6 +131,13 @@ class Journal(Protocol):
 
     def resume_from(self, space: str, seen: int) -> int:
         """The number after which a reader of this one continues; any other says there is a gap."""
+        ...
+
+    def damaged(self, space: str, *, after: int, until: int) -> tuple[NumberRange, ...]:
+        """The numbers with ``after < seq <= until`` whose entries damage took, the oldest first.
+
+        Which space they were of is not known any more, so they are named in each.
+        """
         ...
 
     def size(self) -> int | None:
@@ -149,7 +175,6 @@ class MemoryJournal:
         # A ring is never full and cannot fail.
         self.on_full: Callable[[bool], None] = ignore
         self.on_failed: Callable[[str], None] = ignore
-        self._clock = clock
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._start = self._seq = clock()
@@ -160,11 +185,16 @@ class MemoryJournal:
         self._facts: dict[str, dict[str, dict[str, Any]]] = {}
 
     def append(
-        self, space: str, envelope: Envelope, facts: tuple[Fact, ...], then: Callable[[Entry], None]
+        self,
+        space: str,
+        at: int,
+        envelope: Envelope,
+        facts: tuple[Fact, ...],
+        then: Callable[[Entry], None],
     ) -> None:
         """See :meth:`Journal.append`; it is kept when the call returns."""
         self._seq = seq = self._seq + 1
-        entry = Entry(seq, space, self._clock(), envelope)
+        entry = Entry(seq, space, at, envelope, facts)
         ring = self._rings.get(space)
         if ring is None:
             ring = self._rings[space] = _Ring(self._start)
@@ -221,6 +251,10 @@ class MemoryJournal:
         """See :meth:`Journal.resume_from`."""
         floor = self.floor(space)
         return seen if floor <= seen <= self.latest(space) else floor
+
+    def damaged(self, space: str, *, after: int, until: int) -> tuple[NumberRange, ...]:
+        """See :meth:`Journal.damaged`; there is no file to be damaged."""
+        return ()
 
     def recover(self, space: str, *, since: int, limit: int) -> Recovered:
         """See :meth:`Journal.recover`; nothing outlives the process."""
@@ -287,4 +321,7 @@ def _seq(entry: Entry) -> int:
 
 def _size(entry: Entry) -> int:
     envelope = entry.envelope
-    return ENTRY_BYTES + len(envelope.frame) + len(envelope.raw_payload)
+    size = ENTRY_BYTES + len(envelope.frame) + len(envelope.raw_payload)
+    if entry.facts:
+        size += len(entry.facts) * ENTRY_BYTES + FACT_GROWTH * len(envelope.raw_payload)
+    return size

@@ -173,27 +173,28 @@ class Announcer:
     _now: Callable[[], int]
     _is_here: Callable[[Member], bool]
 
-    def stamp(self, draft: Envelope) -> Envelope:
+    def stamp(self, draft: Envelope, at: int | None = None) -> Envelope:
         """A draft as an envelope, with its time, and with an id where it has none."""
-        return msgspec.structs.replace(
-            draft, id=draft.id or self._new_id(), ts=rfc3339(self._now())
-        )
+        at = self._now() if at is None else at
+        return msgspec.structs.replace(draft, id=draft.id or self._new_id(), ts=rfc3339(at))
 
     def broadcast(
         self,
         draft: Envelope,
+        at: int,
         facts: tuple[Fact, ...] = (),
         then: Callable[[Entry], None] | None = None,
     ) -> None:
         """Send to all: the only way there is, through the journal; with facts that hold now.
 
-        ``then`` is called in place of the delivery.
+        ``at`` is the time of the decision that it follows from. ``then`` is called in place of the
+        delivery.
         """
-        envelope = self.stamp(draft)
+        envelope = self.stamp(draft, at)
         # Encoded here, so that the journal and the fanout do not both encode it.
         frame = encode(envelope, DEFAULT_DIALECT)
         envelope = msgspec.structs.replace(envelope, protocol=DEFAULT_DIALECT, frame=frame)
-        self._journal.append(self._space, envelope, facts, then or self._fanout.deliver)
+        self._journal.append(self._space, at, envelope, facts, then or self._fanout.deliver)
 
     def notify(self, member: Member, draft: Envelope) -> None:
         """Send to one member, after everything that was decided before.

@@ -196,16 +196,18 @@ class SpaceServer:
             older.close(TAKEN_OVER, "a newer connection of the same participant took over")
         self._state.register_dialect(member.form.dialect)
         join_state = self.fanout.join_state(member.form, member.last_seen)
-        joined = self._state.join(participant, join_state, dialect=member.form.dialect)
+        at = self.now()
+        joined = self._state.join(participant, join_state, at=at, dialect=member.form.dialect)
         replayed = self._state.select_replayed(participant, join_state)
         self._announcer.broadcast(
             joined.presence,
+            at,
             joined.facts,
             partial(
                 self._arrive, partial(self._welcome, member, joined.welcome, join_state, replayed)
             ),
         )
-        self._follow_all(joined.then)
+        self._follow_all(joined.then, at)
 
     def _arrive(self, welcome: Callable[[], None], presence: Entry) -> None:
         """Welcome a newcomer whose presence is kept, and announce it.
@@ -226,7 +228,8 @@ class SpaceServer:
         del self._members[member.participant]
         self.fanout.remove(member)
         self.counters.left += 1
-        self._follow_all(self._state.leave(member.participant))
+        at = self.now()
+        self._follow_all(self._state.leave(member.participant, at), at)
         self.streams.expire()
 
     def close(self, code: int, reason: str) -> None:
@@ -411,8 +414,8 @@ class SpaceServer:
         if accepted.closes:
             self.streams.end(accepted.closes)
         deliver = partial(self._deliver, accepted.receipt, before, then)
-        self.journal.append(self.name, envelope, accepted.facts, deliver)
-        self._follow_all(accepted.then)
+        self.journal.append(self.name, accepted.at, envelope, accepted.facts, deliver)
+        self._follow_all(accepted.then, accepted.at)
 
     def _deliver(
         self,
@@ -447,17 +450,18 @@ class SpaceServer:
         if then is not None:
             then(first)
 
-    def _follow_all(self, consequences: Iterable[Consequence]) -> None:
+    def _follow_all(self, consequences: Iterable[Consequence], at: int) -> None:
+        """Carry out what follows from a decision, at the time of that."""
         for consequence in consequences:
-            self._follow(consequence)
+            self._follow(consequence, at)
 
-    def _follow(self, consequence: Consequence) -> None:
+    def _follow(self, consequence: Consequence, at: int) -> None:
         match consequence:
             case Broadcast(draft, closes):
                 if closes:
                     self.streams.end(closes)
                 log_cancel(self.name, draft)
-                self._announcer.broadcast(draft)
+                self._announcer.broadcast(draft, at)
             case Notice(participant, draft):
                 self._notify(participant, draft)
             case Disconnect(participant, code, reason):
@@ -490,7 +494,8 @@ class SpaceServer:
 
     def _recover(self) -> None:
         """Go on where the gateway was before it was restarted."""
-        recover_state(self._state, self.journal, self.name, self.now())
+        at = self.now()
+        recover_state(self._state, self.journal, self.name, at)
         for participant, token_sha256 in self._state.management.digests.items():
             self._admit(participant, token_sha256)
-        self._follow_all(self._state.end_revoked())
+        self._follow_all(self._state.end_revoked(), at)

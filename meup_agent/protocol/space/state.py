@@ -142,7 +142,12 @@ class SpaceState:
             self._rpc_ids = RpcIds()
 
     def join(
-        self, participant: str, join_state: JoinState = NO_RESUME, *, dialect: str = ""
+        self,
+        participant: str,
+        join_state: JoinState = NO_RESUME,
+        *,
+        at: int | None = None,
+        dialect: str = "",
     ) -> JoinDrafts:
         """Add a participant, or a newer connection of one that is there.
 
@@ -151,10 +156,11 @@ class SpaceState:
         what went to the older connection may have been lost with it, and a ``join`` is what makes
         the others repeat what must not be missed (PROTOCOL 4.14).
         """
+        at = self._now() if at is None else at
         is_new = join_state.can_resume and not join_state.resumed
         self._spoken.pop(participant, None)
         then = self.streams.joined(participant, is_new=is_new)
-        self._absences.joined(participant, self._now(), new=is_new)
+        self._absences.joined(participant, at, new=is_new)
         self._present[participant] = dialect
         self._welcomes.joined(participant)
         you = self._welcomes.describe(participant)
@@ -210,15 +216,16 @@ class SpaceState:
         """The time at which an absent participant left that was here for what was accepted."""
         return self._absences.left_after(participant, accepted)
 
-    def leave(self, participant: str) -> tuple[Consequence, ...]:
+    def leave(self, participant: str, at: int | None = None) -> tuple[Consequence, ...]:
         """Remove a participant; the drafts for the others, its presence first."""
+        at = self._now() if at is None else at
         del self._present[participant]
-        self._absences.left(participant, self._now())
+        self._absences.left(participant, at)
         self._welcomes.left(participant)
         presence = gateway_draft(
             kinds.SYSTEM_PRESENCE, {"event": "leave", "participant": {"id": participant}}
         )
-        return (Broadcast(presence), *self.streams.left(participant, self._now()))
+        return (Broadcast(presence), *self.streams.left(participant, at))
 
     def decide(
         self,
@@ -362,7 +369,7 @@ class SpaceState:
     def _accept(self, inbound: InboundFrame, receipt: AcceptedEnvelope | None) -> Acceptance:
         envelope = inbound.envelope
         if envelope.kind in READERS:
-            return self._manage(envelope, inbound.payload, receipt)
+            return self._manage(envelope, inbound.payload, inbound.at, receipt)
         if envelope.kind not in TRACKED_KINDS:
             facts: tuple[Fact, ...] = ()
             if envelope.kind in CONTROL_KINDS:
@@ -370,8 +377,8 @@ class SpaceState:
             if envelope.kind in STREAM_KINDS:
                 closes = self.streams.closed_by(envelope, inbound.payload)
                 told = self.streams.accept(envelope, inbound.payload, inbound.at)
-                return Acceptance(envelope, then=told, receipt=receipt, closes=closes)
-            return Acceptance(envelope, facts, receipt=receipt)
+                return Acceptance(envelope, inbound.at, then=told, receipt=receipt, closes=closes)
+            return Acceptance(envelope, inbound.at, facts, receipt=receipt)
         then: tuple[Consequence, ...] = ()
         if envelope.kind == kinds.MCP_WITHDRAW:
             self.limiter.count_withdrawal(envelope.sender, inbound.at)
@@ -381,7 +388,7 @@ class SpaceState:
             for proposal in self._rules.answered_proposals(envelope):
                 self.open.fulfilled(proposal)
         self._track(envelope, inbound.payload, inbound.at)
-        return Acceptance(envelope, then=then, receipt=receipt)
+        return Acceptance(envelope, inbound.at, then=then, receipt=receipt)
 
     def recover(self, entry: Entry) -> None:
         """Learn what an envelope from before a restart began or ended, and recognize it again."""
@@ -419,7 +426,11 @@ class SpaceState:
         )
 
     def _manage(
-        self, envelope: Envelope, payload: dict[str, Any], receipt: AcceptedEnvelope | None
+        self,
+        envelope: Envelope,
+        payload: dict[str, Any],
+        at: int,
+        receipt: AcceptedEnvelope | None,
     ) -> Acceptance:
         """Let a management envelope take effect, at once and for all."""
         done = self.management.accept(envelope, payload)
@@ -440,7 +451,7 @@ class SpaceState:
             for participant in done.changed
             if participant in self._present and participant != done.kicked
         )
-        return Acceptance(envelope, done.facts, tuple(then), told, receipt)
+        return Acceptance(envelope, at, done.facts, tuple(then), told, receipt)
 
     def end_revoked(self) -> list[Consequence]:
         """End what may not go on, as the configuration may allow less after a restart."""

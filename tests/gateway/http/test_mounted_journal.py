@@ -18,6 +18,7 @@ from tests.gateway.conftest import envelope
 from tests.gateway.journal.conftest import fill_disk
 from tests.gateway.mounted import MountedPlace, mounted
 from tests.gateways import one_space_config, sqlite
+from tests.journal_files import kept_ids
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 
@@ -96,9 +97,7 @@ def test_a_full_disk_closes_everybody_and_takes_nobody(tmp_path: Path) -> None:
                     heard = json.loads(alice.recv(PATIENCE))
                 accepted.append(heard["id"])
         assert alice.close_code == 1012
-        with closing(sqlite3.connect(path)) as connection:
-            kept = connection.execute("SELECT id FROM envelope WHERE kind = 'chat'").fetchall()
-        assert accepted == [id for (id,) in kept]
+        assert accepted == kept_ids(path, "chat")
         states = {
             path: httpx.get(
                 f"{place.http_url}{path}", trust_env=False, verify=NO_TLS, timeout=PATIENCE

@@ -118,12 +118,16 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 async def kept(
-    journal: Journal, *envelopes: Envelope, space: str = "demo", facts: tuple[Fact, ...] = ()
+    journal: Journal,
+    *envelopes: Envelope,
+    space: str = "demo",
+    at: int = NOW,
+    facts: tuple[Fact, ...] = (),
 ) -> list[Entry]:
     """Append, and wait until it is kept."""
     entries: list[Entry] = []
     for envelope in envelopes:
-        journal.append(space, envelope, facts, entries.append)
+        journal.append(space, at, envelope, facts, entries.append)
     await settled(journal)
     assert len(entries) == len(envelopes)
     return entries

@@ -22,7 +22,7 @@ import anyio.to_thread
 from meup_agent import Envelope
 from meup_agent.gateway import JournalConfig
 from meup_agent.gateway.journal.engines import Engine
-from tests.spaces import MAX_PAGE_BYTES, Entry, Fact, Journal, Recovered, ignore
+from tests.spaces import MAX_PAGE_BYTES, Entry, Fact, Journal, NumberRange, Recovered, ignore
 
 MAX_PENDING = 1_000
 
@@ -37,7 +37,7 @@ class Store:
 
     def append(self, space: str, at: int, envelope: Envelope, facts: tuple[Fact, ...]) -> Entry:
         self.seq += 1
-        entry = Entry(self.seq, space, at, envelope)
+        entry = Entry(self.seq, space, at, envelope, facts)
         self.entries.append(entry)
         held = self.facts.setdefault(space, {})
         for key, value in facts:
@@ -70,7 +70,6 @@ class RemoteJournal:
         self.on_full: Callable[[bool], None] = ignore
         self.on_failed: Callable[[str], None] = ignore
         self._loop = asyncio.get_running_loop()
-        self._now = now
         self._store = store = _stores.setdefault(config.path, Store(now()))
         self._latest = {entry.space: entry.seq for entry in store.entries}
         # What is to be called, in order, after how many answers of the store.
@@ -84,6 +83,7 @@ class RemoteJournal:
     def append(
         self,
         space: str,
+        at: int,
         envelope: Envelope,
         facts: tuple[Fact, ...],
         then: Callable[[Entry], None],
@@ -91,7 +91,7 @@ class RemoteJournal:
         if self._ended:
             return
         self._asked += 1
-        at, asked = self._now(), self._asked
+        asked = self._asked
 
         def keep() -> None:
             entry = self._store.append(space, at, envelope, facts)
@@ -143,6 +143,9 @@ class RemoteJournal:
         lately = [each for each in self._store.entries if each.space == space and each.at >= since]
         entries = tuple(lately[max(0, len(lately) - limit) :])
         return Recovered(dict(self._store.facts.get(space, {})), entries)
+
+    def damaged(self, space: str, *, after: int, until: int) -> tuple[NumberRange, ...]:
+        return ()
 
     async def flush(self, timeout: float) -> None:
         done = anyio.Event()

@@ -22,10 +22,10 @@ async def test_what_follows_comes_in_the_order_of_the_calls(make_journal: MakeJo
         said.append(entry.envelope.id)
 
     async with make_journal() as journal:
-        journal.append("demo", chat(1), (), note)
+        journal.append("demo", NOW, chat(1), (), note)
         journal.call_when_kept(lambda: said.append("after 1"))
-        journal.append("other", chat(2), (), note)
-        journal.append("demo", chat(3), (), note)
+        journal.append("other", NOW, chat(2), (), note)
+        journal.append("demo", NOW, chat(3), (), note)
         journal.call_when_kept(lambda: said.append("after 3"))
         await settled(journal)
 
@@ -39,9 +39,9 @@ async def test_what_follows_may_say_more(make_journal: MakeJournal) -> None:
         def answer(entry: Entry) -> None:
             said.append(entry.envelope.id)
             journal.call_when_kept(lambda: said.append("for one"))
-            journal.append("demo", chat(2), (), lambda entry: said.append(entry.envelope.id))
+            journal.append("demo", NOW, chat(2), (), lambda entry: said.append(entry.envelope.id))
 
-        journal.append("demo", chat(1), (), answer)
+        journal.append("demo", NOW, chat(1), (), answer)
         await settled(journal)
         await settled(journal)
 
@@ -61,11 +61,14 @@ async def test_numbers_grow_over_all_spaces(make_journal: MakeJournal) -> None:
         assert journal.floor("demo") == journal.floor("other") == start
 
 
-async def test_entry_says_where_and_when(make_journal: MakeJournal, clock: Clock) -> None:
+async def test_entry_says_where_when_and_what_holds_by_it(
+    make_journal: MakeJournal, clock: Clock
+) -> None:
+    facts = (Fact("grant/1", {"to": "bob", "n": None}), Fact("grant/2", None))
     async with make_journal() as journal:
-        clock.now += 5
-        (entry,) = await kept(journal, chat(1), space="other")
-        assert entry == Entry(entry.seq, "other", NOW + 5, chat(1))
+        clock.now += 5  # the time of the decision counts, however late it is kept
+        (entry,) = await kept(journal, chat(1), space="other", at=NOW + 3, facts=facts)
+        assert entry == Entry(entry.seq, "other", NOW + 3, chat(1), facts)
         assert await read(journal, "other") == (entry,)
 
 
@@ -102,12 +105,12 @@ async def test_facts_hold_until_they_are_replaced(make_journal: MakeJournal) -> 
         assert journal.recover("nowhere", since=0, limit=9) == ({}, ())
 
 
-async def test_recovered_are_the_latest(make_journal: MakeJournal, clock: Clock) -> None:
+async def test_recovered_are_the_latest(make_journal: MakeJournal) -> None:
     async with make_journal() as journal:
         for number in range(6):
-            clock.now = NOW + number
-            await kept(journal, chat(number), chat(number + 10), space="demo")
-            await kept(journal, chat(99), space="other")
+            at = NOW + number
+            await kept(journal, chat(number), chat(number + 10), at=at)
+            await kept(journal, chat(99), space="other", at=at)
 
         def recovered(since: int, limit: int) -> list[str]:
             return ids(journal.recover("demo", since=since, limit=limit).entries)
@@ -128,7 +131,7 @@ async def test_number_comes_with_the_entry_and_is_the_latest_then(
             told.append((entry.seq, journal.latest("demo")))
 
         for number in range(3):
-            journal.append("demo", chat(number), (), then)
+            journal.append("demo", NOW, chat(number), (), then)
         await settled(journal)
     assert [seq for seq, _ in told] == sorted({seq for seq, _ in told})
     assert all(latest >= seq for seq, latest in told)
@@ -148,7 +151,7 @@ async def test_flush_waits_for_all_that_was_appended(make_journal: MakeJournal) 
     follows: list[Entry] = []
     async with make_journal() as journal:
         for number in range(500):
-            journal.append("demo", chat(number), (), follows.append)
+            journal.append("demo", NOW, chat(number), (), follows.append)
         await journal.flush(PATIENCE)
         assert ids(tuple(follows)) == [str(number) for number in range(500)]
 
@@ -157,7 +160,7 @@ async def test_abandoned_calls_nothing_more(make_journal: MakeJournal) -> None:
     async with make_journal() as journal:
         await kept(journal, chat(1))
         follows: list[Entry] = []
-        journal.append("demo", chat(2), (), follows.append)
+        journal.append("demo", NOW, chat(2), (), follows.append)
         before = len(follows)  # in memory it is kept at once
         journal.abandon()
         await journal.flush(PATIENCE)
@@ -197,7 +200,7 @@ async def test_what_was_kept_is_there_again(make_durable: MakeJournal) -> None:
 async def test_what_waits_is_kept_before_the_end(make_durable: MakeJournal) -> None:
     async with make_durable() as journal:
         for number in range(5_000):
-            journal.append("demo", chat(number), (), lambda _: None)
+            journal.append("demo", NOW, chat(number), (), lambda _: None)
     async with make_durable() as journal:
         assert len(journal.recover("demo", since=0, limit=10_000).entries) == 5_000
 

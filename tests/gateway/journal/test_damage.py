@@ -4,6 +4,7 @@ import shutil
 import sqlite3
 import struct
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal.wal import WalDamage, find_damage
-from tests.gateway.journal.conftest import Clock, chat, ids, kept, opened, read
+from tests.gateway.journal.conftest import NOW, Clock, chat, ids, kept, opened, read
 from tests.gateways import Archive, Database
 
 pytestmark = pytest.mark.anyio
@@ -66,10 +67,23 @@ async def test_torn_end_is_what_a_power_cut_leaves(path: Path, clock: Clock, cut
     assert not list(path.parent.glob("*damaged*"))
 
 
-async def test_last_frame_that_is_wrong_is_a_torn_end(path: Path, clock: Clock) -> None:
+async def test_last_frame_that_is_wrong_is_a_torn_end(
+    path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     await killed(path, clock)
-    flip(wal_of(path), HEAD + (frames_of(path) - 1) * FRAME + 500)
-    assert find_damage(wal_of(path), PAGE) is None
+    frames = frames_of(path)
+    flip(wal_of(path), HEAD + (frames - 1) * FRAME + 500)
+    damage = find_damage(wal_of(path), PAGE)
+    assert damage is not None
+    assert damage.torn
+    assert 0 < damage.kept < damage.kept + damage.lost == frames
+    # Nothing tells it from a power cut, so it is no reason not to start; but it is said.
+    assert await rows(path, clock, synchronous="full") == [
+        str(number) for number in range(1, COMMITS)
+    ]
+    (told,) = caplog.messages
+    assert "as a power cut in the middle of a commit leaves it" in told
+    assert not list(path.parent.glob("*damaged*"))
 
 
 async def test_frames_of_an_older_turn_are_no_damage(path: Path, clock: Clock) -> None:
@@ -93,7 +107,7 @@ def test_no_such_file_and_an_empty_one(path: Path) -> None:
     path.write_bytes(bytes(31))
     assert find_damage(path, PAGE) is None
     path.write_bytes(b"nothing of SQLite's" * 10_000)
-    assert find_damage(path, 0) is None
+    assert find_damage(path, 0) == WalDamage(0, 46, certain=False, torn=True)
 
 
 async def test_transaction_that_was_not_committed_is_no_damage(path: Path, clock: Clock) -> None:
@@ -104,10 +118,8 @@ async def test_transaction_that_was_not_committed_is_no_damage(path: Path, clock
     connection.execute("PRAGMA cache_spill = 1")
     connection.execute("BEGIN")
     for number in range(200):
-        row = (10**17 + number, "demo", 0, "a", "i", "chat", "[]", "[]", None, "meup/v0.1")
-        connection.execute(
-            "INSERT INTO envelope VALUES (?,?,?,?,?,?,?,?,?,?,?)", (*row, b"x" * 3_000)
-        )
+        row = (10**17 + number, "demo", 0, "chat", "[]", None, None, 0, b"x" * 3_000)
+        connection.execute("INSERT INTO entry VALUES (?,?,?,?,?,?,?,?,?)", row)
     aside = path.with_name("aside.db")
     shutil.copy(path, aside)
     shutil.copy(wal_of(path), wal_of(aside))
@@ -115,7 +127,7 @@ async def test_transaction_that_was_not_committed_is_no_damage(path: Path, clock
     connection.close()
     assert frames_of(aside) > COMMITS
     second = sqlite3.connect(aside, isolation_level=None)
-    second.execute("INSERT INTO fact (space, key, value) VALUES ('demo', 'k', '{}')")
+    second.execute("INSERT INTO missing VALUES (1, 1, 'start', 0)")
     assert find_damage(wal_of(aside), PAGE) is None
     second.close()
 
@@ -147,16 +159,19 @@ async def test_damage_in_the_middle_is_kept_told_and_a_gap(
         left = ids(await read(journal))
         assert 0 < len(left) < COMMITS
         # Whoever saw what is there, what is lost, or nothing: nobody knows what is missing.
-        first = (await read(journal))[0].seq
+        first, left_last = (await read(journal))[0].seq, (await read(journal))[-1].seq
         for number in (0, first, seen, journal.latest("demo"), clock.now - 1):
             assert journal.resume_from("demo", number) != number
-        assert journal.floor("demo") == clock.now
+        start = journal.floor("a space of now")
+        assert start >= clock.now
+        assert journal.resume_from("demo", first) == journal.resume_from("demo", seen) == start
+        assert journal.damaged("demo", after=0, until=start) == ((left_last + 1, start),)
         (now,) = await kept(journal, chat(1_000))
         assert journal.resume_from("demo", now.seq) == now.seq
     (aside,) = path.parent.glob("journal.db-wal.damaged-*")
     assert aside.read_bytes() == damaged
     assert aside.stat().st_mode & 0o077 == 0
-    (told,) = [each for each in caplog.messages if "is damaged in its middle" in each]
+    (told,) = [each for each in caplog.messages if "is damaged: " in each]
     assert str(aside) in told
     assert "told of a gap" in told
     # It is known again after the next start, and no new damage.
@@ -197,10 +212,8 @@ async def test_last_transaction_of_a_power_cut_is_not_refused_with_full(
     before = frames_of(path)
     connection.execute("BEGIN")
     for number in range(20):
-        row = (10**17 + number, "demo", 0, "a", "i", "chat", "[]", "[]", None, "meup/v0.1")
-        connection.execute(
-            "INSERT INTO envelope VALUES (?,?,?,?,?,?,?,?,?,?,?)", (*row, b"x" * 3_000)
-        )
+        row = (10**17 + number, "demo", 0, "chat", "[]", None, None, 0, b"x" * 3_000)
+        connection.execute("INSERT INTO entry VALUES (?,?,?,?,?,?,?,?,?)", row)
     connection.execute("COMMIT")
     after = path.with_name("after.db")
     shutil.copy(path, after)
@@ -247,29 +260,93 @@ async def test_damage_of_which_no_copy_can_be_kept_starts_nothing(
     assert wal_of(path).read_bytes() == before
 
 
-async def test_who_reads_the_file_is_warned(
-    path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_who_reads_the_file_is_told(path: Path, clock: Clock) -> None:
     await killed(path, clock)
-    Archive(path).close()
-    assert not caplog.messages
+    with closing(Archive(path)) as archive:
+        assert archive.damaged == []
     flip(wal_of(path), PLACES["page"](frames_of(path) // 2))
-    archive = Archive(path)
-    assert 0 < len(archive.read("demo", after=0, until=2**62, limit=1_000)) < COMMITS
-    archive.close()
-    (warned,) = caplog.messages
-    assert "was damaged" in warned
+    with pytest.raises(ConfigurationError, match=r"is damaged: its last \d+ pages cannot be read"):
+        Archive(path)
+    with closing(Archive(path, accept_damage=True)) as archive:
+        left = archive.read("demo", after=0, until=2**62, limit=1_000)
+        assert 0 < len(left) < COMMITS
+        (lost,) = archive.damaged
+        assert lost.first == left[-1].seq + 1
 
 
-async def test_floor_that_was_raised_is_not_lowered_by_forgetting(path: Path, clock: Clock) -> None:
+async def test_gap_is_told_also_when_all_around_it_is_forgotten(path: Path, clock: Clock) -> None:
     await killed(path, clock)
     flip(wal_of(path), PLACES["page"](frames_of(path) // 2))
+    with closing(Archive(path, accept_damage=True)) as archive:
+        left = len(archive.read("demo", after=0, until=2**62, limit=1_000))
     clock.now += 3_600_000_000
-    start = clock.now
     async with opened(path, clock, max_age=60) as journal:
-        assert journal.floor("demo") == start
-        clock.now += 120_000_000
-        await kept(journal, chat(1))
-        assert journal.floor("demo") >= start
+        start = journal.floor("a space of now")
+        for _ in range(8):  # in turns with forgetting
+            (last,) = await kept(journal, chat(1), at=clock.now)
+        assert journal.floor("demo") == NOW + left
+        assert journal.resume_from("demo", NOW + left) == start
+        assert len(await read(journal)) == 8
     async with opened(path, clock) as journal:
-        assert journal.floor("demo") >= start
+        assert journal.resume_from("demo", NOW + left) == start
+        assert journal.resume_from("demo", last.seq) == last.seq
+
+
+# --- what the index of a killed process tells ------------------------------------------------
+
+
+async def killed_with_index(path: Path, clock: Clock, **config: Any) -> None:
+    running = path.with_name("running.db")
+    async with opened(running, clock, **config) as journal:
+        for number in range(1, COMMITS + 1):
+            await kept(journal, chat(number))
+        for ending in ("", "-wal", "-shm"):
+            shutil.copy(f"{running}{ending}", f"{path}{ending}")
+
+
+@pytest.mark.rule("6.journal.damage")
+@pytest.mark.parametrize("frames", [0, 1, 10.5, "all-but-one", None])
+async def test_file_that_was_cut_is_found_by_the_index_of_a_killed_process(
+    path: Path, clock: Clock, frames: float | str | None
+) -> None:
+    await killed_with_index(path, clock, synchronous="full")
+    wal = wal_of(path)
+    count = frames_of(path)
+    assert find_damage(wal, PAGE) is None
+    if frames is None:
+        cut(wal, None)
+    else:
+        cut(wal, HEAD + round((count - 1 if isinstance(frames, str) else frames) * FRAME))
+    damage = find_damage(wal, PAGE)
+    assert damage is not None
+    assert damage.certain
+    assert damage.kept + damage.lost == count
+    with pytest.raises(ConfigurationError, match="no power cut does that"):
+        Database(path, "full")
+    if frames == "all-but-one":
+        assert len(await rows(path, clock, synchronous="full", accept_damage=True)) == COMMITS - 1
+
+
+def cut(file: Path, size: int | None) -> None:
+    if size is None:
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:size])
+
+
+async def test_index_of_another_turn_or_of_a_file_in_the_database_tells_nothing(
+    path: Path, clock: Clock
+) -> None:
+    await killed_with_index(path, clock)
+    other = path.with_name("other.db")
+    await killed(other, clock, commits=3)
+    shutil.copy(f"{path}-shm", f"{other}-shm")
+    assert find_damage(wal_of(other), PAGE) is None
+    running = path.with_name("moved.db")
+    async with opened(running, clock) as journal:
+        await kept(journal, chat(1))
+        journal._database.writer.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        for ending in ("", "-shm"):
+            shutil.copy(f"{running}{ending}", f"{path.with_name('gone.db')}{ending}")
+    assert find_damage(wal_of(path.with_name("gone.db")), PAGE) is None
+    assert len(await rows(path.with_name("gone.db"), clock)) == 1

@@ -13,7 +13,7 @@ import pytest
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import JournalConfig
-from meup_agent.gateway.journal.database import APPLICATION, VERSION
+from meup_agent.gateway.journal.tables import APPLICATION, VERSION
 from tests.gateway.journal.conftest import Clock
 from tests.gateways import Database, SqliteJournal
 
@@ -83,7 +83,7 @@ def test_file_that_is_read_only() -> None:
 def test_file_that_is_no_database(path: Path) -> None:
     path.write_bytes(b"spaces: {demo: {}}\n" * 100)
     said = refused(path)
-    assert said.startswith("the journal FILE cannot be used: file is not a database; give")
+    assert said.startswith("the journal FILE is damaged, or no journal: file is not a database;")
     assert path.read_bytes() == b"spaces: {demo: {}}\n" * 100
 
 
@@ -99,14 +99,14 @@ def test_journal_of_a_newer_version(path: Path) -> None:
     with_form(path, APPLICATION, VERSION + 1)
     before = path.read_bytes()
     said = refused(path)
-    assert said.startswith("the journal FILE is of a newer version of this package (2, not 1); run")
+    assert said.startswith("the journal FILE is of a newer version of this package (3, not 2), or")
     assert path.read_bytes() == before
 
 
 @pytest.mark.anyio
 async def test_damaged_journal(path: Path, clock: Clock) -> None:
     with_form(path, APPLICATION, VERSION)
-    with pytest.raises(ConfigurationError, match="cannot be read: no such table: space; repair"):
+    with pytest.raises(ConfigurationError, match="its tables are not those of a journal; restore"):
         SqliteJournal(path, JournalConfig(), clock)
 
 
@@ -115,7 +115,7 @@ def test_another_gateways_journal(path: Path) -> None:
         with closing(Database(path, "normal")) as database:
             said = refused(path)
             assert said.startswith("the journal FILE is another gateway's, which is running; stop")
-            database.writer.execute("INSERT INTO space VALUES ('demo', 1) ON CONFLICT DO NOTHING")
+            database.writer.execute("DELETE FROM space")
 
 
 def test_empty_file_becomes_a_journal(path: Path) -> None:

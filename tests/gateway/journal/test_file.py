@@ -23,6 +23,7 @@ from tests.gateway.journal.conftest import (
     settled,
 )
 from tests.gateways import sqlite
+from tests.journal_files import kept_ids
 from tests.patience import PATIENCE
 from tests.spaces import Entry, Fact
 from tests.wire import DIALECTS, decode, draft, encode
@@ -57,7 +58,7 @@ async def test_number_that_the_file_has_lost_is_not_one_of_here(path: Path, cloc
     async with opened(path, clock) as journal:
         first, second, third = await kept(journal, *map(chat, range(3)))
     with closing(sqlite3.connect(path)) as connection:  # as a power cut may
-        connection.execute("DELETE FROM envelope WHERE seq > ?", (first.seq,))
+        connection.execute("DELETE FROM entry WHERE seq > ?", (first.seq,))
         connection.commit()
     for _ in range(2):
         clock.now += 1_000
@@ -78,14 +79,14 @@ async def test_nothing_follows_before_others_can_read_it(path: Path, clock: Cloc
     done = anyio.Event()
 
     def look(entry: Entry) -> None:
-        found.append(rows(path, "SELECT seq, space, sender, id, kind, context FROM envelope"))
+        found.append(rows(path, "SELECT seq, space, at, kind, facts, previous FROM entry"))
         done.set()
 
     async with opened(path, clock) as journal:
-        journal.append("demo", chat(7), (), look)
+        journal.append("demo", NOW, chat(7), (), look)
         with anyio.fail_after(PATIENCE):
             await done.wait()
-    assert found == [[(NOW + 1, "demo", "alice", "7", "chat", None)]]
+    assert found == [[(NOW + 1, "demo", NOW, "chat", None, None)]]
 
 
 async def test_envelope_and_facts_are_kept_together_or_not_at_all(path: Path, clock: Clock) -> None:
@@ -99,8 +100,9 @@ async def test_envelope_and_facts_are_kept_together_or_not_at_all(path: Path, cl
                 " BEGIN SELECT RAISE(ABORT, 'no room'); END"
             )
             connection.commit()
-        journal.append("demo", chat(2), (Fact("grant/1", {}),), lambda _: failures.append("said"))
-    assert [row[0] for row in rows(path, "SELECT id FROM envelope")] == ["1"]
+        facts = (Fact("grant/1", {}),)
+        journal.append("demo", NOW, chat(2), facts, lambda _: failures.append("said"))
+    assert kept_ids(path) == ["1"]
     assert rows(path, "SELECT * FROM fact") == []
     (failure,) = failures
     assert f"the journal {path} cannot be written: no room" in failure
@@ -158,7 +160,7 @@ async def test_killed_process_leaves_what_was_committed_and_no_more(
     follows: list[Entry] = []
     async with opened(path, clock) as journal:
         await kept(journal, chat(1))
-        journal.append("demo", chat(2), (), follows.append)
+        journal.append("demo", NOW, chat(2), (), follows.append)
         journal.abandon()
     assert follows == []
     async with opened(path, clock) as journal:
@@ -177,8 +179,8 @@ async def test_one_failure_of_what_follows_keeps_nothing_from_the_others(
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: raised.append(context["exception"]))
     async with opened(path, clock) as journal:
-        journal.append("demo", chat(1), (), fail)
-        journal.append("demo", chat(2), (), follows.append)
+        journal.append("demo", NOW, chat(1), (), fail)
+        journal.append("demo", NOW, chat(2), (), follows.append)
         await settled(journal)
     assert ids(tuple(follows)) == ["2"]
     assert [str(each) for each in raised] == ["broken"]
@@ -194,7 +196,7 @@ async def test_full_journal_is_told_once_and_taken_back_once(
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")  # somebody copies the file, say
             for number in range(150):
-                journal.append("demo", chat(number), (), lambda e: told.append(e.envelope.id))
+                journal.append("demo", NOW, chat(number), (), lambda e: told.append(e.envelope.id))
             assert told == [True]
             other.execute("ROLLBACK")
         await settled(journal)
@@ -209,7 +211,7 @@ async def test_what_is_for_one_alone_counts_among_what_waits(
     told: list[bool] = []
     async with opened(path, clock) as journal:
         journal.on_full = told.append
-        journal.append("demo", chat(1), (), lambda _: None)
+        journal.append("demo", NOW, chat(1), (), lambda _: None)
         for _ in range(100):  # refusals, say
             journal.call_when_kept(lambda: None)
         assert told == [True]
@@ -245,15 +247,14 @@ async def test_what_was_kept_before_a_failure_is_told(
 
         def then(entry: Entry) -> None:
             if not told:  # all of them are kept, and most of them wait for a later turn
-                journal.append("demo", chat(count + 1), (Fact("grant/1", {}),), then)
+                journal.append("demo", NOW, chat(count + 1), (Fact("grant/1", {}),), then)
             told.append(entry.envelope.id)
 
         for number in range(1, count + 1):
-            journal.append("demo", chat(number), (), then)
+            journal.append("demo", NOW, chat(number), (), then)
         with anyio.fail_after(PATIENCE):
             await failed.wait()
-    in_file = [row[0] for row in rows(path, "SELECT id FROM envelope ORDER BY seq")]
-    assert in_file == ["0", *told]
+    assert kept_ids(path) == ["0", *told]
     assert len(told) == count
 
 
@@ -265,17 +266,17 @@ async def test_full_disk_is_told_once_and_nothing_follows(path: Path, clock: Clo
         entries = await kept(journal, chat(1))
         fill_disk(journal, 10)
         for number in range(20):
-            journal.append("demo", chat(number, message="x" * 10_000), (), follows.append)
+            journal.append("demo", NOW, chat(number, message="x" * 10_000), (), follows.append)
             await journal.flush(PATIENCE)
         assert "full" in failures[0]
-        journal.append("demo", chat(99), (), follows.append)
+        journal.append("demo", NOW, chat(99), (), follows.append)
         journal.call_when_kept(lambda: follows.append(entries[0]))
         journal.read("demo", after=0, until=2**62, limit=1, then=follows.extend)
         told = len(follows)
     assert len(failures) == 1
     assert failures[0].startswith(f"the journal {path} cannot be written: ")
     assert len(follows) == told
-    assert len(rows(path, "SELECT seq FROM envelope")) == told + 1
+    assert len(rows(path, "SELECT seq FROM entry")) == told + 1
 
 
 async def test_only_its_owner_may_read_the_file(path: Path, clock: Clock) -> None:

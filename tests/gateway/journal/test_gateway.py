@@ -20,6 +20,7 @@ from tests.gateway.conftest import envelope
 from tests.gateway.journal.conftest import fill_disk
 from tests.gateway.websocket_client import hear, open_websocket
 from tests.gateways import LAST_SEEN_HEADER, RESUME_HEADER, one_space_config, sqlite
+from tests.journal_files import kept_ids
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -215,11 +216,9 @@ async def test_full_disk_stops_the_gateway_and_accepts_nothing_more(
             await dial(gateway, token).__aenter__()
     assert gateway.failure.startswith(f"the journal {path} cannot be written: ")
     assert caplog.text.count(gateway.failure) == 1
-    with closing(sqlite3.connect(path)) as connection:
-        kept = connection.execute("SELECT id FROM envelope WHERE kind = 'chat'").fetchall()
     accepted = [said["id"] for said in heard if said["kind"] == "chat"]
     assert len(accepted) < 100
-    assert accepted == [id for (id,) in kept]
+    assert accepted == kept_ids(path, "chat")
 
 
 async def test_what_was_sent_before_the_end_is_echoed_before_the_close(path: Path) -> None:
@@ -243,9 +242,7 @@ async def test_what_was_sent_before_the_end_is_echoed_before_the_close(path: Pat
             assert alice.close_code == 1012
     echoes = [said["id"] for said in heard if said["kind"] == "chat"]
     assert echoes == [str(number) for number in range(50)]
-    with closing(sqlite3.connect(path)) as connection:
-        kept = connection.execute("SELECT id FROM envelope WHERE kind = 'chat'").fetchall()
-    assert kept == [(each,) for each in echoes]
+    assert kept_ids(path, "chat") == echoes
 
 
 async def test_port_that_is_taken_leaves_the_journal_to_others(path: Path) -> None:

@@ -106,7 +106,7 @@ def test_other_connections_of_the_process_end_no_lock(path: Path) -> None:
     database = Database(path, "normal")
     try:
         with database.connected() as connection:
-            connection.execute("SELECT count(*) FROM envelope")
+            connection.execute("SELECT count(*) FROM entry")
         sqlite3.connect(path).close()
         path.read_bytes()
         assert "another gateway's" in tried_elsewhere(path)

@@ -17,10 +17,25 @@ HOUR = 3600
 MICROSECONDS = 1_000_000
 
 
-async def until_forgotten(journal: SqliteJournal) -> None:
+async def until_forgotten(journal: SqliteJournal, clock: Clock) -> None:
     """Writing takes turns with forgetting: these are more turns than there is to forget."""
     for _ in range(8):
-        await kept(journal, chat(0), space="unrelated")
+        await kept(journal, chat(0), space="unrelated", at=clock.now)
+
+
+def forget_old(connection: sqlite3.Connection, clock: Clock) -> int:
+    """Let the retention remove what is older than a second; in how many steps."""
+    retention = Retention(
+        connection,
+        max_age=MICROSECONDS,
+        max_bytes=None,
+        now=clock,
+        raised=lambda space, floor: None,
+    )
+    steps = 1
+    while retention.step() and steps < 100:
+        steps += 1
+    return steps
 
 
 def size(path: Path) -> int:
@@ -33,9 +48,9 @@ async def test_what_is_too_old_is_forgotten(path: Path, clock: Clock) -> None:
         old = await kept(journal, *map(chat, range(1_200)), facts=facts)
         await kept(journal, chat(1), space="other")
         clock.now += HOUR * MICROSECONDS // 2
-        await kept(journal, chat(2_000))
+        await kept(journal, chat(2_000), at=clock.now)
         clock.now += HOUR * MICROSECONDS // 2 + 1
-        await until_forgotten(journal)
+        await until_forgotten(journal, clock)
         assert ids(await read(journal)) == ["2000"]
         assert journal.floor("demo") == old[-1].seq
         assert journal.floor("other") == journal.latest("other") == old[-1].seq + 1
@@ -51,7 +66,7 @@ async def test_what_was_too_old_before_the_start_is_forgotten(path: Path, clock:
         await kept(journal, chat(1))
     clock.now += HOUR * MICROSECONDS + 1
     async with opened(path, clock, max_age=HOUR) as journal:
-        await until_forgotten(journal)
+        await until_forgotten(journal, clock)
         assert ids(await read(journal)) == []
         assert journal.floor("demo") == NOW + 1
 
@@ -59,11 +74,11 @@ async def test_what_was_too_old_before_the_start_is_forgotten(path: Path, clock:
 async def test_numbers_go_on_where_everything_is_forgotten(path: Path, clock: Clock) -> None:
     async with opened(path, clock) as journal:
         (last,) = await kept(journal, chat(1))
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("UPDATE space SET floor = ?", (last.seq,))
-        connection.execute("DELETE FROM envelope")
-        connection.commit()
-    clock.now -= HOUR * MICROSECONDS
+    clock.now += HOUR * MICROSECONDS + 1
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        forget_old(connection, clock)
+        assert connection.execute("SELECT count(*) FROM entry").fetchone() == (0,)
+    clock.now -= 2 * HOUR * MICROSECONDS
     async with opened(path, clock) as journal:
         assert (await kept(journal, chat(2)))[0].seq == last.seq + 1
 
@@ -75,7 +90,7 @@ async def test_too_large_a_file_forgets_its_oldest(path: Path, clock: Clock) -> 
             batch = [chat(start + n, message="x" * 1_000) for n in range(100)]
             await kept(journal, *batch)
         clock.now += 2 * MICROSECONDS
-        await until_forgotten(journal)
+        await until_forgotten(journal, clock)
         left = await read(journal)
         assert 100 < len(left) < 1_000
         assert ids(left) == [str(n) for n in range(6_000 - len(left), 6_000)]
@@ -115,16 +130,7 @@ async def test_file_that_gives_nothing_back_is_left_as_large_as_it_is(
         connection.execute("PRAGMA journal_mode = DELETE")
         connection.execute("VACUUM")
         clock.now += HOUR * MICROSECONDS + 1
-        retention = Retention(
-            connection,
-            max_age=MICROSECONDS,
-            max_bytes=None,
-            now=clock,
-            raised=lambda space, floor: None,
-        )
-        steps = 1
-        while retention.step() and steps < 100:
-            steps += 1
-        assert connection.execute("SELECT count(*) FROM envelope").fetchone() == (0,)
+        steps = forget_old(connection, clock)
+        assert connection.execute("SELECT count(*) FROM entry").fetchone() == (0,)
         assert connection.execute("PRAGMA freelist_count").fetchone()[0] > 2 * SPARE_PAGES
     assert steps < 100
