@@ -239,12 +239,6 @@ STREAMS: Final = {
     "8.http": "over HTTP the same holds, and an answer names the stream",
     "8.ends_with_block": "a stream ends with the block or handler that opened it, and says how",
     "8.once": "a participant sends a frame at most once",
-    "9.time": "an entry has the time of the decision about it; no engine asks a clock again",
-    "9.checksum": "a checksum goes over everything that an entry says",
-    "9.damage.named": "a file that is not what was written is refused, with the numbers",
-    "9.damage.accepted": "what is accepted as lost is left out, and nothing else",
-    "9.damage.facts": "a fact that is lost holds again where the entries behind the damage say so",
-    "9.version_1": "a file without checksums is read, and made one with them",
     "8.reconnect": "after a reconnect a stream goes on if it is listed as before, or has ended",
     "8.behind": "a participant's reader that is behind loses the oldest frames, counted",
     "8.beside": "a tool's stream is about its request, for its sender, and ends before the answer",
@@ -326,6 +320,13 @@ JOURNAL: Final = {
     "6.journal.numbers": "numbers only grow, over restarts and whatever the clock does",
     "6.journal.again": "what was accepted lately is not delivered again, over a restart either",
     "6.journal.gap": "the welcome says so where the journal no longer reaches back",
+    "9.time": "an entry has the time of the decision about it; no engine asks a clock again",
+    "9.checksum": "a checksum goes over everything that an entry says",
+    "9.damage.named": "a file that is not what was written is refused, with the numbers",
+    "9.damage.accepted": "what is accepted as lost is left out, and nothing else",
+    "9.damage.told": "who resumes, and an audit, is told of the numbers that damage took",
+    "9.damage.facts": "a fact that is lost holds again where the entries behind the damage say so",
+    "9.version_1": "a file without checksums is read, and made one with them",
 }
 
 DIALECTS: Final = {

@@ -50,6 +50,16 @@ Since = Annotated[
 ]
 
 
+AcceptDamage = Annotated[
+    bool,
+    typer.Option(
+        "--accept-damage",
+        help="Read a journal's file although it is damaged: what cannot be read is left out, and"
+        " its numbers are named.",
+    ),
+]
+
+
 def seconds_option(about: str, *names: str) -> Any:
     """An option that takes seconds, ``--timeout`` unless it has other names."""
     return typer.Option(*names or ("--timeout",), metavar="SECONDS", help=about)

@@ -123,8 +123,8 @@ class JournalConfig:
     path: PathOfFile | None = None  # an SQLite file; `None`: in memory, gone with the process
     # Of the file: `normal` outlives the process, `full` a power cut as well.
     synchronous: Literal["normal", "full"] = "normal"
-    # With `full`: start where the file was damaged after it was written, without what is lost.
-    # With `normal` a power cut can do the same, so it is not asked for.
+    # Start where the file is not what was written, without what is lost. With `normal` a power cut
+    # can do that to the newest envelopes, so it is not asked for there.
     accept_damage: bool = False
     # Seconds and bytes after which the file forgets the oldest envelopes; `None`: never.
     max_age: Annotated[float, Field(gt=0)] | None = None

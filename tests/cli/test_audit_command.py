@@ -284,6 +284,28 @@ def test_what_is_no_journal_is_said(audit: Audit, tmp_path: Path) -> None:
     assert "is a database, but no journal" in audit(journal=other).err
 
 
+def test_a_damaged_journal_is_refused_or_read_without_what_is_damaged(
+    audit: Audit, the_past: Past, tmp_path: Path
+) -> None:
+    copy = tmp_path / "damaged.db"
+    with sqlite3.connect(the_past.journal) as source, sqlite3.connect(copy) as target:
+        source.backup(target)
+        (seq,) = target.execute(
+            "SELECT seq FROM entry WHERE kind = 'mcp/reject' AND instr(frame, 'p-rejected')"
+        ).fetchone()
+        target.execute("UPDATE entry SET frame = x'ff' WHERE seq = ?", (seq,))
+    source.close()
+    target.close()
+    done = audit("--json", journal=copy)
+    assert done.code == exit_codes.USAGE
+    assert f"is damaged: number {seq} cannot be read; read a backup, or what is left" in done.err
+    done = audit("--json", "--accept-damage", journal=copy)
+    assert done.code == exit_codes.OK
+    assert done.err == f"meup: warning: damage took number {seq} of the journal\n"
+    assert [name for _, name, _ in states(done.out)] == [name for _, name, _ in STATES]
+    assert {name: state for _, name, state in states(done.out)}["p-rejected"] != "rejected"
+
+
 def test_a_newer_journal_is_refused(audit: Audit, the_past: Past, tmp_path: Path) -> None:
     newer = tmp_path / "newer.db"
     with sqlite3.connect(the_past.journal) as source, sqlite3.connect(newer) as target:

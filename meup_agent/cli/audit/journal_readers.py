@@ -15,11 +15,12 @@ from anyio.lowlevel import checkpoint
 
 from meup_agent.cli.address import HttpAddress
 from meup_agent.cli.failures import Failure
+from meup_agent.cli.render.console import Stderr
 from meup_agent.cli.render.formatting import name_some
 from meup_agent.errors import ConfigurationError, InvalidEnvelope
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.exchange.table_context import TRANSIT_SECONDS
-from meup_agent.protocol.space.journal import Entry
+from meup_agent.protocol.space.journal import Entry, NumberRange
 
 PAGE: Final = 500  # entries that are read at a time
 
@@ -28,6 +29,9 @@ DIALECT: Final = "meup/v0.1"
 
 TRANSIT: Final = round(TRANSIT_SECONDS * 1_000_000)
 """For what the gateway has accepted, and is still about to keep."""
+
+MAX_NOTED: Final = 1_000
+"""Ranges of damaged numbers after which those of further pages are not noted."""
 
 _SHOWN_SPACES: Final = 8
 _MICROSECONDS: Final = 1_000_000
@@ -41,25 +45,53 @@ class Page(NamedTuple):
     entries: tuple[Entry, ...]
     # The gateway's time when there were no more, in microseconds since 1970; only in the last one.
     now: int | None = None
+    # Numbers among them, or about them, whose entries damage took.
+    damaged: tuple[NumberRange, ...] = ()
 
 
 Pages = AsyncGenerator[Page]
 
 
+class DamageNote:
+    """Notes which numbers are missing from what was read, and says so once."""
+
+    def __init__(self) -> None:
+        self._found = dict[NumberRange, None]()
+
+    def add(self, page: Page) -> None:
+        """Note what a page says."""
+        if len(self._found) < MAX_NOTED:
+            self._found |= dict.fromkeys(page.damaged)
+
+    def write(self, stderr: Stderr) -> None:
+        """Say what is missing, if anything is."""
+        if self._found:
+            from meup_agent.gateway.journal.survey import name_numbers
+
+            said = name_numbers(self._found)
+            stderr.note(f"warning: damage took {said} of the journal")
+
+
 async def read_file(
-    path: Path, wanted: str | None, since: int | None, kinds: tuple[str, ...] = ()
+    path: Path,
+    wanted: str | None,
+    since: int | None,
+    kinds: tuple[str, ...] = (),
+    *,
+    accept_damage: bool = False,
 ) -> Pages:
     """The entries in a journal's file from a moment on, also while its gateway writes.
 
     ``wanted`` is the space; ``None``: the only one that there is. Of some ``kinds`` alone, if any
-    are named.
+    are named. Of a damaged file what can be read, if that is accepted.
     """
     # Loaded here: SQLite is not needed where a gateway is asked.
     from meup_agent.gateway.journal.archive import Archive
 
-    with closing(Archive(path)) as archive:
+    with closing(Archive(path, accept_damage=accept_damage)) as archive:
         space = _space_in(archive.spaces, path, wanted)
         after, until = 0 if since is None else archive.before(space, since), archive.latest(space)
+        yield Page((), damaged=tuple(each for each in archive.damaged if each.last > after))
         read = partial(archive.read, space, until=until, limit=PAGE, kinds=kinds)
         while after < until and (page := read(after=after)):
             yield Page(page)
@@ -84,6 +116,7 @@ async def read_over_http(where: HttpAddress, since: int | None) -> Pages:
             yield Page(
                 tuple(_entries(api.space, page)),
                 _microseconds(now) - TRANSIT if isinstance(now, str) else None,
+                tuple(_ranges(page.get("damaged"))),
             )
             if not isinstance(following, int):
                 return
@@ -117,6 +150,15 @@ def _entries(space: str, page: dict[str, Any]) -> Iterator[Entry]:
             yield Entry(seq, space, _microseconds(str(time)), decode(json.dumps(message)))
         except (InvalidEnvelope, ValueError, KeyError, TypeError):
             continue
+
+
+def _ranges(value: object) -> Iterator[NumberRange]:
+    for each in _list(value):
+        match each:
+            case [int(first), int(last)]:
+                yield NumberRange(first, last)
+            case _:
+                continue
 
 
 def _list(value: object) -> list[object]:

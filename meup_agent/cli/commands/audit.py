@@ -22,12 +22,18 @@ from meup_agent.cli.address import (
     TokenFile,
     find_http_url,
 )
-from meup_agent.cli.audit.journal_readers import Pages, moment, read_file, read_over_http
+from meup_agent.cli.audit.journal_readers import (
+    DamageNote,
+    Pages,
+    moment,
+    read_file,
+    read_over_http,
+)
 from meup_agent.cli.audit.listing import ProposalListing
 from meup_agent.cli.audit.phrases import names, time_of
 from meup_agent.cli.audit.proposal_timeline import ProposalTimeline
 from meup_agent.cli.failures import Failure, Misuse
-from meup_agent.cli.options import NoColour, Since
+from meup_agent.cli.options import AcceptDamage, NoColour, Since
 from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.escape import as_json_line, visible
 from meup_agent.cli.render.formatting import MAX_NAME, counted
@@ -115,6 +121,7 @@ def audit(
             "--json", help="Each proposal, or each thing that was done, as one line of JSON."
         ),
     ] = False,
+    accept_damage: AcceptDamage = False,
     no_colour: NoColour = False,
 ) -> None:
     """Show what was proposed, what became of it, and who decided that, when and why.
@@ -138,7 +145,9 @@ def audit(
     where = _where(journal, http_options)
     log_nothing()
     pages = (
-        read_file(where, space, begin) if isinstance(where, Path) else read_over_http(where, begin)
+        read_file(where, space, begin, accept_damage=accept_damage)
+        if isinstance(where, Path)
+        else read_over_http(where, begin)
     )
     anyio.run(_AuditRun(shown, now, colour=not no_colour, all_kept=begin is None).run, pages)
 
@@ -177,6 +186,7 @@ class _AuditRun:
     async def _read(self, pages: Pages, meanwhile: AsyncExitStack) -> None:
         """Take the journal in, and show what is settled as soon as it is."""
         audit, count, wanted = Audit(), 0, self._shown.proposal
+        damage = DamageNote()
         settled = SettledProposals(
             audit, keep=lambda item: wanted is not None and item.id.startswith(wanted)
         )
@@ -189,6 +199,7 @@ class _AuditRun:
             if page.entries and not count:
                 self._begin = page.entries[0].at
             count += len(page.entries)
+            damage.add(page)
             if page.now is not None:
                 audit.pass_time(page.now)
             waiting.rename(f"reading the journal: {count:,} envelopes")
@@ -198,6 +209,7 @@ class _AuditRun:
                 await meanwhile.aclose()
             await self._output.show_all(lines)
         await meanwhile.aclose()
+        damage.write(self._stderr)
         if wanted is not None:
             await self._show_chain(audit, wanted)
             return

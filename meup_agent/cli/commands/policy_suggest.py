@@ -14,9 +14,15 @@ import anyio
 import typer
 
 from meup_agent.cli.address import Http, HttpOptions, Space, Token, TokenFile, find_http_url
-from meup_agent.cli.audit.journal_readers import Pages, moment, read_file, read_over_http
+from meup_agent.cli.audit.journal_readers import (
+    DamageNote,
+    Pages,
+    moment,
+    read_file,
+    read_over_http,
+)
 from meup_agent.cli.failures import require_extra
-from meup_agent.cli.options import Json, Since
+from meup_agent.cli.options import AcceptDamage, Json, Since
 from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.escape import as_json_line, visible
 from meup_agent.cli.render.formatting import counted
@@ -54,6 +60,7 @@ def suggest(
         typer.Option(min=2, metavar="COUNT", help="Decisions that a rule covers at the least."),
     ] = 20,
     as_json: Json = False,
+    accept_damage: AcceptDamage = False,
 ) -> None:
     """Suggest rules that would have decided as people did. It only suggests.
 
@@ -76,7 +83,7 @@ def suggest(
         )
     log_nothing()
     pages = (
-        read_file(journal, space, begin, DECIDING)
+        read_file(journal, space, begin, DECIDING, accept_damage=accept_damage)
         if journal is not None
         else read_over_http(options.address(), begin)
     )
@@ -91,12 +98,14 @@ async def _run(pages: Pages, least: int, as_json: bool) -> None:
     # Hundreds of thousands of records, none in a circle: looking for circles takes an eighth of it.
     gc.disable()
     log, count, stderr, output = DecisionLog(), 0, Stderr(colour=False), Output(colour=False)
+    damage = DamageNote()
     async with progress_line(stderr.console, "reading the journal") as shown:
         async with aclosing(pages):
             async for page in pages:
                 for entry in page.entries:
                     log.add(entry.envelope)
                 count += len(page.entries)
+                damage.add(page)
                 shown.rename(f"reading the journal: {counted(count, 'envelope')}")
         decided = log.decided()
 
@@ -108,6 +117,7 @@ async def _run(pages: Pages, least: int, as_json: bool) -> None:
         found = await anyio.to_thread.run_sync(
             lambda: suggest_rules(decided, least=least, told=told)
         )
+    damage.write(stderr)
     try:
         document = {"rules": [_document(each) for each in found]}
         await output.show_all([as_json_line(document)] if as_json else _yaml_lines(found))

@@ -113,7 +113,7 @@ def row_of(entry: Entry) -> Row:
     correlation = _listed(envelope.correlation)
     facts = encode_json(entry.facts).decode() if entry.facts else None
     said = (entry.seq, entry.space, entry.at, envelope.kind, correlation, facts, None)
-    return Row(*said, checksum(said, frame), frame)
+    return Row._make((*said, checksum(said, frame), frame))
 
 
 def checksum(values: tuple[object, ...], frame: bytes = b"") -> int:
@@ -145,7 +145,7 @@ def checked_row(values: tuple[Any, ...], version: int) -> Row | None:
             return None
     except (ValueError, TypeError, AttributeError, msgspec.MsgspecError):
         return None
-    return Row(*said, found, frame)
+    return Row._make((*said, found, frame))
 
 
 def checked_values(values: tuple[Any, ...], version: int) -> tuple[Any, ...] | None:

@@ -244,6 +244,7 @@ def test_messages_since_a_time(api: Api) -> None:
         "times": [],
         "next": None,
         "gap": False,
+        "damaged": [],
     }
 
 

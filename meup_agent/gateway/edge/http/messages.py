@@ -150,11 +150,15 @@ async def get_messages(runtime: GatewayRuntime, request: Request) -> Response:
     page = await read_journal(host, after=after, until=until, limit=limit)
     following = page[-1].seq if page and page[-1].seq < until else None
     messages = list(_frames(page, dialect))
-    body = b'{"messages":[%b],"times":%b,"next":%b,"gap":%b,"now":%b}' % (
+    damaged = host.journal.damaged(
+        host.name, after=after, until=until if following is None else following
+    )
+    body = b'{"messages":[%b],"times":%b,"next":%b,"gap":%b,"damaged":%b,"now":%b}' % (
         b",".join(frame for frame, _ in messages),
         msgspec.json.encode([rfc3339(at) for _, at in messages]),
         b"null" if following is None else b"%d" % following,
-        b"true" if gap else b"false",
+        b"true" if gap or damaged else b"false",
+        msgspec.json.encode(damaged),
         msgspec.json.encode(rfc3339(now)),
     )
     return Json(body)

@@ -92,6 +92,10 @@ class Messages(_ExtensibleBody):
     )
     next: int | None = Field(description="The `since` of the next page; none: this is the last.")
     gap: bool = Field(description="Some of what was asked for may not be known any more.")
+    damaged: list[tuple[int, int]] = Field(
+        description="The numbers that damage of the journal's file took, each range by its first"
+        " and its last. Those of other spaces are among them."
+    )
     now: str = Field(description="The gateway's time (RFC 3339), by which proposals expire.")
 
 

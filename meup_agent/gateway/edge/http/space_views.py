@@ -90,7 +90,8 @@ class SpaceProposals:
                 if limit <= 0:
                     return False
                 floor = host.journal.floor(host.name)
-                self.gap = self.gap or 0 < seen < floor
+                damaged = host.journal.damaged(host.name, after=seen, until=until)
+                self.gap = self.gap or 0 < seen < floor or bool(damaged)
                 entries = await read_journal(host, after=max(seen, floor), until=until, limit=limit)
                 for nth, entry in enumerate(entries, 1):
                     self.audit.add(entry)

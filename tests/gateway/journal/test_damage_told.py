@@ -1,0 +1,53 @@
+"""Damage of a journal's file, as members and readers over HTTP are told of it."""
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.status import HTTP_200_OK
+
+from meup_agent.gateway import Gateway, HttpConfig
+from tests.gateway.conftest import envelope
+from tests.gateway.journal.test_gateway import config_with, dial, hear_chats
+from tests.gateway.websocket_client import hear
+from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.rule("9.damage.told")
+async def test_members_and_audits_are_told_of_what_damage_took(path: Path) -> None:
+    config = replace(config_with(path), http=HttpConfig(port=0))
+    async with Gateway(config=config) as gateway:
+        alice_token, bob_token = gateway.token("alice"), gateway.token("bob")
+        async with dial(gateway, alice_token) as alice:
+            await alice.send(envelope("alice", id="first"))
+            (first,) = await hear_chats(alice, 1)
+            await alice.send(envelope("alice", id="lost"))
+            await alice.send(envelope("alice", id="last"))
+            lost, last = await hear_chats(alice, 2)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE entry SET frame = x'ff' WHERE seq = ?", (lost["seq"],))
+    accepting = replace(config, journal=replace(config.journal, accept_damage=True))
+    async with Gateway(config=accepting) as gateway:
+        # Who has read it misses nothing.
+        async with dial(gateway, alice_token, last["seq"]) as alice:
+            assert (await hear(alice))["payload"]["gap"] is False
+        async with dial(gateway, bob_token, first["seq"]) as bob:
+            payload = (await hear(bob))["payload"]
+            assert (payload["resumed"], payload["gap"]) == (True, True)
+            assert [each["id"] for each in await hear_chats(bob, 1)] == ["last"]
+        assert gateway.http_url is not None
+        async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as client:
+            answer = await client.get(
+                f"{gateway.http_url}/participants/bob/messages",
+                headers={"Authorization": f"Bearer {bob_token}"},
+            )
+    assert answer.status_code == HTTP_200_OK
+    page = answer.json()
+    said = [each["id"] for each in page["messages"] if each["kind"] == "chat"]
+    assert said == ["first", "last"]
+    assert (page["gap"], page["damaged"]) == (True, [[lost["seq"], lost["seq"]]])
