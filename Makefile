@@ -27,7 +27,7 @@ WORKERS := $(shell echo $$((4 * $(CORES))))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help bench-check demo test test-installed test-frameworks conformance console mcp-servers fuzz orders lint types mypy pyright docs-check docs format clean
+.PHONY: help bench-check demo test test-installed test-frameworks conformance console mcp-servers fuzz orders flips lint types mypy pyright docs-check docs format clean
 
 # Several targets install into one .venv, so they take turns; the checks of `test` find it there.
 ifndef CHECKS_ALONE
@@ -82,6 +82,10 @@ orders: $(VENV)/test.stamp ## decide, vote and kill gateways in 200 random order
 	MEUP_EXAMPLES=$${MEUP_EXAMPLES:-200} $(PY) -m pytest -p no:cacheprovider \
 		tests/approval/test_decision_orders.py tests/approval/test_vote_orders.py \
 		tests/gateway/console/test_random_orders.py tests/faults/test_random_orders.py
+
+flips: $(VENV)/test.stamp ## damage a journal's file in 1,000 ways (MEUP_SEED=0 MEUP_EXAMPLES=1000)
+	MEUP_EXAMPLES=$${MEUP_EXAMPLES:-1000} $(PY) -m pytest -p no:cacheprovider -n 2 \
+		tests/gateway/journal/test_flips.py
 
 # Real servers for the tests of the bridge, in environments of their own: one of them needs an older
 # SDK than ours.

@@ -326,6 +326,7 @@ JOURNAL: Final = {
     "9.damage.accepted": "what is accepted as lost is left out, and nothing else",
     "9.damage.told": "who resumes, and an audit, is told of the numbers that damage took",
     "9.damage.facts": "a fact that is lost holds again where the entries behind the damage say so",
+    "9.backup": "a backup is a consistent copy, whole and for its owner alone",
     "9.version_1": "a file without checksums is read, and made one with them",
 }
 

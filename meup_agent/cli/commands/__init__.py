@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "inbox": "inbox",
     "init": "init",
     "invite": "management",
+    "journal": "journal",
     "kick": "management",
     "mcp": "mcp",
     "policy": "policy",

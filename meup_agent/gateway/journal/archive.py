@@ -68,9 +68,31 @@ class Archive:
         Raises:
             ConfigurationError: One is damaged.
         """
-        found = survey(self._connection, self._version)
+        self.check_copy(self._connection)
+
+    def copy_to(self, copy: sqlite3.Connection, pages_at_once: int) -> None:
+        """Copy all of the file, as it is at this moment, into another database."""
+        source = self._connection
+        source.execute("BEGIN")
+        try:
+            # What is written from now on is not seen: otherwise the copy would begin again each
+            # time.
+            source.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+            source.backup(copy, pages=pages_at_once, progress=lambda *_: None)
+        finally:
+            source.execute("ROLLBACK")
+
+    def check_copy(self, copy: sqlite3.Connection) -> int:
+        """Check each row of a copy; how many there are.
+
+        Raises:
+            ConfigurationError: One is damaged, and so it is in this file.
+        """
+        found = survey(copy, self._version)
         if found.is_damaged:
             raise self._is_damaged(str(found))
+        ((count,),) = copy.execute(f"SELECT count(*) FROM {TABLES[self._version]}")
+        return int(count)
 
     @property
     def spaces(self) -> list[str]:

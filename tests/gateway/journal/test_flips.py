@@ -1,6 +1,6 @@
 """Bits that flip on a disk, sectors that are lost, files that are cut: never another state.
 
-    MEUP_EXAMPLES=1000 pytest tests/gateway/journal/test_flips.py
+    make flips
 
 After each, a gateway and an audit either refuse the file and say that it is damaged, or show
 exactly what was written less the numbers that they name.
@@ -26,7 +26,7 @@ from tests.spaces import Entry, Fact, NumberRange
 T = TypeVar("T")
 
 BEGIN: Final = int(os.environ.get("MEUP_SEED") or 0)
-SEEDS: Final = int(os.environ.get("MEUP_EXAMPLES") or scaled(400))
+SEEDS: Final = int(os.environ.get("MEUP_EXAMPLES") or scaled(240))
 
 SPACES: Final = ("demo", "other", "später")
 SECTOR: Final = 512
