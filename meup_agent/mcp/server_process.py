@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from meup_agent.errors import CannotConnect
-from meup_agent.mcp import stdio_guard
+from meup_agent.mcp import process_guard
 
 if TYPE_CHECKING:
     from meup_agent.mcp.server_config import StdioServer
@@ -69,7 +69,7 @@ def check_startable(server: StdioServer, environment: Mapping[str, str]) -> None
 def guarded(server: StdioServer) -> list[str]:
     """The command line of a server's program, with the guard of its output before it."""
     # Isolated and without site-packages: it starts in 15 ms.
-    guard = [sys.executable, "-IS", str(Path(stdio_guard.__file__)), str(MAX_MESSAGE_BYTES)]
+    guard = [sys.executable, "-IS", str(Path(process_guard.__file__)), str(MAX_MESSAGE_BYTES)]
     return [*guard, server.command, *server.args]
 
 
