@@ -1,16 +1,16 @@
 """Programs beside a gateway: started, started again when they fail, shown, and ended together.
 
-:class:`Children` owns them for the length of a block. Each program leads a process group of its
-own, so that Ctrl-C at the terminal reaches us alone, and nothing that it started outlives it. Its
+:class:`Children` owns them for the length of a block. Each program has a guard
+(:mod:`~meup_agent.mcp.process_guard`) as its parent, which ends all of it when we end, also where
+we are killed; it leads a session of its own, so that Ctrl-C at the terminal reaches us alone. Our
 tasks are shielded and end by :attr:`Children.leaving`, after which each of their waits has a
 deadline; so a program is ended in order also where the block is cancelled.
 
 A program gets its secrets in its environment: command lines can be read by other users.
 
-What a program starts may call ``setsid`` and so leave the process group, and a signal to the group
-does not reach it. As the subreaper of all that it starts, ``meup up`` becomes the parent of each
-such orphan once its own parent has gone; :func:`adopt_orphans` reaps and ends them. Elsewhere than
-on Linux there is no such thing, and what leaves its group stays.
+What a program leaves running when it ends, its guard keeps, until all of us end. Where a guard is
+killed, what it had becomes ours: :func:`adopt_orphans` reaps and ends that, and the guards that
+are left. Elsewhere than on Linux there is no such thing, and what leaves its group stays.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import anyio
-from anyio import CancelScope, Event, create_task_group, move_on_after
+from anyio import CancelScope, Event, create_task_group, move_on_after, to_thread
 
 from meup_agent.cli.render.escape import visible
 from meup_agent.errors import system_reason
-from meup_agent.mcp.server_process import signal_group, wait_ended
+from meup_agent.mcp import process_guard
+from meup_agent.mcp.server_process import GUARD, KILL_ALL, wait_ended
 from meup_agent.mcp.stderr_tail import LineLimiter, StderrTail
 from meup_agent.session.reconnector import Backoff
 from meup_agent.transport.loops import background_tasks
@@ -59,6 +59,9 @@ LAST_WORDS: Final = 1.0
 
 KILLED: Final = 5.0
 """Seconds that a killed program is waited for: the system may hold it, as for a lost disk."""
+
+MAX_REPORT: Final = 4_096
+"""Bytes of a guard's report that are read at a time; it has two short lines."""
 
 LINES_PER_SECOND: Final = 100
 """Lines of a program that are shown in a second: more than a person reads, or a traceback has."""
@@ -99,6 +102,8 @@ class Children:
     restart: Backoff = RESTART
     leaving: Event = field(default_factory=Event)
     _told_by: signal.Signals = field(default=signal.SIGTERM, init=False)
+    # Programs that have ended and left something running.
+    _left: list[GuardedProgram] = field(default_factory=list["GuardedProgram"], init=False)
 
     def start(self, program: ChildProgram) -> None:
         """Start a program, and again whenever it fails."""
@@ -137,6 +142,15 @@ class Children:
                 with move_on_after(delay):
                     await self.leaving.wait()
 
+    async def end_left(self) -> None:
+        """End what programs have left running."""
+        for each in self._left:
+            each.leave()
+        for each in self._left:
+            with move_on_after(KILLED):
+                await each.wait_gone()
+            each.has_gone()
+
     # --- one run of a program ---
 
     async def _run(self, program: ChildProgram) -> str | None:
@@ -147,46 +161,45 @@ class Children:
         )
         with tail.pipe() as (source, target):
             try:
-                process = _start(program, target.fileno())
+                guarded = GuardedProgram(program, target.fileno())
             except (OSError, ValueError) as error:
                 log.error("%s cannot be started: %s", name, _why_not(program, error))
                 return None
             target.close()
-            log.info("%s is started (process %d)", name, process.pid)
             exited = Event()
             try:
                 async with create_task_group() as tasks:
-                    tasks.start_soon(_watch, process, exited)
+                    tasks.start_soon(_watch, guarded, name, exited)
                     read = Event()
                     tasks.start_soon(_read, tail, source, read)
                     await _first_of(exited, self.leaving)
                     if not exited.is_set():
-                        await self._end(name, process, exited)
-                    # Before the process is reaped, so its group cannot be another's by now.
-                    signal_group(process, signal.SIGKILL)
+                        await self._end(name, guarded, exited)
                     with move_on_after(LAST_WORDS):
                         await read.wait()
                     tasks.cancel_scope.cancel()
             finally:
-                if not exited.is_set():
-                    signal_group(process, signal.SIGKILL)
-                code = process.poll()
+                guarded.close()
+        self._left = [each for each in (*self._left, guarded) if not each.has_gone()]
         tail.end()
-        if code == 0:
+        if guarded.error is not None:
+            log.error("%s cannot be started: %s", name, _why_not(program, guarded.error))
+            return None
+        if guarded.status == 0:
             log.info("%s has ended", name)
             return None
         if self.leaving.is_set():
-            log.info("%s %s", name, _ended_with(code))
-        return _ended_with(code)
+            log.info("%s %s", name, _ended_with(guarded.status))
+        return _ended_with(guarded.status)
 
-    async def _end(self, name: str, process: subprocess.Popen[bytes], exited: Event) -> None:
-        """Tell a process group to end, then terminate it, then kill it."""
-        signal_group(process, self._told_by)
+    async def _end(self, name: str, program: GuardedProgram, exited: Event) -> None:
+        """Tell a program to end, then terminate it, then kill it."""
+        program.send_signal(self._told_by)
         with move_on_after(TERM_AFTER):
             await _first_of(exited, self.hurry)
         if exited.is_set():
             return
-        signal_group(process, signal.SIGTERM)
+        program.send_signal(signal.SIGTERM)
         with move_on_after(HURRIED if self.hurry.is_set() else GRACE - TERM_AFTER) as rest:
             if not self.hurry.is_set():
                 await _first_of(exited, self.hurry)
@@ -195,9 +208,103 @@ class Children:
         if exited.is_set():
             return
         log.warning("%s does not end, so it is killed", name)
-        signal_group(process, signal.SIGKILL)
+        program.send_signal(KILL_ALL)
         with move_on_after(KILLED):
             await exited.wait()
+
+
+class GuardedProgram:
+    """A program that runs below its guard.
+
+    Attributes:
+        process: The program's own process, once it is known.
+        status: Its status, as :class:`subprocess.Popen` has it, once it has ended.
+        error: The reason for which it could not be started.
+
+    Raises:
+        OSError: The guard cannot be started.
+        ValueError: There is a character in the command or the environment that cannot be.
+    """
+
+    def __init__(self, program: ChildProgram, output: int) -> None:
+        self.process: int | None = None
+        self.status: int | None = None
+        self.error: OSError | None = None
+        self._report, report = os.pipe()
+        try:
+            # What it has of us is its input, which ends with us.
+            self._guard = subprocess.Popen(
+                (*GUARD, "report", str(report), *program.command),
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                cwd=program.cwd,
+                env=program.env,
+                pass_fds=(report,),
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(self._report)
+            raise
+        finally:
+            os.close(report)
+
+    def has_gone(self) -> bool:
+        """True once all of it has ended."""
+        if self._guard.poll() is None:
+            return False
+        self.leave()
+        return True
+
+    def leave(self) -> None:
+        """Let the guard know that we are leaving; it ends what it still has."""
+        assert self._guard.stdin is not None
+        self._guard.stdin.close()
+
+    async def wait_gone(self) -> None:
+        """Wait until all of it has ended."""
+        await wait_ended(self._guard)
+
+    async def reports(self) -> AsyncGenerator[str]:
+        """What the guard says: ``started``, then ``ended``, or ``failed`` alone."""
+        rest = b""
+        while True:
+            await anyio.wait_readable(self._report)
+            chunk = os.read(self._report, MAX_REPORT)
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                what, number = line.decode().split()
+                self._note(what, int(number))
+                yield what
+                if what != "started":
+                    return
+            if not chunk:
+                return
+
+    def _note(self, what: str, number: int) -> None:
+        if what == "started":
+            self.process = number
+        elif what == "ended":
+            self.status = number
+        else:
+            self.error = OSError(number, os.strerror(number))
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Have the guard pass a signal on."""
+        self._guard.send_signal(number)
+
+    def close(self) -> None:
+        """Read no more of it; where it has not ended, kill it."""
+        os.close(self._report)
+        if self.status is not None or self.error is not None:
+            return
+        self._guard.kill()
+        if self.process is not None:
+            # It became ours by that, so its group is no other's yet.
+            with suppress(OSError):
+                os.killpg(self.process, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            self.status = self._guard.wait(LAST_WORDS)
 
 
 @asynccontextmanager
@@ -211,24 +318,18 @@ async def run_children(
         hurry: Set when the user does not want to wait for their end.
         restart: Pauses before one is started again.
     """
-    async with create_task_group() as tasks:
-        children = Children(show=show, hurry=hurry, tasks=tasks, restart=restart)
-        try:
-            yield children
-        finally:
-            children.leaving.set()
-
-
-def _start(program: ChildProgram, output: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        program.command,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        cwd=program.cwd,
-        env=program.env,
-        start_new_session=True,
-    )
+    children: Children | None = None
+    try:
+        async with create_task_group() as tasks:
+            children = Children(show=show, hurry=hurry, tasks=tasks, restart=restart)
+            try:
+                yield children
+            finally:
+                children.leaving.set()
+    finally:
+        if children is not None:
+            with CancelScope(shield=True):
+                await children.end_left()
 
 
 def _why_not(program: ChildProgram, error: OSError | ValueError) -> str:
@@ -252,8 +353,12 @@ def _ended_with(code: int | None) -> str:
     return f"was ended by signal {-code}"
 
 
-async def _watch(process: subprocess.Popen[bytes], exited: Event) -> None:
-    await wait_ended(process)
+async def _watch(program: GuardedProgram, name: str, exited: Event) -> None:
+    """Wait for the end of a program, or of its guard."""
+    async with aclosing(program.reports()) as reports:
+        async for what in reports:
+            if what == "started":
+                log.info("%s is started (process %d)", name, program.process)
     exited.set()
 
 
@@ -277,25 +382,15 @@ async def _first_of(*events: Event) -> None:
 # --- orphans ---
 
 
-PR_SET_CHILD_SUBREAPER: Final = 36
-
 LOOK_SECONDS: Final = 5.0
 """Between two looks at our children: one that has ended before both of them is left to us to reap,
 since the owners of the others do so within milliseconds."""
-
-TERM_SECONDS: Final = 1.0
-"""Seconds that an orphan has to end by SIGTERM, before it is killed."""
-
-END_SECONDS: Final = 3.0
-"""Seconds after which what cannot be killed is left."""
-
-LOOK_AGAIN: Final = 0.02
 
 
 @asynccontextmanager
 async def adopt_orphans() -> AsyncGenerator[None]:
     """The block in which orphans become our children; at its end all of our children are ended."""
-    if not _become_subreaper(adopt=True):
+    if not process_guard.become_subreaper():
         yield
         return
     try:
@@ -304,19 +399,8 @@ async def adopt_orphans() -> AsyncGenerator[None]:
             yield
     finally:
         with anyio.CancelScope(shield=True):
-            await _end_children()
-        _become_subreaper(adopt=False)
-
-
-def _become_subreaper(*, adopt: bool) -> bool:
-    if sys.platform != "linux":
-        return False
-    import ctypes
-
-    try:
-        return int(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)) == 0
-    except (OSError, AttributeError):
-        return False
+            await to_thread.run_sync(process_guard.end_children, process_guard.TERM_SECONDS)
+        process_guard.become_subreaper(adopt=False)
 
 
 async def _reap() -> None:
@@ -324,37 +408,10 @@ async def _reap() -> None:
     ended = set[int]()
     while True:
         await anyio.sleep(LOOK_SECONDS)
-        now = {child for child in _children() if _has_ended(child)}
+        now = {child for child in process_guard.list_children() if _has_ended(child)}
         for child in now & ended:
-            _wait(child)
+            process_guard.reap(child)
         ended = now
-
-
-async def _end_children() -> None:
-    """Terminate our children, then kill them, until there is none or the time is over."""
-    told = set[int]()
-    begun = anyio.current_time()
-    while children := _children():
-        passed = anyio.current_time() - begun
-        if passed > END_SECONDS:
-            return
-        for child in children:
-            if passed > TERM_SECONDS:
-                _signal(child, signal.SIGKILL)
-            elif child not in told:
-                _signal(child, signal.SIGTERM)
-            told.add(child)
-            _wait(child)
-        await anyio.sleep(LOOK_AGAIN)
-
-
-def _children() -> list[int]:
-    """Our children, of each thread."""
-    found: list[int] = []
-    for path in Path("/proc/self/task").glob("*/children"):
-        with suppress(OSError):
-            found += map(int, path.read_text(encoding="ascii").split())
-    return found
 
 
 def _has_ended(child: int) -> bool:
@@ -363,13 +420,3 @@ def _has_ended(child: int) -> bool:
         state = Path(f"/proc/{child}/stat").read_bytes().rpartition(b") ")[2][:1]
         return state == b"Z"
     return False
-
-
-def _signal(child: int, number: signal.Signals) -> None:
-    with suppress(OSError):
-        os.kill(child, number)
-
-
-def _wait(child: int) -> None:
-    with suppress(OSError):
-        os.waitpid(child, os.WNOHANG)

@@ -2,7 +2,8 @@
 
 Nothing of this needs the SDK, so a server can be started first, and the SDK be loaded while the
 server starts (:class:`ServerStarter`): both take a second where a server is on the SDK as well.
-The program leads a process group of its own, which is ended as a whole.
+What runs is a guard (:mod:`~meup_agent.mcp.process_guard`), which starts the program and ends all
+of it, also where this process is killed.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ INHERITED: Final = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 
 EXIT_SECONDS: Final = 2.0
 """Seconds that a server has to end after its input was closed, and again after SIGTERM."""
+
+GUARD: Final = (sys.executable, "-IS", str(Path(process_guard.__file__)))
+"""The command of a guard: isolated and without site-packages it starts in 15 ms."""
 
 _POLL: Final = 0.1
 """Seconds between looks at a process, on systems that cannot tell of its end."""
@@ -68,9 +72,7 @@ def check_startable(server: StdioServer, environment: Mapping[str, str]) -> None
 
 def guarded(server: StdioServer) -> list[str]:
     """The command line of a server's program, with the guard of its output before it."""
-    # Isolated and without site-packages: it starts in 15 ms.
-    guard = [sys.executable, "-IS", str(Path(process_guard.__file__)), str(MAX_MESSAGE_BYTES)]
-    return [*guard, server.command, *server.args]
+    return [*GUARD, "copy", str(MAX_MESSAGE_BYTES), server.command, *server.args]
 
 
 class ServerProcess:
@@ -132,26 +134,25 @@ class ServerProcess:
                 await anyio.wait_writable(target)
 
     async def end(self) -> None:
-        """Close its input, then terminate its group, then kill that; returns when it has ended."""
+        """Close its input, then terminate it, then kill it; returns when it has ended."""
         self._stdin.close()
-        for number in (signal.SIGTERM, _SIGKILL):
+        for number in (signal.SIGTERM, KILL_ALL, _SIGKILL):
             with anyio.move_on_after(EXIT_SECONDS):
                 await wait_ended(self._process)
                 break
-            signal_group(self._process, number)
+            self._process.send_signal(number)
         else:
             with anyio.move_on_after(EXIT_SECONDS):
                 await wait_ended(self._process)
-        # Before it is reaped, so that its group cannot be another's by now.
-        signal_group(self._process, _SIGKILL)
         self._process.poll()
 
     def close(self) -> None:
-        """Kill what still runs of its group, and close the pipes."""
-        if self._process.returncode is None:
-            signal_group(self._process, _SIGKILL)
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(EXIT_SECONDS)
+        """Kill what still runs of it, and close the pipes."""
+        for number in (KILL_ALL, _SIGKILL):
+            if self._process.poll() is None:
+                self._process.send_signal(number)
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(EXIT_SECONDS)
         self._stdin.close()
         self._stdout.close()
         os.close(self.stderr)
@@ -190,13 +191,8 @@ class ServerStarter:
 
 _SIGKILL: Final = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
 
-
-def signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Signal the process group that a process leads."""
-    # A group may have no process left; macOS refuses where it has only some that have ended.
-    if sys.platform != "win32":
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
+KILL_ALL: Final = signal.SIGTERM if sys.platform == "win32" else signal.SIGUSR1
+"""The signal at which a guard kills its program, and all that the program has started."""
 
 
 async def wait_ended(process: subprocess.Popen[bytes]) -> None:

@@ -113,3 +113,77 @@ def test_the_inherited_variables_are_those_of_the_sdk(monkeypatch: pytest.Monkey
     found = server_environment(StdioServer("x", (), {"OWN": "1"}))
     assert found["OWN"] == "1"
     assert found.keys() <= {*INHERITED, "OWN"} - {"TERM"}
+
+
+KILLED = f"""
+import anyio
+from meup_agent.mcp import StdioServer
+from meup_agent.mcp.server_process import ServerProcess
+
+async def main():
+    process = ServerProcess(StdioServer({sys.executable!r}, ("-c", {STUBBORN!r})))
+    print("the server", (await process.read()).decode(), flush=True)
+    await anyio.sleep_forever()
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of the end of any process")
+async def test_server_that_heeds_nothing_ends_where_its_client_is_killed() -> None:
+    process = await anyio.open_process([sys.executable, "-c", KILLED], stderr=None)
+    assert process.stdout is not None
+    with anyio.fail_after(PATIENCE):
+        heard = await process.stdout.receive()
+        server = os.pidfd_open(int(heard.split()[3]))
+        try:
+            process.kill()
+            await process.wait()
+            await anyio.wait_readable(server)
+        finally:
+            os.close(server)
+    await process.aclose()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process adopt orphans")
+async def test_what_a_server_has_left_running_ends_with_it() -> None:
+    left = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    code = (
+        "import subprocess, sys;"
+        f"left = subprocess.Popen([sys.executable, '-IS', '-c', {left!r}],"
+        " start_new_session=True, stdin=-3, stdout=-3, stderr=-3);"
+        "print('ready', left.pid, flush=True); sys.stdin.read()"
+    )
+    process = ServerProcess(StdioServer(sys.executable, ("-c", code)))
+    try:
+        with anyio.fail_after(PATIENCE):
+            other = await opened(process)
+            try:
+                await process.end()
+                await anyio.wait_readable(other)
+            finally:
+                os.close(other)
+    finally:
+        process.close()
+
+
+async def test_message_without_an_end_stops_a_server_that_heeds_nothing() -> None:
+    code = (
+        "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        "print('ready', os.getpid(), flush=True)\n"
+        "while True: os.write(1, b'x' * 65536)"
+    )
+    process = ServerProcess(StdioServer(sys.executable, ("-c", code)))
+    try:
+        with anyio.fail_after(PATIENCE):
+            server = await opened(process)
+            try:
+                while await process.read():
+                    pass
+                await anyio.wait_readable(server)
+            finally:
+                os.close(server)
+            await anyio.wait_readable(process.stderr)
+            assert os.read(process.stderr, 1_000).startswith(b"stopped: a message is longer than ")
+    finally:
+        process.close()

@@ -1,0 +1,171 @@
+"""`kill -9` of `meup up`: nothing of what it has started is left, whoever has started that."""
+
+import json
+import os
+import select
+import signal
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import exit_codes
+from tests.cli.processes import INTERRUPT, Running, is_there, running
+from tests.cli.test_up_command import STUBBORN, WAITS, process_of, python, up, write
+from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux lets a process adopt orphans, and tells of its end"
+)
+
+LEAVES = (
+    "import subprocess, sys, time;"
+    f"[subprocess.Popen({python(STUBBORN)!r}, start_new_session=alone) for alone in (False, True)]"
+)
+"""Starts two programs that heed no signal, one of which is not in its group."""
+
+STAYS = f"{LEAVES}; {WAITS}"
+ENDS = (
+    "import subprocess, sys;"
+    f"left = subprocess.Popen({python(STUBBORN)!r}, start_new_session=True,"
+    " stdout=subprocess.PIPE, text=True);"
+    "print(left.stdout.readline(), end='', flush=True)"
+)
+
+SERVER = """
+import json, os, pathlib, signal, subprocess, sys, time
+
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-IS", "-c", "import time; time.sleep(600)"],
+                         start_new_session=True, stdin=subprocess.DEVNULL)
+INFO = {"name": "deaf", "version": "1"}
+for line in sys.stdin:
+    asked = json.loads(line)
+    said = {
+        "initialize": {
+            "protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": INFO
+        },
+        "tools/list": {"tools": [{"name": "add", "inputSchema": {"type": "object"}}]},
+    }.get(asked["method"])
+    answer = {"result": said} if said else {"error": {"code": -32601, "message": "unknown"}}
+    if "id" in asked:
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
+    if asked["method"] == "tools/list":
+        pathlib.Path("deaf").write_text(f"{os.getpid()} {child.pid}")
+        print("ready", file=sys.stderr, flush=True)
+while True:  # it does not heed the end of its input either
+    time.sleep(600)
+"""
+"""An MCP server without the SDK."""
+
+
+def descendants(process: int) -> set[int]:
+    """A process's children, and theirs."""
+    found: set[int] = set()
+    for path in Path(f"/proc/{process}/task").glob("*/children"):
+        for child in map(int, path.read_text(encoding="ascii").split()):
+            found |= {child, *descendants(child)}
+    return found
+
+
+class Ends:
+    """The ends of processes, told by the system: a number may be another's by then."""
+
+    def __init__(self, processes: Iterable[int]) -> None:
+        self._left = {os.pidfd_open(each): each for each in processes}
+
+    def wait(self) -> None:
+        """Wait until all have ended."""
+        while self._left:
+            ended, _, _ = select.select(list(self._left), [], [], PATIENCE)
+            assert ended, f"still there: {sorted(self._left.values())}"
+            for descriptor in ended:
+                os.close(descriptor)
+                del self._left[descriptor]
+
+
+def kill(process: Running) -> None:
+    process.process.kill()
+    assert process.process.wait(PATIENCE) == -signal.SIGKILL
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> dict[str, str]:
+    return {"MEUP_STATE_DIR": str(tmp_path / "state")}
+
+
+def test_killed_up_leaves_no_program_and_nothing_that_programs_have_started(
+    tmp_path: Path, state: dict[str, str]
+) -> None:
+    write(
+        tmp_path,
+        ann={"command": python(WAITS)},
+        deaf={"command": python(STUBBORN)},
+        parent={"command": python(STAYS)},
+        shell={"command": ["sh", "-c", f'{sys.executable} -IS -c "{WAITS}" & wait']},
+        gone={"command": python(ENDS)},
+    )
+    with up(tmp_path, state) as process:
+        process.until(" | ready", count=7)
+        process.until("gone has ended", stream="err")
+        told = {int(each.split()[0]) for each in process.out.split(" | ready ")[1:]}
+        everything = descendants(process.process.pid)
+        assert told <= everything
+        ends = Ends(everything)
+        kill(process)
+        ends.wait()
+    assert not any(map(is_there, told))
+
+
+def test_killed_up_leaves_neither_reviewer_nor_servers(
+    tmp_path: Path, state: dict[str, str]
+) -> None:
+    (tmp_path / "server.py").write_text(SERVER)
+    (tmp_path / "policy.yaml").write_text("rules: [{allow: {tool: add}}]\n")
+    server = {"command": sys.executable, "args": ["-IS", "server.py"], "cwd": str(tmp_path)}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"deaf": server}}))
+    arguments = ("--servers", "mcp.json", "--policy", "policy.yaml", "--port", "0")
+    with running("up", *arguments, cwd=tmp_path, variables=state) as process:
+        process.until("policy.yaml decides calls of these MCP servers")
+        process.until("deaf: ready", stream="err")
+        told = set(map(int, (tmp_path / "deaf").read_text().split()))
+        process.until("reviewer is started (process ", stream="err")
+        everything = descendants(process.process.pid)
+        assert told <= everything
+        ends = Ends(everything)
+        kill(process)
+        ends.wait()
+
+
+@pytest.mark.parametrize("code", [WAITS, STUBBORN], ids=["waits", "stubborn"])
+def test_program_whose_guard_is_killed_ends_before_it_is_started_again(
+    tmp_path: Path, state: dict[str, str], code: str
+) -> None:
+    write(tmp_path, robot={"command": python(code)})
+    with up(tmp_path, state) as process:
+        first = process_of("robot", process)
+        (guard,) = (each for each in descendants(process.process.pid) if first in descendants(each))
+        ends = Ends((guard, first))
+        os.kill(guard, signal.SIGKILL)
+        ends.wait()
+        process.until("robot was ended by SIGKILL; it is started again in", stream="err")
+        process.until("robot | ready", count=2)
+        assert process.end(INTERRUPT) == exit_codes.OK
+    for line in process.out.split(" | ready ")[1:]:
+        assert not is_there(int(line.split()[0]))
+
+
+def test_nothing_is_left_where_up_stopped_and_was_killed_meanwhile(
+    tmp_path: Path, state: dict[str, str]
+) -> None:
+    write(tmp_path, deaf={"command": python(STUBBORN)}, gone={"command": python(ENDS)})
+    with up(tmp_path, state) as process:
+        process.until(" | ready", count=2)
+        process.until("gone has ended", stream="err")
+        ends = Ends(descendants(process.process.pid))
+        process.process.send_signal(INTERRUPT)
+        process.until("stopping what runs beside the gateway", stream="err")
+        kill(process)
+        ends.wait()
