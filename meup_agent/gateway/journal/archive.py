@@ -12,10 +12,10 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal.database import BUSY_SECONDS, error_text
 from meup_agent.gateway.journal.repair import write_readable
 from meup_agent.gateway.journal.rows import TABLES, checked_row, entry_of, rows_query
-from meup_agent.gateway.journal.survey import MAX_SEQ, Survey, is_damage, survey
+from meup_agent.gateway.journal.survey import Survey, is_damage, survey
 from meup_agent.gateway.journal.tables import VERSION, read_version
 from meup_agent.gateway.journal.wal import find_damage
-from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, Entry, NumberRange
+from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, MAX_SEQ, Entry, NumberRange
 
 
 class Archive:

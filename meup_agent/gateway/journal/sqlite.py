@@ -26,10 +26,9 @@ from meup_agent.gateway.journal.rows import (
     row_of,
     sealed,
 )
-from meup_agent.gateway.journal.survey import MAX_SEQ
 from meup_agent.gateway.journal.tables import DAMAGE, START, WRITE_MISSING, Missing
 from meup_agent.gateway.journal.worker_threads import BatchWriter, PageReader, PageRequest, WriteJob
-from meup_agent.protocol.space.journal import Entry, Fact, NumberRange, Recovered, ignore
+from meup_agent.protocol.space.journal import MAX_SEQ, Entry, Fact, NumberRange, Recovered, ignore
 
 if TYPE_CHECKING:
     from pathlib import Path

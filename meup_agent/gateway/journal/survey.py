@@ -24,13 +24,10 @@ from meup_agent.gateway.journal.rows import (
 )
 from meup_agent.gateway.journal.tables import DAMAGE, READ_SMALL, START, Missing
 from meup_agent.protocol.envelope import encode_json
-from meup_agent.protocol.space.journal import NumberRange
+from meup_agent.protocol.space.journal import MAX_SEQ, NumberRange
 
 MAX_NAMED: Final = 8
 """Ranges of damaged numbers that a sentence names."""
-
-MAX_SEQ: Final = 2**63 - 1
-"""The largest number that SQLite has."""
 
 _DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOTADB)
 """Errors of SQLite that a damaged file has; others, such as a lock, pass."""

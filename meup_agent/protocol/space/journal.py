@@ -24,6 +24,9 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 ENTRY_BYTES: Final = 600
 """Memory of an entry besides its frame, as a round figure."""
 
+MAX_SEQ: Final = 2**63 - 1
+"""The largest number of an entry."""
+
 FACT_GROWTH: Final = 8
 """Memory of facts, as a multiple of the payload that they were read from: objects, not text."""
 

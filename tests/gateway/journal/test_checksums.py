@@ -195,10 +195,8 @@ async def test_what_the_file_says_of_its_numbers_is_checked_too(
         assert journal.resume_from("demo", entries[0].seq) == entries[0].seq
 
 
-async def test_index_that_leaves_out_an_entry_is_refused_and_made_anew(
-    path: Path, clock: Clock
-) -> None:
-    entries = await write(path, clock)
+def break_index(path: Path, entries: int) -> None:
+    """Let the index of a small file leave out two entries."""
     with closing(sqlite3.connect(path)) as connection:
         (page,) = connection.execute(
             "SELECT rootpage FROM sqlite_schema WHERE name = 'entry_of_space'"
@@ -206,9 +204,16 @@ async def test_index_that_leaves_out_an_entry_is_refused_and_made_anew(
         (size,) = connection.execute("PRAGMA page_size").fetchone()
     changed = bytearray(content(path))
     cells = (page - 1) * size + 3
-    assert int.from_bytes(changed[cells : cells + 2]) == len(entries)
-    changed[cells : cells + 2] = (len(entries) - 2).to_bytes(2)
+    assert int.from_bytes(changed[cells : cells + 2]) == entries
+    changed[cells : cells + 2] = (entries - 2).to_bytes(2)
     replace_content(path, bytes(changed))
+
+
+async def test_index_that_leaves_out_an_entry_is_refused_and_made_anew(
+    path: Path, clock: Clock
+) -> None:
+    entries = await write(path, clock)
+    break_index(path, len(entries))
     assert "its pages do not fit together" in refusal(path)
     async with opened(path, clock, accept_damage=True) as journal:
         assert list(await read(journal)) == entries

@@ -37,7 +37,7 @@ from meup_agent.protocol.limits import MAX_DEPTH, check_frame
 from meup_agent.protocol.resume import numbered
 from meup_agent.protocol.space.decisions import Discard, Refusal, draft_refusal, shown_limit
 from meup_agent.protocol.space.inbound import complete_fields
-from meup_agent.protocol.space.journal import Entry
+from meup_agent.protocol.space.journal import MAX_SEQ, Entry
 from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.streams import is_stream_frame
 from meup_agent.protocol.timestamps import rfc3339
@@ -151,7 +151,7 @@ async def get_messages(runtime: GatewayRuntime, request: Request) -> Response:
     following = page[-1].seq if page and page[-1].seq < until else None
     messages = list(_frames(page, dialect))
     damaged = host.journal.damaged(
-        host.name, after=after, until=until if following is None else following
+        host.name, after=after, until=MAX_SEQ if following is None else following
     )
     body = b'{"messages":[%b],"times":%b,"next":%b,"gap":%b,"damaged":%b,"now":%b}' % (
         b",".join(frame for frame, _ in messages),

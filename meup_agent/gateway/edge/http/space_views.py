@@ -24,6 +24,7 @@ from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.audit import Audit, ProposalAudit, proposal_as_json
 from meup_agent.protocol.exchange.table_context import TRANSIT_SECONDS
 from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.space.journal import MAX_SEQ
 from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.timestamps import rfc3339
 
@@ -83,6 +84,9 @@ class SpaceProposals:
         """
         if most is not None and self._lock.locked():
             return False  # another one folds all of it
+        floor = host.journal.floor(host.name)
+        if host.journal.damaged(host.name, after=floor, until=MAX_SEQ):
+            self.gap = True
         async with self._lock:
             seen, until, folded = self.audit.latest, host.fanout.delivered, 0
             while seen < until:
@@ -90,8 +94,7 @@ class SpaceProposals:
                 if limit <= 0:
                     return False
                 floor = host.journal.floor(host.name)
-                damaged = host.journal.damaged(host.name, after=seen, until=until)
-                self.gap = self.gap or 0 < seen < floor or bool(damaged)
+                self.gap = self.gap or 0 < seen < floor
                 entries = await read_journal(host, after=max(seen, floor), until=until, limit=limit)
                 for nth, entry in enumerate(entries, 1):
                     self.audit.add(entry)
