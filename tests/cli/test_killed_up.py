@@ -152,6 +152,8 @@ def test_program_whose_guard_is_killed_ends_before_it_is_started_again(
         ends.wait()
         process.until("robot was ended by SIGKILL; it is started again in", stream="err")
         process.until("robot | ready", count=2)
+        process.process.send_signal(INTERRUPT)
+        process.until("stopping what runs beside the gateway", stream="err")
         assert process.end(INTERRUPT) == exit_codes.OK
     for line in process.out.split(" | ready ")[1:]:
         assert not is_there(int(line.split()[0]))
