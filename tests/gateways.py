@@ -23,6 +23,7 @@ from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.gateway.limits import LIMIT_ROWS
 from meup_agent.gateway.presets import PARTICIPANTS, ROLES, first_token, one_space_config
 from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.gateway.server import RunningGateway, serve
 from meup_agent.transport.base import (
     LAST_SEEN_HEADER,
     OBSERVE_HEADER,
@@ -33,9 +34,10 @@ from meup_agent.transport.base import (
     Transport,
 )
 from meup_agent.transport.handshake import cannot_connect
-from meup_agent.transport.http import http_connector
+from meup_agent.transport.http import http_connector, open_client
 from meup_agent.transport.loops import runs_on_asyncio
 from meup_agent.transport.memory import MemoryTransport, memory_connector, memory_pair
+from meup_agent.transport.unix_socket import short_path, socket_path, socket_url
 from meup_agent.transport.websocket import websocket_connector
 
 __all__ = [
@@ -60,6 +62,7 @@ __all__ = [
     "JoinThrottle",
     "MemoryTransport",
     "NotAdmitted",
+    "RunningGateway",
     "SqliteJournal",
     "Tokens",
     "Transport",
@@ -75,9 +78,14 @@ __all__ = [
     "memory_pair",
     "new_token",
     "one_space_config",
+    "open_client",
     "participant",
     "rows_query",
     "runs_on_asyncio",
+    "serve",
+    "short_path",
+    "socket_path",
+    "socket_url",
     "sqlite",
     "variable_of",
     "websocket_connector",

@@ -194,8 +194,8 @@ class Agent(Decorators):
         by an exception or a cancellation gives no grace.
 
         Args:
-            url: The gateway, for example ``ws://localhost:8420``; else ``MEUP_URL``. A connector
-                of another transport is taken as well.
+            url: The gateway, for example ``ws://localhost:8420`` or ``unix:///run/meup.sock``; else
+                ``MEUP_URL``. A connector of another transport is taken as well.
             space: The space's name; else ``MEUP_SPACE``.
             token: The participant's token, or a callable that gives it, asked once for each
                 attempt to connect; else ``MEUP_TOKEN``.
@@ -284,7 +284,8 @@ class Agent(Decorators):
         are left behind, after a while or at the third signal.
 
         Args:
-            url: The gateway, for example ``ws://localhost:8420``; else ``MEUP_URL``.
+            url: The gateway, for example ``ws://localhost:8420`` or ``unix:///run/meup.sock``; else
+                ``MEUP_URL``.
             space: The space's name; else ``MEUP_SPACE``.
             token: The participant's token, or a callable that gives it; else ``MEUP_TOKEN``.
             participant: Who we are in the space; else ``MEUP_PARTICIPANT``. See :meth:`join`.

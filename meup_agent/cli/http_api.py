@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.address import HttpAddress
@@ -21,8 +21,14 @@ from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import Call, as_object, objects_in
 from meup_agent.protocol.payloads import digest as digest_of_call
 from meup_agent.protocol.timestamps import read_moment
-from meup_agent.transport.handshake import Advice, advice_for, with_tls, without_tls
-from meup_agent.transport.http import fetch, open_client
+from meup_agent.transport.handshake import (
+    Advice,
+    advice_for,
+    reason_for,
+    with_tls,
+    without_tls,
+)
+from meup_agent.transport.http import ANSWER_SECONDS, fetch, open_client
 
 if TYPE_CHECKING:
     import httpx
@@ -45,15 +51,16 @@ MAX_PROPOSALS: Final = 500
 class HttpApi:
     """The HTTP API for one token; made by :func:`open_http_api`."""
 
-    def __init__(self, client: httpx.AsyncClient, me: dict[str, Any]) -> None:
+    def __init__(self, client: httpx.AsyncClient, url: str, me: dict[str, Any]) -> None:
         self._client = client
+        self._url = url
         self.me = str(me.get("id", ""))
         self.space = str(me.get("space", ""))
 
     async def proposals(self, proposal: str) -> list[dict[str, Any]]:
         """The proposals with an id, or the beginning of it, and what became of them."""
         path = f"/spaces/{quote(self.space, safe='')}/proposals"
-        answer = await _ask(self._client, path, id=proposal)
+        answer = await self._ask(path, id=proposal)
         return objects_in(answer.get("proposals"))
 
     async def recent(self, most: int, **query: str) -> list[dict[str, Any]]:
@@ -62,7 +69,7 @@ class HttpApi:
         found: list[dict[str, Any]] = []
         while len(found) < most:
             limit = min(most - len(found), MAX_PROPOSALS)
-            answer = await _ask(self._client, path, limit=str(limit), **query)
+            answer = await self._ask(path, limit=str(limit), **query)
             page, before = objects_in(answer.get("proposals")), answer.get("before")
             found = [*page, *found]
             if not page or not isinstance(before, int) or str(before) == query.get("before"):
@@ -72,7 +79,7 @@ class HttpApi:
 
     async def envelope(self, seq: int) -> Envelope:
         """The envelope with a number."""
-        answer = await _ask(self._client, self._messages, since=str(seq - 1), limit="1")
+        answer = await self._ask(self._messages, since=str(seq - 1), limit="1")
         for message in objects_in(answer.get("messages")):
             if message.get("seq") == seq:
                 return decode(json.dumps(message))
@@ -81,7 +88,10 @@ class HttpApi:
     async def page(self, since: str | None, *, limit: int, dialect: str) -> dict[str, Any]:
         """A page of what was said after a number or a time: ``messages``, ``times``, ``next``."""
         begin = {} if since is None else {"since": since}
-        return await _ask(self._client, self._messages, limit=str(limit), dialect=dialect, **begin)
+        return await self._ask(self._messages, limit=str(limit), dialect=dialect, **begin)
+
+    async def _ask(self, path: str, **query: str) -> dict[str, Any]:
+        return await _ask(self._client, self._url, path, **query)
 
     @property
     def _messages(self) -> str:
@@ -93,7 +103,7 @@ async def open_http_api(where: HttpAddress) -> AsyncGenerator[HttpApi]:
     """The HTTP API, for the length of a block."""
     token = where.token if isinstance(where.token, str) else where.token()
     async with open_client(where.url, f"Bearer {token.strip()}") as client:
-        api = HttpApi(client, await _ask(client, "/me"))
+        api = HttpApi(client, where.url, await _ask(client, where.url, "/me"))
         if where.participant not in (None, api.me):
             raise Misuse(
                 f"the token is {visible(api.me, 64)}'s, not {where.participant!r}'s;"
@@ -107,22 +117,20 @@ async def open_http_api(where: HttpAddress) -> AsyncGenerator[HttpApi]:
         yield api
 
 
-async def _ask(client: httpx.AsyncClient, path: str, **query: str) -> dict[str, Any]:
+async def _ask(client: httpx.AsyncClient, url: str, path: str, **query: str) -> dict[str, Any]:
     import httpx
 
     try:
         response = await fetch(client, "GET", path, params=query, max_bytes=MAX_PAGE_BYTES)
     except httpx.ConnectError as error:
-        found = advice_for(error, client.base_url.scheme)
-        found = found or Advice(str(error), CHECK_ADDRESS)
-        raise Failure(
-            f"no gateway answers at {client.base_url}: {found}", exit_codes.NO_CONNECTION
-        ) from error
+        found = advice_for(error, urlsplit(url).scheme)
+        found = found or Advice(reason_for(error, ANSWER_SECONDS), CHECK_ADDRESS)
+        raise Failure(f"no gateway answers at {url}: {found}", exit_codes.NO_CONNECTION) from error
     except httpx.TransportError as error:
         why = str(error) or type(error).__name__
         # Later on, the address has shown that it is right.
-        scheme = client.base_url.scheme
-        todo = with_tls(scheme) if scheme == "http" else without_tls(scheme)
+        scheme = urlsplit(url).scheme
+        todo = without_tls(scheme) if scheme == "https" else with_tls(scheme)
         advice = f"; {CHECK_ADDRESS}: {todo}" if path == "/me" else ""
         said = f"the gateway did not answer ({why}){advice}"
         raise Failure(said, exit_codes.NO_CONNECTION) from error

@@ -39,6 +39,9 @@ from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 from meup_agent.protocol.space.counters import SpaceCounters
 
 if TYPE_CHECKING:
+    import socket
+    import ssl
+
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp
 
@@ -70,9 +73,11 @@ class RunningGateway:
             config,
             journal=journal,
             loop=asyncio.get_running_loop(),
-            on_failure=lambda: self._server.close(),
+            on_failure=self._close_listening,
             recorder=history,
         )
+        self._servers: list[asyncio.Server] = []
+        self._socket_url: str | None = None
         self._http_url: str | None = None
         self._http: HttpEdge | None = None
         self._routes: list[BaseRoute] = []
@@ -106,6 +111,11 @@ class RunningGateway:
         return self._address.url
 
     @property
+    def own_url(self) -> str:
+        """The address for programs of its own user: of the Unix socket, where it has one."""
+        return self._socket_url or self.url
+
+    @property
     def listens_at(self) -> str:
         """The address it listens at; see :class:`~meup_agent.gateway.network.PortAddress`."""
         return self._address.listens_at
@@ -133,7 +143,7 @@ class RunningGateway:
 
     def abort(self) -> None:
         """Play a killed gateway: stop listening and drop every socket without a close frame."""
-        self._server.close()
+        self._close_listening()
         self._handshakes.drop_all()
         if self._http is not None:
             self._http.abort()
@@ -152,20 +162,10 @@ class RunningGateway:
             self._http = HttpEdge(self.runtime, routes=self._routes)
             await self._http.start()
         try:
-            self._server = await listener.listen(
-                self._accept,
-                host,
-                port,
-                self.runtime.limits,
-                self.runtime.refusals,
-                self._handshakes,
-                backlog=BACKLOG,
-                context=context,
-                http=None if self._http is None else self._http.protocol,
-            )
+            server = await self._listen_at((host, port), context)
         except OSError as error:
             raise listen_error(host, port, error) from None
-        bound_port: int = self._server.sockets[0].getsockname()[1]
+        bound_port: int = server.sockets[0].getsockname()[1]
         self._address = PortAddress("ws" if tls is None else "wss", host, bound_port)
         self.runtime.url = self.url
         said = self.listens_at
@@ -189,9 +189,36 @@ class RunningGateway:
             self._http, self._http_url = http, listening.url
             log.info("listening at %s for HTTP", listening.listens_at)
 
+    async def listen_at_socket(self, bound: socket.socket, url: str) -> None:
+        """Listen at a Unix socket as well, for WebSocket and for HTTP, if it serves that."""
+        await self._listen_at(bound.dup())
+        self._socket_url = url
+        log.info("listening at %s", url)
+
+    async def _listen_at(
+        self, place: tuple[str, int] | socket.socket, context: ssl.SSLContext | None = None
+    ) -> asyncio.Server:
+        server = await listener.listen(
+            self._accept,
+            place,
+            self.runtime.limits,
+            self.runtime.refusals,
+            self._handshakes,
+            backlog=BACKLOG,
+            context=context,
+            http=None if self._http is None else self._http.protocol,
+        )
+        self._servers.append(server)
+        return server
+
+    def _close_listening(self) -> None:
+        # First the socket, which others may replace once its port is free, and which is removed.
+        for server in reversed(self._servers):
+            server.close()
+
     async def stop(self) -> None:
         """Close every connection with 1012 and stop listening; takes ``stop_timeout`` at most."""
-        self._server.close()
+        self._close_listening()
         self._handshakes.drop_all()
         deadline = anyio.current_time() + self.runtime.limits.stop_timeout
         await self.runtime.drain()
@@ -203,7 +230,8 @@ class RunningGateway:
         self.abort()
         await self.runtime.wait_empty(LAST_TURNS)
         with anyio.move_on_after(LAST_TURNS, shield=True):
-            await self._server.wait_closed()
+            for server in self._servers:
+                await server.wait_closed()
 
     def _accept(self, request: WSUpgradeRequest, address: str) -> WSUpgradeResponseWithListener:
         """Decide about a handshake that came from an address."""

@@ -18,6 +18,7 @@ from urllib.parse import SplitResult, parse_qs, quote, urlsplit, urlunsplit
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from meup_agent.errors import CannotConnect, ConfigurationError, HandshakeRefused
+from meup_agent.transport.unix_socket import socket_path
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
@@ -32,6 +33,8 @@ _FORBIDDEN_IN_HEADER = re.compile(r"[\x00-\x1f\x7f]|[^\x00-\x7f]")
 
 def handshake_url(url: str, space: str | None) -> str:
     """The address of a handshake, with the space in its query (PROTOCOL 3)."""
+    if socket_path(url) is not None:
+        url = "ws://localhost"  # the name of every gateway at a Unix socket
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018 - reading it is what checks it
@@ -121,18 +124,18 @@ def retry_after(value: str, now: datetime) -> float | None:
 def cannot_connect(url: str, error: BaseException, timeout: float) -> CannotConnect:
     """The exception for a connection that could not be made."""
     parts = urlsplit(url)
-    found = advice_for(error, parts.scheme) or Advice(_why(error, timeout), CHECK_PLACE)
-    return CannotConnect(f"cannot connect to {parts.netloc}: {found}")
+    found = advice_for(error, parts.scheme) or Advice(reason_for(error, timeout), CHECK_PLACE)
+    return CannotConnect(f"cannot connect to {parts.netloc or parts.path}: {found}")
 
 
-def _why(error: BaseException, timeout: float) -> str:
+def reason_for(error: BaseException, timeout: float) -> str:
     """The failure in a few words, whichever loop it comes from."""
     match error:
         case TimeoutError(errno=None):
             return f"no answer within {timeout:g} seconds"
         case OSError(__cause__=BaseExceptionGroup() as attempts):
             # trio tries every address of a name and tells what became of each.
-            return _why(attempts.exceptions[0], timeout)
+            return reason_for(attempts.exceptions[0], timeout)
         case OSError(errno=int(number)) if number > 0 and not isinstance(error, ssl.SSLError):
             # The system's words: asyncio puts its own in their place.
             return os.strerror(number).lower()
@@ -143,6 +146,11 @@ def _why(error: BaseException, timeout: float) -> str:
         case ConnectionError() if not str(error):
             return "the connection was closed"
         case _:
+            # httpx puts words of its own before the system's.
+            for each in _causes(error):
+                found = each.errno if isinstance(each, OSError) else None
+                if found and found > 0 and not isinstance(each, ssl.SSLError):
+                    return os.strerror(found).lower()
             return str(error) or type(error).__name__
 
 
@@ -189,6 +197,8 @@ def without_tls(scheme: str) -> str:
 
 def with_tls(scheme: str) -> str:
     """Advice where no TLS was tried, and the other end may want it."""
+    if scheme == "unix":
+        return "check the path"
     return f"check host, port and path; if it speaks TLS, write {scheme}s://"
 
 

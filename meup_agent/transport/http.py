@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import ssl
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -48,9 +48,16 @@ from meup_agent.transport.base import (
     InboxTransport,
     checked_close,
 )
-from meup_agent.transport.handshake import cannot_connect, check_headers, refused, retry_after
+from meup_agent.transport.handshake import (
+    cannot_connect,
+    check_headers,
+    explained,
+    refused,
+    retry_after,
+)
 from meup_agent.transport.loops import background_tasks
 from meup_agent.transport.server_events import EventParser, EventTooLarge, ServerEvent
+from meup_agent.transport.unix_socket import short_path, socket_path
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -259,7 +266,8 @@ def http_connector(
     """Make a connector that speaks with a gateway's HTTP API, beside the participant's agent.
 
     Args:
-        url: The API's address, for example ``http://localhost:8420``.
+        url: The API's address, for example ``http://localhost:8420``, or a Unix socket,
+            ``unix:///run/meup.sock``.
         space: The space; ``None``: the one that the token is for.
         participant: The token's participant; ``None``: the gateway is asked.
         handshake_timeout: Seconds to open the stream in.
@@ -285,7 +293,12 @@ class _HttpConnector:
         check_headers(headers)
         async with open_client(self.where, headers.get("Authorization")) as client:
             async with _open_stream(
-                client, headers, self.space, self.participant, self.handshake_timeout
+                client,
+                self.where,
+                headers,
+                space=self.space,
+                participant=self.participant,
+                timeout=self.handshake_timeout,
             ) as (me, response):
                 transport = HttpTransport(client, me, response, self.max_frame_bytes)
                 async with background_tasks() as tasks:
@@ -296,24 +309,37 @@ class _HttpConnector:
                         await transport.aclose()
 
 
-def open_client(url: str, authorization: str | None) -> httpx.AsyncClient:
-    """A client of the HTTP API at an address, for one token."""
+@asynccontextmanager
+async def open_client(url: str, authorization: str | None) -> AsyncGenerator[httpx.AsyncClient]:
+    """A client of the HTTP API at an address, for one token, for the length of a block.
+
+    Raises:
+        CannotConnect: The address is a Unix socket in a folder that is not there.
+    """
     # Loaded by those programs alone that use it.
     import httpx
 
     check_http_url(url)
+    path = socket_path(url)
     headers = {"Accept-Encoding": "identity"}
     if authorization is not None:
         headers["Authorization"] = authorization
     check_headers(headers)
-    return httpx.AsyncClient(
-        base_url=url.rstrip("/"),
-        headers=headers,
-        timeout=ANSWER_SECONDS,
-        # The environment's proxies would read the token.
-        trust_env=False,
-        verify=_make_ssl_context(url),
-    )
+    with ExitStack() as held:
+        context, short = _make_ssl_context(url), None
+        if path is not None:
+            with explained(url, ANSWER_SECONDS):
+                short = held.enter_context(short_path(path))
+        async with httpx.AsyncClient(
+            # The name of every gateway at a Unix socket.
+            base_url="http://localhost" if path else url.rstrip("/"),
+            headers=headers,
+            timeout=ANSWER_SECONDS,
+            # The environment's proxies would read the token.
+            trust_env=False,
+            transport=httpx.AsyncHTTPTransport(verify=context, trust_env=False, uds=short),
+        ) as client:
+            yield client
 
 
 def _make_ssl_context(url: str) -> ssl.SSLContext:
@@ -368,6 +394,8 @@ async def _read_whole(response: httpx.Response, max_bytes: int) -> httpx.Respons
 
 def check_http_url(url: str) -> None:
     """Raise :exc:`ConfigurationError` if an address is none of an HTTP API."""
+    if socket_path(url) is not None:
+        return
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018 - reading it is what checks it
@@ -394,7 +422,9 @@ def ends_something(frame: bytes) -> bool:
 @asynccontextmanager
 async def _open_stream(
     client: httpx.AsyncClient,
+    where: str,
     headers: Mapping[str, str],
+    *,
     space: str | None,
     participant: str | None,
     timeout: float,
@@ -402,7 +432,6 @@ async def _open_stream(
     """Open the event stream of the token's participant, as an observer."""
     import httpx
 
-    url = str(client.base_url)
     response: httpx.Response | None = None
     try:
         try:
@@ -422,10 +451,10 @@ async def _open_stream(
                 if response.status_code != 200:
                     _check_answer(await _read_whole(response, MAX_ANSWER_BYTES))
         except (httpx.TransportError, TimeoutError) as error:
-            raise cannot_connect(url, error, timeout) from error
+            raise cannot_connect(where, error, timeout) from error
         if OBSERVE_HEADER.lower() not in response.headers:
             raise CannotConnect(
-                f"what answers at {url} lets no command act beside a running agent; update the"
+                f"what answers at {where} lets no command act beside a running agent; update the"
                 " gateway, or check the address"
             )
         yield participant, response

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import anyio
@@ -23,8 +23,9 @@ from meup_agent.transport.base import (
     Connector,
     checked_close,
 )
-from meup_agent.transport.handshake import check_headers, handshake_url
+from meup_agent.transport.handshake import check_headers, explained, handshake_url
 from meup_agent.transport.loops import runs_on_asyncio
+from meup_agent.transport.unix_socket import short_path, socket_path
 
 if TYPE_CHECKING:
     import ssl as ssl_module
@@ -189,7 +190,8 @@ def websocket_connector(
     """Make a connector that dials a gateway.
 
     Args:
-        url: ``ws://host:8420`` or ``wss://…``. Without a path the gateway's own, ``/ws``, is used.
+        url: ``ws://host:8420`` or ``wss://…``, or a Unix socket, ``unix:///run/meup.sock``. Without
+            a path the gateway's own, ``/ws``, is used.
         space: The space to join, added to the query (PROTOCOL 3).
         ssl: For ``wss://``: certificates to trust other than the system's, or one of ours.
         proxy: The address of a proxy; ``True``: the one that the environment names.
@@ -202,7 +204,7 @@ def websocket_connector(
     Raises:
         ConfigurationError: The address cannot be one of a gateway.
     """
-    address = handshake_url(url, space)
+    address, path = handshake_url(url, space), socket_path(url)
     options: dict[str, Any] = {
         # It costs more than twice the CPU on an echo, and three times the memory.
         "compression": None,
@@ -220,15 +222,19 @@ def websocket_connector(
     @asynccontextmanager
     async def dial(headers: Mapping[str, str]) -> AsyncGenerator[WebSocketTransport]:
         check_headers(headers)
-        async with _open_websocket()(
-            address, additional_headers=dict(headers), **options
-        ) as driver:
-            transport = WebSocketTransport(driver, close_timeout)
-            transport.watch(ping_interval, ping_deadline)
-            try:
-                yield transport
-            finally:
-                await transport.aclose()
+        given = {**options, "additional_headers": dict(headers)}
+        where = address if path is None else url
+        with ExitStack() as held:
+            if path is not None:
+                with explained(where, handshake_timeout):
+                    given |= {"unix": True, "path": held.enter_context(short_path(path))}
+            async with _open_websocket()(address, where, **given) as driver:
+                transport = WebSocketTransport(driver, close_timeout)
+                transport.watch(ping_interval, ping_deadline)
+                try:
+                    yield transport
+                finally:
+                    await transport.aclose()
 
     return dial
 

@@ -108,9 +108,12 @@ class AsyncioWebSocket(ClientConnection):
 
 
 @asynccontextmanager
-async def open_websocket(url: str, **options: Any) -> AsyncGenerator[AsyncioWebSocket]:
-    """Connect; leaving the block ends the connection without a word."""
-    with explained(url, options["open_timeout"]):
+async def open_websocket(url: str, where: str, **options: Any) -> AsyncGenerator[AsyncioWebSocket]:
+    """Connect; leaving the block ends the connection without a word.
+
+    Errors name the gateway as ``where`` does.
+    """
+    with explained(where, options["open_timeout"]):
         socket = cast(
             "AsyncioWebSocket", await connect(url, create_connection=AsyncioWebSocket, **options)
         )

@@ -69,10 +69,13 @@ class TrioWebSocket(ClientConnection):
 
 
 @asynccontextmanager
-async def open_websocket(url: str, **options: Any) -> AsyncGenerator[TrioWebSocket]:
-    """Connect; leaving the block ends the connection without a word."""
+async def open_websocket(url: str, where: str, **options: Any) -> AsyncGenerator[TrioWebSocket]:
+    """Connect; leaving the block ends the connection without a word.
+
+    Errors name the gateway as ``where`` does.
+    """
     async with background_tasks() as helpers:
-        with explained(url, options["open_timeout"]):
+        with explained(where, options["open_timeout"]):
             socket, held = await helpers.start(_hold_open, url, options)
         socket.helpers = helpers
         # From here on only we end it, so that a cancelled block still closes politely.

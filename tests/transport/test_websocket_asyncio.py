@@ -28,7 +28,8 @@ async def test_transport_that_has_ended_is_not_aborted(monkeypatch: pytest.Monke
     with anyio.fail_after(PATIENCE):
         async with serve(read, "127.0.0.1", 0) as server:
             host, port = next(iter(server.sockets)).getsockname()
-            async with open_websocket(f"ws://{host}:{port}", open_timeout=PATIENCE) as wire:
+            url = f"ws://{host}:{port}"
+            async with open_websocket(url, url, open_timeout=PATIENCE) as wire:
                 await wire.close()
                 monkeypatch.setattr(wire, "transport", Ended())
                 await wire.abort()

@@ -31,6 +31,7 @@ from meup_agent.cli.doctor.probe import (
     Unreachable,
     is_local,
     probe_port,
+    probe_socket,
     probe_tls,
     resolve_host,
 )
@@ -50,6 +51,7 @@ from meup_agent.protocol.guarantees import WELCOME_KEY
 from meup_agent.session.settings import Settings
 from meup_agent.transport.base import CloseInfo, Transport
 from meup_agent.transport.handshake import handshake_url
+from meup_agent.transport.unix_socket import socket_path
 from meup_agent.transport.websocket import WebSocketTransport
 
 PINGS: Final = 5  # pings of which the median is told: the first is slower than the others
@@ -96,12 +98,16 @@ class _Diagnosis:
         self._listener = listener
         self._timeout = timeout
         self._participant: str | None = None
+        self._socket: str | None = None
 
     async def run(self) -> None:
         """All checks."""
         await self._address()
         where = await self._settings()
-        await self._way(HostPort.of(self.report.url))
+        if self._socket is None:
+            await self._way(HostPort.of(self.report.url))
+        else:
+            await self._way_to_socket(self._socket)
         if where is None:
             raise _CheckFailed
         await self._join(where)
@@ -118,7 +124,9 @@ class _Diagnosis:
 
     async def _address(self) -> None:
         try:
-            self.report.url = handshake_url(self._given.url or "", None)
+            given = self._given.url or ""
+            self._socket = socket_path(given)
+            self.report.url = handshake_url(given, None) if self._socket is None else given
         except ConfigurationError as error:
             await self._bad("address", *_split(error))
         await self._good("address", visible(self.report.url, 200))
@@ -162,6 +170,16 @@ class _Diagnosis:
                 )
         except Unreachable as error:
             await self._bad(name, visible(str(error), 300), error.advice)
+
+    async def _way_to_socket(self, path: str) -> None:
+        await self._add_check(Check("name", None, "none, and none is needed on one machine"))
+        try:
+            await self._listener.begin_attempt(f"{path} to take a connection")
+            await probe_socket(path, self._timeout)
+        except Unreachable as error:
+            await self._bad("port", visible(str(error), 300), error.advice)
+        await self._good("port", f"the socket {visible(path, 200)} takes connections")
+        await self._add_check(Check("tls", None, "none, and none is needed on one machine"))
 
     # --- the connection ---
 

@@ -28,6 +28,7 @@ from meup_agent.errors import InvalidEnvelope, TransportError
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import decode
 from meup_agent.transport.handshake import untrusted, without_tls
+from meup_agent.transport.unix_socket import short_path
 from meup_agent.transport.websocket import websocket_connector
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.transport.base import CloseInfo, Transport
+
+_START: Final = "start the gateway there, or check the address"
 
 _PORTS: Final = {"ws": 80, "wss": 443}
 
@@ -115,6 +118,22 @@ async def probe_port(place: HostPort, timeout: float) -> str:
     """Connect and leave; the address that took it."""
     async with await _connect(place, timeout) as stream:
         return str(stream.extra(SocketAttribute.remote_address)[0])
+
+
+async def probe_socket(path: str, timeout: float) -> None:
+    """Connect to a Unix socket and leave."""
+    try:
+        with anyio.fail_after(timeout), short_path(path) as short:
+            async with await anyio.connect_unix(short):
+                pass
+    except TimeoutError:
+        raise Unreachable(f"{path} did not answer within {timeout:g} s", _START) from None
+    except (FileNotFoundError, ConnectionRefusedError):
+        raise Unreachable(f"nothing listens at {path}", _START) from None
+    except OSError as error:
+        raise Unreachable(
+            f"{path} cannot be reached: {_words(error)}", "check the path and who owns it"
+        ) from None
 
 
 async def probe_tls(place: HostPort, timeout: float) -> str:

@@ -34,7 +34,8 @@ Choose = Callable[[bool], asyncio.BaseProtocol]
 """Makes the protocol that takes a connection over; it is told of a WebSocket upgrade."""
 
 Move = Callable[[asyncio.Transport, asyncio.BaseProtocol, bytes], None]
-"""Gives an upgrade another transport, and its protocol that one with the bytes that came."""
+"""Gives a connection for picows another transport, and the protocol that with the bytes that came.
+"""
 
 # As h11 ends a head. Picows asks for CRLF, so without that an upgrade is none.
 _END = re.compile(rb"\n\r?\n")
@@ -108,7 +109,7 @@ class FirstRequest(asyncio.BaseProtocol):
             return
         self._handshakes.end(self)
         protocol = self._choose(upgrade)
-        if upgrade and self._move is not None:
+        if self._move is not None and isinstance(protocol, asyncio.BufferedProtocol):
             self._move(transport, protocol, bytes(head))
             return
         transport.set_protocol(protocol)

@@ -45,8 +45,7 @@ Accept = Callable[[WSUpgradeRequest, str], WSUpgradeResponseWithListener]
 
 async def listen(
     accept: Accept,
-    host: str,
-    port: int,
+    place: tuple[str, int] | socket.socket,
     limits: GatewayLimits,
     refusals: RefusalLog,
     handshakes: HandshakeLimiter,
@@ -55,7 +54,9 @@ async def listen(
     context: ssl.SSLContext | None = None,
     http: Callable[[], asyncio.BaseProtocol] | None = None,
 ) -> asyncio.Server:
-    """Begin to listen, and have handshakes decided with the address that they come from.
+    """Begin to listen at a host and port, or at a Unix socket that is bound.
+
+    Handshakes are decided with the address that they come from.
 
     A connection whose first request is no upgrade gets a protocol of ``http``; without one it is
     a handshake as well, and refused. ``picows.ws_create_server`` does the same for WebSocket alone,
@@ -63,9 +64,12 @@ async def listen(
 
     Where both are served, the loop itself accepts, as at a port for HTTP alone, and an upgrade gets
     what picows writes to fastest: aiofastnet's own accepting costs a task for each connection. TLS
-    cannot change hands, so it is aiofastnet's for both.
+    cannot change hands, so it is aiofastnet's for both. A Unix socket has no TLS.
     """
-    moves = http is not None and context is None and SelectorSocketTransport is not None
+    is_unix = isinstance(place, socket.socket)
+    moves = is_unix or (
+        http is not None and context is None and SelectorSocketTransport is not None
+    )
 
     def websocket() -> asyncio.BaseProtocol:
         protocol: Any = None
@@ -103,7 +107,10 @@ async def listen(
         else partial(BoundedReads, choose, handshakes)
     )
     # What picows itself listens with: its sockets take less of the loop's time.
+    if isinstance(place, socket.socket):
+        return await loop.create_unix_server(first_request, sock=place, backlog=backlog)
     create_server = loop.create_server if moves else partial(aiofastnet.create_server, loop)
+    host, port = place
     return await create_server(
         first_request,
         host=host,
@@ -134,27 +141,45 @@ def _get_buffer(self: Any, size_hint: int) -> memoryview:
 _BoundedProtocol: Any = type("_BoundedProtocol", (_WSProtocol,), {"get_buffer": _get_buffer})
 
 
+class _StreamSocket(socket.socket):
+    """A socket on which picows can set options of TCP, which a Unix socket does not have."""
+
+    def setsockopt(self, level: int, *rest: Any) -> None:
+        """Set an option, if the socket has it."""
+        if self._has(level):
+            super().setsockopt(level, *rest)
+
+    def getsockopt(self, level: int, *rest: Any) -> Any:
+        """An option's value; 0 if the socket does not have it."""
+        return super().getsockopt(level, *rest) if self._has(level) else 0
+
+    def _has(self, level: int) -> bool:
+        return level != socket.IPPROTO_TCP or self.family != socket.AF_UNIX
+
+
 def _move(transport: asyncio.Transport, protocol: asyncio.BaseProtocol, came: bytes) -> None:
     """Give a protocol a transport of aiofastnet's for a connection, and what came of it so far."""
     loop = asyncio.get_running_loop()
     # The connection lives on: of two descriptors, the loop's own is closed.
     number = os.dup(transport.get_extra_info("socket").fileno())
     transport.abort()
-    moved = SelectorSocketTransport(loop, socket.socket(fileno=number), protocol)
+    moved = SelectorSocketTransport(loop, _StreamSocket(fileno=number), protocol)
     # In the turn in which it begins to read, so before anything else is read.
     loop.call_soon(feed, protocol, moved, came)
 
 
 def address_of(wire: asyncio.BaseTransport) -> str:
-    """The other end's address, without its port; empty if it is not known any more."""
-    peer = cast("tuple[object, ...] | None", wire.get_extra_info("peername"))
-    return str(peer[0]) if peer else ""
+    """The other end's address, without its port; empty at a Unix socket, or if it is unknown."""
+    peer = cast("tuple[object, ...] | str | None", wire.get_extra_info("peername"))
+    return str(peer[0]) if isinstance(peer, tuple) else ""
 
 
 def peer_of(wire: asyncio.BaseTransport) -> str:
     """The other end's address with its port, for the log."""
-    peer = cast("tuple[object, ...] | None", wire.get_extra_info("peername"))
-    return "{}:{}".format(*peer[:2]) if peer else "an unknown address"
+    peer = cast("tuple[object, ...] | str | None", wire.get_extra_info("peername"))
+    if isinstance(peer, tuple):
+        return "{}:{}".format(*peer[:2])
+    return "an unknown address" if peer is None else "this machine, at the Unix socket"
 
 
 FAILED: Final = "SSL handshake failed"
