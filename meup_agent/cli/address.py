@@ -15,11 +15,15 @@ from meup_agent.cli.options import OptionGroup
 from meup_agent.errors import ConfigurationError, MeupError
 from meup_agent.transport.handshake import handshake_url
 from meup_agent.transport.http import check_http_url
+from meup_agent.transport.unix_socket import socket_path
 
 Url = Annotated[
     str | None,
     typer.Option(
-        "--url", metavar="URL", help="The gateway, for example ws://localhost:8420; else MEUP_URL."
+        "--url",
+        metavar="URL",
+        help="The gateway, for example ws://localhost:8420, or unix:///run/meup.sock; else"
+        " MEUP_URL.",
     ),
 ]
 Space = Annotated[
@@ -170,16 +174,20 @@ def find_http_url(given: str | None, url: str | None = None) -> str | None:
     """The HTTP address that is given, else the one of the gateway that a URL leads to.
 
     Options come before the environment: a gateway that is named by its URL is not the one of
-    MEUP_HTTP.
+    MEUP_HTTP. There a Unix socket comes first, at which no other user can listen.
     """
     if given is None and url is not None:
         return _http_beside(url)
-    known = os.environ.get("MEUP_URL")
+    known = os.environ.get("MEUP_URL") or None
+    if given is None and known is not None and socket_path(known) is not None:
+        return known
     return http_url(given) or (_http_beside(known) if known else None)
 
 
 def _http_beside(url: str) -> str:
-    """The HTTP address of a gateway that serves both at one port."""
+    """The HTTP address of a gateway that serves both at one port, or at one socket."""
+    if socket_path(url) is not None:
+        return url
     parts = urlsplit(handshake_url(url, None))
     path = parts.path.removesuffix("/ws").rstrip("/")
     return f"http{parts.scheme.removeprefix('ws')}://{parts.netloc}{path}"

@@ -3,7 +3,7 @@
 One file holds the tokens, so that they outlive a restart. Each gateway that runs has a file of its
 own beside it, with its addresses and its tokens, and holds a lock on that file: after a crash the
 file stays and the lock does not, so ``meup env`` never hands out the address of a dead gateway,
-where a stranger may listen by now.
+where a stranger may listen by now. A gateway's Unix socket is there, too, under the same lock.
 
 Only the user's own folder (mode 700) and files (mode 600) are used, and no symbolic link is
 followed: another user of the machine could have put one there.
@@ -12,14 +12,16 @@ followed: another user of the machine could have put one there.
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from collections.abc import Generator, Iterable, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 
+from meup_agent.cli.local_socket import SOCKET_SUFFIX, bind_socket, remove_socket
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.gateway.auth import new_token
 
@@ -28,6 +30,7 @@ STATE_VARIABLE: Final = "MEUP_STATE_DIR"  # the folder in place of the system's 
 TOKENS_FILE: Final = "tokens.json"
 LOCK_FILE: Final = "lock"
 RUNNING_PREFIX: Final = "running-"
+RUNNING_SUFFIX: Final = ".json"
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 MAX_FILE_BYTES: Final = 65_536  # bytes of a file that is read: ours have less than 2,000
@@ -35,9 +38,10 @@ MAX_RUNNING: Final = 100  # gateways that are looked at: more than anyone runs t
 
 
 class DevGateway(msgspec.Struct, frozen=True):
-    """A gateway that ``meup gateway --dev`` runs."""
+    """A gateway of this user, with the address of its port, and that of its Unix socket."""
 
     url: str
+    socket: str
     http: str | None
     space: str
     tokens: dict[str, str]
@@ -78,23 +82,33 @@ class DevState:
                 self._replace(folder, TOKENS_FILE, msgspec.json.encode(tokens))
             return tokens
 
+    def socket_of(self, url: str) -> Path:
+        """The Unix socket of the gateway whose port is at an address."""
+        return self.path / f"{_file_name(url)}{SOCKET_SUFFIX}"
+
     @contextmanager
-    def announce(self, gateway: DevGateway) -> Generator[None]:
-        """Let :meth:`running` find a gateway for the length of a block."""
-        name = f"{RUNNING_PREFIX}{_file_name(gateway.url)}.json"
-        with self._open(create=True) as folder:
-            self._find_running(
-                folder
-            )  # removes what a killed gateway left, perhaps under this name
-            file = self._create(folder, name, msgspec.json.encode(gateway))
-            _lock(file)
-        try:
-            yield
-        finally:
-            # The user may have removed the folder meanwhile; then nothing is left to remove.
-            with suppress(ConfigurationError, OSError), self._open() as folder:
-                os.unlink(name, dir_fd=folder)
-            os.close(file)
+    def announce(self, gateway: DevGateway) -> Generator[socket.socket]:
+        """Let :meth:`find_running` find a gateway for the length of a block; its Unix socket."""
+        name = f"{RUNNING_PREFIX}{_file_name(gateway.url)}{RUNNING_SUFFIX}"
+        with ExitStack() as held:
+            with self._open(create=True) as folder:
+                # This removes what a killed gateway left, perhaps under this name.
+                if gateway.url in [each.url for each in self._find_running(folder)]:
+                    raise ConfigurationError(
+                        f"a gateway of yours runs at {gateway.url}, perhaps in a container; choose"
+                        f" another port, or set {STATE_VARIABLE} to another folder"
+                    )
+                bound = held.enter_context(bind_socket(self.socket_of(gateway.url)))
+                file = self._create(folder, name, msgspec.json.encode(gateway))
+                _lock(file)
+            try:
+                yield bound
+            finally:
+                # The user may have removed the folder meanwhile; then nothing is left to remove.
+                with suppress(ConfigurationError, OSError), self._open() as folder:
+                    held.close()
+                    os.unlink(name, dir_fd=folder)
+                os.close(file)
 
     def find_running(self) -> list[DevGateway]:
         """The gateways that run now."""
@@ -128,6 +142,8 @@ class DevState:
         for name in names[:MAX_RUNNING]:
             with self._open_file(folder, name) as file:
                 if _lock(file):
+                    place = name.removeprefix(RUNNING_PREFIX).removesuffix(RUNNING_SUFFIX)
+                    remove_socket(self.path / f"{place}{SOCKET_SUFFIX}")
                     os.unlink(name, dir_fd=folder)
                 else:
                     found.append(self._decode(file, name, DevGateway))

@@ -112,6 +112,7 @@ def check_command(server: Server) -> None:
 
 def banner(
     url: str,
+    port: int,
     space: str,
     names: list[str],
     folder: Path,
@@ -137,7 +138,6 @@ def banner(
         "env": {"MEUP_URL": url, "MEUP_SPACE": space, "MEUP_PARTICIPANT": AGENT},
     }
     pasted = json.dumps({"mcpServers": {"meup": client}}, indent=2)
-    port = int(url.rpartition(":")[2])
     named = "" if port == DEFAULT_PORT else f" --port {port}"
     return "\n".join(
         [

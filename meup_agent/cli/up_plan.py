@@ -132,7 +132,7 @@ def _banner(
 ) -> str:
     from meup_agent.cli.servers_space import banner
 
-    return banner(running.url, space, names, folder, link, policy)
+    return banner(running.own_url, running.port, space, names, folder, link, policy)
 
 
 def read_servers_plan(path: Path, policy: Path | None, listen: ListenOptions) -> Plan:
@@ -312,7 +312,7 @@ def _environment(plan: Plan, launch: Launch, running: RunningGateway) -> dict[st
     secret = ("MEUP_TOKEN", TOKEN_VARIABLE)
     ours = {key: value for key, value in os.environ.items() if not key.startswith(secret)}
     own = {
-        "MEUP_URL": running.url,
+        "MEUP_URL": running.own_url,
         **({} if running.http_url is None else {"MEUP_HTTP": running.http_url}),
         "MEUP_SPACE": launch.space,
         "MEUP_PARTICIPANT": launch.name,

@@ -26,8 +26,10 @@ from meup_agent.cli.dev_state import (
     state_folder,
 )
 from meup_agent.cli.failures import Failure
+from meup_agent.cli.local_socket import SOCKET_SUFFIX
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.gateway.auth import new_token
+from meup_agent.transport.unix_socket import socket_url
 
 TOKEN_SUFFIX: Final = ".token"
 
@@ -44,6 +46,7 @@ class Owner(msgspec.Struct):
     process: int
     file: str
     url: str = ""
+    socket: str = ""
     folder: str = ""
     http: str | None = None
     space: str = ""
@@ -69,8 +72,10 @@ def digest_of(file: Path) -> str:
 class UpLock:
     """The lock on a file that is run; others find its owner."""
 
-    def __init__(self, descriptor: int, file: Path) -> None:
+    def __init__(self, descriptor: int, file: Path, socket: Path) -> None:
         self._descriptor = descriptor
+        self.socket = socket
+        """The path of the gateway's Unix socket: the same at each start, whatever the port."""
         self._owner = Owner(os.getpid(), str(file), folder=str(file.resolve().parent))
 
     def publish(
@@ -82,6 +87,7 @@ class UpLock:
     ) -> None:
         """Let others know the address, and where the tokens are that they may use."""
         self._owner.url, self._owner.http, self._owner.space = url, http, space
+        self._owner.socket = socket_url(str(self.socket)) if url else ""
         self._owner.token_files = {
             name: str(path.absolute()) for name, path in (token_files or {}).items()
         }
@@ -99,7 +105,8 @@ def up_lock(file: Path) -> Generator[UpLock]:
     """
     import fcntl  # not on every system, and this module is loaded for a help text, too
 
-    path = up_folder() / f"{digest_of(file)}.lock"
+    name = digest_of(file)
+    path = up_folder() / f"{name}.lock"
     make_folder(path.parent)
     with _sentence(path):
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -111,7 +118,7 @@ def up_lock(file: Path) -> Generator[UpLock]:
             owner = _read(descriptor)
             said = str(owner) if owner else f"meup up already runs {file}"
             raise Failure(f"{said}; stop it with Ctrl-C there, or use it") from None
-        lock = UpLock(descriptor, file)
+        lock = UpLock(descriptor, file, up_folder() / f"{name}{SOCKET_SUFFIX}")
         lock.publish("")
         yield lock
     finally:
@@ -146,7 +153,7 @@ def running_gateways() -> list[DevGateway]:
         files = {name: Path(path) for name, path in owner.token_files.items()}
         if owner.url and files:
             tokens = {name: keep_token(path) for name, path in files.items() if path.is_file()}
-            found.append(DevGateway(owner.url, owner.http, owner.space, tokens))
+            found.append(DevGateway(owner.url, owner.socket, owner.http, owner.space, tokens))
     return found
 
 

@@ -3,12 +3,14 @@
 import os
 import shlex
 import shutil
+import socket
 import stat
 import subprocess
 from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from meup_agent.cli.commands.env import FORMS, Shell
 from meup_agent.cli.dev_state import DevGateway, DevState, state_folder
@@ -16,11 +18,18 @@ from meup_agent.errors import ConfigurationError
 from tests.cli.commands import exit_codes, run
 from tests.cli.processes import TERMINATE, Running, environment, meup, running
 from tests.forkserver import launched
+from tests.gateways import short_path
 
 NAMES = ("proposer", "fulfiller")
 
-HARBOUR = DevGateway("ws://127.0.0.1:8420", "http://127.0.0.1:8421", "demo", {"proposer": "token"})
-QUAY = DevGateway("ws://[::1]:8430", None, "demo", {"proposer": "another"})
+HARBOUR = DevGateway(
+    "ws://127.0.0.1:8420",
+    "unix:///run/harbour.sock",
+    "http://127.0.0.1:8421",
+    "demo",
+    {"proposer": "token"},
+)
+QUAY = DevGateway("ws://[::1]:8430", "unix:///run/quay.sock", None, "demo", {"proposer": "another"})
 
 
 @pytest.fixture
@@ -32,6 +41,12 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DevState:
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
+
+
+def dials(path: Path) -> bool:
+    """True if something listens at a Unix socket."""
+    with socket.socket(socket.AF_UNIX) as client, short_path(str(path)) as short:
+        return client.connect_ex(short) == 0
 
 
 def test_without_a_variable_the_folder_is_the_systems(
@@ -61,7 +76,7 @@ def test_only_the_user_can_open_what_is_kept(state: DevState) -> None:
         with state.announce(HARBOUR):
             assert mode(state.path) == 0o700
             files = list(state.path.iterdir())
-            assert len(files) == 3
+            assert len(files) == 4
             assert {mode(each) for each in files} == {0o600}
     finally:
         os.umask(before)
@@ -92,6 +107,42 @@ def test_a_gateway_that_was_killed_is_not_found(state: DevState) -> None:
     shutil.copy(state.path / "lock", left)
     with state.announce(HARBOUR):
         assert state.find_running() == [HARBOUR]
+
+
+def test_a_gateway_has_a_socket_while_it_runs(state: DevState) -> None:
+    path = state.socket_of(HARBOUR.url)
+    with state.announce(HARBOUR), state.announce(QUAY):
+        assert dials(path)
+        assert dials(state.socket_of(QUAY.url))
+    assert not path.exists()
+
+
+def test_the_socket_of_a_gateway_that_was_killed_is_removed_or_replaced(state: DevState) -> None:
+    path = state.socket_of(HARBOUR.url)
+    with state.announce(HARBOUR):
+        (left,) = state.path.glob("running-*")
+        # What a killed process leaves: the socket and the file, and neither listens nor locks.
+        os.link(path, state.path.parent / "socket")
+        shutil.copy(left, state.path.parent / "kept")
+    for _ in range(2):
+        os.link(state.path.parent / "socket", path)
+        shutil.copy(state.path.parent / "kept", left)
+        assert not dials(path)
+        assert state.find_running() == []
+        assert not path.exists()
+    os.link(state.path.parent / "socket", path)
+    with state.announce(HARBOUR):
+        assert dials(path)
+
+
+def test_a_gateway_that_runs_keeps_its_socket(state: DevState) -> None:
+    """As where one in a container has the same folder, and a port of the same number."""
+    with state.announce(HARBOUR):
+        with pytest.raises(ConfigurationError, match=r"runs at ws://\S+, perhaps in a c"):
+            with state.announce(HARBOUR):
+                pass
+        assert state.find_running() == [HARBOUR]
+        assert dials(state.socket_of(HARBOUR.url))
 
 
 def test_a_folder_that_vanished_is_no_failure_at_the_end(state: DevState) -> None:
@@ -188,9 +239,9 @@ def announced(state: DevState) -> Generator[DevState]:
 @pytest.mark.parametrize(
     ("shell", "line"),
     [
-        ("posix", "export MEUP_URL=ws://127.0.0.1:8420\n"),
-        ("fish", "set -gx MEUP_URL 'ws://127.0.0.1:8420'\n"),
-        ("powershell", "$env:MEUP_URL = 'ws://127.0.0.1:8420'\n"),
+        ("posix", "export MEUP_URL=unix:///run/harbour.sock\n"),
+        ("fish", "set -gx MEUP_URL 'unix:///run/harbour.sock'\n"),
+        ("powershell", "$env:MEUP_URL = 'unix:///run/harbour.sock'\n"),
     ],
 )
 def test_env_speaks_the_words_of_a_shell(
@@ -210,7 +261,7 @@ STRANGE = 'it\'s \\ a $HOME `id` "name"; ls'
 def test_a_shell_takes_what_env_prints_as_it_is(
     state: DevState, shell: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    strange = DevGateway(HARBOUR.url, HARBOUR.http, STRANGE, {STRANGE: "token"})
+    strange = replace(HARBOUR, space=STRANGE, tokens={STRANGE: "token"})
     with state.announce(strange):
         assert run(["env", STRANGE]) == exit_codes.OK
         printed = capsys.readouterr().out
@@ -290,7 +341,7 @@ def test_a_terminal_that_was_not_set_up_is_told_how(
         return capsys.readouterr().err
 
     assert "runs here" not in said("inbox", "list")
-    you = DevGateway("ws://127.0.0.1:8440", None, "mcp", {"agent": "a", "you": "b"})
+    you = replace(HARBOUR, url="ws://127.0.0.1:8440", tokens={"agent": "a", "you": "b"})
     with state.announce(HARBOUR):
         advice = 'eval "$(meup env NAME)" sets all of them; NAME is one of proposer\n'
         assert said("tail").endswith(f". A gateway of yours runs here: {advice}")

@@ -69,6 +69,14 @@ def address(process: Running) -> str:
     return found[1]
 
 
+def socket_address(process: Running) -> str:
+    """The address of the gateway's Unix socket."""
+    process.until("\n", stream="err", after="listening at unix:")
+    found = re.search(r"listening at (unix:\S+)", process.err)
+    assert found
+    return found[1]
+
+
 # --- what a program gets ---
 
 
@@ -100,7 +108,7 @@ def test_a_program_gets_its_place_in_its_environment_and_not_in_its_command(
     )
     variables = {**state, "PAINT": "red", "MEUP_TOKEN_OTHER": "secret"}
     with up(tmp_path, variables) as process:
-        url = address(process)
+        url = socket_address(process)
         process.until("token ")
         process.until("below\n")
         assert f"robot | place {url} harbour robot red-harbour\n" in process.out
@@ -368,7 +376,7 @@ def test_env_makes_a_terminal_one_of_its_participants(
 ) -> None:
     write(tmp_path, you={}, given={"tokens": ["a-token-of-a-file"]})
     with up(tmp_path, state) as process:
-        url = address(process)
+        url, own = address(process), socket_address(process)
         process.until("up and running", stream="err")
         printed = meup("env", "you", variables=state)
         other = meup("env", "given", variables=state)
@@ -377,7 +385,7 @@ def test_env_makes_a_terminal_one_of_its_participants(
         line.removeprefix("export ").split("=") for line in printed.stdout.split("\n")[:-1]
     )
     assert variables == {
-        "MEUP_URL": url,
+        "MEUP_URL": own,
         "MEUP_HTTP": url.replace("ws", "http"),
         "MEUP_SPACE": "harbour",
         "MEUP_PARTICIPANT": "you",

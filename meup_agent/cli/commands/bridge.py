@@ -222,13 +222,13 @@ def _token_variables(names: Mapping[str, object]) -> dict[str, str]:
 
 
 def _dev_tokens(url: str | None) -> Mapping[str, str]:
-    """The tokens that a gateway of ``meup gateway --dev`` at an address knows."""
+    """The tokens that a gateway of ``meup gateway --dev`` knows, by either of its addresses."""
     if find_spec("platformdirs") is None:
         return {}
     from meup_agent.cli.dev_state import DevState, state_folder
 
     for gateway in DevState(state_folder()).find_running():
-        if gateway.url == url:
+        if url in (gateway.url, gateway.socket):
             return gateway.tokens
     return {}
 

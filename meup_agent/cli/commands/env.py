@@ -45,7 +45,8 @@ def env(
     """Print the commands that make a terminal a participant of `meup up` or `meup gateway --dev`.
 
     They set MEUP_URL, MEUP_HTTP, MEUP_SPACE, MEUP_PARTICIPANT and MEUP_TOKEN. The gateway must run
-    on this machine, under the same user.
+    on this machine, under the same user. MEUP_URL is its Unix socket, at which no other user can
+    listen; MEUP_HTTP is its port, for programs such as curl.
 
     Example: `eval "$(meup env proposer)"`
 
@@ -122,7 +123,7 @@ def _find(running: Sequence[DevGateway], port: int | None) -> DevGateway:
 
 def _commands(gateway: DevGateway, name: str, shell: Shell) -> str:
     values = {
-        "MEUP_URL": gateway.url,
+        "MEUP_URL": gateway.socket,
         "MEUP_HTTP": gateway.http,
         "MEUP_SPACE": gateway.space,
         "MEUP_PARTICIPANT": name,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +26,7 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.config import DEFAULT_HOST, DEFAULT_PORT
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.transport.loops import background_tasks
+from meup_agent.transport.unix_socket import socket_url
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import Config, TlsConfig
@@ -217,7 +218,7 @@ def gateway(
             link = sign_in_link(
                 console, running, settings.spaces[0].participants[DECIDES].tokens[0]
             )
-        with nullcontext() if state is None else _shown(state, settings, running, link):
+        async with nullcontext() if state is None else _shown(state, settings, running, link):
             if open_console:
                 await open_link(link)
             yield
@@ -395,15 +396,17 @@ async def _cancel_when(event: anyio.Event, scope: anyio.CancelScope) -> None:
     scope.cancel()
 
 
-@contextmanager
-def _shown(
+@asynccontextmanager
+async def _shown(
     state: DevState, settings: Config, running: RunningGateway, link: str | None
-) -> Generator[None]:
+) -> AsyncGenerator[None]:
     """Let ``meup env`` find a ``--dev`` gateway, and tell the user how to be a participant."""
     (space,) = settings.spaces
     tokens = {name: entry.tokens[0] for name, entry in space.participants.items()}
-    gateway = DevGateway(running.url, running.http_url, space.id, tokens)
-    with state.announce(gateway):
+    own = socket_url(str(state.socket_of(running.url)))
+    gateway = DevGateway(running.url, own, running.http_url, space.id, tokens)
+    with state.announce(gateway) as bound:
+        await running.listen_at_socket(bound, own)
         sys.stdout.write(_banner(gateway, state.path, link))
         sys.stdout.flush()
         yield

@@ -44,6 +44,7 @@ from meup_agent.cli.up_plan import (
     warn,
 )
 from meup_agent.errors import ConfigurationError
+from meup_agent.transport.unix_socket import socket_url
 
 if TYPE_CHECKING:
     from meup_agent.cli.children import Children
@@ -170,6 +171,7 @@ def _check(file: Path, listen: ListenOptions) -> None:
 def _run(plan: Plan, lock: UpLock, starters: Mapping[Place, ServerStarter]) -> None:
     """Run a plan until a signal."""
     from meup_agent.cli.children import adopt_orphans, run_children
+    from meup_agent.cli.local_socket import bind_socket
     from meup_agent.cli.render.output import open_prefixed
     from meup_agent.cli.up_state import owner_of
     from meup_agent.gateway.output_log import log_programs
@@ -179,7 +181,6 @@ def _run(plan: Plan, lock: UpLock, starters: Mapping[Place, ServerStarter]) -> N
     @asynccontextmanager
     async def beside(running: RunningGateway, stop: GatewayStop) -> AsyncGenerator[None]:
         LOADING.end()
-        lock.publish(running.url, running.http_url, plan.settings.spaces[0].id, plan.token_files)
         names = [launch.name for launch in plan.launches]
         async with (
             open_prefixed(names, partial(stop.on_signal, signal.SIGTERM)) as output,
@@ -189,6 +190,10 @@ def _run(plan: Plan, lock: UpLock, starters: Mapping[Place, ServerStarter]) -> N
                 files.enter_context(log_programs(plan.settings, output.show)), hurry=stop.hurry
             ) as children,
         ):
+            bound = files.enter_context(bind_socket(lock.socket))
+            await running.listen_at_socket(bound, socket_url(str(lock.socket)))
+            space = plan.settings.spaces[0].id
+            lock.publish(running.url, running.http_url, space, plan.token_files)
             if plan.banner is not None:
                 output.write(plan.banner(running, sign_in_link(console, running, plan.person)))
             if not stop.asked.is_set():
@@ -223,7 +228,7 @@ def _start_bridges(
             bridged = True
             starter = starters.get(launch.place)
             bridge = partial(run_bridge, launch.name, launch.server, starter, children)
-            place = {"url": running.url, "space": launch.space, "token": launch.token}
+            place = {"url": running.own_url, "space": launch.space, "token": launch.token}
             children.keep(launch.name, partial(bridge, **place))
     if not bridged:
         end_loading()
