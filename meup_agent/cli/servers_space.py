@@ -56,10 +56,10 @@ MAX_NAMED: Final = 8
 """Servers that are named in a line."""
 
 
-def people(folder: Path) -> dict[str, ParticipantConfig]:
+def people(folder: Path, *, renew: bool = False) -> dict[str, ParticipantConfig]:
     """``agent`` and ``you``, whose tokens are kept in a folder."""
     return {
-        name: participant(name, capabilities, (keep_token(token_path(folder, name)),))
+        name: participant(name, capabilities, (keep_token(token_path(folder, name), renew=renew),))
         for name, capabilities in CAPABILITIES.items()
     }
 

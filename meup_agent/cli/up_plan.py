@@ -73,13 +73,16 @@ def load_file(file: Path, listen: ListenOptions, make_tokens: MakeTokens = "neve
     return listen.over(load_config(file, needs_tokens=False, make_tokens=make_tokens))
 
 
-def read_plan(file: Path, listen: ListenOptions) -> Plan:
-    """The plan of a file; what is wrong with one participant is said, and the others stay."""
+def read_plan(file: Path, listen: ListenOptions, *, renew: bool = False) -> Plan:
+    """The plan of a file; what is wrong with one participant is said, and the others stay.
+
+    With ``renew`` tokens that are kept in files of their own are made anew.
+    """
     from meup_agent.cli.servers_space import YOU, has_people
     from meup_agent.cli.up_state import token_path
     from meup_agent.gateway.space_yaml import base_of
 
-    settings = load_file(file, listen, "existing")
+    settings = load_file(file, listen, "renewed" if renew else "existing")
     folder = base_of(file.resolve())
     launches: list[Launch] = []
     token_files: dict[str, Path] = {}
@@ -90,7 +93,7 @@ def read_plan(file: Path, listen: ListenOptions) -> Plan:
             prefix = f"{space.id}." if len(spaces) > 1 else ""
             try:
                 path = token_path(folder, prefix + name)
-                token, participants[name] = _with_token(entry, path, prefix + name)
+                token, participants[name] = _with_token(entry, path, prefix + name, renew=renew)
                 if token is not None and not entry.starts and path.is_file():
                     token_files[name] = path
                 if token is not None and entry.starts:
@@ -135,7 +138,9 @@ def _banner(
     return banner(running.own_url, running.port, space, names, folder, link, policy)
 
 
-def read_servers_plan(path: Path, policy: Path | None, listen: ListenOptions) -> Plan:
+def read_servers_plan(
+    path: Path, policy: Path | None, listen: ListenOptions, *, renew: bool = False
+) -> Plan:
     """The plan of a client's configuration, and of a policy for its servers."""
     from meup_agent.cli import servers_space
     from meup_agent.cli.up_state import token_path
@@ -150,7 +155,7 @@ def read_servers_plan(path: Path, policy: Path | None, listen: ListenOptions) ->
     if not joining:
         raise ConfigurationError(f"{path}: none of its servers can be started")
     folder = servers_space.token_folder(path)
-    people = servers_space.people(folder)
+    people = servers_space.people(folder, renew=renew)
     space = SpaceConfig(servers_space.SPACE, {**people, **deciding, **joining})
     settings = listen.over(environment_over(Config((space,))))
     if settings.http is None:
@@ -202,7 +207,7 @@ def _reviewer(policy: Path) -> ParticipantConfig:
 
 
 def _with_token(
-    entry: ParticipantConfig, path: Path, name: str
+    entry: ParticipantConfig, path: Path, name: str, *, renew: bool
 ) -> tuple[str | None, ParticipantConfig]:
     """A participant's first token, and the participant with it if it had none that is known."""
     from meup_agent.cli.up_state import keep_token
@@ -216,7 +221,7 @@ def _with_token(
     elif entry.token_hashes:
         return None, entry
     else:
-        token = keep_token(path)
+        token = keep_token(path, renew=renew)
         log.info("the token of %s is in %s", visible(name, 64), path)
     return token, replace(entry, tokens=(token,))
 

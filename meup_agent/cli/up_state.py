@@ -28,7 +28,7 @@ from meup_agent.cli.dev_state import (
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.local_socket import SOCKET_SUFFIX
 from meup_agent.errors import ConfigurationError, system_reason
-from meup_agent.gateway.auth import new_token
+from meup_agent.gateway.auth import new_token, renew_token
 from meup_agent.transport.unix_socket import socket_url
 
 TOKEN_SUFFIX: Final = ".token"
@@ -175,12 +175,14 @@ def token_path(folder: Path, participant: str) -> Path:
     return folder / f"{name}{TOKEN_SUFFIX}"
 
 
-def keep_token(path: Path) -> str:
-    """The token in a file, which is made with a new one if there is none.
+def keep_token(path: Path, *, renew: bool = False) -> str:
+    """The token in a file, which is made with a new one if there is none, or if it is renewed.
 
     Raises:
         ConfigurationError: The file cannot be used, or others than its user can open it.
     """
+    if renew:
+        return renew_token(path, keep_token)
     with _sentence(path), suppress(FileExistsError):
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         with os.fdopen(os.open(path, flags, FILE_MODE), "w", encoding="ascii") as file:

@@ -9,7 +9,7 @@ import hmac
 import os
 import secrets
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -59,6 +59,23 @@ def read_hash(text: str) -> str:
             " them"
         )
     return digits
+
+
+def renew_token(file: Path, make: Callable[[Path], str]) -> str:
+    """A new token in place of the one in a file: who reads it finds one or the other.
+
+    Raises:
+        ConfigurationError: The file cannot be written.
+    """
+    fresh = file.with_name(f"{file.name}.new")
+    try:
+        fresh.unlink(missing_ok=True)
+        token = make(fresh)
+        fresh.replace(file)
+    except OSError as error:
+        why = system_reason(error)
+        raise ConfigurationError(f"{file} cannot be written ({why})") from None
+    return token
 
 
 def read_token(path: Path) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, cast
 from urllib.parse import quote
 
 from meup_agent.errors import ConfigurationError, system_reason
-from meup_agent.gateway.auth import new_token, read_token
+from meup_agent.gateway.auth import new_token, read_token, renew_token
 from meup_agent.gateway.config import (
     Config,
     Defaults,
@@ -46,8 +46,9 @@ TOKEN_SUFFIX: Final = ".token"
 MAX_NAME_CHARS: Final = 200
 """Characters of a token file's name before its ending; file systems take 255."""
 
-MakeTokens = Literal["never", "existing", "always"]
-"""Of participants without a token, those that get one: ``existing``, where there is ``.mew``."""
+MakeTokens = Literal["never", "existing", "renewed", "always"]
+"""Of participants without a token, those that get one: ``existing``, where there is ``.mew``; with
+``renewed`` those who have one there get another."""
 
 _FOLDER_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
@@ -246,16 +247,16 @@ def with_tokens(config: Config, path: Path, *, make: MakeTokens) -> Config:
     """
     (space,) = config.spaces
     base = base_of(path)
-    makes = make == "always" or (make == "existing" and is_existing(path))
+    makes = make == "always" or (make in ("existing", "renewed") and is_existing(path))
     participants = {
-        name: _with_token(name, entry, base, make=makes)
+        name: _with_token(name, entry, base, make=makes, renew=make == "renewed")
         for name, entry in space.participants.items()
     }
     return replace(config, spaces=(replace(space, participants=participants),))
 
 
 def _with_token(
-    name: str, entry: ParticipantConfig, base: Path, *, make: bool
+    name: str, entry: ParticipantConfig, base: Path, *, make: bool, renew: bool
 ) -> ParticipantConfig:
     found: str | None = None
     try:
@@ -265,7 +266,7 @@ def _with_token(
             raise
         return entry
     if file.is_file():
-        found = read_token(file)
+        found = renew_token(file, make_token) if renew else read_token(file)
     variable = token_variable(name)
     given = os.environ.get(variable, "").strip()
     if given:

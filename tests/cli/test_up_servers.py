@@ -506,3 +506,18 @@ def test_nothing_is_started_by_a_policy_that_does_not_load(
     assert done.returncode == exit_codes.USAGE
     assert said in done.stderr
     assert "listening" not in done.stderr
+
+
+def test_tokens_stay_until_new_ones_are_asked_for(tmp_path: Path, state: dict[str, str]) -> None:
+    write(tmp_path)
+    tokens: list[list[str]] = []
+    for more in ((), (), ("--new-tokens",)):
+        arguments = ("up", "--servers", "mcp.json", "--port", "0", *more)
+        with running(*arguments, cwd=tmp_path, variables=state) as process:
+            process.until("meup inbox list")
+            files = sorted((tmp_path / "state" / "up").rglob("*.token"))
+            tokens.append([each.read_text() for each in files])
+            assert process.end(INTERRUPT) == exit_codes.OK
+    before, same, after = tokens
+    assert len(before) == len({*before, *after}) - len(after) == 2
+    assert same == before

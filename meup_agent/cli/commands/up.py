@@ -85,6 +85,13 @@ def up(
             " ask; see `meup reviewer`.",
         ),
     ] = None,
+    new_tokens: Annotated[
+        bool,
+        typer.Option(
+            "--new-tokens",
+            help="Make new tokens in place of those that are kept in files; the old ones are void.",
+        ),
+    ] = False,
     *,
     listen: ListenOptions,
 ) -> None:
@@ -135,9 +142,9 @@ def up(
     with loading(), up_lock(servers or file or DEFAULT_FILE) as lock:
         _tell_neighbours(servers or file or DEFAULT_FILE)
         if servers is not None:
-            plan = read_servers_plan(servers, policy, listen)
+            plan = read_servers_plan(servers, policy, listen, renew=new_tokens)
         else:
-            plan = read_plan(file or DEFAULT_FILE, listen)
+            plan = read_plan(file or DEFAULT_FILE, listen, renew=new_tokens)
         require_bridges(plan)
         bridged = [(each.place, each.server) for each in plan.launches if each.server is not None]
         if not can_listen(plan.settings.host, plan.settings.port):
