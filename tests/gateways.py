@@ -35,6 +35,7 @@ from meup_agent.transport.base import (
 )
 from meup_agent.transport.handshake import cannot_connect
 from meup_agent.transport.http import http_connector, open_client
+from meup_agent.transport.listener_owner import ForeignListener, check_listener
 from meup_agent.transport.loops import runs_on_asyncio
 from meup_agent.transport.memory import MemoryTransport, memory_connector, memory_pair
 from meup_agent.transport.unix_socket import short_path, socket_path, socket_url
@@ -56,6 +57,7 @@ __all__ = [
     "CloseInfo",
     "Connector",
     "Database",
+    "ForeignListener",
     "GatewayMember",
     "GatewayRuntime",
     "Identity",
@@ -70,6 +72,7 @@ __all__ = [
     "cannot_connect",
     "checked_row",
     "checksum",
+    "check_listener",
     "document",
     "first_token",
     "hash_token",

@@ -18,10 +18,10 @@ SOCKET_MODE: Final = 0o600
 
 @contextmanager
 def bind_socket(path: Path) -> Generator[socket.socket]:
-    """A socket that listens at a path for the length of a block, and in no other process.
+    """Listen at a path for the length of a block, in place of what a killed gateway left there.
 
     The caller holds the lock that goes with the path, and has checked that its folder is the user's
-    alone: what is there was left by a gateway that was killed.
+    alone.
 
     Raises:
         ConfigurationError: There can be no socket.

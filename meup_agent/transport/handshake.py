@@ -18,6 +18,7 @@ from urllib.parse import SplitResult, parse_qs, quote, urlsplit, urlunsplit
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from meup_agent.errors import CannotConnect, ConfigurationError, HandshakeRefused
+from meup_agent.transport.listener_owner import ForeignListener
 from meup_agent.transport.unix_socket import socket_path
 
 if TYPE_CHECKING:
@@ -203,10 +204,12 @@ def with_tls(scheme: str) -> str:
 
 
 def advice_for(error: BaseException, scheme: str) -> Advice | None:
-    """Advice for a failure that TLS, or its lack, explains; ``None`` for any other."""
+    """Advice for another user at the port, TLS, or its lack; ``None`` for any other failure."""
     is_tls = scheme in ("wss", "https")
     for each in _causes(error):
         match each:
+            case ForeignListener():
+                return Advice(str(each), each.advice)
             case ssl.SSLCertVerificationError():
                 return untrusted(each)
             case ssl.SSLError() if is_tls:

@@ -55,6 +55,7 @@ from meup_agent.transport.handshake import (
     refused,
     retry_after,
 )
+from meup_agent.transport.listener_owner import check_listener
 from meup_agent.transport.loops import background_tasks
 from meup_agent.transport.server_events import EventParser, EventTooLarge, ServerEvent
 from meup_agent.transport.unix_socket import short_path, socket_path
@@ -96,6 +97,11 @@ _UNAUTHORIZED: Final = 401
 _UNAVAILABLE: Final = frozenset({502, 503, 504})
 """Statuses of a gateway that stops, or of something in between that did not reach it: the frame may
 be sent again."""
+
+_CONNECTED: Final = frozenset(
+    f"connection.{way}.complete" for way in ("connect_tcp", "connect_unix_socket")
+)
+"""Events of httpcore that a connection was made, and nothing sent."""
 
 _ENDS: Final = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
 
@@ -338,8 +344,29 @@ async def open_client(url: str, authorization: str | None) -> AsyncGenerator[htt
             # The environment's proxies would read the token.
             trust_env=False,
             transport=httpx.AsyncHTTPTransport(verify=context, trust_env=False, uds=short),
+            # With TLS the certificate shows who answers.
+            event_hooks={} if url.startswith("https:") else {"request": [_check_connections]},
         ) as client:
             yield client
+
+
+async def _check_connections(request: httpx.Request) -> None:
+    """Have the connection that is made for a request checked before anything is sent."""
+    request.extensions["trace"] = _on_event
+
+
+async def _on_event(name: str, info: Mapping[str, Any]) -> None:
+    import httpx
+
+    if name in _CONNECTED:
+        stream = info["return_value"]
+        try:
+            check_listener(stream.get_extra_info("socket"))
+        except BaseException as error:
+            await stream.aclose()
+            if isinstance(error, OSError):
+                raise httpx.ConnectError(str(error)) from error
+            raise
 
 
 def _make_ssl_context(url: str) -> ssl.SSLContext:

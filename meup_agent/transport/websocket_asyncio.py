@@ -11,10 +11,12 @@ from websockets.protocol import State
 
 from meup_agent.transport.base import STREAM_MARK
 from meup_agent.transport.handshake import explained
+from meup_agent.transport.listener_owner import check_listener, is_authenticated
 
 if TYPE_CHECKING:
     from asyncio import Task, TimerHandle
     from collections.abc import AsyncGenerator, Callable, Coroutine
+    from ssl import SSLObject
     from typing import Any
 
 
@@ -32,6 +34,14 @@ class AsyncioWebSocket(ClientConnection):
     _gathered = _frames = 0
     _timer: TimerHandle | None = None
     _check: Task[None] | None = None
+
+    async def handshake(self, *args: Any, **kwargs: Any) -> None:
+        """Send the request and wait for its answer, unless another user is at the other end."""
+        wire = self.transport
+        tls: SSLObject | None = wire.get_extra_info("ssl_object")
+        if not is_authenticated(None if tls is None else tls.context):
+            check_listener(wire.get_extra_info("socket"))
+        await super().handshake(*args, **kwargs)
 
     async def send_whole(self, frame: bytes) -> None:
         """Send a message: it is in a buffer before the first wait that can be cancelled.

@@ -14,10 +14,12 @@ from websockets.trio.client import ClientConnection, connect
 
 from meup_agent.transport.base import STREAM_MARK
 from meup_agent.transport.handshake import explained
+from meup_agent.transport.listener_owner import check_listener, is_authenticated
 from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+    from ssl import SSLContext
     from typing import Any
 
     from anyio.abc import TaskGroup, TaskStatus
@@ -32,6 +34,16 @@ class TrioWebSocket(ClientConnection):
         # The library's own lock is taken after the frame was queued: a send that is cancelled
         # while it waits there would leave the frame to the next one.
         self._turn = trio.Lock()
+
+    async def handshake(self, *args: Any, **kwargs: Any) -> None:
+        """Send the request and wait for its answer, unless another user is at the other end."""
+        wire: Any = self.stream
+        context: SSLContext | None = None
+        while hasattr(wire, "transport_stream"):  # TLS
+            context, wire = context or wire.context, wire.transport_stream
+        if not is_authenticated(context):
+            check_listener(wire.socket)
+        await super().handshake(*args, **kwargs)
 
     async def send_whole(self, frame: bytes) -> None:
         """Send a message; a cancellation that may have cut it ends the connection."""

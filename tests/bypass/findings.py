@@ -95,4 +95,14 @@ FINDINGS: Final[tuple[Finding, ...]] = (
         here="A reviewer is in one space at a time, and knows nothing of the last one in the next.",
         test=("tests/approval/test_votes.py::test_a_reviewer_counts_the_votes_of_one_space_alone"),
     ),
+    Finding(
+        "Whoever listens at the port gets the tokens",
+        "After a crash another user of the machine listened at the gateway's port. A running"
+        " `meup mcp` and each `meup inbox` dialled again and sent their tokens, which were good"
+        " at the next start: with that of the person who decides, the stranger approved.",
+        "`meup up` and `meup gateway --dev` listen at a Unix socket in a folder of their user"
+        " alone, and our programs dial that. At a port, on Linux, the owner of the other end of the"
+        " connection is looked up before the first byte, and another user is sent nothing.",
+        "tests/cli/test_own_socket.py::test_after_a_crash_who_takes_the_port_gets_no_token",
+    ),
 )

@@ -13,6 +13,7 @@ from meup_agent.protocol.capability import compile_kind
 from meup_agent.protocol.guarantees import Guarantees
 from meup_agent.protocol.payloads import as_object, unwrapped
 from meup_agent.transport.handshake import with_tls
+from meup_agent.transport.listener_owner import ForeignListener
 
 NAMES: Final = (
     "address",
@@ -157,6 +158,8 @@ def no_handshake(error: TransportError, timeout: float) -> tuple[str, str]:
                 f"no answer within {timeout:g} s: the port takes connections and says nothing",
                 "check the port; if it is the gateway's, the gateway hangs: restart it",
             )
+        case ForeignListener() as foreign:
+            return str(foreign), foreign.advice
         case cause:
             root = cause if cause is None or cause.__cause__ is None else cause.__cause__
             why = visible(str(root or error), 120)

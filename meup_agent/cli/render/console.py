@@ -80,8 +80,15 @@ def log_to_stderr(level: str) -> None:
 
 
 def log_nothing() -> None:
-    """Log nothing, unless the user wants to see everything: the timeline says it better."""
+    """Log nothing but warnings about the way to the gateway: the timeline says the rest better.
+
+    A user that wants to see everything does.
+    """
     if wants_tracebacks():
         log_to_stderr("debug")
-    else:
-        logging.getLogger("meup_agent").addHandler(logging.NullHandler())
+        return
+    logging.getLogger("meup_agent").addHandler(logging.NullHandler())
+    handler = logging.StreamHandler()
+    handler.setFormatter(SafeFormatter("meup: warning: %(message)s"))
+    handler.setLevel(logging.WARNING)
+    logging.getLogger("meup_agent.transport").handlers = [handler]

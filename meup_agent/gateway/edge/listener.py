@@ -151,7 +151,7 @@ class _StreamSocket(socket.socket):
 
     def getsockopt(self, level: int, *rest: Any) -> Any:
         """An option's value; 0 if the socket does not have it."""
-        return super().getsockopt(level, *rest) if self._has(level) else 0
+        return cast("Any", super().getsockopt(level, *rest)) if self._has(level) else 0
 
     def _has(self, level: int) -> bool:
         return level != socket.IPPROTO_TCP or self.family != socket.AF_UNIX

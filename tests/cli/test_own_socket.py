@@ -1,0 +1,156 @@
+"""Our own programs dial the Unix socket of their user's gateway, and send no one else a token."""
+
+import re
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import yaml
+
+from meup_agent import Agent
+from meup_agent.errors import TokenRefused
+from tests.cli.commands import exit_codes, run
+from tests.cli.processes import INTERRUPT, Running, meup, running
+from tests.patience import PATIENCE
+from tests.strangers import STRANGER, stranger
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="`meup up` needs POSIX")
+
+EVERYTHING: list[dict[str, Any]] = [{"kind": "*"}]
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> dict[str, str]:
+    return {"MEUP_STATE_DIR": str(tmp_path / "state")}
+
+
+@contextmanager
+def up(folder: Path, state: dict[str, str], *arguments: str) -> Generator[Running]:
+    """`meup up` with three people, for the length of a block."""
+    people = {name: {"capabilities": EVERYTHING} for name in ("you", "looker", "client")}
+    path = folder / "space.yaml"
+    path.write_text(yaml.safe_dump({"space": {"id": "harbour"}, "participants": people}))
+    with running("up", "--port", "0", *arguments, cwd=folder, variables=state) as process:
+        process.until("up and running", stream="err")
+        yield process
+
+
+def variables_of(who: str, state: dict[str, str]) -> dict[str, str]:
+    """The variables that make a terminal a participant."""
+    printed = meup("env", who, variables=state).stdout
+    return {**state, **dict(re.findall(r"^export (MEUP_[A-Z]+)=(\S+)$", printed, re.MULTILINE))}
+
+
+def port_of(process: Running) -> int:
+    found = re.search(r"listening at ws://127\.0\.0\.1:(\d+)", process.err)
+    assert found
+    return int(found[1])
+
+
+def test_after_a_crash_who_takes_the_port_gets_no_token(
+    tmp_path: Path, state: dict[str, str]
+) -> None:
+    with up(tmp_path, state) as gateway:
+        port = port_of(gateway)
+        you, looker, client = (variables_of(each, state) for each in ("you", "looker", "client"))
+        with (
+            running("tail", variables=looker) as tail,
+            running("mcp", "--http", "127.0.0.1:0", variables=client) as mcp,
+        ):
+            # Each has been welcomed once, and dials until it is again.
+            tail.until("connected to harbour")
+            mcp.until("listens at")
+            gateway.process.kill()
+            gateway.process.wait()
+            with stranger(port=port) as other:
+                mcp.until("trying again in", stream="err", count=3)
+                for command in (("who",), ("inbox", "list"), ("doctor",)):
+                    done = meup(*command, variables=you)
+                    assert done.returncode == exit_codes.NO_CONNECTION, done
+                    assert "54321" not in done.stderr
+                # By the port, which they do not ask for by themselves, it is the same.
+                at_port = {"MEUP_URL": f"ws://127.0.0.1:{port}"}
+                for command in (("who",), ("inbox", "list"), ("doctor",)):
+                    done = meup(*command, variables={**you, **at_port})
+                    assert done.returncode == exit_codes.NO_CONNECTION, done
+                    assert f"the user {STRANGER} listens at 127.0.0.1:{port}" in (
+                        done.stdout if command == ("doctor",) else done.stderr
+                    )
+                _, heard = other.hear()
+            assert heard == "b''"
+            with up(tmp_path, state) as again:
+                tail.until("connected again")
+                again.until("'client' in 'harbour': joined", stream="err")
+                assert variables_of("you", state)["MEUP_TOKEN"] == you["MEUP_TOKEN"]
+                assert variables_of("you", state)["MEUP_URL"] == you["MEUP_URL"]
+                assert meup("who", variables=you).returncode == exit_codes.OK
+                assert again.end(INTERRUPT) == exit_codes.OK
+            assert tail.end(INTERRUPT) in (exit_codes.OK, 130)
+    assert not list((tmp_path / "state").rglob("*.sock"))
+
+
+def test_a_command_warns_where_it_cannot_know_who_listens(
+    tail_settings: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("meup_agent.transport.listener_owner.TABLES", tmp_path)
+    for name, value in tail_settings.items():
+        monkeypatch.setenv(name, value)
+    assert run(["who"]) == exit_codes.OK
+    said = capfd.readouterr().err
+    assert said.startswith("meup: warning: the user who listens at 127.0.0.1:")
+    assert said.count("\n") == 1
+
+
+async def join(url: str, token: str) -> str:
+    with anyio.fail_after(PATIENCE):
+        async with Agent("x").join(url, space="harbour", token=token) as space:
+            return space.me
+
+
+@pytest.mark.parametrize("folder", [".", ".mew"])
+def test_tokens_stay_until_new_ones_are_asked_for(
+    folder: str, tmp_path: Path, state: dict[str, str]
+) -> None:
+    (tmp_path / folder).mkdir(exist_ok=True)
+    with up(tmp_path, state):
+        before = token_of("you", tmp_path)
+    with up(tmp_path, state):
+        assert token_of("you", tmp_path) == before
+    with up(tmp_path, state, "--new-tokens") as process:
+        after = token_of("you", tmp_path)
+        assert after != before
+        port = f"ws://127.0.0.1:{port_of(process)}"
+        assert anyio.run(join, port, after) == "you"
+        with pytest.raises(TokenRefused):
+            anyio.run(join, port, before)
+    with up(tmp_path, state):
+        assert token_of("you", tmp_path) == after
+
+
+def token_of(who: str, folder: Path) -> str:
+    (path,) = folder.rglob(f"{who}.token")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert not list(folder.rglob("*.new"))
+    return path.read_text().strip()
+
+
+def test_a_check_makes_no_new_tokens(tmp_path: Path, state: dict[str, str]) -> None:
+    with up(tmp_path, state):
+        before = token_of("you", tmp_path)
+    assert meup("up", "--check", "--new-tokens", cwd=tmp_path, variables=state).returncode == 0
+    assert token_of("you", tmp_path) == before
+
+
+def test_a_gateway_that_runs_keeps_its_tokens(tmp_path: Path, state: dict[str, str]) -> None:
+    with up(tmp_path, state):
+        before = token_of("you", tmp_path)
+        done = meup("up", "--new-tokens", cwd=tmp_path, variables=state)
+        assert done.returncode == exit_codes.FAILED
+        assert token_of("you", tmp_path) == before
