@@ -81,8 +81,8 @@ class Guard:
 
     def run(self) -> int:
         """Run the program until all of it has ended; its exit status, as a shell has it."""
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGUSR1, lambda *_: self._kill())
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        signal.signal(signal.SIGUSR1, lambda _number, _frame: self._kill())
         for number in (signal.SIGINT, signal.SIGTERM):
             # Where it is ignored, the program is to ignore it, too.
             if signal.getsignal(number) is not signal.SIG_IGN:

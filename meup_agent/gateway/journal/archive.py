@@ -78,7 +78,7 @@ class Archive:
             # What is written from now on is not seen: otherwise the copy would begin again each
             # time.
             source.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-            source.backup(copy, pages=pages_at_once, progress=lambda *_: None)
+            source.backup(copy, pages=pages_at_once, progress=_let_signals_in)
         finally:
             source.execute("ROLLBACK")
 
@@ -200,3 +200,7 @@ class Archive:
                 " backup"
             )
         return ConfigurationError(f"the journal {self._path} cannot be read: {error_text(error)}")
+
+
+def _let_signals_in(_status: int, _remaining: int, _pages: int) -> None:
+    """Called after each step of a copy, where Python handles signals, as of Ctrl-C."""
