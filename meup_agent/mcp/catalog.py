@@ -118,7 +118,6 @@ class Catalog:
         self._start_soon = start_soon
         self._bare = bare
         self._lists: dict[tuple[str, str], _CachedList] = {}
-        self._locks: dict[tuple[str, str], anyio.Lock] = {}
         self._offers: dict[str, dict[str, Offer]] = {}
         # As they were before something changed: a name stays its participant's for good.
         self._latest: dict[str, dict[str, Offer]] = {}
@@ -134,7 +133,6 @@ class Catalog:
         for key in [each for each in self._lists if participant in (None, each[0])]:
             if key[1] in of:
                 del self._lists[key]
-                self._locks.pop(key, None)
         self._forget_derived(of)
         self._changed(of)
 
@@ -232,33 +230,33 @@ class Catalog:
         return known.retry_at is None or anyio.current_time() < known.retry_at
 
     async def _fetch(self, participant: str, kind: str) -> None:
-        """Ask a participant for a list, once for all that wait for it."""
-        lock = self._locks.setdefault((participant, kind), anyio.Lock())
-        async with lock:
-            if self._is_fresh(participant, kind):
-                return
-            epoch, retry_at = self._epoch, None
-            items: list[JsonObject] = []
-            try:
-                items = await self._ask(participant, kind)
-            except RequestError:
-                pass  # it has none of these
-            except RequestTimeout:
-                retry_at = anyio.current_time() + RETRY_SECONDS
-                log.info("%r does not answer %s", participant, METHODS[kind])
-            except MeupError as error:
-                retry_at = anyio.current_time() + RETRY_SECONDS
-                log.info("%s of %r could not be had: %s", METHODS[kind], participant, error)
-            if epoch != self._epoch and self._lists.get((participant, kind)) is None:
-                # It may have changed on its way: good for who waits for it, and asked for again.
-                retry_at = anyio.current_time()
-            before = self._lists.get((participant, kind))
-            self._lists[participant, kind] = _CachedList(items, retry_at)
-            if before is None:
-                self._forget_derived((kind,))
-            elif before.items != items:
-                self._forget_derived((kind,))
-                self._changed((kind,))
+        """Ask a participant for a list; all that wait for it at once share one answer."""
+        epoch, retry_at = self._epoch, None
+        items: list[JsonObject] = []
+        failure = ""
+        try:
+            items = await self._ask(participant, kind)
+        except RequestError:
+            pass  # it has none of these
+        except RequestTimeout:
+            failure = f"{participant!r} does not answer {METHODS[kind]}"
+        except MeupError as error:
+            failure = f"{METHODS[kind]} of {participant!r} could not be had: {error}"
+        if self._is_fresh(participant, kind):
+            return  # another one was told the same
+        if failure:
+            retry_at = anyio.current_time() + RETRY_SECONDS
+            log.info("%s", failure)
+        before = self._lists.get((participant, kind))
+        if epoch != self._epoch and before is None:
+            # It may have changed on its way: good for who waits for it, and asked for again.
+            retry_at = anyio.current_time()
+        self._lists[participant, kind] = _CachedList(items, retry_at)
+        if before is None:
+            self._forget_derived((kind,))
+        elif before.items != items:
+            self._forget_derived((kind,))
+            self._changed((kind,))
 
     async def _ask(self, participant: str, kind: str) -> list[JsonObject]:
         """A list, from what the space's participant knows; none where we may not ask."""

@@ -59,6 +59,10 @@ class TooManyPrincipals(UsageError):
     """No other participant can be served by this process now."""
 
 
+MAX_ATTEMPTS: Final = 256
+"""Tokens that are tried, or wait for their turn; strangers choose them, so one more is refused."""
+
+
 class JoinSpace(Protocol):
     """Joins the space with a token; without one as the participant of this process."""
 
@@ -85,6 +89,15 @@ class Login:
 
     def __repr__(self) -> str:
         return f"<Login of {self.principal.key!r}>"
+
+
+class _Attempt:
+    """One attempt to join the space with a token, and its outcome."""
+
+    def __init__(self) -> None:
+        self.ended = anyio.Event()
+        self.login: Login | None = None  # `None`: the gateway refuses the token
+        self.error: Exception | None = SessionEnded("the space is not served any more")
 
 
 class PrincipalPool:
@@ -114,7 +127,7 @@ class PrincipalPool:
         self._many = many
         self._principals: dict[str, Principal] = {}
         self._logins: dict[str, Login] = {}
-        self._locks: dict[str, anyio.Lock] = {}
+        self._attempts: dict[str, _Attempt] = {}
         self._checking: set[str] = set()
         self._refused: dict[str, float] = {}
         self._joining = anyio.Semaphore(MAX_JOINING)
@@ -157,28 +170,43 @@ class PrincipalPool:
         return own is not None and hmac.compare_digest(own.strip().encode(), token.encode())
 
     async def _log_in(self, key: str, token: str | None) -> Login | None:
-        """Join the space with a token, once for all requests that bring it."""
-        lock = self._locks.setdefault(key, anyio.Lock())
+        """Join the space with a token, once for all requests that bring it meanwhile.
+
+        They all end with the attempt that they found. In line behind a lock, each would wait for a
+        turn of the loop, and where the gateway is away for an attempt of its own.
+        """
+        attempt = self._attempts.get(key)
+        if attempt is None:
+            if self._is_refused(key):
+                return None
+            if self._tasks is None:
+                raise UsageError("the pool does not run")
+            if len(self._attempts) >= MAX_ATTEMPTS:
+                raise TooManyPrincipals(f"{MAX_ATTEMPTS} tokens are tried already")
+            attempt = self._attempts[key] = _Attempt()
+            self._tasks.start_soon(self._try, key, token, attempt)
+        await attempt.ended.wait()
+        if attempt.error is not None:
+            raise attempt.error
+        return attempt.login
+
+    async def _try(self, key: str, token: str | None, attempt: _Attempt) -> None:
         try:
-            async with lock:
-                login = self._logins.get(key)
-                if login is not None and login.principal.joined:
-                    return login
-                if self._is_refused(key):
-                    return None
-                async with self._joining:
-                    login = Login(key, token, await self._joined(key, token))
-                self._note(login)
-                return login
+            async with self._joining:
+                attempt.login = Login(key, token, await self._joined(key, token))
+            self._note(attempt.login)
+            attempt.error = None
         except SessionEnded as error:
-            if not key:
-                raise
-            log.info("a token was refused: %s", error)
-            self._refuse(key)
-            return None
+            attempt.error = error
+            if key:
+                log.info("a token was refused: %s", error)
+                self._refuse(key)
+                attempt.error = None
+        except Exception as error:  # each request that waits raises it
+            attempt.error = error
         finally:
-            if not lock.locked() and self._locks.get(key) is lock:
-                del self._locks[key]
+            del self._attempts[key]
+            attempt.ended.set()
 
     async def _joined(self, key: str, token: str | None) -> Principal:
         """The participant of a token, once it is in the space.

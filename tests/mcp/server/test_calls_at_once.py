@@ -1,0 +1,145 @@
+"""Many calls at once: none stands in line behind the others' log-in, lists or connections."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from meup_agent import Agent, Space
+from meup_agent.errors import ConnectionFailed
+from meup_agent.mcp import catalog, principal_pool
+from meup_agent.mcp.catalog import Catalog
+from meup_agent.mcp.principal_pool import PrincipalPool, TooManyPrincipals
+from tests.mcp.conftest import ANYTHING, staged
+from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.anyio
+
+MANY = 100
+
+AT_ONCE = 10
+"""Turns of the loop within which callers that waited for one thing have all gone on."""
+
+
+async def turns_between(call: Callable[[], Awaitable[object]]) -> int:
+    """Turns of the loop from the first to the last end of a call that many make at once."""
+    turn, ended = 0, list[int]()
+
+    async def count() -> None:
+        nonlocal turn
+        while len(ended) < MANY:
+            await anyio.lowlevel.checkpoint()
+            turn += 1
+
+    async def make() -> None:
+        await call()
+        ended.append(turn)
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(count)
+            for _ in range(MANY):
+                tasks.start_soon(make)
+    return ended[-1] - ended[0]
+
+
+async def test_requests_with_a_new_token_go_on_together() -> None:
+    async with staged(alice=ANYTHING) as stage:
+        pool = stage.pool("")
+        async with pool.run():
+            assert await turns_between(lambda: pool.get(stage.token("alice"))) < AT_ONCE
+
+
+async def test_calls_that_wait_for_a_list_go_on_together() -> None:
+    async with staged(alice=ANYTHING, files=ANYTHING) as stage:
+        files = Agent("files")
+
+        @files.tool
+        async def read() -> str:
+            return ""
+
+        await stage.join("files", files)
+        pool = stage.pool("alice")
+        async with pool.run():
+            login = await pool.get(None)
+            assert login is not None
+            found = login.principal.catalog.find
+            assert await turns_between(lambda: found("tools", "files_read")) < AT_ONCE
+
+
+async def test_one_wait_for_a_silent_participant_is_that_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Although others come and go meanwhile, after which a list that comes is asked for again."""
+    monkeypatch.setattr(catalog, "LIST_SECONDS", 0.05)
+    async with staged(alice=ANYTHING, silent=ANYTHING) as stage:
+        silent, asked, catalogs = Agent("silent"), 0, list[Catalog]()
+
+        @silent.on_request("tools/list")
+        async def listed() -> None:
+            nonlocal asked
+            asked += 1
+            catalogs[0].invalidate("another")
+            await anyio.sleep_forever()
+
+        await stage.join("silent", silent)
+        pool = stage.pool("alice")
+        async with pool.run():
+            login = await pool.get(None)
+            assert login is not None
+            catalogs.append(login.principal.catalog)
+            with anyio.fail_after(PATIENCE):
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(MANY):
+                        tasks.start_soon(catalogs[0].find, "tools", "silent_read")
+    assert asked == 1
+
+
+def unreachable(counted: list[str | None]) -> PrincipalPool:
+    """Participants of a space whose gateway is away."""
+
+    def join(
+        agent: Agent, token: str | None, /, *, observe: bool = False
+    ) -> AbstractAsyncContextManager[Space]:
+        counted.append(token)
+        raise ConnectionFailed("there is no gateway")
+
+    return PrincipalPool(join)
+
+
+async def test_requests_share_the_attempt_that_fails() -> None:
+    """Where each would make its own in turn, the last one would wait for all of their deadlines."""
+    attempts: list[str | None] = []
+    pool = unreachable(attempts)
+    failed = 0
+
+    async def get() -> None:
+        nonlocal failed
+        with pytest.raises(ConnectionFailed):
+            await pool.get("token")
+        failed += 1
+
+    async with pool.run(), anyio.create_task_group() as tasks:
+        for _ in range(MANY):
+            tasks.start_soon(get)
+    assert (failed, attempts) == (MANY, ["token"])
+
+
+async def test_tokens_that_wait_to_be_tried_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(principal_pool, "MAX_ATTEMPTS", 2)
+    attempts: list[str | None] = []
+    pool = unreachable(attempts)
+
+    async def get(token: str) -> None:
+        with pytest.raises(ConnectionFailed):
+            await pool.get(token)
+
+    async with pool.run(), anyio.create_task_group() as tasks:
+        tasks.start_soon(get, "one")
+        tasks.start_soon(get, "two")
+        await anyio.lowlevel.checkpoint()
+        with pytest.raises(TooManyPrincipals, match="2 tokens are tried already"):
+            await pool.get("three")
+    assert attempts == ["one", "two"]
