@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 import anyio
-from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, BearerAuthBackend
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
-from starlette.authentication import AuthCredentials, AuthenticationError
+from starlette.authentication import (
+    AuthCredentials,
+    AuthenticationBackend,
+    AuthenticationError,
+)
 from starlette.responses import JSONResponse
 
 from meup_agent.errors import MeupError
@@ -83,7 +87,7 @@ class WrongTokens:
             self._counts.popitem(last=False)
 
 
-class ParticipantAuth(BearerAuthBackend):
+class ParticipantAuth(AuthenticationBackend):
     """Finds the participant of a request by its token; without one, that of this process.
 
     Args:
@@ -92,16 +96,10 @@ class ParticipantAuth(BearerAuthBackend):
     """
 
     def __init__(self, pool: PrincipalPool, *, anonymous: bool) -> None:
-        super().__init__(self)
         self._pool = pool
         self._anonymous = anonymous
         self._wrong = WrongTokens()
         self._users: WeakKeyDictionary[Login, ParticipantUser] = WeakKeyDictionary()
-
-    async def verify_token(self, token: str) -> AccessToken | None:
-        """The participant of a token, as the SDK wants it."""
-        user = await self._user(token)
-        return None if user is None else user.access_token
 
     async def authenticate(
         self, conn: HTTPConnection
@@ -114,17 +112,19 @@ class ParticipantAuth(BearerAuthBackend):
             user = await self._user(None)
             assert user is not None  # else it has raised
             return AuthCredentials([]), user
+        scheme, _, token = given.strip().partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token:
+            return None
         address = "" if conn.client is None else conn.client.host
         # Others behind this address, as behind a proxy, go on with the tokens that are known.
-        if not self._pool.knows(given.partition(" ")[2].strip()):
+        if not await self._pool.knows(token):
             self._wrong.check(address)
-        found = await super().authenticate(conn)
-        if found is None:
+        user = await self._user(token)
+        if user is None:
             self._wrong.count(address)
             return None
-        credentials, its = found
-        user = await self._user(its.access_token.token)
-        return None if user is None else (credentials, user)
+        return AuthCredentials([]), user
 
     async def _user(self, token: str | None) -> ParticipantUser | None:
         try:

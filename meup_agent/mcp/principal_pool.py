@@ -159,9 +159,9 @@ class PrincipalPool:
             login.principal.used_at = anyio.current_time()
         return login
 
-    def knows(self, token: str) -> bool:
+    async def knows(self, token: str) -> bool:
         """True if the participant of a token is in the space here."""
-        login = self._logins.get(_digest(token))
+        login = self._logins.get("" if await self._is_own(token) else _digest(token))
         return login is not None and login.principal.joined
 
     async def _is_own(self, token: str) -> bool:

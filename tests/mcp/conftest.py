@@ -85,7 +85,7 @@ class Stage:
             return agent.join(
                 self.gateway.url,
                 space="demo",
-                token=token or self.token(own),
+                token=self.token(own) if token is None else token,
                 settings=Settings(first_welcome=self.first_welcome),
                 observe=observe,
             )

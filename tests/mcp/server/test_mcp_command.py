@@ -324,6 +324,14 @@ async def http_server(stage: Stage, *options: str) -> AsyncGenerator[str]:
             done.set()
 
 
+async def test_a_client_may_send_the_token_of_the_process() -> None:
+    async with staged(files=ANYTHING, alice=ANYTHING) as stage:
+        await stage.join("files", files())
+        async with http_server(stage, "--http", "127.0.0.1:0") as address:
+            with anyio.fail_after(PATIENCE):
+                await call_as(stage.token("alice"), address)
+
+
 async def test_a_space_over_tls() -> None:
     async with staged(files=ANYTHING, alice=ANYTHING, bob=ANYTHING) as stage:
         await stage.join("files", files())
