@@ -1,4 +1,4 @@
-"""As many open files as a gateway's connections need: each is one."""
+"""As many open files as a server's connections need: each is one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from meup_agent.gateway.logs import log
 from meup_agent.gateway.network import serves_http
 
 OTHER_FILES: Final = 64
-"""Files that a gateway has open beside its connections: its ports, journal, log, libraries."""
+"""Files that a server has open beside its connections: its ports, journal, log, libraries."""
 
 BURST: Final = 4_096
 """Connections that may come in one turn of the loop, before any of them can be dropped: as many as
@@ -28,29 +28,15 @@ OPEN_MAX: Final = 10_240
 def fit_open_files(config: Config) -> Config:
     """Lower the connections of a configuration to the files that this process may have open.
 
-    A gateway that runs out of files cannot even refuse a connection. The process is allowed as many
-    as the system lets it have; if these are too few, the limit is lowered. The log warns of that
-    where more were asked for; as many as there is room for are no news by default.
+    A gateway that runs out of files cannot even refuse a connection. If there are too few, the
+    limit is lowered. The log warns of that where more were asked for; as many as there is room for
+    are no news by default.
     """
-    if sys.platform == "win32":
-        return config
-    import resource
-
     # A connection, its share of the handshakes, and as many callers over HTTP.
     each = 1 + 1 / CONNECTIONS_TO_A_HANDSHAKE + serves_http(config)
     connections = config.limits.max_connections
     needed = round(connections * each) + OTHER_FILES
-    wanted = needed + BURST
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return config
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    # macOS refuses more than this, and says that nothing bounds it.
-    for files in (allowed, OPEN_MAX):
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (max(files, soft), hard))
-            break
-    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = allow_open_files(needed)
     if allowed >= needed:
         return config
     fits = max(int((allowed - OTHER_FILES) / each), 1)
@@ -63,3 +49,22 @@ def fit_open_files(config: Config) -> Config:
         connections,
     )
     return replace(config, limits=replace(config.limits, max_connections=fits))
+
+
+def allow_open_files(needed: int) -> int:
+    """Let this process have so many files open, as far as the system does; as many as it may."""
+    if sys.platform == "win32":
+        return needed
+    import resource
+
+    wanted = needed + BURST
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    # macOS refuses more than this, and says that nothing bounds it.
+    for files in (allowed, OPEN_MAX):
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(files, soft), hard))
+            break
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

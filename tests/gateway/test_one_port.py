@@ -220,6 +220,20 @@ async def test_only_an_upgrade_to_websocket_is_one(more: str, status: int) -> No
             assert int((await reader.readline()).split()[1]) == status
 
 
+@pytest.mark.parametrize("before", [b"", HEALTH], ids=["first", "later"])
+async def test_a_request_of_two_lengths_closes_its_connection(before: bytes) -> None:
+    """Of what follows it a proxy may think that it belongs to its body."""
+    async with running() as gateway, raw(gateway) as (reader, writer):
+        both = b"\r\nTransfer-Encoding: chunked\r\nContent-Length: "
+        request = post(gateway).replace(b"\r\nContent-Length: ", both).replace(BODY, b"0\r\n\r\n")
+        writer.write(before + request + HEALTH)
+        if before:
+            assert (await answer(reader))[0] == 200
+        assert (await answer(reader))[0] == 400
+        with anyio.fail_after(PATIENCE):
+            assert await reader.read() == b""
+
+
 async def test_upgrade_that_only_http_reads_to_its_end_is_none() -> None:
     async with running() as gateway, raw(gateway) as (reader, writer):
         writer.write(head(gateway, "bob").replace(b"\r\n", b"\n"))

@@ -1,6 +1,7 @@
-"""The HTTP API under uvicorn: on the gateway's own loop, without signal handlers.
+"""HTTP under uvicorn: on a loop that is there already, without signal handlers.
 
-It takes connections of the port that also takes WebSocket, or has a port of its own beside it.
+The gateway's API takes connections of the port that also takes WebSocket, or has a port of its own
+beside it.
 """
 
 from __future__ import annotations
@@ -36,28 +37,29 @@ BACKLOG: Final = 2_048
 _UPGRADE: Final = {"Upgrade": "websocket", "Connection": "Upgrade"}
 
 
-class HttpEdge:
-    """The HTTP API of a gateway, for connections that are handed to it or that it listens for.
+class AsgiServer:
+    """Serves an application on connections that are handed to it, or that it listens for.
 
     Args:
-        runtime: The gateway.
-        refusal: The answer to a WebSocket upgrade that comes here.
+        app: The application; its lifespan is not its server's.
+        max_connections: Connections at once; a request on one more is answered 503.
+        head_seconds: Seconds for a request's head to arrive.
+        stop_seconds: Seconds for answers that are on their way when it stops.
         tls: The TLS of the sockets that it listens at itself.
-        routes: What it serves beside the API.
     """
 
     def __init__(
         self,
-        runtime: GatewayRuntime,
-        refusal: Callable[[], PlainTextResponse] | None = None,
+        app: ASGIApp,
+        *,
+        max_connections: int,
+        head_seconds: float,
+        stop_seconds: float,
         tls: ssl.SSLContext | None = None,
-        routes: Sequence[BaseRoute] = (),
     ) -> None:
-        limits = runtime.limits
-        app = http_app(lambda: runtime, *routes)
         config = uvicorn.Config(
-            _dated(_http_only(app, refusal or _not_the_first)),
-            http=_protocol(limits.handshake_timeout),
+            _dated(_of_one_length(app)),
+            http=_protocol(head_seconds),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -68,11 +70,12 @@ class HttpEdge:
             proxy_headers=False,
             server_header=False,
             date_header=False,
-            limit_concurrency=limits.max_connections,
-            timeout_graceful_shutdown=math.ceil(limits.stop_timeout),
+            limit_concurrency=max_connections,
+            timeout_graceful_shutdown=math.ceil(stop_seconds),
             ssl_context_factory=None if tls is None else lambda _config, _default: tls,
         )
         self._server = uvicorn.Server(config)
+        self._server.servers = []  # one may be stopped that has not begun
 
     async def start(self, *sockets: socket.socket) -> None:
         """Begin to serve, and to listen at these sockets."""
@@ -91,7 +94,7 @@ class HttpEdge:
         )
 
     async def stop(self) -> None:
-        """Answer what has been asked, and close; takes ``stop_timeout`` at most."""
+        """Answer what has been asked, and close; takes ``stop_seconds`` and a little at most."""
         state = self._server.server_state
         # Uvicorn waits a moment for what is not there either.
         if state.connections or state.tasks:
@@ -104,6 +107,33 @@ class HttpEdge:
             server.close()
         for connection in tuple(self._server.server_state.connections):
             connection.transport.abort()
+
+
+class HttpEdge(AsgiServer):
+    """The HTTP API of a gateway.
+
+    Args:
+        runtime: The gateway.
+        refusal: The answer to a WebSocket upgrade that comes here.
+        tls: The TLS of the sockets that it listens at itself.
+        routes: What it serves beside the API.
+    """
+
+    def __init__(
+        self,
+        runtime: GatewayRuntime,
+        refusal: Callable[[], PlainTextResponse] | None = None,
+        tls: ssl.SSLContext | None = None,
+        routes: Sequence[BaseRoute] = (),
+    ) -> None:
+        limits = runtime.limits
+        super().__init__(
+            _http_only(http_app(lambda: runtime, *routes), refusal or _not_the_first),
+            max_connections=limits.max_connections,
+            head_seconds=limits.handshake_timeout,
+            stop_seconds=limits.stop_timeout,
+            tls=tls,
+        )
 
 
 def _not_the_first() -> PlainTextResponse:
@@ -127,6 +157,25 @@ def _dated(app: ASGIApp) -> ASGIApp:
         await app(scope, receive, send_dated)
 
     return dated
+
+
+def _of_one_length(app: ASGIApp) -> ASGIApp:
+    """The application, without requests whose length is given in two ways (RFC 9112 section 6.1).
+
+    A proxy may end such a request elsewhere than we do, and what follows it would be a stranger's
+    request on another caller's connection: so the connection is closed with the answer.
+    """
+
+    async def of_one_length(scope: Scope, receive: Receive, send: Send) -> None:
+        names = {name for name, _ in scope["headers"]}
+        if names >= {b"content-length", b"transfer-encoding"}:
+            said = "a request has either Content-Length or Transfer-Encoding"
+            answer = PlainTextResponse(said, BAD_REQUEST, {"Connection": "close"})
+            await answer(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    return of_one_length
 
 
 def _http_only(app: ASGIApp, refusal: Callable[[], PlainTextResponse]) -> ASGIApp:
