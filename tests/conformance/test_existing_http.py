@@ -88,7 +88,9 @@ def test_participants_are_listed_to_callers_on_this_machine(site: Site, script: 
     [
         {"host": "space.example.org"},
         {"host": "[::1"},
+        {"host": "localhost:1.evil.example"},
         {"x-forwarded-for": "203.0.113.7"},
+        {"cf-connecting-ip": "203.0.113.7"},
         {"authorization": "Bearer wrong"},
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from typing import Final
-from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,11 +13,10 @@ from meup_agent.gateway.config import REFERENCE_DIALECT
 from meup_agent.gateway.edge.http.context import Json, Problem, authenticate
 from meup_agent.gateway.network import is_loopback
 from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.transport.request_headers import host_name, is_forwarded
 
 FEATURES: Final = ("capabilities", "context", "validation", "http-io")
 """The features that existing gateways name."""
-
-_FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 
 async def get_health(runtime: GatewayRuntime, request: Request) -> Response:
@@ -54,9 +52,6 @@ def _is_local(runtime: GatewayRuntime, request: Request) -> bool:
 
     A page in a browser can make its own name lead here, and names it in ``Host``.
     """
-    try:
-        asked = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
-    except ValueError:
-        return False
-    forwarded = any(name in request.headers for name in _FORWARDED)
+    asked = host_name(request.headers.get("host", ""))
+    forwarded = is_forwarded(request.headers.keys())
     return runtime.local_http and is_loopback(asked) and not forwarded
