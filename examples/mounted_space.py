@@ -5,5 +5,5 @@ from starlette.routing import Mount
 
 from meup_agent.mcp import mcp_app
 
-space = mcp_app()  # MEUP_URL, MEUP_SPACE and MEUP_TOKEN say which
+space = mcp_app()  # of MEUP_URL and MEUP_SPACE; each client sends a token
 app = Starlette(routes=[Mount("/space", space)], lifespan=space.lifespan)

@@ -12,25 +12,22 @@ from typing import TYPE_CHECKING, Any, Final
 from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
 from mcp.server.auth.middleware.bearer_auth import RequireAuthMiddleware
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.server.transport_security import (
-    DEFAULT_MAX_REQUEST_BODY_SIZE,
-    TransportSecurityMiddleware,
-    TransportSecuritySettings,
-)
+from mcp.server.transport_security import DEFAULT_MAX_REQUEST_BODY_SIZE
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
-from starlette.requests import Request
+from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from meup_agent.errors import UsageError
 from meup_agent.mcp.cancellation import CancellationLayer, OpenStreams
-from meup_agent.mcp.http_auth import ParticipantAuth, ParticipantUser, answer_unavailable
+from meup_agent.mcp.http_auth import ParticipantAuth, ParticipantUser, answer_error
 from meup_agent.mcp.principal_pool import MAX_PRINCIPALS, PrincipalPool
 from meup_agent.mcp.space_server import SpaceHandlers, make_server
 from meup_agent.mcp.tool_calls import CallSettings
 from meup_agent.transport.loops import background_tasks
+from meup_agent.transport.request_headers import is_served
 from meup_agent.transport.websocket import SpaceConnector
 
 if TYPE_CHECKING:
@@ -107,21 +104,38 @@ async def _no_answer(_: Message) -> None:
     pass
 
 
-class _SecurityLayer:
-    """Checks ``Host`` and ``Origin`` before anything is answered, a cancel included."""
+class _HostCheck:
+    """Checks ``Host`` and ``Origin`` before anything is answered, a cancel included.
 
-    def __init__(self, app: ASGIApp, settings: TransportSecuritySettings) -> None:
+    A page in a browser can make its own name lead to this machine, and names it there.
+
+    Args:
+        app: The application behind it.
+        hosts: The values that are served; ``None``: any.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Sequence[str] | None) -> None:
         self._app = app
-        self._security = TransportSecurityMiddleware(settings)
+        self._hosts = None if hosts is None else frozenset(each.lower() for each in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse the request, or pass it on."""
-        if scope["type"] == "http":
-            refused = await self._security.validate_request(Request(scope))
-            if refused is not None:
-                await refused(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        refused = None
+        if scope["type"] == "http" and self._hosts is not None:
+            refused = _refusal(Headers(scope=scope), self._hosts)
+        await (refused or self._app)(scope, receive, send)
+
+
+def _refusal(headers: Headers, hosts: frozenset[str]) -> PlainTextResponse | None:
+    """The answer to a request that is for another host, or of a page of another one."""
+    asked = headers.getlist("host")
+    if len(asked) != 1 or not is_served(asked[0], hosts):
+        return PlainTextResponse("this server is not for the host that Host names", 421)
+    for origin in headers.getlist("origin"):
+        scheme, _, host = origin.lower().partition("://")
+        if scheme not in ("http", "https") or not is_served(host, hosts):
+            return PlainTextResponse("this server is not for pages of that Origin", 403)
+    return None
 
 
 class McpApp:
@@ -138,8 +152,10 @@ class McpApp:
     Args:
         pool: The participants that its clients are.
         settings: Settings of the calls.
-        anonymous: A client on this machine that sends no token is the participant of this process.
-        hosts: The values of ``Host`` that are served; ``None``: any.
+        anonymous: A client on this machine that sends no token is the participant of this process,
+            unless its headers say that it came through a proxy. A proxy may say nothing: then
+            strangers behind it are that participant.
+        hosts: The values of ``Host`` that are served, ``*`` for any port; ``None``: any.
         path: Its path.
         max_body: Bytes of a request's body.
         max_sessions: Sessions of clients at once.
@@ -150,7 +166,7 @@ class McpApp:
         pool: PrincipalPool,
         *,
         settings: CallSettings | None = None,
-        anonymous: bool = True,
+        anonymous: bool = False,
         hosts: Sequence[str] | None = LOOPBACK_HOSTS,
         path: str = "/mcp",
         max_body: int = DEFAULT_MAX_REQUEST_BODY_SIZE,
@@ -160,11 +176,10 @@ class McpApp:
         self._sessions = SessionIds()
         self._pool = pool
         self._handlers = SpaceHandlers(_principal_of, self.streams, settings or CallSettings())
-        security = _security(hosts)
         # One manager serves one lifespan.
         self._make_manager = partial(
             StreamableHTTPSessionManager,
-            make_server(self._handlers),  # without security_settings: _SecurityLayer has them
+            make_server(self._handlers),  # without security_settings: see _HostCheck
             max_request_body_size=max_body,
             max_sessions=max_sessions,
         )
@@ -173,14 +188,14 @@ class McpApp:
         authenticated = AuthenticationMiddleware(
             AuthContextMiddleware(RequireAuthMiddleware(layer, [])),
             backend=ParticipantAuth(pool, anonymous=anonymous),
-            on_error=answer_unavailable,
+            on_error=answer_error,
         )
         self._path = path
-        self._endpoint = _SecurityLayer(authenticated, security)
+        self._endpoint = _HostCheck(authenticated, hosts)
         # For all else: its lifespan, paths that are none, and the way to the right one.
         self._app = Starlette(
             routes=[Route(path, self._endpoint)],
-            middleware=[Middleware(_SecurityLayer, settings=security)],
+            middleware=[Middleware(_HostCheck, hosts=hosts)],
             lifespan=self.lifespan,
         )
 
@@ -277,6 +292,7 @@ def mcp_app(
     *,
     space: str | None = None,
     token: Token | None = None,
+    anonymous: bool = False,
     path: str = "/mcp",
     hosts: Sequence[str] | None = LOOPBACK_HOSTS,
     ttl: Ttl = "space",
@@ -286,15 +302,25 @@ def mcp_app(
     Args:
         url: The gateway, for example ``ws://localhost:8420``; else ``MEUP_URL``.
         space: The space; else ``MEUP_SPACE``.
-        token: The token of the participant that a client on this machine is which sends none; else
-            ``MEUP_TOKEN``. Where there is none, every client must send its own.
+        token: The token of this process's participant; else ``MEUP_TOKEN``.
+        anonymous: A client on this machine that sends no token is this process's participant; see
+            :class:`McpApp`. Otherwise each client sends a token.
         path: Its path.
         hosts: The values of ``Host`` that are served, ``*`` for any port; ``None``: any, for where
-            something in front checks them. Then every client must send its own token.
+            something in front checks them.
         ttl: Seconds that a proposal waits for a decision and its result; ``None``: for ever. By
             default ``MEUP_TTL``, else 300.
+
+    Raises:
+        UsageError: Clients without a token are to be let in, and there is none of this process, or
+            any host is served.
     """
     own = token or os.environ.get("MEUP_TOKEN") or None
+    if anonymous and (own is None or hosts is None):
+        raise UsageError(
+            "clients without a token need a participant to be, by token or MEUP_TOKEN, and hosts"
+            " that are this machine's"
+        )
 
     def join(
         agent: Agent, theirs: str | None, /, *, observe: bool = False
@@ -309,17 +335,10 @@ def mcp_app(
     return McpApp(
         PrincipalPool(join, own=own),
         settings=CallSettings(ttl=ttl),
-        anonymous=own is not None and hosts is not None,
+        anonymous=anonymous,
         hosts=hosts,
         path=path,
     )
-
-
-def _security(hosts: Sequence[str] | None) -> TransportSecuritySettings:
-    if hosts is None:
-        return TransportSecuritySettings(enable_dns_rebinding_protection=False)
-    origins = [f"{scheme}://{host}" for scheme in ("http", "https") for host in hosts]
-    return TransportSecuritySettings(allowed_hosts=list(hosts), allowed_origins=origins)
 
 
 def _principal_of(ctx: ServerRequestContext[Any, Any]) -> Principal:

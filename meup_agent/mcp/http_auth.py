@@ -20,6 +20,7 @@ from starlette.authentication import (
 from starlette.responses import JSONResponse
 
 from meup_agent.errors import MeupError
+from meup_agent.transport.request_headers import is_forwarded
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
@@ -65,6 +66,10 @@ class TooManyWrongTokens(AuthenticationError):
     """An address has sent too many wrong tokens lately."""
 
 
+class NeedsToken(AuthenticationError):
+    """A request without a token may be anybody's."""
+
+
 class WrongTokens:
     """Limits wrong tokens by address, so that the gateway has no reason to limit our own."""
 
@@ -92,7 +97,7 @@ class ParticipantAuth(AuthenticationBackend):
 
     Args:
         pool: The participants.
-        anonymous: A request without a token is the participant of this process.
+        anonymous: A request of this machine without a token is the participant of this process.
     """
 
     def __init__(self, pool: PrincipalPool, *, anonymous: bool) -> None:
@@ -109,6 +114,8 @@ class ParticipantAuth(AuthenticationBackend):
         if given is None:
             if not self._anonymous or not _is_local(conn):
                 return None
+            if is_forwarded(conn.headers.keys()):
+                raise NeedsToken("a request that comes through a proxy needs a token")
             user = await self._user(None)
             assert user is not None  # else it has raised
             return AuthCredentials([]), user
@@ -154,9 +161,12 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def answer_unavailable(_: HTTPConnection, error: Exception) -> Response:
-    """The answer where a token could not be looked at."""
+def answer_error(_: HTTPConnection, error: Exception) -> Response:
+    """The answer where a token could not be looked up, or is missing."""
     if isinstance(error, TooManyWrongTokens):
         body = {"error": "too_many_requests", "error_description": str(error)}
         return JSONResponse(body, 429, {"retry-after": f"{WRONG_SECONDS:.0f}"})
+    if isinstance(error, NeedsToken):
+        body = {"error": "invalid_token", "error_description": str(error)}
+        return JSONResponse(body, 401, {"www-authenticate": "Bearer"})
     return JSONResponse({"error": "unavailable", "error_description": str(error)}, 503)

@@ -100,7 +100,8 @@ def mcp_server(pipe: Connection, address: Address) -> None:
     """The space over HTTP."""
     from meup_agent.mcp.http import mcp_app
 
-    app = mcp_app(address.url, space=SPACE, token=address.tokens[SPACE, "client"])
+    token = address.tokens[SPACE, "client"]
+    app = mcp_app(address.url, space=SPACE, token=token, anonymous=True)
     serve(pipe, app, lambda: len(app.streams))
 
 

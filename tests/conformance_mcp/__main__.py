@@ -43,7 +43,9 @@ def say(line: str) -> None:
 @asynccontextmanager
 async def served(log: IO[bytes], *arguments: str, **environment: str) -> AsyncGenerator[str]:
     """``meup mcp --http`` in a process of its own; its address."""
-    command = [sys.executable, "-m", "meup_agent.cli", "mcp", "--http", "127.0.0.1:0", *arguments]
+    program = [sys.executable, "-m", "meup_agent.cli", "mcp"]
+    # The suite's client has no token.
+    command = [*program, "--http", "127.0.0.1:0", "--anonymous", *arguments]
     async with await anyio.open_process(
         command, stderr=log, env={**os.environ, **environment}
     ) as process:

@@ -4,10 +4,9 @@ import runpy
 
 import anyio
 import pytest
-from mcp.client.client import Client
 
 from meup_agent import Agent
-from tests.mcp.conftest import ANYTHING, anyio_backend, serving, staged
+from tests.mcp.conftest import ANYTHING, ServedSpace, anyio_backend, serving, staged
 from tests.patience import PATIENCE
 from tests.programs import ROOT
 
@@ -27,10 +26,10 @@ async def test_a_mounted_space_answers(monkeypatch: pytest.MonkeyPatch) -> None:
         await stage.join("tools", agent)
         monkeypatch.setenv("MEUP_URL", stage.gateway.url)
         monkeypatch.setenv("MEUP_SPACE", "demo")
-        monkeypatch.setenv("MEUP_TOKEN", stage.token("alice"))
         app = runpy.run_path(str(ROOT / "examples" / "mounted_space.py"))["app"]
         async with serving(app) as port:
             with anyio.fail_after(PATIENCE):
-                async with Client(f"http://127.0.0.1:{port}/space/mcp") as client:
+                url = f"http://127.0.0.1:{port}/space/mcp"
+                async with ServedSpace(app, url).client(stage.token("alice")) as client:
                     result = await client.call_tool("tools_add", {"a": 1, "b": 2})
     assert result.structured_content == {"result": 3}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import socket
 import sys
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
@@ -22,17 +21,25 @@ from meup_agent.errors import ConfigurationError, TakenOver, TokenRefused
 from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator
+    from collections.abc import AsyncGenerator
     from contextlib import AbstractAsyncContextManager
 
     from meup_agent.agent.agent import Agent
     from meup_agent.client.space import Space
     from meup_agent.gateway.config import TlsConfig
+    from meup_agent.mcp.http import McpApp
     from meup_agent.mcp.principal_pool import PrincipalPool
     from meup_agent.mcp.tool_calls import CallSettings
 
 STOP_SECONDS: Final = 3
 """For the answers that are on their way when the server is told to stop."""
+
+HEAD_SECONDS: Final = 10.0
+"""For the head of a client's request to arrive over HTTP."""
+
+MAX_CONNECTIONS: Final = 4_096
+"""Connections of clients over HTTP at once, of which a session has one or two; a request on one
+more is answered 503. Fewer where the process may not have so many files open."""
 
 MAX_PORT: Final = 65535
 _AGENT: Final = "agent"
@@ -68,6 +75,14 @@ def mcp(
             help="Listen there for streamable HTTP, at /mcp; else standard input and output.",
         ),
     ] = None,
+    anonymous: Annotated[
+        bool,
+        typer.Option(
+            "--anonymous",
+            help="Serve clients on this machine that send no token, as the participant of"
+            " MEUP_TOKEN; with a proxy in front, whoever it lets in is that participant.",
+        ),
+    ] = False,
     to: To = None,
     ttl: Annotated[
         float | None,
@@ -97,19 +112,20 @@ def mcp(
 
     A call that the participant's capabilities do not allow becomes a proposal, and waits for a
     decision. Without `--http` it serves the client that started it. With it one process serves
-    many: a client that sends a participant's token is that participant; one that sends none is the
-    participant of MEUP_TOKEN, on this machine alone.
+    many: each client sends the token of the participant that it is.
 
     Example: `meup mcp`
 
     Example: `meup mcp --http 127.0.0.1:8430`
 
     Example: `meup mcp bots/echo.py:agent`
+
+    Example: `meup mcp bots/echo.py:agent --http 127.0.0.1:8430 --anonymous`
     """
     require_extra("an MCP server")
     log_to_stderr("info")
-    if http is None and (tls_certificate or tls_key or insecure):
-        raise ConfigurationError("TLS and --insecure are for --http")
+    if http is None and (tls_certificate or tls_key or insecure or anonymous):
+        raise ConfigurationError("TLS, --insecure and --anonymous are for --http")
     from meup_agent.gateway.network import check_encrypted, is_loopback, server_context
     from meup_agent.mcp.sdk_logs import pace_sdk_logs
     from meup_agent.mcp.tool_calls import CallSettings
@@ -124,18 +140,33 @@ def mcp(
         check_encrypted(encryption, host)
         if encryption.tls is not None:
             server_context(encryption.tls)  # the server's own errors name no file
-        if target is not None and not is_loopback(host):
+        if target is not None and not anonymous:
             raise ConfigurationError(
-                f"one agent's tools have no tokens, and other machines could call them at {host};"
-                " serve them at 127.0.0.1, or from a gateway"
+                "one agent's tools have no tokens over HTTP; let every program on this machine call"
+                " them (--anonymous), or serve them from a gateway"
+            )
+        if anonymous and not is_loopback(host):
+            raise ConfigurationError(
+                f"--anonymous is for clients on this machine, and others could call at {host};"
+                " listen at 127.0.0.1, or let each client send a token"
             )
     pool, has_own = _pool_of_space(at, http) if target is None else (_pool_of_agent(target), True)
+    if anonymous and not has_own:
+        raise ConfigurationError(
+            "--anonymous needs the token of the participant that such clients are; set MEUP_TOKEN"
+        )
     if http is None:
         serve = partial(_serve_stdio, pool, settings)
     else:
-        serve = partial(_serve_http, pool, settings, host, port, encryption.tls, has_own)
+        from meup_agent.mcp.http import LOOPBACK_HOSTS, McpApp
+
+        hosts = LOOPBACK_HOSTS if is_loopback(host) else None
+        app = McpApp(pool, settings=settings, anonymous=anonymous, hosts=hosts)
+        serve = partial(_serve_http, app, pool, host, port, encryption.tls, has_own)
     try:
-        anyio.run(serve, backend_options={"use_uvloop": find_spec("uvloop") is not None})
+        # Not on uvloop, which takes one connection in a turn of the loop: beside clients with
+        # connections that call on and on, the last of 250 new ones was taken after 16 s.
+        anyio.run(serve, backend_options={"use_uvloop": False})
     except TakenOver as error:
         raise Failure(f"{error}; {ONE_PER_CLIENT}", code_for(error)) from error
 
@@ -198,48 +229,22 @@ async def _serve_stdio(pool: PrincipalPool, settings: CallSettings) -> None:
 
 
 async def _serve_http(
-    pool: PrincipalPool,
-    settings: CallSettings,
-    host: str,
-    port: int,
-    tls: TlsConfig | None,
-    has_own: bool,
+    app: McpApp, pool: PrincipalPool, host: str, port: int, tls: TlsConfig | None, has_own: bool
 ) -> None:
-    import uvicorn
+    from meup_agent.gateway.edge.http.server import AsgiServer
+    from meup_agent.gateway.network import host_and_port, listen_error, server_context
+    from meup_agent.gateway.open_files import OTHER_FILES, allow_open_files
+    from meup_agent.mcp.principal_pool import MAX_PRINCIPALS
 
-    from meup_agent.gateway.network import host_and_port, is_loopback, listen_error
-    from meup_agent.mcp.http import LOOPBACK_HOSTS, McpApp
-
-    local = is_loopback(host)
-    if not has_own and local:
-        sys.stderr.write("meup: note: MEUP_TOKEN is not set; every client must send a token\n")
-
-    class Server(uvicorn.Server):
-        @contextmanager
-        def capture_signals(self) -> Generator[None]:
-            yield  # signals are the command's
-
-    app = McpApp(
-        pool,
-        settings=settings,
-        anonymous=has_own and local,
-        hosts=LOOPBACK_HOSTS if local else None,
-    )
-    config = uvicorn.Config(
+    others = OTHER_FILES + MAX_PRINCIPALS
+    server = AsgiServer(
         app,
-        host=host,
-        port=port,
-        ws="none",
-        lifespan="off",
-        # Who sends no token is let in by the address; no client is to give another than its own.
-        proxy_headers=False,
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=STOP_SECONDS,
-        ssl_certfile=None if tls is None else tls.certificate,
-        ssl_keyfile=None if tls is None else str(tls.key),
-        server_header=False,
+        max_connections=min(
+            MAX_CONNECTIONS, max(allow_open_files(MAX_CONNECTIONS + others) - others, 1)
+        ),
+        head_seconds=HEAD_SECONDS,
+        stop_seconds=STOP_SECONDS,
+        tls=None if tls is None else server_context(tls),
     )
     try:
         listening = socket.create_server(
@@ -247,18 +252,6 @@ async def _serve_http(
         )
     except OSError as error:
         raise listen_error(host, port, error, " for MCP") from error
-
-    server, stopped = Server(config), anyio.Event()
-    stopped.set()  # it does not listen yet
-
-    async def listen() -> None:
-        nonlocal stopped
-        stopped = anyio.Event()
-        try:
-            await server.serve([listening])
-        finally:
-            stopped.set()
-
     stop = anyio.Event()
 
     def end(_: int) -> None:
@@ -273,7 +266,7 @@ async def _serve_http(
                         own = await pool.get(None)
                         assert own is not None  # else it has raised
                         watching.start_soon(own.principal.raise_at_end)
-                    tasks.start_soon(listen)
+                    await server.start(listening)
                     where = host_and_port(host, listening.getsockname()[1])
                     scheme = "http" if tls is None else "https"
                     sys.stdout.write(f"listens at {scheme}://{where}/mcp\n")
@@ -281,9 +274,8 @@ async def _serve_http(
                     await stop.wait()
             finally:
                 # By now every stream has ended, so the server has little to wait for.
-                server.should_exit = True
                 with anyio.move_on_after(2 * STOP_SECONDS, shield=True):
-                    await stopped.wait()
+                    await server.stop()
 
 
 def _host_and_port(given: str) -> tuple[str, int]:

@@ -7,6 +7,7 @@ import pytest
 from mcp_types import TextContent
 
 from meup_agent import Agent, Context
+from meup_agent.errors import UsageError
 from meup_agent.mcp import mcp_app
 from meup_agent.mcp.http import LOOPBACK_HOSTS
 from meup_agent.mcp.http_auth import MAX_WRONG_TOKENS
@@ -71,7 +72,7 @@ async def test_the_name_in_the_environment_is_that_of_its_own_token(
             ("MEUP_PARTICIPANT", "alice"),
         ):
             monkeypatch.setenv(name, value)
-        app = mcp_app()
+        app = mcp_app(anonymous=True)
         async with serving(app) as port:
             server = ServedSpace(app, f"http://127.0.0.1:{port}/mcp")
             async with server.client(stage.token("bob")) as bob, server.client() as alice:
@@ -140,7 +141,17 @@ async def test_a_revoked_token_ends_its_sessions() -> None:
     [
         ({"host": "evil.example"}, 421),
         ({"host": "evil.example:80"}, 421),
+        ({"host": "localhost:1.evil.example"}, 421),
+        ({"host": "localhost:1@evil.example"}, 421),
+        ({"host": "localhost:"}, 421),
+        ({"host": "localhost."}, 421),
+        ({"host": "[::1]:1.evil.example"}, 421),
+        ({"host": "LocalHost:80"}, 200),
+        ({"host": "[::1]:80"}, 200),
         ({"origin": "http://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": "http://localhost:1.evil.example"}, 403),
+        ({"origin": "chrome-extension://localhost"}, 403),
         ({"origin": "http://localhost:5173"}, 200),
     ],
 )
@@ -153,6 +164,33 @@ async def test_host_and_origin_are_checked(headers: dict[str, str], status: int)
 
 def test_loopback_hosts_are_exact() -> None:
     assert all("*" not in each.split(":")[0] for each in LOOPBACK_HOSTS)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        *("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "client-ip"),
+        *("cf-connecting-ip", "true-client-ip", "x-envoy-external-address", "fly-client-ip"),
+    ],
+)
+async def test_a_proxy_brings_no_client_without_a_token(header: str) -> None:
+    async with staged(alice=ANYTHING) as stage, served(stage, own="alice") as server:
+        through = {**BOTH, header: "203.0.113.7"}
+        async with server.http() as http:
+            refused = await http.post(server.url, json=HELLO, headers=through)
+        async with server.http(stage.token("alice")) as http:
+            assert (await http.post(server.url, json=HELLO, headers=through)).status_code == 200
+    assert refused.status_code == 401
+    assert refused.headers["www-authenticate"].startswith("Bearer")
+
+
+@pytest.mark.parametrize("given", [{"hosts": None}, {"token": ""}])
+def test_clients_without_a_token_need_somebody_to_be(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MEUP_TOKEN", raising=False)
+    with pytest.raises(UsageError, match="clients without a token need a participant to be"):
+        mcp_app(**{"token": "any", **given}, anonymous=True)
 
 
 async def test_a_gateway_that_is_away_is_no_wrong_token() -> None:

@@ -243,12 +243,17 @@ def test_http_elsewhere_needs_tls_or_a_word() -> None:
     ("arguments", "said"),
     [
         (["--http", "8430"], "--http takes HOST:PORT, for example 127.0.0.1:8430, not 8430"),
-        (["--insecure"], "TLS and --insecure are for --http"),
+        (["--insecure"], "TLS, --insecure and --anonymous are for --http"),
+        (["--anonymous"], "TLS, --insecure and --anonymous are for --http"),
         ([], "the url, the space and the token are missing"),
         (["--http", "127.0.0.1:0"], "the url and the space are missing"),
         (
-            [f"{ECHO}:agent", "--http", "0.0.0.0:0", "--insecure"],
-            "one agent's tools have no tokens, and other machines could call them at 0.0.0.0;",
+            [f"{ECHO}:agent", "--http", "127.0.0.1:0"],
+            "one agent's tools have no tokens over HTTP; let every program on this machine call",
+        ),
+        (
+            [f"{ECHO}:agent", "--http", "0.0.0.0:0", "--insecure", "--anonymous"],
+            "--anonymous is for clients on this machine, and others could call at 0.0.0.0;",
         ),
         (["nowhere:agent"], "there is no module 'nowhere'"),
     ],
@@ -272,41 +277,21 @@ async def call_as(token: str, url: str) -> None:
 async def test_a_space_over_http() -> None:
     async with staged(files=ANYTHING, alice=ANYTHING, bob=ANYTHING) as stage:
         await stage.join("files", files())
-        address: list[str] = []
-
-        def start() -> None:
-            with running(
-                "mcp",
-                "--http",
-                "127.0.0.1:0",
-                variables={**variables(stage, "alice"), "MEUP_PARTICIPANT": "alice"},
-            ) as process:
-                said = process.until("/mcp\n")
-                address.append(said.removeprefix("listens at ").strip())
-                anyio.from_thread.run_sync(ready.set)
-                anyio.from_thread.run(done.wait)
-                assert process.end(signal.SIGTERM) == 0
-
-        ready, done = anyio.Event(), anyio.Event()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(anyio.to_thread.run_sync, start)
+        named = {"MEUP_PARTICIPANT": "alice"}  # as `meup env alice` sets it
+        async with http_server(stage, "--http", "127.0.0.1:0", **named) as address:
             with anyio.fail_after(PATIENCE):
-                await ready.wait()
-                async with Client(address[0]) as client:
-                    result = await client.call_tool("files_add", {"a": 1, "b": 2})
-                await call_as(stage.token("bob"), address[0])
-                done.set()
-    assert result.structured_content == {"result": 3}
+                await call_as(stage.token("bob"), address)
 
 
 @asynccontextmanager
-async def http_server(stage: Stage, *options: str) -> AsyncGenerator[str]:
+async def http_server(stage: Stage, *options: str, **environment: str) -> AsyncGenerator[str]:
     """`meup mcp --http`, until it is told to stop; its address."""
+    where = {**variables(stage, "alice"), **environment}
     address: list[str] = []
     ready, done = anyio.Event(), anyio.Event()
 
     def start() -> None:
-        with running("mcp", *options, variables=variables(stage, "alice")) as process:
+        with running("mcp", *options, variables=where) as process:
             said = process.until("/mcp\n")
             address.append(said.removeprefix("listens at ").strip())
             anyio.from_thread.run_sync(ready.set)
@@ -366,10 +351,11 @@ async def test_a_space_over_tls() -> None:
             ("--http", "127.0.0.1:0", "--tls-certificate", "no.pem", "--tls-key", "no.pem"),
             "no.pem cannot be read",
         ),
-        (("--insecure",), "TLS and --insecure are for --http"),
+        (("--insecure",), "TLS, --insecure and --anonymous are for --http"),
         (("--ttl", "0"), "greater than or equal to 1"),
         (("no_such_module:agent",), "no_such_module"),
         (("--http", "0.0.0.0:0", "--insecure", f"{ECHO}:agent"), "have no tokens"),
+        (("--http", "0.0.0.0:0", "--insecure", "--anonymous"), "others could call at 0.0.0.0"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(arguments: tuple[str, ...], sentence: str) -> None:
@@ -393,8 +379,9 @@ def test_a_missing_variable_is_named(missing: str) -> None:
 
 def test_its_help_names_each_way_to_a_client() -> None:
     said = meup("mcp", "--help").stdout
-    for each in ("--http", "--to", "--ttl", "--tls-certificate", "--insecure", "MODULE:AGENT"):
+    for each in ("--http", "--anonymous", "--to", "--ttl", "--tls-certificate", "--insecure"):
         assert each in said
+    assert "MODULE:AGENT" in said
 
 
 async def test_a_token_that_the_gateway_refuses_is_one_sentence() -> None:
