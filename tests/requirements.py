@@ -91,6 +91,7 @@ LIFECYCLE: Final = {
     "4.7.logged": "the requester and the gateway log each cancel with its reason",
     "4.7.stream": "a cancelled event stream of MCP ends with a result, Operation cancelled",
     "4.7.stream.closed": "in MCP 2026-07-28 closing the stream cancels, without an answer",
+    "4.7.stream.early": "a cancel that overtakes its call keeps it from beginning",
     "4.7.stream.key": "a stream's call is known by participant, session and request id",
     "4.7.stream.freed": "a stream that has ended leaves nothing behind",
     "4.7.stream.logged": "one INFO line has a cancelled stream's id and reason",

@@ -5,11 +5,15 @@ notification to its middleware after that. So over streamable HTTP a layer in fr
 manager reads the notification first, and cancels a scope of ours inside the handler, which then
 returns a result. The key of a call is (participant, session, request id), so that no client
 reaches another's call by guessing ids.
+
+Over HTTP a cancel comes on another connection than its call, and may overtake it: a call that was
+cancelled is not begun.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -22,6 +26,7 @@ from meup_agent.causes import MAX_REASON_CHARS
 from meup_agent.client.call_scope import CallScope
 from meup_agent.errors import printable
 from meup_agent.mcp.announcements import SESSION_KEY, id_of
+from meup_agent.mcp.principal_pool import MAX_PRINCIPALS
 from meup_agent.mcp.tool_task import TaskSession
 from meup_agent.protocol import payloads
 
@@ -48,6 +53,13 @@ word: it reads the notification after us, and would send on what had been return
 
 BODY_SECONDS: Final = 30.0
 """Wait for a request's body: who sends it byte by byte holds a connection, and is known."""
+
+CANCELLED_SECONDS: Final = 60.0
+"""Time for which a cancelled call is not begun when it comes, or comes again; its body may take
+half of that."""
+
+MAX_CANCELLED_CALLS: Final = 256
+"""Cancelled calls of one token that are remembered; the one that was cancelled first makes room."""
 
 _SCOPE_KEY: Final = "meup_agent.stream"
 
@@ -102,18 +114,50 @@ class OpenStream:
             self.scope.cancel(text=self.reason)
 
 
+class CancelledCalls:
+    """The calls of HTTP sessions that were cancelled lately, whether they have come or not."""
+
+    def __init__(self) -> None:
+        # By participant, in the order of their last cancels: a flood pushes out its own.
+        self._calls: OrderedDict[str, OrderedDict[Key, tuple[object, float]]] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Number of calls that are remembered."""
+        return sum(map(len, self._calls.values()))
+
+    def add(self, key: Key, reason: object) -> None:
+        """Remember that a call was cancelled."""
+        calls = self._calls.setdefault(key[0], OrderedDict())
+        self._calls.move_to_end(key[0])
+        calls[key] = (reason, anyio.current_time() + CANCELLED_SECONDS)
+        calls.move_to_end(key)
+        if len(calls) > MAX_CANCELLED_CALLS:
+            calls.popitem(last=False)
+        if len(self._calls) > MAX_PRINCIPALS:
+            self._calls.popitem(last=False)
+
+    def reason(self, key: Key) -> tuple[object, ...]:
+        """The one reason with which a call was cancelled; nothing if it was not, or long ago."""
+        calls = self._calls.get(key[0])
+        reason, until = (None, 0.0) if calls is None else calls.get(key, (None, 0.0))
+        return (reason,) if until > anyio.current_time() else ()
+
+
 class OpenStreams:
     """The calls that run, and by participant, session and request id those that have a session."""
 
     def __init__(self) -> None:
         self._open: set[OpenStream] = set()
         self._by_key: dict[Key, OpenStream] = {}
+        self.cancelled = CancelledCalls()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def cancel(self, key: Key, reason: object) -> bool:
-        """End a call; ``False``: there is none of that key."""
+        """End a call; ``False``: it is not here, and if it comes to its session it is not begun."""
+        if key[1]:  # other connections keep the order of a call and its cancel
+            self.cancelled.add(key, reason)
         stream = self._by_key.get(key)
         if stream is None:
             return False
@@ -126,6 +170,8 @@ class OpenStreams:
         self._open.add(stream)
         if key is not None:
             self._by_key[key] = stream
+            for reason in self.cancelled.reason(key):
+                stream.cancel(reason)
         return stream
 
     def discard(self, stream: OpenStream) -> None:
@@ -225,6 +271,8 @@ class CancellationLayer:
             await Response("Request body came too slowly", 408)(scope, receive, send)
             return
         body, replay = found
+        if body is None:
+            return  # the client has gone in between
         if len(body) > self._max_body:
             await Response("Request body too large", 413)(scope, receive, send)
             return
@@ -288,22 +336,30 @@ class _DisconnectWatch:
 
 
 def _session_of(scope: Scope) -> str:
-    """The session that a message is posted to; empty: none."""
+    """The session that a message is posted to; empty: none, as always in the newest revision."""
+    session = ""
     for name, value in scope["headers"]:
+        if name == b"mcp-protocol-version" and value.decode("latin-1") in MODERN_PROTOCOL_VERSIONS:
+            return ""
         if name == b"mcp-session-id":
-            return str(value.decode("latin-1"))
-    return ""
+            session = value.decode("latin-1")
+    return session
 
 
-async def _read(receive: Receive, limit: int) -> tuple[bytes, Receive]:
-    """A request's body, and what gives it once more; of one over the limit the beginning."""
+async def _read(receive: Receive, limit: int) -> tuple[bytes | None, Receive]:
+    """A request's body, and what gives it once more; of one over the limit the beginning.
+
+    ``None``: its client has gone before its end.
+    """
     messages: list[Message] = []
     size = 0
     while size <= limit:
         message = await receive()
+        if message["type"] != "http.request":
+            return None, receive
         messages.append(message)
         size += len(message.get("body", b""))
-        if message["type"] != "http.request" or not message.get("more_body", False):
+        if not message.get("more_body", False):
             break
     body = b"".join(each.get("body", b"") for each in messages)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 import mcp_types as types
+from anyio.lowlevel import checkpoint_if_cancelled
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import validate_mcp_param_headers
@@ -138,6 +139,7 @@ class SpaceHandlers:
         principal, params = self._principal_of(ctx), dict(ctx.params or {})
         result = tool_error(CANCELLED)
         with principal.answering, self._streams.track(principal.key, ctx) as stream:
+            await checkpoint_if_cancelled()  # of what was cancelled already, nothing is sent
             offer = await principal.catalog.find(TOOLS, str(params.get("name")))
             if offer is None:
                 raise MCPError(

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,7 +13,8 @@ import mcp_types as types
 import pytest
 from mcp.shared.message import SessionMessage
 
-from meup_agent import Agent, Context
+from meup_agent import Agent, Context, Envelope
+from meup_agent.mcp import cancellation
 from meup_agent.mcp.cancellation import CancellationLayer, OpenStreams
 from meup_agent.mcp.space_server import SpaceHandlers, make_server
 from meup_agent.mcp.tool_calls import CallSettings
@@ -238,6 +239,13 @@ async def test_a_cancelled_proposal_is_withdrawn() -> None:
     assert envelope.payload["reason"] == "no_longer_needed"
 
 
+async def until(envelopes: AsyncIterable[Envelope], kind: str) -> None:
+    """Read up to an envelope of a kind."""
+    async for envelope in envelopes:
+        if envelope.kind == kind:
+            return
+
+
 @pytest.mark.parametrize(
     "params",
     [{}, {"requestId": None}, {"requestId": [7]}, {"requestId": True}, {"requestId": 8}, []],
@@ -286,6 +294,26 @@ class NeverReached:
         await self.go_on.wait()
 
 
+@pytest.mark.parametrize("begun", [b"", b'{"id": 7,'], ids=["no body", "half a body"])
+async def test_a_client_that_goes_before_its_request_is_whole_asks_nothing(begun: bytes) -> None:
+    """The SDK would raise, and its server log a traceback, as often as a stranger likes."""
+    behind = NeverReached()
+    parts: list[dict[str, Any]] = [
+        {"type": "http.request", "body": begun, "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+
+    async def receive() -> dict[str, Any]:
+        return parts.pop(0)
+
+    async def send(part: Any) -> None:
+        raise AssertionError(part)
+
+    layer = CancellationLayer(behind, OpenStreams(), 1 << 20)
+    await layer({"type": "http", "method": "POST", "headers": []}, receive, send)
+    assert not behind.called.is_set()
+
+
 async def test_a_cancel_may_come_before_the_handler_begins() -> None:
     streams, behind = OpenStreams(), NeverReached()
     layer = CancellationLayer(behind, streams, 1 << 20)
@@ -313,6 +341,101 @@ async def test_a_cancel_may_come_before_the_handler_begins() -> None:
         assert sent[0]["status"] == 202
         behind.go_on.set()
     assert len(streams) == 0
+
+
+@pytest.mark.rule("4.7.stream.early")
+@pytest.mark.parametrize("version", OLD)
+async def test_a_cancel_that_overtakes_its_call_keeps_it_from_beginning(version: str) -> None:
+    slow = Slow()
+    async with space_with(slow) as (_, server), session(server, version) as client:
+        assert await client.cancel(reason="stop") == 202
+        async with client.call() as stream:
+            with anyio.fail_after(PATIENCE):
+                assert await stream.aread() == LAST % b"7"
+        assert len(server.app.streams) == 0
+        assert not slow.began.is_set()
+
+
+@pytest.mark.rule("4.7.stream.early")
+async def test_an_overtaken_call_is_not_proposed() -> None:
+    slow = Slow()
+    async with space_with(slow) as (stage, server):
+        accepted = stage.gateway.counters
+        with stage.spaces["slow"].watch() as envelopes:
+            async with session(server, OLD[-1], stage.token("carol")) as client:
+
+                async def propose(request_id: int) -> int:
+                    """Envelopes so far, with a proposal and its withdraw."""
+                    async with client.call(request_id) as stream:
+                        await until(envelopes, "mcp/proposal")
+                        assert await client.cancel(request_id) == 202
+                        await until(envelopes, "mcp/withdraw")
+                        await stream.aread()
+                    return accepted.accepted
+
+                with anyio.fail_after(PATIENCE):
+                    before = await propose(6)
+                    assert await client.cancel(7) == 202
+                    async with client.call(7) as stream:
+                        assert await stream.aread() == LAST % b"7"
+                    assert await propose(8) == before + 2
+
+
+@pytest.mark.rule("4.7.stream.early", "4.7.stream.key")
+async def test_an_early_cancel_is_of_its_own_session_and_token_alone() -> None:
+    slow = Slow()
+    async with space_with(slow) as (stage, server):
+        async with session(server, OLD[-1]) as client, session(server, OLD[-1]) as second:
+            async with server.http(stage.token("bob")) as bob:
+                stranger = Session(bob, server.url, OLD[-1], client.headers["mcp-session-id"])
+                assert await stranger.cancel() == 404
+            assert await second.cancel() == 202
+            async with client.call() as stream:
+                with anyio.fail_after(PATIENCE):
+                    await slow.began.wait()
+                    assert await client.cancel() == 202
+                    await stream.aread()
+
+
+@pytest.mark.rule("4.7.stream.early")
+async def test_without_a_session_no_cancel_is_remembered() -> None:
+    """In 2026-07-28 ids are of one request, and a header that names a session is nobody's."""
+    slow = Slow()
+    async with space_with(slow) as (_, server), server.http() as http:
+        modern = Session(http, server.url, "2026-07-28", "any")
+        assert await modern.cancel(1) == 202
+        del modern.headers["mcp-session-id"]
+        assert await modern.cancel(1) == 202
+    assert len(server.app.streams.cancelled) == 0
+
+
+async def test_cancelled_calls_are_remembered_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cancellation, "CANCELLED_SECONDS", 0.0)
+    slow = Slow()
+    async with space_with(slow) as (_, server), session(server, OLD[-1]) as client:
+        assert await client.cancel() == 202
+        async with client.call() as stream:
+            with anyio.fail_after(PATIENCE):
+                await slow.began.wait()
+                assert await client.cancel() == 202
+                await stream.aread()
+
+
+async def test_cancelled_calls_of_one_token_push_out_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cancellation, "MAX_CANCELLED_CALLS", 3)
+    slow = Slow()
+    async with space_with(slow) as (stage, server), session(server, OLD[-1]) as alice:
+        assert await alice.cancel() == 202
+        async with session(server, OLD[-1], stage.token("bob")) as bob:
+            for request_id in range(10):
+                assert await bob.cancel(request_id) == 202
+        assert len(server.app.streams.cancelled) == 4
+        async with alice.call() as stream:
+            with anyio.fail_after(PATIENCE):
+                assert await stream.aread() == LAST % b"7"
+    assert not slow.began.is_set()
 
 
 async def test_a_client_over_stdio_that_goes_withdraws() -> None:
