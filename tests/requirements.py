@@ -413,7 +413,9 @@ GATEWAY: Final = {
     "3.join.pace": "joins of a participant, and an address's connections that do not, have a pace",
     "3.join.storm": "each join is an event; what is due for a member in a turn is one write",
     "3.refusals.logged": "who does not get in is logged at a pace, with how many were left out",
-    "3.guesses": "an address that sent too many wrong tokens is refused for a while",
+    "3.guesses": "an address that sent too many wrong tokens is refused short ones for a while",
+    "3.guesses.long": "a token of 128 bits is only looked up, whatever came from its address",
+    "3.join.pages": "pages in browsers take no turn of the programs that join by a frame",
 }
 
 OBSERVING: Final = {

@@ -13,6 +13,7 @@ from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.logs import log, quote
 from meup_agent.protocol.space.management import REMOVED
 from meup_agent.protocol.space.rate_limits import NoticeThrottle, TokenBucket
+from meup_agent.protocol.token_strength import is_guessable
 
 if TYPE_CHECKING:
     from meup_agent.protocol.space.server import SpaceServer
@@ -105,10 +106,11 @@ class _Buckets(Generic[K]):
 
 
 class AuthThrottle:
-    """Limits failed logins per address.
+    """Limits guesses per address.
 
-    An address that had too many is refused whatever its next token is: otherwise it would go on
-    guessing.
+    A token that cannot be guessed is only looked up: whoever shares its address, as each page in a
+    browser on this machine does, neither slows it nor is slowed. Of shorter ones an address that
+    had too many wrong is refused whatever the next one is: otherwise it would go on guessing.
     """
 
     def __init__(self, tokens: Tokens, limits: GatewayLimits, now: Callable[[], int]) -> None:
@@ -123,6 +125,8 @@ class AuthThrottle:
 
     def identify(self, token: str, address: str) -> Identity:
         """The identity of a token that came from an address, or :exc:`NotAdmitted`."""
+        if not is_guessable(token):
+            return identify(self._tokens, token)
         network, at = network_of(address), self._now()
         bucket = self._failures.get(network)
         wait = 0 if bucket is None else ceil(bucket.wait(at))
@@ -135,7 +139,7 @@ class AuthThrottle:
             bucket = self._failures.open(network)
             bucket.consume(at)
             if bucket.wait(at) and self._told.due("", network, at):
-                said = "too many wrong tokens from %s; refused for a while"
+                said = "too many wrong tokens from %s; short ones are refused for a while"
                 log.warning(said, quote(network))
             raise
 
@@ -144,14 +148,18 @@ class JoinThrottle:
     """Limits joins per participant, and connections without a token per address.
 
     Every member is told of a join, so one token that joins and leaves without end costs all of
-    them. A connection without a token costs its place and its lines in the log.
+    them. A connection without a token costs its place and its lines in the log. Pages in a browser
+    are counted by themselves, since any page may connect from here: a browser says that it is one
+    (``Origin``), and programs need not.
     """
 
     def __init__(self, limits: GatewayLimits, now: Callable[[], int]) -> None:
         self._limits = limits
         self._now = now
         self._joins = _Buckets[tuple[Identity, bool]](limits.joins_per_second, limits.joins_burst)
-        self._strangers = _Buckets[str](limits.strangers_per_second, limits.strangers_burst)
+        self._strangers = _Buckets[tuple[str, bool]](
+            limits.strangers_per_second, limits.strangers_burst
+        )
 
     def join(self, identity: Identity, *, observes: bool = False) -> None:
         """Count a join, or raise :exc:`NotAdmitted`: the participant has joined too often lately.
@@ -163,9 +171,9 @@ class JoinThrottle:
             most = self._limits.joins_per_second
             raise _refusal(f"you join more than {most:g} times a second (joins_per_second)", wait)
 
-    def connect(self, address: str) -> None:
+    def connect(self, address: str, *, of_page: bool = False) -> None:
         """Count a connection whose handshake does not join, or raise :exc:`NotAdmitted`."""
-        wait = self._strangers.take(network_of(address), self._now())
+        wait = self._strangers.take((network_of(address), of_page), self._now())
         if wait:
             most = self._limits.strangers_per_second
             raise _refusal(
@@ -174,9 +182,9 @@ class JoinThrottle:
                 wait,
             )
 
-    def joined(self, address: str) -> None:
+    def joined(self, address: str, *, of_page: bool = False) -> None:
         """Count a connection no more that has joined by a frame."""
-        bucket = self._strangers.get(network_of(address))
+        bucket = self._strangers.get((network_of(address), of_page))
         if bucket is not None:
             bucket.consume(self._now(), -1.0)
 

@@ -23,6 +23,7 @@ from meup_agent.protocol.kinds import GATEWAY_NAMES
 from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.inbound import MAX_ID_CHARS, is_name
 from meup_agent.protocol.space.journal import MAX_BYTES, MAX_ENTRIES
+from meup_agent.protocol.token_strength import is_guessable
 
 DEFAULT_HOST: Final = "127.0.0.1"
 """Only this machine can reach it, until another one is configured."""
@@ -259,6 +260,15 @@ class Config:
         ]
         known = [(each, who) for who, it in entries for each in (*it.tokens, *it.token_files)]
         return Tokens(known, [(each, who) for who, it in entries for each in it.token_hashes])
+
+    def with_short_tokens(self) -> list[Identity]:
+        """The participants with a token that could be guessed; of hashed ones nothing is known."""
+        return [
+            Identity(space.id, name)
+            for space in self.spaces
+            for name, entry in space.participants.items()
+            if any(map(is_guessable, (*entry.tokens, *entry.token_files)))
+        ]
 
 
 def participant(

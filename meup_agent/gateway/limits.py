@@ -86,7 +86,8 @@ class GatewayLimits(Allowance):
     strangers_per_second: float = limit(
         20.0,
         "connections from one address that neither say in their handshake who joins where, "
-        "nor join by a frame; one more is refused with 429",
+        "nor join by a frame; one more is refused with 429. Those of pages in browsers are counted "
+        "by themselves",
     )
     strangers_burst: int = limit(
         250,
@@ -94,7 +95,11 @@ class GatewayLimits(Allowance):
         "when their gateway has restarted. What says its token in the handshake, as agents "
         "of this package do, is no such connection",
     )
-    failed_tokens: int = limit(20, "wrong tokens from one address, before it is refused with 429")
+    failed_tokens: int = limit(
+        20,
+        "wrong tokens from one address that could be guessed, before such tokens are refused from "
+        "there with 429; one of 128 bits or more is only looked up",
+    )
     failed_token_seconds: float = limit(5.0, "after which one of these is forgiven", unit="s")
     handshake_timeout: float = limit(10.0, "until a connection has sent its handshake", unit="s")
     join_timeout: float = limit(10.0, "until a connection has said who it is", unit="s")

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
     from meup_agent.gateway.config import Config
 
+MAX_NAMED: Final = 10
+"""Participants with short tokens that the log names."""
+
 RESTARTING: Final = 1012
 """Close code of a gateway that stops: its members dial again (PROTOCOL 3)."""
 
@@ -47,6 +50,20 @@ RESTARTING: Final = 1012
 def wall_clock() -> int:
     """The time in microseconds since 1970 (UTC)."""
     return time.time_ns() // 1_000
+
+
+def _warn_of_short_tokens(participants: list[Identity]) -> None:
+    """Warn of participants whose tokens could be guessed, and so are slowed by wrong ones."""
+    if not participants:
+        return
+    named = [f"{each.participant!r} of {each.space!r}" for each in participants[:MAX_NAMED]]
+    if len(participants) > MAX_NAMED:
+        named.append(f"{len(participants) - MAX_NAMED} more")
+    log.warning(
+        "short tokens could be guessed, so many wrong ones keep them out for a while, of %s; make"
+        " longer ones with 'meup token new'",
+        ", ".join(named),
+    )
 
 
 class OpenConnection(Protocol):
@@ -114,6 +131,7 @@ class GatewayRuntime:
         self.failed = anyio.Event()
         self.failure = ""
         self._auth_throttle = AuthThrottle(self.tokens, limits, now)
+        _warn_of_short_tokens(config.with_short_tokens())
         self._connections: set[OpenConnection] = set()
         self._empty = anyio.Event()
         self._held = False

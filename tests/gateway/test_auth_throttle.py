@@ -7,16 +7,18 @@ import pytest
 from meup_agent.gateway import GatewayLimits, admission
 from meup_agent.gateway.admission import TOO_MANY, UNAUTHORIZED, AuthThrottle, network_of
 from tests.gateway.conftest import Clock
-from tests.gateways import Identity, NotAdmitted, Tokens
+from tests.gateways import Identity, NotAdmitted, Tokens, new_token
 
 ANN = Identity("demo", "ann")
+BOB = Identity("demo", "bob")
+LONG = new_token()
 SECOND = 1_000_000
 
 
 @pytest.fixture
 def throttle(clock: Clock) -> AuthThrottle:
     limits = GatewayLimits(failed_tokens=2, failed_token_seconds=10.0)
-    return AuthThrottle(Tokens([("right", ANN)]), limits, clock)
+    return AuthThrottle(Tokens([("right", ANN), (LONG, BOB)]), limits, clock)
 
 
 def refuse(throttle: AuthThrottle, token: str, address: str) -> NotAdmitted:
@@ -27,7 +29,7 @@ def refuse(throttle: AuthThrottle, token: str, address: str) -> NotAdmitted:
 
 
 @pytest.mark.limit("failed_tokens", "failed_token_seconds")
-def test_right_tokens_are_not_looked_at_after_too_many_wrong_ones(
+def test_short_tokens_are_not_looked_at_after_too_many_wrong_ones(
     throttle: AuthThrottle, clock: Clock
 ) -> None:
     assert throttle.identify("right", "10.0.0.1") == ANN
@@ -38,6 +40,17 @@ def test_right_tokens_are_not_looked_at_after_too_many_wrong_ones(
     assert throttle.identify("right", "10.0.0.2") == ANN
     clock.at = 10 * SECOND
     assert throttle.identify("right", "10.0.0.1") == ANN
+
+
+@pytest.mark.rule("3.guesses.long")
+def test_a_token_that_cannot_be_guessed_is_only_looked_up(throttle: AuthThrottle) -> None:
+    for _ in range(3):
+        refuse(throttle, "wrong", "10.0.0.1")
+    assert throttle.identify(LONG, "10.0.0.1") == BOB
+    wrong = [refuse(throttle, new_token(), "10.0.0.1").status for _ in range(10)]
+    assert wrong == [UNAUTHORIZED] * 10
+    assert [refuse(throttle, new_token(), "10.0.0.2").status for _ in range(10)] == wrong
+    assert throttle.identify("right", "10.0.0.2") == ANN
 
 
 def test_refused_attempts_do_not_prolong_the_refusal(throttle: AuthThrottle, clock: Clock) -> None:

@@ -46,6 +46,20 @@ def anyio_backend() -> Any:
 # --- the pace itself -------------------------------------------------------------------------
 
 
+@pytest.mark.rule("3.join.pages")
+def test_pages_of_an_address_are_counted_by_themselves(pace: JoinThrottle) -> None:
+    for _ in range(2):
+        pace.connect("10.0.0.1", of_page=True)
+    with pytest.raises(NotAdmitted):
+        pace.connect("10.0.0.1", of_page=True)
+    pace.connect("10.0.0.1")
+    pace.joined("10.0.0.1", of_page=True)
+    pace.connect("10.0.0.1", of_page=True)
+    pace.connect("10.0.0.1")
+    with pytest.raises(NotAdmitted):
+        pace.connect("10.0.0.1")
+
+
 @pytest.mark.limit("joins_per_second", "joins_burst")
 def test_participant_that_joins_too_often_is_told_when_to_come_back(
     pace: JoinThrottle, clock: Clock

@@ -2,6 +2,8 @@
 
 import logging
 import ssl
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +25,7 @@ from tests.gateway.dialing import (
 )
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.raw_client import raw
-from tests.gateways import one_space_config
+from tests.gateways import one_space_config, participant
 from tests.patience import PATIENCE
 from tests.transport.peers import CERTIFICATE
 
@@ -250,27 +252,54 @@ async def status(gateway: Gateway, token: str) -> int:
         return refused.response.status_code
 
 
+SHORT = "short-token"
+
+
+@asynccontextmanager
+async def with_a_short_token(**limits: Any) -> AsyncGenerator[Gateway]:
+    """A gateway whose participant dave has a token that could be guessed."""
+    dave = participant("dave", PARTICIPANTS["bob"], [SHORT])
+    config = one_space_config("demo", PARTICIPANTS, GatewayLimits(**limits))
+    (space,) = config.spaces
+    space = replace(space, participants={**space.participants, "dave": dave})
+    async with Gateway(config=replace(config, spaces=(space,))) as gateway:
+        yield gateway
+
+
 @pytest.mark.rule("3.guesses")
-async def test_address_that_guesses_tokens_is_refused_whatever_it_says(
+async def test_address_that_guesses_tokens_is_refused_short_ones_whatever_they_are(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG, "meup_agent")
-    async with limited(failed_tokens=3, failed_token_seconds=100) as gateway:
+    async with with_a_short_token(failed_tokens=3, failed_token_seconds=100) as gateway:
         statuses = [(await refusal(gateway, f"guess-{number}"))[0] for number in range(4)]
         assert statuses == [401, 401, 401, 429]
-        right = gateway.token("alice")
-        status, retry_after = await refusal(gateway, right)
+        status, retry_after = await refusal(gateway, SHORT)
         assert (status, 0 < int(retry_after or 0) <= 100) == (429, True)
         async with dial(gateway, path="/") as stranger:
-            await stranger.send(join_frame(gateway))
+            await stranger.send(join_frame(gateway, "dave", token=SHORT))
             assert await close_code(stranger) == 1013
         warned = [each for each in caplog.records if each.levelno == logging.WARNING]
         assert [each.getMessage() for each in warned] == [
-            "too many wrong tokens from '127.0.0.1'; refused for a while"
+            "short tokens could be guessed, so many wrong ones keep them out for a while, of"
+            " 'dave' of 'demo'; make longer ones with 'meup token new'",
+            "too many wrong tokens from '127.0.0.1'; short ones are refused for a while",
         ]
         ours = [each.getMessage() for each in caplog.records if each.name.startswith("meup_agent")]
-        assert not [line for line in ours if "guess-" in line or right in line]
+        assert not [line for line in ours if "guess-" in line or SHORT in line]
         assert gateway.counters.not_admitted == {401: 3, 429: 2, 1013: 1}
+
+
+@pytest.mark.rule("3.guesses.long")
+async def test_right_tokens_of_128_bits_are_let_in_while_others_guess() -> None:
+    async with limited(failed_tokens=2, failed_token_seconds=100) as gateway:
+        assert [(await refusal(gateway, "guess"))[0] for _ in range(3)] == [401, 401, 429]
+        async with dial(gateway, "alice") as alice:
+            assert (await read(alice))[0]["kind"] == "system.welcome"
+        async with dial(gateway, path="/") as bob:
+            await bob.send(join_frame(gateway, "bob"))
+            assert (await read(bob))[0]["kind"] == "system.welcome"
+        assert (await refusal(gateway, "guess"))[0] == 429
 
 
 async def test_wrong_tokens_in_join_frames_count_with_those_in_headers() -> None:
@@ -283,20 +312,17 @@ async def test_wrong_tokens_in_join_frames_count_with_those_in_headers() -> None
 
 
 async def test_wrong_tokens_are_forgiven_with_time() -> None:
-    async with limited(failed_tokens=1, failed_token_seconds=0.05) as gateway:
+    async with with_a_short_token(failed_tokens=1, failed_token_seconds=0.05) as gateway:
         assert (await refusal(gateway, "guess"))[0] == 401
         with anyio.fail_after(PATIENCE):
-            while await status(gateway, gateway.token("alice")) == 429:
+            while await status(gateway, SHORT) == 429:
                 pass
-        async with dial(gateway, "alice") as alice:
-            assert (await read(alice))[0]["kind"] == "system.welcome"
+        assert await status(gateway, SHORT) == 101
 
 
 async def test_members_with_the_right_token_are_never_counted() -> None:
-    async with limited(failed_tokens=1, failed_token_seconds=100) as gateway:
-        for _ in range(5):
-            async with dial(gateway, "alice") as alice:
-                await read(alice, 2)
+    async with with_a_short_token(failed_tokens=1, failed_token_seconds=100) as gateway:
+        assert [await status(gateway, SHORT) for _ in range(5)] == [101] * 5
 
 
 # --- a port ----------------------------------------------------------------------------------

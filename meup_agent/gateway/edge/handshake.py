@@ -47,6 +47,7 @@ class Handshake(NamedTuple):
     resumes: bool = False
     last_seen: int | None = None
     observes: bool = False
+    of_page: bool = False  # of a page in a browser, which says whose it is
 
     @property
     def complete(self) -> bool:
@@ -90,6 +91,7 @@ def read_handshake(
     authorization = headers.get("Authorization")
     resume = read_resume(headers.get(RESUME_HEADER), headers.get(LAST_SEEN_HEADER))
     observes = read_observe(headers.get(OBSERVE_HEADER))
+    of_page = headers.get("Origin") is not None
     identity = None
     if authorization is not None:
         identity = runtime.identify(bearer(authorization), address)
@@ -99,8 +101,8 @@ def read_handshake(
         runtime.join_throttle.join(identity, observes=observes)
         dialect = dialect or runtime.dialect(identity)
     else:
-        runtime.join_throttle.connect(address)
-    return Handshake(identity, space, dialect, *resume, observes)
+        runtime.join_throttle.connect(address, of_page=of_page)
+    return Handshake(identity, space, dialect, *resume, observes, of_page)
 
 
 def read_dialect(name: str | None) -> str | None:
@@ -252,7 +254,7 @@ def _admit_join(
     dialect = handshake.dialect or read_dialect(frame.protocol) or runtime.dialect(identity)
     runtime.check_members(identity, observes=handshake.observes)
     runtime.join_throttle.join(identity, observes=handshake.observes)
-    runtime.join_throttle.joined(address)
+    runtime.join_throttle.joined(address, of_page=handshake.of_page)
     return identity, dialect
 
 

@@ -61,7 +61,6 @@ async def show_link(context: PageContext) -> Response:
     code = context.request.query_params.get("code", "")
     link = context.site.links.find(code)
     if link is None:
-        _count_wrong_code(context, code)
         raise RequestDenied(FORBIDDEN, _USED, title="The link is over")
     return _form(context, "link.html", code=code, participant=link.identity.participant,
                  to=link.identity.space)  # fmt: skip
@@ -73,7 +72,6 @@ async def enter_by_link(context: PageContext) -> Response:
     code = context.form.get("code", "")
     link = context.site.links.take(code)
     if link is None or context.site.runtime.tokens.holder(link.token) != link.identity:
-        _count_wrong_code(context, code)
         raise RequestDenied(FORBIDDEN, _USED, title="The link is over")
     check_entry(context.site.runtime, link.identity)
     await context.site.pace.wait(link.identity)
@@ -147,15 +145,6 @@ def _check_seal(context: PageContext) -> None:
         raise RequestDenied(
             FORBIDDEN, "The page was loaded too long ago, so nobody was signed in; load it anew."
         )
-
-
-def _count_wrong_code(context: PageContext, code: str) -> None:
-    """Let a guessed code count as a wrong token of its address does."""
-    try:
-        context.site.runtime.identify(f"link {code[:MAX_TOKEN_CHARS]}", _address(context.request))
-    except NotAdmitted as refused:
-        if refused.status != UNAUTHORIZED:
-            raise
 
 
 def _next(context: PageContext) -> str:
