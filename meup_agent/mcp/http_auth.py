@@ -20,6 +20,7 @@ from starlette.authentication import (
 from starlette.responses import JSONResponse
 
 from meup_agent.errors import MeupError
+from meup_agent.protocol.token_strength import is_guessable
 from meup_agent.transport.request_headers import is_forwarded
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("meup_agent.mcp")
 
 MAX_WRONG_TOKENS: Final = 10
-"""Of one address in a minute."""
+"""Of one address in a minute, of those that could be guessed."""
 
 WRONG_SECONDS: Final = 60.0
 """Time for which wrong tokens of an address are counted."""
@@ -71,7 +72,7 @@ class NeedsToken(AuthenticationError):
 
 
 class WrongTokens:
-    """Limits wrong tokens by address, so that the gateway has no reason to limit our own."""
+    """Limits guesses by address, so that the gateway has no reason to limit our own tokens."""
 
     def __init__(self) -> None:
         self._counts: OrderedDict[str, tuple[int, float]] = OrderedDict()
@@ -124,12 +125,14 @@ class ParticipantAuth(AuthenticationBackend):
         if scheme.lower() != "bearer" or not token:
             return None
         address = "" if conn.client is None else conn.client.host
-        # Others behind this address, as behind a proxy, go on with the tokens that are known.
-        if not await self._pool.knows(token):
+        # Those who share the address with one that guesses, as behind a proxy, go on.
+        may_be_guess = is_guessable(token) and not await self._pool.knows(token)
+        if may_be_guess:
             self._wrong.check(address)
         user = await self._user(token)
         if user is None:
-            self._wrong.count(address)
+            if may_be_guess:
+                self._wrong.count(address)
             return None
         return AuthCredentials([]), user
 

@@ -1,5 +1,6 @@
 """The participants that MCP clients are: tokens, sessions, hosts."""
 
+from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
@@ -8,10 +9,12 @@ from mcp_types import TextContent
 
 from meup_agent import Agent, Context
 from meup_agent.errors import UsageError
+from meup_agent.gateway import Config, Gateway, SpaceConfig
 from meup_agent.mcp import mcp_app
 from meup_agent.mcp.http import LOOPBACK_HOSTS
 from meup_agent.mcp.http_auth import MAX_WRONG_TOKENS
-from tests.mcp.conftest import ANYTHING, ServedSpace, served, serving, staged
+from tests.gateways import new_token, participant
+from tests.mcp.conftest import ANYTHING, ServedSpace, Stage, served, serving, staged
 from tests.mcp.server.test_cancellation import BOTH, OLD, Session, session
 from tests.patience import PATIENCE
 
@@ -203,13 +206,20 @@ async def test_a_gateway_that_is_away_is_no_wrong_token() -> None:
     assert answer.json()["error"] == "unavailable"
 
 
-async def test_an_address_may_be_wrong_so_many_times() -> None:
+async def test_an_address_may_guess_so_many_times() -> None:
+    """Tokens that cannot be guessed are no guess, and those that are known go on."""
+    people = {
+        name: participant(name, ANYTHING, [token])
+        for name, token in {"alice": new_token(), "bob": "bobs", "carol": "carols"}.items()
+    }
+    config = Config((SpaceConfig("demo", people),))
     async with (
-        staged(alice=ANYTHING, bob=ANYTHING) as stage,
-        served(stage, own="alice") as server,
+        Gateway(config=config) as gateway,
+        AsyncExitStack() as stack,
+        served(Stage(gateway, stack)) as server,
     ):
         async with server.http() as http:
-            known = {**BOTH, "authorization": f"Bearer {stage.token('bob')}"}
+            known = {**BOTH, "authorization": "Bearer bobs"}
             assert (await http.post(server.url, json=HELLO, headers=known)).status_code == 200
             statuses = [
                 (
@@ -221,9 +231,15 @@ async def test_an_address_may_be_wrong_so_many_times() -> None:
                 ).status_code
                 for number in range(MAX_WRONG_TOKENS + 1)
             ]
-            right = {**BOTH, "authorization": f"Bearer {stage.token('alice')}"}
+            right = {**BOTH, "authorization": "Bearer carols"}
             answer = await http.post(server.url, json=HELLO, headers=right)
-            assert (await http.post(server.url, json=HELLO, headers=BOTH)).status_code == 200
             assert (await http.post(server.url, json=HELLO, headers=known)).status_code == 200
+            for long, status in (
+                *((new_token(), 401) for _ in range(2 * MAX_WRONG_TOKENS)),
+                (gateway.token("alice"), 200),
+            ):
+                bearer = {**BOTH, "authorization": f"Bearer {long}"}
+                given = await http.post(server.url, json=HELLO, headers=bearer)
+                assert given.status_code == status
     assert statuses == [401] * MAX_WRONG_TOKENS + [429]
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "60")
