@@ -61,6 +61,9 @@ half of that."""
 MAX_CANCELLED_CALLS: Final = 256
 """Cancelled calls of one token that are remembered; the one that was cancelled first makes room."""
 
+MAX_KEY_CHARS: Final = 256
+"""Characters of a session or a request id; of a call with a longer one no cancel is remembered."""
+
 _SCOPE_KEY: Final = "meup_agent.stream"
 
 Key = tuple[str, str, "RequestId"]
@@ -106,12 +109,11 @@ class OpenStream:
         self.started = False
         self.reason: str | None = None
 
-    def cancel(self, reason: object) -> None:
+    def cancel(self, reason: str) -> None:
         """End it; what it began in the space is told the client's reason, in every process."""
         if self.reason is None:
-            said = reason if isinstance(reason, str) else ""
-            self.reason = printable(said[:MAX_REASON_CHARS])
-            self.scope.cancel(text=self.reason)
+            self.reason = reason
+            self.scope.cancel(text=reason)
 
 
 class CancelledCalls:
@@ -119,14 +121,16 @@ class CancelledCalls:
 
     def __init__(self) -> None:
         # By participant, in the order of their last cancels: a flood pushes out its own.
-        self._calls: OrderedDict[str, OrderedDict[Key, tuple[object, float]]] = OrderedDict()
+        self._calls: OrderedDict[str, OrderedDict[Key, tuple[str, float]]] = OrderedDict()
 
     def __len__(self) -> int:
         """Number of calls that are remembered."""
         return sum(map(len, self._calls.values()))
 
-    def add(self, key: Key, reason: object) -> None:
+    def add(self, key: Key, reason: str) -> None:
         """Remember that a call was cancelled."""
+        if max(len(key[1]), len(str(key[2]))) > MAX_KEY_CHARS:
+            return
         calls = self._calls.setdefault(key[0], OrderedDict())
         self._calls.move_to_end(key[0])
         calls[key] = (reason, anyio.current_time() + CANCELLED_SECONDS)
@@ -136,11 +140,11 @@ class CancelledCalls:
         if len(self._calls) > MAX_PRINCIPALS:
             self._calls.popitem(last=False)
 
-    def reason(self, key: Key) -> tuple[object, ...]:
-        """The one reason with which a call was cancelled; nothing if it was not, or long ago."""
+    def reason(self, key: Key) -> str | None:
+        """The reason with which a call was cancelled; ``None`` if it was not, or long ago."""
         calls = self._calls.get(key[0])
-        reason, until = (None, 0.0) if calls is None else calls.get(key, (None, 0.0))
-        return (reason,) if until > anyio.current_time() else ()
+        reason, until = ("", 0.0) if calls is None else calls.get(key, ("", 0.0))
+        return reason if until > anyio.current_time() else None
 
 
 class OpenStreams:
@@ -156,12 +160,13 @@ class OpenStreams:
 
     def cancel(self, key: Key, reason: object) -> bool:
         """End a call; ``False``: it is not here, and if it comes to its session it is not begun."""
+        said = printable(reason[:MAX_REASON_CHARS]) if isinstance(reason, str) else ""
         if key[1]:  # other connections keep the order of a call and its cancel
-            self.cancelled.add(key, reason)
+            self.cancelled.add(key, said)
         stream = self._by_key.get(key)
         if stream is None:
             return False
-        stream.cancel(reason)
+        stream.cancel(said)
         return True
 
     def add(self, key: Key | None) -> OpenStream:
@@ -170,7 +175,8 @@ class OpenStreams:
         self._open.add(stream)
         if key is not None:
             self._by_key[key] = stream
-            for reason in self.cancelled.reason(key):
+            reason = self.cancelled.reason(key)
+            if reason is not None:
                 stream.cancel(reason)
         return stream
 

@@ -14,6 +14,7 @@ import pytest
 from mcp.shared.message import SessionMessage
 
 from meup_agent import Agent, Context, Envelope
+from meup_agent.causes import MAX_REASON_CHARS
 from meup_agent.mcp import cancellation
 from meup_agent.mcp.cancellation import CancellationLayer, OpenStreams
 from meup_agent.mcp.space_server import SpaceHandlers, make_server
@@ -436,6 +437,21 @@ async def test_cancelled_calls_of_one_token_push_out_their_own(
             with anyio.fail_after(PATIENCE):
                 assert await stream.aread() == LAST % b"7"
     assert not slow.began.is_set()
+
+
+async def test_what_is_remembered_of_a_cancelled_call_is_small() -> None:
+    slow = Slow()
+    async with space_with(slow) as (_, server), session(server, OLD[-1]) as client:
+        kept = server.app.streams.cancelled
+        assert await client.cancel("x" * (cancellation.MAX_KEY_CHARS + 1)) == 202
+        assert len(kept) == 0
+        assert await client.cancel(7, reason="y" * 100_000) == 202
+        async with client.call() as stream:
+            with anyio.fail_after(PATIENCE):
+                assert await stream.aread() == LAST % b"7"
+        assert len(kept) == 1
+        key = ("", client.headers["mcp-session-id"], 7)
+        assert len(kept.reason(key) or "") == MAX_REASON_CHARS
 
 
 async def test_a_client_over_stdio_that_goes_withdraws() -> None:
