@@ -20,6 +20,7 @@ from starlette.authentication import (
 from starlette.responses import JSONResponse
 
 from meup_agent.errors import MeupError
+from meup_agent.protocol.space.rate_limits import NoticeThrottle
 from meup_agent.protocol.token_strength import is_guessable
 from meup_agent.transport.request_headers import is_forwarded
 
@@ -105,6 +106,7 @@ class ParticipantAuth(AuthenticationBackend):
         self._pool = pool
         self._anonymous = anonymous
         self._wrong = WrongTokens()
+        self._told = NoticeThrottle()
         self._users: WeakKeyDictionary[Login, ParticipantUser] = WeakKeyDictionary()
 
     async def authenticate(
@@ -141,7 +143,8 @@ class ParticipantAuth(AuthenticationBackend):
             login = await self._pool.get(token)
         except MeupError as error:
             # Its words have addresses, which are not for everyone who asks.
-            log.warning("a client was sent away: %s", error)
+            if self._told.due("", type(error).__name__, int(anyio.current_time() * 1_000_000)):
+                log.warning("a client was sent away: %s", error)
             raise AuthenticationError("the space cannot be reached now") from error
         if login is None:
             return None

@@ -19,6 +19,7 @@ import anyio
 from meup_agent.agent.agent import Agent
 from meup_agent.errors import CannotObserve, MeupError, SessionEnded, UsageError
 from meup_agent.mcp.principal import Principal
+from meup_agent.protocol.space.rate_limits import NoticeThrottle
 from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ class PrincipalPool:
         self._checking: set[str] = set()
         self._refused: dict[str, float] = {}
         self._joining = anyio.Semaphore(MAX_JOINING)
+        self._told = NoticeThrottle()  # strangers send as many tokens as they like
         self._tasks: TaskGroup | None = None
         self.on_end: list[Callable[[Principal, str | None], None]] = []
 
@@ -199,7 +201,8 @@ class PrincipalPool:
         except SessionEnded as error:
             attempt.error = error
             if key:
-                log.info("a token was refused: %s", error)
+                if self._told.due("", "refused", int(anyio.current_time() * 1_000_000)):
+                    log.info("a token was refused: %s", error)
                 self._refuse(key)
                 attempt.error = None
         except Exception as error:  # each request that waits raises it

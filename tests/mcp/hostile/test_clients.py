@@ -1,5 +1,6 @@
 """Malicious MCP clients of a space over HTTP: each harms its own sessions alone."""
 
+import logging
 from typing import Any
 
 import anyio
@@ -9,6 +10,7 @@ from mcp.shared.exceptions import MCPError
 
 from meup_agent.mcp import client_calls, http, principal, tool_calls
 from meup_agent.mcp.http_auth import ParticipantUser
+from tests.gateways import new_token
 from tests.mcp.conftest import ANYTHING, served, staged
 from tests.mcp.server.test_cancellation import BOTH, OLD, Slow, session, space_with
 from tests.mcp.server.test_identity import HELLO
@@ -69,6 +71,16 @@ async def test_a_participant_that_opens_many_sessions_ends_its_own(
                     await anyio.lowlevel.checkpoint()
             assert [await status(each) for each in ids] == [200, 404, 200, 200]
             assert (await alice.post({"id": 1, "method": "ping"})).status_code == 200
+
+
+async def test_wrong_tokens_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "meup_agent.mcp")
+    async with staged(alice=ANYTHING) as stage, served(stage) as server, server.http() as http:
+        for _ in range(20):
+            headers = {**BOTH, "authorization": f"Bearer {new_token()}"}
+            assert (await http.post(server.url, json=HELLO, headers=headers)).status_code == 401
+    said = [each for each in caplog.records if "refused" in each.getMessage()]
+    assert len(said) == 1
 
 
 async def test_a_session_of_another_participant_is_not_counted_as_mine() -> None:
