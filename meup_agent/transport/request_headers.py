@@ -23,8 +23,11 @@ _HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[0-9a-z_.-]+)(?::([0-9]{1,5}))?", r
 
 
 def is_forwarded(names: Iterable[str]) -> bool:
-    """True if a request came through a proxy, by the names of its headers, in lower case."""
-    return any(name.startswith(_FORWARDING) for name in names)
+    """True if a request came through a proxy, by the names of its headers, in lower case.
+
+    Some proxies write ``_`` for ``-``.
+    """
+    return any(name.replace("_", "-").startswith(_FORWARDING) for name in names)
 
 
 def host_name(host: str) -> str:

@@ -174,6 +174,7 @@ def test_loopback_hosts_are_exact() -> None:
     [
         *("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "client-ip"),
         *("cf-connecting-ip", "true-client-ip", "x-envoy-external-address", "fly-client-ip"),
+        "x_forwarded_for",
     ],
 )
 async def test_a_proxy_brings_no_client_without_a_token(header: str) -> None:
