@@ -105,4 +105,23 @@ FINDINGS: Final[tuple[Finding, ...]] = (
         " connection is looked up before the first byte, and another user is sent nothing.",
         "tests/cli/test_own_socket.py::test_after_a_crash_who_takes_the_port_gets_no_token",
     ),
+    Finding(
+        "Strangers behind a proxy are the participant of the process",
+        "`meup mcp --http` with `MEUP_TOKEN` took a client without a token for its own participant,"
+        " if the connection came from this machine. A proxy on the machine brought strangers in"
+        " so, and one that adds no header leaves no sign of them; `Host: localhost:1.evil.com`"
+        " passed for this machine.",
+        "Over TCP each client sends a token. `--anonymous` serves clients of this machine without"
+        " one, and even then refuses headers that proxies add; the port of a `Host` is a number.",
+        "tests/mcp/server/test_http_command.py::test_a_client_without_a_token_is_nobody",
+    ),
+    Finding(
+        "A cancel that overtakes its call is lost",
+        "An MCP client over HTTP cancels on another connection than it calls. A cancel that came"
+        " first named no call yet, was dropped, and the call ran in full: 9 of 10 that were sent at"
+        " once.",
+        "The session and id of what was cancelled are remembered for a minute, by token, and a call"
+        " that comes to them is answered as cancelled and not begun.",
+        "tests/mcp/server/test_cancellation.py::test_a_cancel_that_overtakes_its_call_keeps_it_from_beginning",
+    ),
 )
