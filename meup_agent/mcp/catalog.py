@@ -118,6 +118,8 @@ class Catalog:
         self._start_soon = start_soon
         self._bare = bare
         self._lists: dict[tuple[str, str], _CachedList] = {}
+        # Those that are on their way, until something changes: then they are asked for anew.
+        self._asked: dict[tuple[str, str], anyio.Event] = {}
         self._offers: dict[str, dict[str, Offer]] = {}
         # As they were before something changed: a name stays its participant's for good.
         self._latest: dict[str, dict[str, Offer]] = {}
@@ -130,9 +132,10 @@ class Catalog:
         """Forget what is known of a participant, or of all, and tell that it may have changed."""
         of = of or tuple(METHODS)
         self._epoch += 1
-        for key in [each for each in self._lists if participant in (None, each[0])]:
-            if key[1] in of:
-                del self._lists[key]
+        for known in (self._lists, self._asked):
+            for key in [each for each in known if participant in (None, each[0])]:
+                if key[1] in of:
+                    del known[key]
         self._forget_derived(of)
         self._changed(of)
 
@@ -230,7 +233,25 @@ class Catalog:
         return known.retry_at is None or anyio.current_time() < known.retry_at
 
     async def _fetch(self, participant: str, kind: str) -> None:
-        """Ask a participant for a list; all that wait for it at once share one answer."""
+        """Ask a participant for a list, once for all that wait for it at a time.
+
+        They all end with the answer that they found, or with its absence: by deadlines of their
+        own, which differ a little, each would ask a silent participant once more.
+        """
+        key = participant, kind
+        while (asked := self._asked.get(key)) is not None:
+            await asked.wait()
+            if key in self._lists:
+                return  # else the one that asked has gone
+        asked = self._asked[key] = anyio.Event()
+        try:
+            await self._refresh(participant, kind)
+        finally:
+            if self._asked.get(key) is asked:
+                del self._asked[key]
+            asked.set()
+
+    async def _refresh(self, participant: str, kind: str) -> None:
         epoch, retry_at = self._epoch, None
         items: list[JsonObject] = []
         failure = ""
@@ -243,7 +264,7 @@ class Catalog:
         except MeupError as error:
             failure = f"{METHODS[kind]} of {participant!r} could not be had: {error}"
         if self._is_fresh(participant, kind):
-            return  # another one was told the same
+            return  # one that was asked for after a change came first
         if failure:
             retry_at = anyio.current_time() + RETRY_SECONDS
             log.info("%s", failure)

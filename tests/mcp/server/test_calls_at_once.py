@@ -97,6 +97,40 @@ async def test_one_wait_for_a_silent_participant_is_that_of_all(
     assert asked == 1
 
 
+async def test_a_caller_that_goes_leaves_the_others_their_list() -> None:
+    async with staged(alice=ANYTHING, files=ANYTHING) as stage:
+        files, asked, answer = Agent("files"), anyio.Event(), anyio.Event()
+
+        @files.on_request("tools/list")
+        async def listed() -> dict[str, object]:
+            asked.set()
+            await answer.wait()
+            return {"tools": [{"name": "read", "inputSchema": {"type": "object"}}]}
+
+        await stage.join("files", files)
+        pool = stage.pool("alice")
+        async with pool.run():
+            login = await pool.get(None)
+            assert login is not None
+            offers, found = login.principal.catalog, list[object]()
+
+            async def find() -> None:
+                found.append(await offers.find("tools", "files_read"))
+
+            with anyio.fail_after(PATIENCE):
+                async with anyio.create_task_group() as others:
+                    async with anyio.create_task_group() as first:
+                        first.start_soon(find)
+                        await asked.wait()
+                        for _ in range(MANY):
+                            others.start_soon(find)
+                        await anyio.lowlevel.checkpoint()
+                        first.cancel_scope.cancel()
+                    answer.set()
+    assert len(found) == MANY
+    assert None not in found
+
+
 def unreachable(counted: list[str | None]) -> PrincipalPool:
     """Participants of a space whose gateway is away."""
 
