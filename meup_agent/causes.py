@@ -44,6 +44,18 @@ REASONS_TO_REJECT = tuple(
 _KNOWN = {str(reason) for reason in Reason}
 
 
+_UNDECIDED = (Reason.INCAPABLE, Reason.BUSY)
+
+
+def declines(reason: str) -> bool:
+    """True if a rejection for a reason is its sender's decision, which it cannot take back.
+
+    An agent without a handler, or without time for one, leaves the proposal to a later process of
+    its participant, or to a person (PROTOCOL 4.4).
+    """
+    return reason not in _UNDECIDED
+
+
 class CauseStep(msgspec.Struct, frozen=True):
     """One step of a cascade: who ended which exchange, and why."""
 

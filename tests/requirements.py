@@ -44,6 +44,7 @@ LIFECYCLE: Final = {
     "4.4.copy_no_handler": "no handler sees a proposal under the id of another participant's",
     "4.4.copy_told": "it is counted, and told to on_conflict",
     "4.4.executor_refuses": "withdrawn, expired, done, in another's hands, rejected here: refused",
+    "4.4.own_rejection_lasts": "what one rejects, not as incapable or busy, it carries out no more",
     "4.4.others_rejects": "other participants' rejections stop nothing before the withdraw",
     "4.4.one_proposal": "a request that names more than one, or more than 64 ids, is refused",
     "4.4.without_to": "without `to` it begins at the target, a single addressee, or each owner",

@@ -246,8 +246,9 @@ class Proposal:
         record = self._record or self._entry
         if record is not None:
             # A second rejection changes nothing, and its words would be lost.
-            declined = ProposalState.REJECTED if record.declined else None
-            state = declined or self._session.table.state_of(record, self._session.now())
+            table = self._session.table
+            declined = ProposalState.REJECTED if table.has_declined(record) else None
+            state = declined or table.state_of(record, self._session.now())
             if not state.is_pending:
                 raise AlreadyDecided(self.id, state)
         if record is not None and record.in_progress_by is not None:

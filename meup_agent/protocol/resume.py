@@ -6,7 +6,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from meup_agent.protocol.envelope import Envelope
+from meup_agent.causes import read_reason
+from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.payloads import as_object
 from meup_agent.protocol.timestamps import read_moment, rfc3339
 
@@ -18,8 +19,9 @@ have missed anything, and the others say again what must not be missed (PROTOCOL
 REPLAYED: Final = "dev.meup/replayed"
 """Beside ``seq`` of an open proposal that was accepted before its reader came, and of a request
 that is out to fulfill it, or was cancelled: an object. Its ``in_progress`` says whether there is
-one that is out, its ``expires_at`` a deadline that is not the proposal's own any more, and its
-``cancelled``, in a request, that this was cancelled."""
+one that is out, its ``expires_at`` a deadline that is not the proposal's own any more, its
+``rejected`` why its reader has rejected it, and its ``cancelled``, in a request, that this was
+cancelled."""
 
 MISSED_NOTHING: Final = frozenset({"new", "resumed"})
 """The values for members to which nothing need be sent again."""
@@ -86,6 +88,9 @@ class ReplayMark(NamedTuple):
     proposer_left: int | None = None
     # Of a request: it was cancelled, and a result that still comes fulfills all the same.
     cancelled: bool = False
+    # The reason for which its reader has decided to reject it, in another process; empty: it has
+    # not.
+    rejected: str = ""
 
 
 NOT_REPLAYED: Final = ReplayMark()
@@ -100,6 +105,8 @@ def replayed(frame: bytes, seq: int, mark: ReplayMark) -> bytes:
         said += b',"proposer_left":"%b"' % rfc3339(mark.proposer_left).encode()
     if mark.cancelled:
         said += b',"cancelled":true'
+    if mark.rejected:
+        said += b',"rejected":%b' % encode_json(mark.rejected)
     marked = b'%b,"%b":{"in_progress":%b}}' % (frame.rstrip()[:-1], REPLAYED.encode(), said)
     return numbered(marked, seq)
 
@@ -119,6 +126,7 @@ def read_replayed(extra: tuple[tuple[str, bytes], ...]) -> ReplayMark | None:
                 read_moment(said.get("expires_at")),
                 read_moment(said.get("proposer_left")),
                 said.get("cancelled") is True,
+                read_reason(said["rejected"]) if "rejected" in said else "",
             )
     return None
 

@@ -124,4 +124,22 @@ FINDINGS: Final[tuple[Finding, ...]] = (
         " that comes to them is answered as cancelled and not begun.",
         "tests/mcp/server/test_cancellation.py::test_a_cancel_that_overtakes_its_call_keeps_it_from_beginning",
     ),
+    Finding(
+        title="What was rejected runs after a restart",
+        was=(
+            "A fulfiller rejected a proposal as unsafe, and its proposer did not withdraw. When the"
+            " fulfiller and the executor had been started again, the proposal was told to the new"
+            " process as one that nobody had looked at, and its handler fulfilled it; a proposal"
+            " that a person had rejected with `meup inbox reject` ran so, too."
+        ),
+        here=(
+            "What a participant has rejected is rejected for each of its processes: the gateway"
+            " keeps it, over its own restarts as well, tells it to a newcomer with the proposal,"
+            " and refuses what the participant would fulfill, or carry out, afterwards."
+        ),
+        test=(
+            "tests/interaction/test_own_rejections.py"
+            "::test_what_was_rejected_before_a_restart_does_not_run_after_it"
+        ),
+    ),
 )

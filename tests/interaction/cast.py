@@ -27,8 +27,8 @@ def calculator() -> Agent:
     return tools
 
 
-def willing() -> Agent:
-    reviewer = Agent("reviewer")
+def willing(name: str = "reviewer") -> Agent:
+    reviewer = Agent(name)
 
     @reviewer.on_proposal
     async def approve(proposal: Proposal) -> None:

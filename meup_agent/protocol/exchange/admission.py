@@ -170,12 +170,14 @@ class Admission:
         return None if refusal is None else Denial("fulfillment_refused", refusal)
 
     def of_proposal(self, exchange: InboundExchange, now: float) -> Denial | None:
-        """Check a proposal: pending, in time, and the first that we know under its id."""
+        """Check a proposal: pending, in time, not ours to decide again, the first of its id."""
         record = exchange.record
         if record is None:
             return None
         if record.copied:
             return Denial("id_in_use")
+        if self._context.has_declined(record):
+            return Denial("rejected_before", expected=True)
         if record.state is ProposalState.WITHDRAWN:
             return Denial("withdrawn_before", expected=True)
         if self._context.state_of(record, now) is ProposalState.EXPIRED:
@@ -232,7 +234,7 @@ class Admission:
             return f"{proposal} is the requester's own; another participant fulfills it"
         if ours is None:
             return f"{proposal} has more fulfillments than are followed"
-        if record.declined:
+        if self._context.has_declined(record):
             return f"{proposal} was rejected here"
         if exchange.key.sender in record.declined_by:  # in another tab, say
             return f"{proposal} was rejected by {exchange.key.sender!r} itself"

@@ -15,7 +15,7 @@ from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, Tab
 from meup_agent.protocol.exchange.inbound_calls import InboundProposals, InboundRequests
 from meup_agent.protocol.exchange.inbound_exchange import cause_of_end
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
-from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalKey, fingerprint_of
+from meup_agent.protocol.exchange.proposal_store import ProposalKey, fingerprint_of
 from meup_agent.protocol.exchange.resolution import MAX_NAMED, resolve
 from meup_agent.protocol.exchange.response_reader import ResponseReader
 from meup_agent.protocol.exchange.stream_table import StreamTable
@@ -353,7 +353,8 @@ class SiblingConnections(TablePart):
             case kinds.MCP_REJECT:
                 record = resolve(envelope, self._context.proposal_store, now).record
                 if record is not None:
-                    self._rejected(record, envelope, now)
+                    reason = read_reason(envelope.payload_object.get("reason"))
+                    self._scheduler.end_rejected(record, reason, now)
             case kinds.MCP_RESPONSE:
                 # Our handler's answer would be a copy.
                 for exchange in self._scheduler.requests.answered_by(envelope):
@@ -364,18 +365,6 @@ class SiblingConnections(TablePart):
                 self._cancelled(envelope, now)
             case _:
                 pass
-
-    def _rejected(self, record: ProposalEntry, reject: Envelope, now: float) -> None:
-        """Cancel the handler of a rejected proposal, unless it is fulfilling it (PROTOCOL 4.4)."""
-        if not record.state.is_pending or self._outbound.open_fulfillments(record.key):
-            return
-        record.refused = record.declined = True
-        exchange = self._scheduler.find_proposal(record.key)
-        if exchange is not None and not exchange.rejected:
-            exchange.rejected = True
-            reason = read_reason(reject.payload_object.get("reason"))
-            text = "another process of ours rejected it"
-            self._scheduler.cancel(exchange, self._cause(exchange.key.id, reason, text, now), now)
 
     def _cancelled(self, envelope: Envelope, now: float) -> None:
         call = payloads.read_call(envelope.payload)

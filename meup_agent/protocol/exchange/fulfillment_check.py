@@ -44,7 +44,8 @@ class FulfillmentCheck:
         if means.doubt is not None or (record is not None and record.key != proposal):
             raise AmbiguousProposal(proposal.id, [each.key.proposer for each in means.named])
         if record is not None:
-            state = ProposalState.REJECTED if record.declined else context.state_of(record, now)
+            declined = ProposalState.REJECTED if context.has_declined(record) else None
+            state = declined or context.state_of(record, now)
             if not state.is_pending:
                 raise AlreadyDecided(proposal.id, state)
             request = record.in_progress

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from meup_agent.causes import Cause, Reason
+from meup_agent.causes import Cause, Reason, declines
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.exchange.admission import Admission, ConcurrencyLimiter, Denial, Limits
@@ -214,6 +214,23 @@ class HandlerScheduler:
             self._close(exchange, now)
         elif exchange.state is InboundState.RUNNING:
             self._apply(exchange, InboundEvent.REJECTED, now)
+
+    def end_rejected(self, record: ProposalEntry, reason: str, now: float) -> None:
+        """End the handler of what another process of ours has rejected (PROTOCOL 5).
+
+        Unless it is fulfilling it already: its request may have been ordered first.
+        """
+        if not record.state.is_pending or self._outbound.open_fulfillments(record.key):
+            return
+        record.refused = True
+        if declines(reason):  # others may have rejected it more often than is noted
+            record.declined_by.add(self._context.me)
+        exchange = self._by_proposal.get(record.key)
+        if exchange is not None and not exchange.rejected:
+            exchange.rejected = True
+            text = "another process of ours rejected it"
+            cause = cause_of_end(self._context.me, record.key.id, reason, text, now)
+            self.cancel(exchange, cause, now)
 
     def notify_withdrawn(self, record: ProposalEntry, cause: Cause, now: float) -> None:
         """Tell handlers that a proposal was withdrawn; of one that we rejected it is no news."""

@@ -287,6 +287,7 @@ class InboundProposals(TablePart):
         known = store.get(key, now)
         if known is not None:
             if known.fingerprint == fingerprint_of(envelope):
+                self._note_own_rejection(known, replayed, now)
                 context.drop("duplicate_proposal", envelope, expected=True)
                 return
             # Its proposer began to count ids anew, and waits for the older one no more.
@@ -298,6 +299,7 @@ class InboundProposals(TablePart):
             store.set_deadline(record, replayed.expires_at)
         if replayed.proposer_left is not None:
             self.note_proposer_left(record, replayed.proposer_left, now)
+        self._note_own_rejection(record, replayed, now)
         reason = context.tombstones.get("withdrawn", *key, now)
         if reason is not None:
             store.withdrawn(key, reason, now)
@@ -320,6 +322,12 @@ class InboundProposals(TablePart):
             call = payloads.read_proposal(envelope.payload)
             exchange = self._scheduler.new_exchange(Role.PROPOSAL, envelope, call, None)
             self._scheduler.responses.rejection(exchange, Reason.INVALID, now)
+
+    def _note_own_rejection(self, record: ProposalEntry, replayed: ReplayMark, now: float) -> None:
+        """Note that another process of ours has rejected it, before we came or in a gap."""
+        if replayed.rejected:
+            record.rejected(self._context.me, replayed.rejected)
+            self._scheduler.end_rejected(record, replayed.rejected, now)
 
     def note_proposer_left(self, record: ProposalEntry, at: int, now: float) -> None:
         """Note when the proposer left, before we came, in the gateway's microseconds since 1970."""
@@ -459,7 +467,8 @@ class InboundProposals(TablePart):
         if envelope.sender == record.key.proposer:
             self._context.drop("reject_of_own_proposal", envelope)
             return
-        rejection = record.rejected(envelope, read_reason(envelope.payload_object.get("reason")))
+        reason = read_reason(envelope.payload_object.get("reason"))
+        rejection = record.rejected(envelope.sender, reason, envelope.id)
         if rejection is None:
             self._context.drop("duplicate_reject", envelope, expected=True)
         elif record.key.proposer == self._context.me:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from meup_agent.causes import Cause, CauseStep, Reason
+from meup_agent.causes import Cause, CauseStep, Reason, declines
 from meup_agent.errors import NotExpressible
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope, encode_json, encode_leniently
@@ -281,9 +281,7 @@ class ResponseWriter:
         pending = record is None or record.state.is_pending
         if exchange.addressed and pending and not exchange.rejected:
             exchange.rejected = True
-            # A participant without a handler to decide with may have the tool to carry it out.
-            declined = reason != Reason.INCAPABLE
-            self.reject(exchange.proposal_key, reason, now, declined=declined)
+            self.reject(exchange.proposal_key, reason, now)
 
     def reject(
         self,
@@ -291,14 +289,14 @@ class ResponseWriter:
         reason: str,
         now: float,
         *,
-        declined: bool = True,
         rule: payloads.JsonObject | None = None,
     ) -> Envelope:
-        """Reject a proposal; ``declined``: nor do we carry it out for another (PROTOCOL 4.4)."""
+        """Reject a proposal; nor do we carry it out for another, if that decides it (4.4)."""
         record = self._context.proposal_store.get(proposal, now)
         if record is not None:
             record.refused = True
-            record.declined = record.declined or declined
+            if declines(reason):  # not every gateway echoes it
+                record.declined_by.add(self._context.me)
         return self._context.envelope_sender.send(
             kinds.MCP_REJECT,
             payloads.build_rejection(reason, rule),

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from meup_agent.causes import Reason
+from meup_agent.causes import Reason, declines
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.ttl_map import FairTTLMap, PerSenderTTLMap, size_of
 from meup_agent.protocol.lifecycle import (
@@ -136,11 +136,8 @@ class ProposalEntry(msgspec.Struct):
     holders: int = 0
     handled: bool = False  # a handler of ours has begun on it
     refused: bool = False  # we have rejected it; without echoes ``rejections`` does not show that
-    # We have rejected it for more than having no handler for it, so that we do not carry it out
-    # either (PROTOCOL 4.4).
-    declined: bool = False
-    # The participants that have rejected it for more than having no handler for it, or no time: a
-    # request of theirs is not carried out.
+    # The participants that have decided to reject it, we included: neither is a request of theirs
+    # carried out, nor do they carry it out (PROTOCOL 4.4).
     declined_by: set[str] = msgspec.field(default_factory=set[str])
     copied: bool = False  # another proposer's proposal had the id already: no handler sees this one
     seen_at: float = 0.0
@@ -206,18 +203,16 @@ class ProposalEntry(msgspec.Struct):
             self.decided_by, self.reason = by, reason
         return True
 
-    def rejected(self, reject: Envelope, reason: str) -> Rejection | None:
+    def rejected(self, by: str, reason: str, reject_id: str = "") -> Rejection | None:
         """Note a rejection; ``None`` if this participant has rejected it before."""
-        is_known = reject.sender in self.rejections
+        is_known = by in self.rejections
         if not is_known and len(self.rejections) >= MAX_REJECTIONS:
             return None
-        # Its agent may have had no handler for it before a person looked at it.
-        if reason not in (Reason.INCAPABLE, Reason.BUSY):
-            self.declined_by.add(reject.sender)
+        if declines(reason):
+            self.declined_by.add(by)
         if is_known:
             return None
-        noted = Rejection(self.key.id, reason, reject.sender, reject.id)
-        self.rejections[reject.sender] = noted
+        noted = self.rejections[by] = Rejection(self.key.id, reason, by, reject_id)
         return noted
 
 

@@ -181,6 +181,10 @@ class ExchangeTable:
         """The state of a proposal at this moment, also where no event has shown it yet."""
         return self._context.state_of(record, now)
 
+    def has_declined(self, record: ProposalEntry) -> bool:
+        """True if we have decided to reject a proposal, in this or another process of ours."""
+        return self._context.has_declined(record)
+
     def addressees(self, key: Key) -> tuple[str, ...]:
         """The addressees of an open exchange of ours; empty: all, or it has ended."""
         exchange = self._outbound.find_open(key.id)

@@ -187,6 +187,10 @@ class TableContext(msgspec.Struct):
         """The state of a proposal at this moment, the same for every participant."""
         return state_at(record.state, record.expires_at, self.moment(now))
 
+    def has_declined(self, record: ProposalEntry) -> bool:
+        """True if we have decided to reject a proposal, in this or another process (4.4)."""
+        return self.me in record.declined_by
+
     def expire_now(self, record: ProposalEntry, now: float) -> None:
         """Step a proposal that has expired, without waiting for what may still come."""
         if self.state_of(record, now) is not record.state:

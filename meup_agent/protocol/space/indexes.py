@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from meup_agent.causes import Reason
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState, proposal_step, state_at
@@ -28,6 +29,9 @@ class OpenItemKey(NamedTuple):
     proposer: str
     id: str
     number: int  # distinguishes it from a later one of the same proposer and id
+
+
+_NOBODY: Final[Mapping[str, Reason]] = MappingProxyType({})
 
 
 class OpenItem(msgspec.Struct, eq=False):
@@ -47,6 +51,9 @@ class OpenItem(msgspec.Struct, eq=False):
     # The time at which a proposal expires, in microseconds since 1970 (UTC).
     expires_at: int | None = None
     renewals: int = 0
+    target: str = ""  # the participant that a proposal wants to carry it out; empty: any
+    # The participants that have decided to reject a proposal, each with its reason.
+    declined: Mapping[str, Reason] = _NOBODY
     # Requests that are out to fulfill a proposal, by number.
     fulfilling: dict[int, OpenItem] = msgspec.field(default_factory=dict[int, "OpenItem"])
     # Requests that were to fulfill it and were cancelled: a result may still come.
@@ -57,6 +64,12 @@ class OpenItem(msgspec.Struct, eq=False):
     def is_proposal(self) -> bool:
         """True for a proposal, false for a request."""
         return self.envelope.kind == kinds.MCP_PROPOSAL
+
+    @property
+    def executor(self) -> str:
+        """The participant that carries a proposal out if a request says none; empty: any (4.4)."""
+        to = self.envelope.to
+        return self.target or (to[0] if len(to) == 1 else "")
 
     @property
     def was_refused(self) -> bool:
@@ -138,6 +151,8 @@ class EndedItem(NamedTuple):
     # Of a proposal, its last; pending: it was forgotten, or its id was used again.
     state: ProposalState
     fulfills: OpenItemKey | None  # the proposal that a request fulfilled
+    executor: str  # as of an :class:`OpenItem`
+    declined: Mapping[str, Reason]
 
     def concerns(self, participant: str) -> bool:
         """True if it was for a participant, by name or for all."""
@@ -184,16 +199,28 @@ class OpenIndex:
         else:
             self.senders_by_id[envelope_id] = tuple(each for each in senders if each != sender)
         fulfilled = None if item.fulfills is None else item.fulfills.key
-        ended = EndedItem(item.envelope.to, item.state, fulfilled)
+        # Of what is decided no request passes.
+        declined = item.declined if item.state.is_pending else _NOBODY
+        ended = EndedItem(item.envelope.to, item.state, fulfilled, item.executor, declined)
         self.ended.remember(envelope_id, sender, ended)
         return item
+
+    def decline(self, envelope_id: str, participant: str, reason: Reason) -> None:
+        """Note a participant's rejection of the proposals of an id, forgotten ones included."""
+        said = {participant: reason}
+        for item in self.under(envelope_id):
+            item.declined = {**said, **item.declined}
+        for sender, ended in self.ended.of(envelope_id).items():
+            if ended.state.is_pending:
+                declined = {**said, **ended.declined}
+                self.ended.replace(envelope_id, sender, ended._replace(declined=declined))
 
     def withdraw_forgotten(self, sender: str, envelope_id: str) -> None:
         """Note a withdrawal of a proposal that was forgotten as too old, and not as decided."""
         ended = self.ended.of(envelope_id).get(sender)
         if ended is not None and ended.state.is_pending:
             state = proposal_step(ended.state, ProposalEvent.WITHDRAWAL)
-            self.ended.remember(envelope_id, sender, ended._replace(state=state))
+            self.ended.replace(envelope_id, sender, ended._replace(state=state))
 
     def __contains__(self, envelope_id: str) -> bool:
         """True if an open or remembered item has an id."""
@@ -285,6 +312,10 @@ class OriginIndex(Generic[V]):
             del issuers[issuer]
             if not issuers:
                 del self.by_id[oldest]
+
+    def replace(self, envelope_id: str, issuer: str, value: V) -> None:
+        """Remember something else of an envelope that is remembered, and not for longer."""
+        self.by_id[envelope_id][issuer] = value
 
     def of(self, envelope_id: str) -> Mapping[str, V]:
         """The values under an id, by issuer; none if it is unknown or forgotten."""

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from meup_agent.causes import Reason
+from meup_agent.causes import Reason, declines, read_reason
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState, renewal_problem
@@ -42,9 +42,18 @@ MAX_OPEN_BYTES: Final = 4 * 1024 * 1024
 """Bytes of frames and payloads that are kept of a participant, to decide about them again."""
 
 TRACKED_KINDS: Final = frozenset(
-    {kinds.MCP_PROPOSAL, kinds.MCP_REQUEST, kinds.MCP_RESPONSE, kinds.MCP_WITHDRAW, kinds.MCP_RENEW}
+    {
+        kinds.MCP_PROPOSAL,
+        kinds.MCP_REQUEST,
+        kinds.MCP_RESPONSE,
+        kinds.MCP_REJECT,
+        kinds.MCP_WITHDRAW,
+        kinds.MCP_RENEW,
+    }
 )
-"""The kinds with which something begins or ends."""
+"""The kinds with which something begins or ends, or is decided."""
+
+_REASONS: Final = frozenset(map(str, Reason))
 
 _OPEN_MICROSECONDS: Final = round(OPEN_SECONDS * 1_000_000)
 
@@ -55,6 +64,8 @@ class NamedProposal(NamedTuple):
     proposer: str
     id: str
     state: ProposalState
+    executor: str  # the participant that carries it out if a request says none; empty: any
+    declined: Mapping[str, Reason]  # by whom it was rejected, as far as that decides it
 
 
 class InFlight:
@@ -127,14 +138,20 @@ class InFlight:
         for each in correlation:
             if each in self._proposals and each not in found:
                 here = [
-                    NamedProposal(item.envelope.sender, each, item.state_at(at))
+                    NamedProposal(
+                        item.envelope.sender, each, item.state_at(at), item.executor, item.declined
+                    )
                     for item in self._proposals.under(each)
                 ]
                 # A proposer's latest under an id is the one that is meant.
                 latest = {named.proposer for named in here}
                 for proposer, ended in self._proposals.ended.of(each).items():
                     if proposer not in latest:
-                        here.append(NamedProposal(proposer, each, ended.state))
+                        here.append(
+                            NamedProposal(
+                                proposer, each, ended.state, ended.executor, ended.declined
+                            )
+                        )
                 found[each] = here
         return found
 
@@ -184,6 +201,8 @@ class InFlight:
                 self._requested(envelope, payload, at)
             case kinds.MCP_RESPONSE:
                 self._responded(envelope, payload)
+            case kinds.MCP_REJECT:
+                self._rejected(envelope, payload)
             case kinds.MCP_RENEW:
                 self._renewed(envelope, payload)
             case kinds.MCP_WITHDRAW:
@@ -206,7 +225,10 @@ class InFlight:
     def _proposed(self, envelope: Envelope, payload: dict[str, Any], at: int) -> None:
         body = payloads.unwrapped(payload)
         proposal = OpenItem(envelope, at, called=payloads.called(body))
-        if payloads.TTL in body or payloads.EXPIRES_AT in payloads.meta_of(body):
+        meta = payloads.meta_of(body)
+        target = meta.get(payloads.TARGET)
+        proposal.target = target if isinstance(target, str) else ""
+        if payloads.TTL in body or payloads.EXPIRES_AT in meta:
             proposal.expires_at = payloads.read_call(body).expiry(at)
         self._begin(self._proposals, proposal)
 
@@ -257,6 +279,15 @@ class InFlight:
             by_id = next(named, by_id)
         if by_id is not None:
             self._remove(self._requests, sender, by_id.envelope.id)
+
+    def _rejected(self, envelope: Envelope, payload: dict[str, Any]) -> None:
+        """Note that a participant has decided, for each of its processes (PROTOCOL 4.4)."""
+        reason = read_reason(payload.get("reason"))
+        if declines(reason):
+            # Its own words are in the journal; what is kept here has a bounded size.
+            known = Reason(reason) if reason in _REASONS else Reason.OTHER
+            for each in envelope.correlation:
+                self._proposals.decline(each, envelope.sender, known)
 
     def renewal_problem(self, renewal: Envelope, until: int, at: int) -> str:
         """The reason why a renewal gives no more time; empty: it does (PROTOCOL 4.17)."""

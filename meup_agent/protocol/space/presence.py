@@ -244,6 +244,7 @@ def select_replayed(
                 told[0].moved_to,
                 absences.left_after(told[0].envelope.sender, told[0].at),
                 cancelled=item.number in told[0].cancelled,
+                rejected=told[0].declined.get(participant, ""),
             ),
         )
         for told in found

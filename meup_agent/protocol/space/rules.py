@@ -14,6 +14,7 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.control_payloads import ANSWERS
 from meup_agent.protocol.dialects import PUBLISHED, spoken
 from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.management_payloads import GRANT_ACK
 from meup_agent.protocol.space.allowance import Allowance
 from meup_agent.protocol.space.control import ParticipantControl
@@ -27,7 +28,7 @@ from meup_agent.protocol.space.decisions import (
 from meup_agent.protocol.space.grants import GrantStore
 from meup_agent.protocol.space.inbound import InboundFrame
 from meup_agent.protocol.space.indexes import OpenItem
-from meup_agent.protocol.space.inflight import InFlight, is_notification
+from meup_agent.protocol.space.inflight import InFlight, NamedProposal, is_notification
 from meup_agent.protocol.space.management import KICKED, REMOVED, SpaceManager
 from meup_agent.protocol.space.presence import AbsenceTracker, call_of
 from meup_agent.protocol.space.streams import StreamStore
@@ -226,9 +227,12 @@ class Rules:
         for proposals in named.values():
             meant = payloads.meta_of(arrival.payload).get(payloads.PROPOSER)
             found = [each for each in proposals if each.proposer == meant] or proposals
-            if any(each.state.is_pending for each in found):
+            pending = [each for each in found if each.state.is_pending]
+            if pending:
                 problem = payloads.value_problem(arrival.payload.get("params"), request.raw_payload)
-                return refuse(request, "invalid_envelope", problem) if problem else None
+                if problem:
+                    return refuse(request, "invalid_envelope", problem)
+                return _check_declined(request, pending)
             decided = found[0]
             return refuse(
                 request,
@@ -267,6 +271,26 @@ class Rules:
                 participant, at, self._absences.abandoned_until(participant, at)
             )
         return self._open.open_proposals(participant, at) < most
+
+
+def _check_declined(request: Envelope, pending: list[NamedProposal]) -> Refusal | None:
+    """Refuse a request for what its sender, or who is to carry it out, has rejected.
+
+    What a participant has decided holds for each of its processes, of which one that has just
+    started has heard nothing (PROTOCOL 4.4).
+    """
+    for each in pending:
+        for participant in (request.sender, *(request.to or (each.executor,))):
+            if participant in each.declined:
+                return refuse(
+                    request,
+                    NOT_PENDING,
+                    f"proposal {each.id!r} of {each.proposer!r} was rejected by {participant!r}"
+                    f" ({each.declined[participant]}), who neither approves nor carries it out"
+                    " afterwards; leave it to others, or ask for a new proposal",
+                    state=str(ProposalState.REJECTED),
+                )
+    return None
 
 
 def _is_reserved(kind: str) -> bool:

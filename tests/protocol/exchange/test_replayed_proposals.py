@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from meup_agent import Envelope, ProposalState
-from meup_agent.errors import ParticipantGone
+from meup_agent.errors import AlreadyDecided, ParticipantGone
 from meup_agent.protocol.resume import ReplayMark, replayed
 from meup_agent.protocol.timestamps import microseconds
-from tests.protocol.exchange.peer import dropped, said, started
+from tests.protocol.exchange.peer import cancelled, dropped, said, started
 from tests.protocol.exchange.test_resume_cursor import EVERYTHING, Numbered
 from tests.tables import Effect, ProposalKey, Role
 from tests.wire import decode, draft, encode, kinds, payloads, read_seq
@@ -36,9 +36,15 @@ class Newcomer(Numbered):
         return draft(kinds.MCP_REQUEST, body, id="r", sender=sender, to=(to,), correlation=("p",))
 
     def is_told(
-        self, envelope: Envelope, *, in_progress: bool = False, left: datetime | None = None
+        self,
+        envelope: Envelope,
+        *,
+        in_progress: bool = False,
+        left: datetime | None = None,
+        rejected: str = "",
     ) -> list[Effect]:
-        mark = ReplayMark(in_progress, None, None if left is None else microseconds(left))
+        moment = None if left is None else microseconds(left)
+        mark = ReplayMark(in_progress, proposer_left=moment, rejected=rejected)
         frame = replayed(encode(envelope, self.dialect), self.seq, mark)
         assert read_seq(frame) == self.seq
         return self.did(self.table.receive(decode(frame), self.now, self.seq))
@@ -100,6 +106,27 @@ def test_what_has_expired_is_a_record(me: Newcomer) -> None:
     assert started(me.effects) == []
     assert me.record("alice", "p").key.id == "p"
     assert len(started(me.is_told(me.proposes("q", expires_at=NOON)))) == 1
+
+
+@pytest.mark.rule("4.4.own_rejection_lasts")
+def test_what_another_process_of_ours_rejected_is_a_record(me: Newcomer) -> None:
+    assert dropped(me.is_told(me.proposes(), rejected="unsafe")) == ["rejected_before"]
+    record = me.record("alice", "p")
+    assert record.state is ProposalState.PENDING
+    assert [(each.by, each.reason) for each in record.rejections.values()] == [("me", "unsafe")]
+    with pytest.raises(AlreadyDecided, match="rejected"):
+        me.begins_request(fulfills=ProposalKey("alice", "p"))
+    assert started(me.receives(me.fulfills("me"))) == []
+    (answer,) = said(me.effects, kinds.MCP_RESPONSE)
+    assert payloads.is_refusal(answer.payload)
+
+
+@pytest.mark.rule("4.4.own_rejection_lasts")
+def test_a_rejection_that_a_gap_hid_ends_the_handler(me: Newcomer) -> None:
+    (key,) = started(me.is_told(me.proposes()))
+    effects = me.is_told(me.proposes(), rejected="unsafe")
+    assert {each: cause.code for each, cause in cancelled(effects).items()} == {key: "unsafe"}
+    assert said(me.effects) == []
 
 
 @pytest.mark.rule("4.6.replays.handled")

@@ -78,7 +78,7 @@ class Room:
         ids = count(1)
         self.now = NOW
         self.journal = MemoryJournal(lambda: self.now, max_entries=entries)
-        self.new_id = lambda: f"g{next(ids)}"
+        self.new_id: Callable[[], str] = lambda: f"g{next(ids)}"
         self.restart()
 
     def restart(self) -> None:

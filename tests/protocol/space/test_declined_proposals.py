@@ -1,0 +1,104 @@
+"""What a participant has rejected, it carries out no more, in no process (PROTOCOL 4.4)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.protocol.space.test_replayed import CALL, MARK, Room
+from tests.spaces import Refusal
+
+pytestmark = pytest.mark.rule("4.4.own_rejection_lasts")
+
+
+@pytest.fixture
+def room() -> Room:
+    return Room()
+
+
+def reject(room: Room, sender: str, proposal: str, reason: str = "unsafe") -> None:
+    room.say(sender, "mcp.reject", {"reason": reason}, f"no-{sender}", correlationId=proposal)
+
+
+def refused(room: Room, sender: str, proposal: str, to: tuple[str, ...] = ("tools",)) -> str:
+    """The state for which a request that names a proposal is refused; empty: it passes."""
+    frame = {
+        "protocol": "meup/v0.1",
+        "id": room.new_id(),
+        "from": sender,
+        "kind": "mcp.request",
+        "payload": {**CALL, "id": 1},
+        "correlationId": proposal,
+        "to": list(to),
+    }
+    decided: list[Any] = []
+    room.host.receive_as(sender, json.dumps(frame).encode(), "meup/v0.1", decided.append)
+    if not isinstance(decided[0], Refusal):
+        return ""
+    assert decided[0].code == "not_pending"
+    state: str = decided[0].error.payload_object["state"]
+    return state
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_who_has_rejected_a_proposal_fulfills_it_no_more(room: Room, restarted: bool) -> None:
+    room.propose("ann", "p")
+    reject(room, "reviewer", "p")
+    if restarted:
+        room.restart()
+    assert refused(room, "reviewer", "p") == "rejected"
+    assert refused(room, "writer", "p") == ""
+
+
+@pytest.mark.parametrize("reason", ["incapable", "busy"])
+def test_no_time_and_no_handler_decide_nothing(room: Room, reason: str) -> None:
+    room.propose("ann", "p")
+    reject(room, "reviewer", "p", reason)
+    assert "rejected" not in room.joins("reviewer").heard[1][MARK]
+    assert refused(room, "reviewer", "p") == ""
+
+
+@pytest.mark.parametrize("to", [("tools",), ("writer", "tools"), ()])
+def test_an_executor_that_has_rejected_it_is_not_asked(room: Room, to: tuple[str, ...]) -> None:
+    params = {"name": "write", "_meta": {"dev.meup/target": "tools"}}
+    room.propose("ann", "p", payload={"method": "tools/call", "params": params})
+    reject(room, "tools", "p")
+    assert refused(room, "reviewer", "p", to) == "rejected"
+    assert refused(room, "reviewer", "p", ("eve",)) == ""
+
+
+def test_of_one_id_only_the_proposal_that_was_rejected_is_held_back(room: Room) -> None:
+    room.propose("ann", "p")
+    reject(room, "reviewer", "p")
+    room.propose("ann", "p", tool="write", to=["tools"])  # another one, under the same id
+    assert refused(room, "reviewer", "p") == ""
+
+
+def test_what_was_forgotten_as_too_old_stays_rejected(room: Room) -> None:
+    room.propose("ann", "p")
+    reject(room, "reviewer", "p")
+    room.propose("ann", "q")
+    room.now += 3_700_000_000
+    room.propose("ann", "new")  # which is when those that are too old are forgotten
+    reject(room, "eve", "q")
+    assert [item.envelope.id for item in room.host.in_flight] == ["new"]
+    assert refused(room, "reviewer", "p") == "rejected"
+    assert refused(room, "eve", "q") == "rejected"
+    assert refused(room, "reviewer", "q") == ""
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_newcomer_is_told_what_it_has_rejected(room: Room, restarted: bool) -> None:
+    for proposal in ("p", "q"):
+        room.propose("ann", proposal)
+    reject(room, "reviewer", "p", "unsafe")
+    reject(room, "eve", "q", "strange words")
+    if restarted:
+        room.restart()
+    told = {
+        name: [said[MARK].get("rejected") for said in room.joins(name).heard if MARK in said]
+        for name in ("reviewer", "eve", "writer")
+    }
+    assert told == {"reviewer": ["unsafe", None], "eve": [None, "other"], "writer": [None, None]}
