@@ -61,6 +61,7 @@ LIFECYCLE: Final = {
     "4.5.told": "each rejection of what waits is told, with whether it counts",
     "4.2.expiry": "a pending proposal expires for all once the gateway's clock is 60 s beyond it",
     "4.2.expiry.accepted_before": "what was asked for before that completes",
+    "4.2.new_process": "a process that begins anew ends what the one before it had open",
     "4.2.silence": "no timer, crash, reconnect or default turns silence into a request",
     "4.2.expiry.told": "a handler that looked at a proposal is cancelled as it expires, and told",
     "4.4.edits_judged": "an edited call is judged again, by policy and capabilities",

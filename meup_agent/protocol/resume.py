@@ -23,7 +23,10 @@ one that is out, its ``expires_at`` a deadline that is not the proposal's own an
 ``rejected`` why its reader has rejected it, and its ``cancelled``, in a request, that this was
 cancelled."""
 
-MISSED_NOTHING: Final = frozenset({"new", "resumed"})
+NEW: Final = "new"
+"""The value for a process that has just begun; one before it is gone (PROTOCOL 4.2)."""
+
+MISSED_NOTHING: Final = frozenset({NEW, "resumed"})
 """The values for members to which nothing need be sent again."""
 
 _LAST_FIELD: Final = b',"seq":'

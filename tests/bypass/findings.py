@@ -142,4 +142,20 @@ FINDINGS: Final[tuple[Finding, ...]] = (
             "::test_what_was_rejected_before_a_restart_does_not_run_after_it"
         ),
     ),
+    Finding(
+        title="A killed proposer's call runs twice",
+        was=(
+            "A proposer was killed and started again, and proposed again. Its old proposal stayed"
+            " open beside the new one, and nothing told them apart: who approved both had the call"
+            " carried out twice. A tool that ran for the killed process ran to its end."
+        ),
+        here=(
+            "A process that begins anew ends what the one before it had open: the gateway withdraws"
+            " its proposals and cancels what runs for it, over its own restarts as well."
+        ),
+        test=(
+            "tests/interaction/test_dead_proposers.py"
+            "::test_what_a_killed_process_proposed_does_not_run_beside_its_twin"
+        ),
+    ),
 )

@@ -20,6 +20,8 @@ from tests.wire import decode, draft, encode, kinds, payloads
 LONG_ENOUGH = 1.0
 """For a call to arrive and its handler to begin."""
 
+NO_HEADERS: Mapping[str, str] = {}
+
 E = TypeVar("E", bound=Event)
 
 EVERYTHING = [{"kind": "*"}]
@@ -266,9 +268,11 @@ class Raw:
 
 
 @asynccontextmanager
-async def raw(meeting: Meeting, name: str = "mallory") -> AsyncGenerator[Raw]:
-    """Join by hand."""
-    headers = {"Authorization": f"Bearer {meeting.token(name)}"}
+async def raw(
+    meeting: Meeting, name: str = "mallory", more: Mapping[str, str] = NO_HEADERS
+) -> AsyncGenerator[Raw]:
+    """Join by hand, with further headers of the handshake."""
+    headers = {"Authorization": f"Bearer {meeting.token(name)}", **more}
     async with meeting.connector(name)(headers) as transport:
         welcome = decode(await anext(transport))
         assert welcome.kind == kinds.SYSTEM_WELCOME

@@ -224,7 +224,8 @@ class InboundRequests(TablePart):
         requester, request_id = context.on_behalf_of(envelope, call.params), str(named)
         self._free_proposal(requester, (request_id, *envelope.correlation), now)
         if requester != envelope.sender:
-            self._outbound.end_by_gateway(requester, request_id, Reason.REVOKED, now)
+            cause = cause_of_cancel(call.params, by=envelope.sender, exchange_id=request_id, at=now)
+            self._outbound.end_by_gateway(requester, request_id, cause.code, now)
         if concerns:
             self._cancel_handler(envelope, call, (requester, request_id), now)
 

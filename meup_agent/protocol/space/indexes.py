@@ -46,7 +46,7 @@ class OpenItem(msgspec.Struct, eq=False):
     fulfills: OpenItem | None = None  # the proposal that a request fulfills
     refused_by: tuple[str, ...] = ()  # the addressees that refused to carry a request out
     state: ProposalState = ProposalState.PENDING  # of a proposal
-    # A proposal's method, and its tool (or prompt).
+    # Its method, and its tool (or prompt).
     called: tuple[str, str] = ("", "")
     # The time at which a proposal expires, in microseconds since 1970 (UTC).
     expires_at: int | None = None
@@ -59,6 +59,9 @@ class OpenItem(msgspec.Struct, eq=False):
     # Requests that were to fulfill it and were cancelled: a result may still come.
     cancelled: dict[int, OpenItem] = msgspec.field(default_factory=dict[int, "OpenItem"])
     whole: bool = True  # false if the payload was too large to keep
+    # It was said beside its participant's connection, as over HTTP: it is no process' of theirs.
+    beside: bool = False
+    orphaned: bool = False  # the process that began it is gone for good
 
     @property
     def is_proposal(self) -> bool:

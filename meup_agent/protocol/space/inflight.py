@@ -192,13 +192,31 @@ class InFlight:
             if not proposal.state.is_pending or (left_behind and not proposal.fulfilling):
                 self.end(proposal)
 
-    def track(self, envelope: Envelope, payload: dict[str, Any], at: int) -> None:
+    def orphan(self, participant: str) -> None:
+        """Note that the process which began what a participant has open is gone for good."""
+        for item in self.of(participant):
+            item.orphaned = not item.beside
+
+    def orphaned_requests(self, withdraw: Envelope) -> list[OpenItem]:
+        """The requests that are out for what a withdraw takes back, and that no process cancels."""
+        found = (self._proposals.get(withdraw.sender, each) for each in withdraw.correlation)
+        return [
+            request
+            for proposal in found
+            if proposal is not None
+            for request in proposal.fulfilling.values()
+            if request.orphaned
+        ]
+
+    def track(
+        self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: bool = False
+    ) -> None:
         """Follow an accepted envelope, of a tracked kind: something begins, or something ends."""
         match envelope.kind:
             case kinds.MCP_PROPOSAL:
-                self._proposed(envelope, payload, at)
+                self._proposed(envelope, payload, at, beside=beside)
             case kinds.MCP_REQUEST:
-                self._requested(envelope, payload, at)
+                self._requested(envelope, payload, at, beside=beside)
             case kinds.MCP_RESPONSE:
                 self._responded(envelope, payload)
             case kinds.MCP_REJECT:
@@ -222,9 +240,11 @@ class InFlight:
         if shelf.get(sender, envelope_id) is item:
             self._remove(shelf, sender, envelope_id)
 
-    def _proposed(self, envelope: Envelope, payload: dict[str, Any], at: int) -> None:
+    def _proposed(
+        self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: bool
+    ) -> None:
         body = payloads.unwrapped(payload)
-        proposal = OpenItem(envelope, at, called=payloads.called(body))
+        proposal = OpenItem(envelope, at, called=payloads.called(body), beside=beside)
         meta = payloads.meta_of(body)
         target = meta.get(payloads.TARGET)
         proposal.target = target if isinstance(target, str) else ""
@@ -232,7 +252,9 @@ class InFlight:
             proposal.expires_at = payloads.read_call(body).expiry(at)
         self._begin(self._proposals, proposal)
 
-    def _requested(self, envelope: Envelope, payload: dict[str, Any], at: int) -> None:
+    def _requested(
+        self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: bool
+    ) -> None:
         method = payload.get("method")
         if method == kinds.CANCELLED:
             params = payloads.read_call(payload).params
@@ -243,7 +265,10 @@ class InFlight:
             if fulfills is not None:
                 fulfills.step(ProposalEvent.REQUEST)
             rpc_name = payloads.rpc_name(payload.get("id"))
-            request = OpenItem(envelope, at, rpc_name=rpc_name, fulfills=fulfills)
+            called = payloads.called(payload)
+            request = OpenItem(
+                envelope, at, rpc_name=rpc_name, fulfills=fulfills, called=called, beside=beside
+            )
             self._begin(self._requests, request)
             if fulfills is not None:
                 fulfills.fulfilling[request.number] = request
@@ -429,6 +454,9 @@ def _is_refused_by_all(request: OpenItem, sender: str) -> bool:
 
 REVOKED = str(Reason.REVOKED)
 
+ORPHANED: Final = "the process that wanted it is gone, and its participant has begun anew"
+"""The words of an end that a new process of a participant brings."""
+
 
 def end_revoked(
     exchanges: InFlight,
@@ -447,7 +475,6 @@ def end_revoked(
             payload = payloads.unwrapped(payload)
         if item.whole and may(envelope.kind, payload, envelope.to):
             continue
-        exchanges.end(item, withdrawn=item.is_proposal)
         what = "proposal" if item.is_proposal else "request"
         told = draft_refusal(
             participant,
@@ -456,16 +483,49 @@ def end_revoked(
             about=envelope.id,
         )
         yield Notice(participant, told.error)
-        yield Broadcast(_withdrawal(item) if item.is_proposal else _cancel(item))
+        yield from _end(exchanges, item, REVOKED)
 
 
-def _cancel(item: OpenItem) -> Envelope:
+def end_orphaned(exchanges: InFlight, participant: str, at: int) -> Iterator[Broadcast]:
+    """End what a process that is gone had open, and what runs for it (PROTOCOL 4.2).
+
+    But for the requests by which it carries out what others propose: these wait for the results.
+    """
+    for item in exchanges.of(participant):
+        if not item.orphaned or (item.fulfills is not None and item.fulfills.state.is_pending):
+            continue
+        item.state = item.state_at(at)
+        if item.state.is_pending:
+            yield from _end(exchanges, item, Reason.NO_LONGER_NEEDED, ORPHANED)
+        else:
+            exchanges.end(item)  # it has expired, and that is for good
+
+
+def cancel_orphaned(exchanges: InFlight, requests: Iterable[OpenItem]) -> Iterator[Broadcast]:
+    """Cancel the requests for what was withdrawn whose own process does not do it any more."""
+    for request in requests:
+        yield from _end(exchanges, request, Reason.NO_LONGER_NEEDED, ORPHANED)
+
+
+def _end(exchanges: InFlight, item: OpenItem, reason: str, text: str = "") -> Iterator[Broadcast]:
+    """End an item, and all that is out to fulfill it: its fulfiller may not be here to do that."""
+    running = tuple(item.fulfilling.values())
+    exchanges.end(item, withdrawn=item.is_proposal)
+    if item.is_proposal:
+        yield Broadcast(_withdrawal(item, reason))
+    elif item.called[0] != "initialize":  # which is never cancelled (PROTOCOL 4.7)
+        yield Broadcast(_cancel(item, f"{reason}: {text}" if text else reason))
+    for request in running:
+        yield from _end(exchanges, request, reason, text)
+
+
+def _cancel(item: OpenItem, reason: str) -> Envelope:
     envelope = item.envelope
-    cancel = payloads.cancelled_by_gateway(envelope.id, REVOKED, envelope.sender)
+    cancel = payloads.cancelled_by_gateway(envelope.id, reason, envelope.sender)
     return gateway_draft(kinds.MCP_REQUEST, cancel, to=envelope.to, about=envelope.id)
 
 
-def _withdrawal(item: OpenItem) -> Envelope:
+def _withdrawal(item: OpenItem, reason: str) -> Envelope:
     envelope = item.envelope
-    payload = {"reason": REVOKED, payloads.META: {payloads.BEGUN_BY: envelope.sender}}
+    payload = {"reason": reason, payloads.META: {payloads.BEGUN_BY: envelope.sender}}
     return gateway_draft(kinds.MCP_WITHDRAW, payload, to=envelope.to, about=envelope.id)

@@ -21,7 +21,7 @@ from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.guarantees import DIALECT, OURS, said_by
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import JsonObject, as_object
-from meup_agent.protocol.resume import ARRIVED, ReplayMark
+from meup_agent.protocol.resume import ARRIVED, NEW, ReplayMark
 from meup_agent.protocol.space.decisions import Consequence, gateway_draft
 from meup_agent.protocol.space.grants import GrantStore
 from meup_agent.protocol.space.indexes import OpenItem
@@ -30,7 +30,7 @@ from meup_agent.protocol.space.journal import Entry, Fact
 from meup_agent.protocol.space.streams import StreamStore
 from meup_agent.protocol.streams import STREAMS_KEY
 
-_TOLD: Final = frozenset({"new", "gap"})
+_TOLD: Final = frozenset({NEW, "gap"})
 """The values of :data:`ARRIVED` for those to whom the open proposals are told."""
 
 _READERS: Final = ("", "mew/v0.4")
@@ -58,8 +58,13 @@ class JoinState(msgspec.Struct, frozen=True):
     @property
     def presence_fields(self) -> dict[str, Any]:
         """The field of a presence about what the newcomer missed: most repeat nothing to it."""
-        arrived = "gap" if self.gap else "resumed" if self.resumed else "new"
+        arrived = "gap" if self.gap else "resumed" if self.resumed else NEW
         return {ARRIVED: arrived} if self.can_resume else {}
+
+    @property
+    def is_new(self) -> bool:
+        """True for a process that could resume, and has nothing to resume: it has just begun."""
+        return self.can_resume and not self.resumed
 
 
 class JoinDrafts(NamedTuple):
@@ -131,19 +136,24 @@ class AbsenceTracker:
         self._left[participant] = at
         self._seen_off.add(participant)
 
-    def recover(self, presence: Entry) -> None:
-        """Record a presence of before a restart."""
+    def recover(self, presence: Entry) -> str:
+        """Record a presence of before a restart; of a new process, its participant."""
         payload = presence.envelope.payload_object
         participant = as_object(payload.get("participant")).get("id")
         if not isinstance(participant, str):
-            return
+            return ""
         if payload.get("event") == "join":
-            self._left.pop(participant, None)
-            self._seen_off.discard(participant)
+            self.joined(participant, presence.at)
             self._was_here.add(participant)
-        elif payload.get("event") == "leave":
+            return participant if payload.get(ARRIVED) == NEW else ""
+        if payload.get("event") == "leave":
             self._was_here.discard(participant)
             self.left(participant, presence.at)
+        return ""
+
+    def is_away(self, participant: str) -> bool:
+        """True for a participant that has left, by the presences of before a restart."""
+        return participant in self._left
 
     def restored(self, participant: str, at: int) -> None:
         """Record that a participant has something open of before a restart, and is not here.
@@ -160,13 +170,11 @@ class AbsenceTracker:
         left = self._left.get(participant) if participant in self._seen_off else None
         return left if left is not None and accepted <= left else None
 
-    def joined(self, participant: str, at: int, *, new: bool) -> None:
-        """Record a join; a new process, unlike the one before, has nothing to resume."""
+    def joined(self, participant: str, at: int) -> None:
+        """Record a join."""
         left = self._left.pop(participant, None)
         self._seen_off.discard(participant)
-        if new:
-            self._gone[participant] = at
-        elif left is not None and at - left >= _GONE_MICROSECONDS:
+        if left is not None and at - left >= _GONE_MICROSECONDS:
             self._gone[participant] = left
 
     def abandoned_until(self, participant: str, at: int) -> int | None:

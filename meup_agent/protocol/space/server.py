@@ -498,4 +498,4 @@ class SpaceServer:
         recover_state(self._state, self.journal, self.name, at)
         for participant, token_sha256 in self._state.management.digests.items():
             self._admit(participant, token_sha256)
-        self._follow_all(self._state.end_revoked(), at)
+        self._follow_all(self._state.end_recovered(at), at)

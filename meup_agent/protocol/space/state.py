@@ -41,7 +41,13 @@ from meup_agent.protocol.space.decisions import (
 from meup_agent.protocol.space.grants import GrantStore
 from meup_agent.protocol.space.inbound import InboundFrame, complete, decode_inbound, usable_id
 from meup_agent.protocol.space.indexes import AcceptedEnvelope, Deduplicator
-from meup_agent.protocol.space.inflight import TRACKED_KINDS, InFlight, end_revoked
+from meup_agent.protocol.space.inflight import (
+    TRACKED_KINDS,
+    InFlight,
+    cancel_orphaned,
+    end_orphaned,
+    end_revoked,
+)
 from meup_agent.protocol.space.journal import Entry, Fact
 from meup_agent.protocol.space.management import SpaceManager
 from meup_agent.protocol.space.presence import (
@@ -157,10 +163,12 @@ class SpaceState:
         the others repeat what must not be missed (PROTOCOL 4.14).
         """
         at = self._now() if at is None else at
-        is_new = join_state.can_resume and not join_state.resumed
         self._spoken.pop(participant, None)
-        then = self.streams.joined(participant, is_new=is_new)
-        self._absences.joined(participant, at, new=is_new)
+        then = self.streams.joined(participant, is_new=join_state.is_new)
+        if join_state.is_new:
+            self.open.orphan(participant)
+            then += self._end_orphaned(participant, at)
+        self._absences.joined(participant, at)
         self._present[participant] = dialect
         self._welcomes.joined(participant)
         you = self._welcomes.describe(participant)
@@ -173,6 +181,15 @@ class SpaceState:
             self.control.joined(participant),
             tuple(then),
         )
+
+    def _end_orphaned(self, participant: str, at: int) -> list[Broadcast]:
+        """End what the process of a participant had open that is gone, as if it had said so."""
+        ended = list(end_orphaned(self.open, participant, at))
+        for each in ended:
+            self.limiter.consume(participant, at, 0)
+            if each.draft.kind == kinds.MCP_WITHDRAW:
+                self.limiter.count_withdrawal(participant, at)
+        return ended
 
     def observe(
         self, participant: str, join_state: JoinState = NO_RESUME, *, dialect: str = ""
@@ -262,7 +279,7 @@ class SpaceState:
         if refused is not None:
             return refused
         receipt = self._deduplicator.remember(envelope, at) if repeats else None
-        return self._accept(inbound, receipt)
+        return self._accept(inbound, receipt, beside=not waits)
 
     def route_frame(self, participant: str, frame: bytes, at: int) -> StreamInfo | Refusal:
         """The stream for which a participant sends a frame; else why it goes no further."""
@@ -366,7 +383,9 @@ class SpaceState:
         refused = over_limit(envelope.sender, over.limit, over.most, message, about=envelope.id)
         return msgspec.structs.replace(refused, retry_after=over.seconds)
 
-    def _accept(self, inbound: InboundFrame, receipt: AcceptedEnvelope | None) -> Acceptance:
+    def _accept(
+        self, inbound: InboundFrame, receipt: AcceptedEnvelope | None, *, beside: bool
+    ) -> Acceptance:
         envelope = inbound.envelope
         if envelope.kind in READERS:
             return self._manage(envelope, inbound.payload, inbound.at, receipt)
@@ -384,10 +403,12 @@ class SpaceState:
             self.limiter.count_withdrawal(envelope.sender, inbound.at)
             if self._announce_withdrawals:
                 then = self._announce(envelope, inbound.payload)
+            orphaned = self.open.orphaned_requests(envelope)
+            then = (*then, *cancel_orphaned(self.open, orphaned))
         if envelope.kind == kinds.MCP_RESPONSE and not payloads.is_refusal(inbound.payload):
             for proposal in self._rules.answered_proposals(envelope):
                 self.open.fulfilled(proposal)
-        self._track(envelope, inbound.payload, inbound.at)
+        self._track(envelope, inbound.payload, inbound.at, beside=beside)
         return Acceptance(envelope, inbound.at, then=then, receipt=receipt)
 
     def recover(self, entry: Entry) -> None:
@@ -395,15 +416,19 @@ class SpaceState:
         envelope = entry.envelope
         self.arrivals.note(entry)
         if envelope.kind == kinds.SYSTEM_PRESENCE:
-            self._absences.recover(entry)
+            newcomer = self._absences.recover(entry)
+            if newcomer:
+                self.open.orphan(newcomer)
         self._deduplicator.remember(envelope, entry.at, entry.seq)
         self.control.remember(envelope)
-        self._track(envelope, envelope.payload_object, entry.at)
+        # Who had left said it over HTTP; of the others no entry tells.
+        beside = self._absences.is_away(envelope.sender)
+        self._track(envelope, envelope.payload_object, entry.at, beside=beside)
 
-    def _track(self, envelope: Envelope, payload: dict[str, Any], at: int) -> None:
+    def _track(self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: bool) -> None:
         """Track what an accepted envelope began or ended."""
         if envelope.kind in TRACKED_KINDS:
-            self.open.track(envelope, payload, at)
+            self.open.track(envelope, payload, at, beside=beside)
         if envelope.kind == kinds.MCP_REQUEST and self._rpc_ids is not None:
             self._rpc_ids.heard(envelope, payload)
 
@@ -453,15 +478,16 @@ class SpaceState:
         )
         return Acceptance(envelope, at, done.facts, tuple(then), told, receipt)
 
-    def end_revoked(self) -> list[Consequence]:
-        """End what may not go on, as the configuration may allow less after a restart."""
-        return [
-            consequence
-            for participant in sorted(self.open.participants)
-            for consequence in end_revoked(
-                self.open, participant, partial(self._may_still, participant)
-            )
-        ]
+    def end_recovered(self, at: int) -> list[Consequence]:
+        """End what may not go on after a restart.
+
+        Its process was gone, and the end may not have been kept; or the configuration allows less.
+        """
+        then: list[Consequence] = []
+        for participant in sorted(self.open.participants):
+            then += end_orphaned(self.open, participant, at)
+            then += end_revoked(self.open, participant, partial(self._may_still, participant))
+        return then
 
     def _may_still(
         self, participant: str, kind: str, payload: dict[str, Any], to: tuple[str, ...]

@@ -23,7 +23,7 @@ class Scene:
         self.at = 1_700_000_000 * SECOND
         self.space = SpaceState(
             {"alice": EVERYTHING, "bob": EVERYTHING},
-            allowance=Allowance(max_open_proposals=2),
+            allowance=Allowance(max_open_proposals=2, withdrawals_burst=5),
             now=lambda: self.at,
         )
         self._number = 0
@@ -70,10 +70,7 @@ def test_what_a_process_left_behind_makes_room_when_another_has_begun(scene: Sce
     scene.space.join("alice", NEW)
     scene.fill()
     scene.space.leave("alice")
-    scene.later(1)
     scene.space.join("alice", NEW)
-    assert not scene.propose()
-    scene.later(GONE_SECONDS)
     assert [scene.propose() for _ in range(3)] == [True, True, False]
 
 
@@ -102,24 +99,26 @@ def test_who_comes_back_soon_has_them_open_still(scene: Scene, join_state: JoinS
     assert scene.propose()
 
 
-@pytest.mark.rule("3.open.ghosts")
-def test_joining_anew_again_and_again_makes_no_room(scene: Scene) -> None:
-    scene.space.join("alice", NEW)
-    scene.fill()
-    for _ in range(10):
-        scene.later(GONE_SECONDS / 2)
+@pytest.mark.rule("3.open.ghosts", "4.2.new_process")
+def test_what_ends_with_a_process_counts_in_the_pace_of_its_participant(scene: Scene) -> None:
+    for _ in range(3):
         scene.space.join("alice", NEW)
-        assert not scene.propose()
+        assert [scene.propose() for _ in range(2)] == [True, True]
+        assert scene.space.limiter.consume("alice", scene.at, 1) is None
+    scene.space.join("alice", NEW)
+    over = scene.space.limiter.consume("alice", scene.at, 1)
+    assert over is not None
+    assert over.limit == "withdrawals_per_second"
 
 
 def test_what_somebody_carries_out_is_no_ghost(scene: Scene) -> None:
-    scene.space.join("alice", NEW)
+    scene.space.join("alice")
     scene.fill()
     call = {"method": "tools/call", "params": {"name": "write"}, "id": 1}
     assert scene.say("mcp/request", "bob", call, to=("alice",), correlation=("x1y",))
-    scene.later(1)
-    scene.space.join("alice", NEW)
+    scene.space.leave("alice")
     scene.later(GONE_SECONDS)
+    scene.space.join("alice")
     assert [scene.propose() for _ in range(3)] == [True, False, False]
 
 
@@ -134,8 +133,9 @@ def test_after_a_restart_who_does_not_come_back_has_left(scene: Scene) -> None:
 def test_the_proposer_can_still_withdraw_what_makes_room(scene: Scene) -> None:
     scene.space.join("alice", NEW)
     scene.fill()
-    scene.space.join("alice", NEW)
+    scene.space.leave("alice")
     scene.later(GONE_SECONDS)
+    scene.space.join("alice")
     assert scene.propose()
     assert scene.say("mcp/withdraw", "alice", {"reason": "other"}, correlation=("x1y",))
     assert not scene.say("mcp/withdraw", "bob", {"reason": "other"}, correlation=("x1y",))
