@@ -22,7 +22,7 @@ from meup_agent.gateway.journal.rows import checked_row, checksum, rows_query
 from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.gateway.limits import LIMIT_ROWS
 from meup_agent.gateway.presets import PARTICIPANTS, ROLES, first_token, one_space_config
-from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.gateway.runtime import ForwardClock, GatewayRuntime
 from meup_agent.gateway.server import RunningGateway, serve
 from meup_agent.transport.base import (
     LAST_SEEN_HEADER,
@@ -58,6 +58,7 @@ __all__ = [
     "Connector",
     "Database",
     "ForeignListener",
+    "ForwardClock",
     "GatewayMember",
     "GatewayRuntime",
     "Identity",

@@ -60,6 +60,7 @@ LIFECYCLE: Final = {
     "4.5.withdraw_follows": "a wait that ends so sends a withdraw; our record says why",
     "4.5.told": "each rejection of what waits is told, with whether it counts",
     "4.2.expiry": "a pending proposal expires for all once the gateway's clock is 60 s beyond it",
+    "4.2.expiry.for_good": "a clock that is put back makes nothing pending again",
     "4.2.expiry.accepted_before": "what was asked for before that completes",
     "4.2.new_process": "a process that begins anew ends what the one before it had open",
     "4.2.silence": "no timer, crash, reconnect or default turns silence into a request",

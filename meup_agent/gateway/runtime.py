@@ -47,9 +47,47 @@ RESTARTING: Final = 1012
 """Close code of a gateway that stops: its members dial again (PROTOCOL 3)."""
 
 
-def wall_clock() -> int:
-    """The time in microseconds since 1970 (UTC)."""
-    return time.time_ns() // 1_000
+TOLD_NANOSECONDS: Final = 1_000_000_000
+"""By which the machine's clock is put back before the log says so."""
+
+
+class ForwardClock:
+    """The time in microseconds since 1970 (UTC), which never goes back (PROTOCOL 4.2).
+
+    Where the machine's clock is put back, time goes on as measured until that has come so far. It
+    does not stand still: rates and pauses go on.
+    """
+
+    def __init__(
+        self,
+        wall: Callable[[], int] = time.time_ns,
+        steady: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._wall = wall
+        self._steady = steady
+        self._latest = (wall(), steady())
+        self._is_told = False
+
+    def __call__(self) -> int:
+        """The time at this moment."""
+        latest, measured = self._latest
+        wall, steady = self._wall(), self._steady()
+        at = max(wall, latest + steady - measured)
+        self._latest = (at, steady)
+        behind = at - wall
+        if not behind:
+            self._is_told = False
+        elif behind >= TOLD_NANOSECONDS and not self._is_told:
+            self._is_told = True
+            log.warning(
+                "the clock of this machine was put back by %.0f s: the gateway counts on as before",
+                behind / 1e9,
+            )
+        return at // 1_000
+
+
+wall_clock: Final = ForwardClock()
+"""The clock of every gateway of this process."""
 
 
 def _warn_of_short_tokens(participants: list[Identity]) -> None:

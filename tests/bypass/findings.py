@@ -158,4 +158,20 @@ FINDINGS: Final[tuple[Finding, ...]] = (
             "::test_what_a_killed_process_proposed_does_not_run_beside_its_twin"
         ),
     ),
+    Finding(
+        title="A clock that is put back makes an expired proposal pending",
+        was=(
+            "The gateway compared a deadline with the machine's clock at each moment. When that was"
+            " put back, while the gateway ran or while it did not, a request for a proposal that"
+            " had expired for everybody was accepted."
+        ),
+        here=(
+            "A gateway's time never goes back: it goes on as measured, and after a restart from the"
+            " last entry of its journal."
+        ),
+        test=(
+            "tests/protocol/space/test_expired_for_good.py"
+            "::test_a_clock_that_was_put_back_over_a_restart_revives_nothing"
+        ),
+    ),
 )

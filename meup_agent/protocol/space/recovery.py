@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from meup_agent.protocol.space.clock import SpaceClock
 from meup_agent.protocol.space.journal import Journal
 from meup_agent.protocol.space.state import SpaceState
 
@@ -19,17 +20,25 @@ RECOVERED_SECONDS: Final = 24 * 3_600.0
 RECOVERED_ENTRIES: Final = 100_000
 """Entries that are read when a gateway starts, to know again what is open, and sent twice."""
 
+TOLD_SECONDS: Final = 1.0
+"""By which a clock is put back before the log says so."""
 
-def recover_state(state: SpaceState, journal: Journal, space: str, at: int) -> None:
-    """Restore from the journal what holds, what is open and what is recognized."""
-    since = at - round(RECOVERED_SECONDS * 1_000_000)
+
+def recover_state(state: SpaceState, journal: Journal, space: str, clock: SpaceClock) -> None:
+    """Restore from the journal the time, what holds, what is open and what is recognized."""
+    since = clock() - round(RECOVERED_SECONDS * 1_000_000)
     recovered = journal.recover(space, since=since, limit=RECOVERED_ENTRIES)
+    # What was expired is so for good, also where the clock has been put back meanwhile.
+    gained = clock.advance(max((entry.at for entry in recovered.entries), default=0))
+    if gained >= TOLD_SECONDS:
+        said = "%s: the clock is %.0f s behind the journal's last entry: time goes on from there"
+        log.warning(said, space, gained)
     # Before any request: what asked in a dialect is answered in it.
     for dialect in {entry.envelope.protocol for entry in recovered.entries}:
         state.register_dialect(dialect)
     for entry in recovered.entries:
         state.recover(entry)
-    state.open.forget_old(at)
+    state.open.forget_old(clock())
     for grant in state.restore(recovered.facts):
         said = "%s: grant %s holds no more: who gave or got it is not what they were"
         log.warning(said, space, grant)

@@ -18,6 +18,7 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.kinds import STREAM_OPEN
 from meup_agent.protocol.management_payloads import INVITE_ACK
 from meup_agent.protocol.space.allowance import Allowance
+from meup_agent.protocol.space.clock import SpaceClock
 from meup_agent.protocol.space.counters import SpaceCounters, log_cancel
 from meup_agent.protocol.space.decisions import (
     Acceptance,
@@ -89,14 +90,14 @@ class SpaceServer:
         self.journal = journal
         self._backpressure = backpressure
         self._record = None if recorder is None else partial(recorder.decided, name)
-        self.now: Final = now
+        self.now: Final = SpaceClock(now)
         """The gateway's clock, in microseconds since 1970."""
         allowance = allowance or Allowance()
         self._invites = invites
         self._state = SpaceState(
             participants,
             allowance=allowance,
-            now=now,
+            now=self.now,
             announce_withdrawals=announce_withdrawals,
             new_token=None if invites is None else invites.new_token,
             address=str if invites is None else invites.address,
@@ -113,10 +114,16 @@ class SpaceServer:
         """Connections that get everything and send nothing."""
         self.fanout = Fanout(name, journal, counters, allowance, recorder)
         """Delivers what was accepted."""
-        self._announcer = Announcer(name, journal, self.fanout, new_id, now, self._is_here)
+        self._announcer = Announcer(name, journal, self.fanout, new_id, self.now, self._is_here)
         self.fanout.frames.tell = self._tell_reader
         self.streams: Final = StreamServer(
-            self._state, self.fanout.frames, journal, counters, now, self._follow_all, call_later
+            self._state,
+            self.fanout.frames,
+            journal,
+            counters,
+            self.now,
+            self._follow_all,
+            call_later,
         )
         """The frames of streams, and their ends."""
         self._recover()
@@ -494,8 +501,8 @@ class SpaceServer:
 
     def _recover(self) -> None:
         """Go on where the gateway was before it was restarted."""
+        recover_state(self._state, self.journal, self.name, self.now)
         at = self.now()
-        recover_state(self._state, self.journal, self.name, at)
         for participant, token_sha256 in self._state.management.digests.items():
             self._admit(participant, token_sha256)
         self._follow_all(self._state.end_recovered(at), at)
