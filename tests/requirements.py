@@ -408,6 +408,7 @@ GATEWAY: Final = {
     "3.pace.ends": "no withdraw, cancel or reject is lost for its pace; over HTTP it is said again",
     "3.pace.bytes": "bytes have a pace as messages have",
     "3.pace.reader": "a loud sender waits for a slow reader, a second at most; others do not",
+    "3.names.look_alike": "names of one space that look alike are refused",
     "3.open.ghosts": "proposals that expired, or whose process is gone, take no room from others",
     "3.queues": "what waits for a participant, and for all readers together, is bounded",
     "3.limits": "whoever is over a limit is told once which, and how much it allows",

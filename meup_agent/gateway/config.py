@@ -20,6 +20,7 @@ from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.protocol.capability import Capabilities, refuse_reserved
 from meup_agent.protocol.dialects import DIALECTS, spoken
 from meup_agent.protocol.kinds import GATEWAY_NAMES
+from meup_agent.protocol.names import NameSet
 from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.inbound import MAX_ID_CHARS, is_name
 from meup_agent.protocol.space.journal import MAX_BYTES, MAX_ENTRIES
@@ -227,6 +228,18 @@ class SpaceConfig(SpaceSettings):
     participants: Mapping[str, ParticipantConfig]
     # Nothing says which of the two published versions its members speak: they may speak either.
     takes_published: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse names that people would take for each other, as the gateway refuses invitations.
+
+        Raises:
+            ConfigurationError: Two participants' names look alike, or one's letters do.
+        """
+        names = NameSet()
+        for name in self.participants:
+            if problem := names.problem(name):
+                raise ConfigurationError(f"participants of space {self.id}: {problem}")
+            names.add(name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ def _characters(text: str, deceiving: frozenset[int]) -> Iterator[Segment]:
             yield Segment(shown, mark, _named(each))
         elif position in deceiving:
             yield Segment(
-                shown, Mark.LOOK_ALIKE, f"{_named(each)} looks like {_look_alike_of(each)!r}"
+                shown, Mark.LOOK_ALIKE, f"{_named(each)} looks like {look_alike_of(each)!r}"
             )
         else:
             yield Segment(shown)
@@ -153,7 +153,7 @@ def _named(character: str) -> str:
     return f"U+{ord(character):04X} ({name})"
 
 
-def _look_alike_of(character: str) -> str:
+def look_alike_of(character: str) -> str:
     """The ASCII character that another one looks like; empty if it looks like none."""
     found = _LOOKS_LIKE.get(character)
     if found is None and ord(character) > 0x2000:
@@ -165,11 +165,11 @@ def _look_alike_of(character: str) -> str:
 
 def _find_deceiving(text: str, is_name: bool) -> frozenset[int]:
     """Positions of the look-alikes that are marked."""
-    looks = {position: each for position, each in enumerate(text) if _look_alike_of(each)}
+    looks = {position: each for position, each in enumerate(text) if look_alike_of(each)}
     if not looks or is_name:
         return frozenset(looks)
     # A text that has a script's other letters is written in it: its short words deceive none.
-    written_in = {_script(each) for each in text if each.isalpha() and not _look_alike_of(each)}
+    written_in = {_script(each) for each in text if each.isalpha() and not look_alike_of(each)}
     found: set[int] = set()
     for word in _words(text):
         inside = [position for position in word if position in looks]

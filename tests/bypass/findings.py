@@ -174,4 +174,20 @@ FINDINGS: Final[tuple[Finding, ...]] = (
             "::test_a_clock_that_was_put_back_over_a_restart_revives_nothing"
         ),
     ),
+    Finding(
+        title="A participant that looks like another",
+        was=(
+            "A participant that could invite brought in one whose name differed from a reviewer's"
+            " by a Cyrillic letter, or by case alone. Screens marked the letter, and nothing marked"
+            " the case."
+        ),
+        here=(
+            "Names of one space that look alike are refused, in its configuration and in"
+            " invitations, and so are letters of several scripts in one name."
+        ),
+        test=(
+            "tests/protocol/space/test_invitations.py"
+            "::test_who_looks_like_another_participant_is_not_invited"
+        ),
+    ),
 )

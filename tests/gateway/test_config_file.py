@@ -308,6 +308,29 @@ def test_wrong_file_says_file_key_and_what_was_expected(
     ).replace("each participant", "")
 
 
+@pytest.mark.rule("3.names.look_alike")
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("reviewer", "rev\u0456ewer"),
+        ("tools", "Tools"),
+        ("tools", "too1s"),
+        ("alice", "syst\u0435m:gateway"),
+        ("alice", "rev\u0454ewer"),
+    ],
+)
+def test_participants_whose_names_look_alike(tmp_path: Path, names: tuple[str, str]) -> None:
+    one, two = (f"{name}: {{tokens: [{number}-token]}}" for number, name in enumerate(names))
+    told = "participants of space demo: .* (looks like|letters of several scripts)"
+    for text in (
+        f"spaces: {{demo: {{participants: {{{one}, {two}}}}}}}",
+        f"space: {{id: demo}}\nparticipants: {{{one}, {two}}}",
+    ):
+        with pytest.raises(ConfigurationError, match=told):
+            load(tmp_path, text)
+    load(tmp_path, f"spaces: {{demo: {{participants: {{{one}}}}}}}")
+
+
 @pytest.mark.parametrize("text", ["", "[]", "- a", "5"])
 def test_file_that_holds_something_else(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigurationError, match="expected the key 'spaces'"):

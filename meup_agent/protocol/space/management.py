@@ -22,6 +22,7 @@ from meup_agent.protocol.management_payloads import (
     Kick,
     Revocation,
 )
+from meup_agent.protocol.names import NameSet
 from meup_agent.protocol.payloads import JsonObject
 from meup_agent.protocol.space.decisions import (
     ID_IN_USE,
@@ -51,6 +52,7 @@ CAPABILITY_LACKING: Final = "capability_lacking"
 UNKNOWN_GRANT: Final = "unknown_grant"
 NOTHING_TO_REVOKE: Final = "nothing_to_revoke"
 PARTICIPANT_EXISTS: Final = "participant_exists"
+LOOK_ALIKE: Final = "look_alike"
 NO_INVITATIONS: Final = "no_invitations"
 KICKED: Final = "kicked"
 
@@ -89,6 +91,11 @@ class SpaceManager:
     _granted: OriginIndex[str] = field(default_factory=OriginIndex[str])
     _invited: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     _kicked: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
+    _names: NameSet = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with the names of the configuration."""
+        self._names = NameSet(self._grants)
 
     @property
     def digests(self) -> Mapping[str, str]:
@@ -109,6 +116,7 @@ class SpaceManager:
             if key.startswith(INVITE_FACT):
                 name = key.removeprefix(INVITE_FACT)
                 self._invited[name] = value
+                self._names.add(name)
                 if name not in self._grants:
                     self._grants.configure(name, member_capabilities([]))
             elif key.startswith(KICKED_FACT):
@@ -267,6 +275,8 @@ class SpaceManager:
             return refuse(envelope, PARTICIPANT_EXISTS, f"{name!r} is the gateway's name")
         if name in self._grants and name not in self._kicked:
             return _exists(envelope, name)
+        if name not in self._grants and (problem := self._names.problem(name)):
+            return refuse(envelope, LOOK_ALIKE, problem)
         if name not in self._grants or name in self._invited:
             refused = self._check_token(envelope, answers=answers)
             if refused is not None:
@@ -308,6 +318,7 @@ class SpaceManager:
             digest = sha256(token.encode()).hexdigest()
             fact = {"by": invite.by, "id": envelope.id, "token_sha256": digest}
             self._invited[name] = fact
+            self._names.add(name)
             facts.append(Fact(INVITE_FACT + name, fact))
             if name not in self._grants:
                 self._grants.configure(name, member_capabilities([]))

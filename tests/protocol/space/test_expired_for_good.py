@@ -19,7 +19,7 @@ SECOND = 1_000_000
 
 def propose(room: Room, proposal: str, seconds: float) -> None:
     ends = rfc3339(room.now + round(seconds * SECOND))
-    params = {**CALL["params"], "_meta": {"dev.meup/expires_at": ends}}
+    params = {"name": "write", "_meta": {"dev.meup/expires_at": ends}}
     room.propose("ann", proposal, payload={**CALL, "params": params})
 
 

@@ -65,6 +65,31 @@ def test_invitation_that_cannot_be_carried_out(payload: dict[str, Any], code: st
     assert scene.invites.admitted == {}
 
 
+@pytest.mark.rule("3.names.look_alike")
+@pytest.mark.parametrize("name", ["Worker", "w\u043erker", "worker\u2800", "w0rker", "\u0455ystem"])
+def test_who_looks_like_another_participant_is_not_invited(name: str) -> None:
+    scene = Scene()
+    invite(scene, "lead", name)
+    assert scene.error("lead")["error"] == "look_alike"
+    assert scene.invites.admitted == {}
+
+
+@pytest.mark.rule("3.names.look_alike")
+def test_who_looks_like_an_invited_one_is_not_invited_after_a_restart_either() -> None:
+    scene = Scene()
+    invite(scene, "lead", "guest")
+    scene.forget()
+    invite(scene, "lead", "gu\u0435st")
+    assert scene.error("lead")["error"] == "look_alike"
+    again = Scene(journal=scene.journal)
+    invite(again, "lead", "Guest")
+    assert again.error("lead")["error"] == "look_alike"
+    again.say("lead", "space.kick", {"participant_id": "guest"})
+    again.forget()
+    invite(again, "lead", "guest")
+    assert "space.invite-ack" in kinds_of(again.got("lead"))
+
+
 @pytest.mark.rule("3.manage.invite")
 def test_who_could_not_be_told_the_token_does_not_invite() -> None:
     scene = Scene(present=("onlooker",))

@@ -140,6 +140,7 @@ _OF_A_REFUSAL: Final = {
     "target_not_found": NOT_FOUND,
     "participant_not_found": NOT_FOUND,
     "id_in_use": CONFLICT,
+    "look_alike": CONFLICT,
     "participant_exists": CONFLICT,
     "already_exists": CONFLICT,
     "not_pending": CONFLICT,
