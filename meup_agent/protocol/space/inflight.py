@@ -192,10 +192,11 @@ class InFlight:
             if not proposal.state.is_pending or (left_behind and not proposal.fulfilling):
                 self.end(proposal)
 
-    def orphan(self, participant: str) -> None:
+    def orphan(self, participant: str, *, fulfillments_only: bool = False) -> None:
         """Note that the process which began what a participant has open is gone for good."""
         for item in self.of(participant):
-            item.orphaned = not item.beside
+            if not fulfillments_only or item.fulfills is not None:
+                item.orphaned = not item.beside
 
     def orphaned_requests(self, withdraw: Envelope) -> list[OpenItem]:
         """The requests that are out for what a withdraw takes back, and that no process cancels."""

@@ -116,6 +116,8 @@ class SpaceState:
             self.streams,
         )
         self._announce_withdrawals = announce_withdrawals
+        # The new process behind whose presence the journal ends.
+        self._begun_last = ""
         self._deduplicator = Deduplicator()
         # Only where a dialect is spoken in which a response names its request by a JSON-RPC id.
         self._rpc_ids: RpcIds | None = None
@@ -416,9 +418,10 @@ class SpaceState:
         envelope = entry.envelope
         self.arrivals.note(entry)
         if envelope.kind == kinds.SYSTEM_PRESENCE:
-            newcomer = self._absences.recover(entry)
-            if newcomer:
-                self.open.orphan(newcomer)
+            self._begun_last = self._absences.recover(entry)
+            self.open.orphan(self._begun_last, fulfillments_only=True)
+        elif envelope.sender not in kinds.GATEWAY_NAMES:
+            self._begun_last = ""
         self._deduplicator.remember(envelope, entry.at, entry.seq)
         self.control.remember(envelope)
         # Who had left said it over HTTP; of the others no entry tells.
@@ -481,8 +484,10 @@ class SpaceState:
     def end_recovered(self, at: int) -> list[Consequence]:
         """End what may not go on after a restart.
 
-        Its process was gone, and the end may not have been kept; or the configuration allows less.
+        Its process was gone, and the end was not kept: that follows the presence of the next one,
+        before anything else. Or the configuration allows less.
         """
+        self.open.orphan(self._begun_last)
         then: list[Consequence] = []
         for participant in sorted(self.open.participants):
             then += end_orphaned(self.open, participant, at)

@@ -131,6 +131,14 @@ def test_what_was_said_over_http_by_one_that_is_away_outlives_a_restart_as_well(
     assert ended(room) == []
 
 
+def test_a_restart_alone_ends_nothing_that_was_said_over_http(room: Room) -> None:
+    room.propose("ann", "p")
+    room.joins("ann")
+    room.propose("eve", "q")
+    room.restart()
+    assert ended(room) == []
+
+
 def test_what_runs_for_a_proposal_of_a_dead_process_is_cancelled(room: Room) -> None:
     propose(room, room.joins("ann"))
     fulfiller = room.joins("reviewer")
@@ -147,6 +155,7 @@ def test_what_a_dead_process_fulfills_goes_on_until_its_proposer_withdraws(
     fulfiller = room.joins("reviewer")
     says(room, fulfiller, "mcp.request", {**CALL, "id": "x"}, "x", to=["tools"], correlationId="p")
     room.joins("reviewer")
+    room.propose("eve", "q")
     if restarted:
         room.restart()
     assert ended(room) == []
