@@ -360,6 +360,8 @@ DIALECTS: Final = {
 
 PATTERNS: Final = {
     "7.negation": "a negated text matches texts only, and no number, list or object",
+    "7.readings": "what lets through is read narrowly, what holds back widely, and takes no less",
+    "7.lists": "a wildcard beside letters takes nothing that makes several texts of one",
     "7.bounded": "a check ends in bounded time, and what was not found to be allowed is not",
     "7.system": "system/* is never granted, and refused where it is configured by name",
     "7.refused_with_place": "a pattern that does not compile is refused, with its place",

@@ -14,6 +14,9 @@ from meup_agent.protocol.capability import (
     compile_pattern,
 )
 from meup_agent.protocol.capability.compiled_capabilities import MAX_CAPABILITIES
+from meup_agent.protocol.capability.patterns import ArgumentCompiler, DefaultedObject
+from meup_agent.protocol.capability.reading import Reading
+from meup_agent.protocol.capability.work import WorkBudget
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, DIALECTS, decode, encode
 from meup_agent.protocol.envelope import draft, encode_json
 from meup_agent.protocol.guarantees import OURS, read_guarantees, said_by
@@ -64,17 +67,21 @@ __all__ = [
     "REPLAYED",
     "TARGET",
     "WRAPPED",
+    "ArgumentCompiler",
     "Call",
+    "DefaultedObject",
     "Ending",
     "GatewayRefused",
     "InboundState",
     "JsonObject",
     "LostRace",
+    "Reading",
     "Responded",
     "StreamFrame",
     "StreamInfo",
     "Unknown",
     "Unsent",
+    "WorkBudget",
     "build_close",
     "build_open",
     "build_proposal",

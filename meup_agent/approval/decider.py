@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import anyio
 import msgspec
 
+from meup_agent.approval.argument_schema import ArgumentSchema, UnknownDefaults
 from meup_agent.approval.near_misses import Surroundings, find_near_miss, surroundings_of
 from meup_agent.approval.rule_set import (
     History,
@@ -25,6 +26,7 @@ from meup_agent.client.proposal import Proposal
 from meup_agent.client.schema_check import ArgumentChecker, checker_for
 from meup_agent.client.space import Space, allowed_words
 from meup_agent.errors import ConfigurationError, MeupError, Refused, printable
+from meup_agent.protocol.capability.reading import fold_text
 from meup_agent.protocol.payloads import META, Call, as_object, read_proposal
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ log = logging.getLogger("meup_agent.approval")
 LIST_SECONDS: Final = 5.0
 """Wait for the tools of an executor: without its schema nothing is allowed, and people decide."""
 
-MAX_CHECKERS: Final = 256
+MAX_SCHEMAS: Final = 256
 """Schemas that are kept ready: compiling one takes as long as a hundred decisions."""
 
 SCHEMA: Final = "schema"
@@ -56,6 +58,14 @@ class Shown(NamedTuple):
     around: Surroundings = Surroundings()
 
 
+class _ReadSchema(NamedTuple):
+    """The schema of one tool, ready to be used."""
+
+    schema: Any
+    checker: ArgumentChecker | None
+    arguments: ArgumentSchema
+
+
 class Decider:
     """Decides proposals by a policy, with the history of each space.
 
@@ -63,6 +73,8 @@ class Decider:
         policy: Gives the policy of the moment.
         held: Told of the proposals that are left to people.
         own_files: Names of the files by which it decides: no rule allows a call that names one.
+        doubt: Gives the reason for which no rule of the moment allows anything; empty: there is
+            none.
     """
 
     def __init__(
@@ -71,14 +83,14 @@ class Decider:
         *,
         held: Held | None = None,
         own_files: Collection[str] = (),
+        doubt: Callable[[], str] = str,
     ) -> None:
         self._policy = policy
+        self._doubt = doubt
         self._held = held
         self._own_files = tuple(own_files)
         self._histories: WeakKeyDictionary[Space, History] = WeakKeyDictionary()
-        self._checkers: OrderedDict[tuple[str, str], tuple[Any, ArgumentChecker | None]] = (
-            OrderedDict()
-        )
+        self._schemas: OrderedDict[tuple[str, str], _ReadSchema] = OrderedDict()
 
     def install(self, agent: Agent) -> None:
         """Register it as the agent's handler of proposals of every method."""
@@ -172,7 +184,7 @@ class Decider:
         decision = policy.decide(shown.call, proposer, history, at)
         history.record(decision, at)
         if decision.verdict is Verdict.ALLOW:
-            doubt = shown.doubt or find_own_file(shown.call, self._own_files)
+            doubt = shown.doubt or self._doubt() or find_own_file(shown.call, self._own_files)
             if not doubt and decision.number is not None:
                 before = decision.number
                 doubt = find_near_miss(policy, before, shown.call, proposer, shown.around)
@@ -216,28 +228,65 @@ class Decider:
             return Shown(call, doubt="several tools have its name")
         schema = described[0].get("inputSchema")
         names = frozenset(str(each.get("name")) for each in tools)
-        around = surroundings_of(as_object(schema), names, frozenset(present))
-        return self._checked(call, target, schema)._replace(around=around)
+        read = self._read_schema(target, call.name, schema)
+        around = surroundings_of(read.arguments, names, frozenset(present))
+        return _check_arguments(call, read, around)
 
-    def _checked(self, call: Call, target: str, schema: object) -> Shown:
-        checker = self._checker(target, call.name, schema)
-        problems = None if checker is None else checker.verdict(call.arguments)
-        if problems is None:
-            return Shown(call, doubt="the schema of its tool cannot be checked")
-        if problems:
-            said = "; ".join(map(str, problems))
-            return Shown(call, problem=f"The tool does not take these arguments: {said}.")
-        return Shown(with_defaults(call, as_object(schema)))
-
-    def _checker(self, target: str, tool: str, schema: object) -> ArgumentChecker | None:
+    def _read_schema(self, target: str, tool: str, schema: object) -> _ReadSchema:
         key = (target, tool)
-        known = self._checkers.get(key)
-        if known is None or known[0] != schema:
+        known = self._schemas.get(key)
+        if known is None or known.schema != schema:
             whose = f"{tool[:64]!r} of {target!r}"
-            known = self._checkers[key] = (schema, checker_for(schema, whose, exact=True))
-            if len(self._checkers) > MAX_CHECKERS:
-                self._checkers.popitem(last=False)
-        return known[1]
+            checker = checker_for(schema, whose, exact=True)
+            known = _ReadSchema(schema, checker, ArgumentSchema(as_object(schema)))
+            self._schemas[key] = known
+            if len(self._schemas) > MAX_SCHEMAS:
+                self._schemas.popitem(last=False)
+        return known
+
+
+def _check_arguments(call: Call, read: _ReadSchema, around: Surroundings) -> Shown:
+    """The call as rules see it, with the arguments that its tool takes where none are given."""
+    problems = None if read.checker is None else read.checker.verdict(call.arguments)
+    if problems is None:
+        return Shown(call, doubt="the schema of its tool cannot be checked")
+    if problems:
+        said = "; ".join(map(str, problems))
+        return Shown(call, problem=f"The tool does not take these arguments: {said}.")
+    plain = {fold_text(name) for name in around.arguments}
+    for name in call.arguments.keys() - around.arguments:
+        if fold_text(name) in plain:
+            # Some servers take it for the one that they have, and no rule about that would see it.
+            return Shown(call, doubt=f"its argument {name[:64]!r} is nearly one that its tool has")
+    if (alike := _find_alike(call.arguments)) is not None:
+        return Shown(call, doubt=f"two names in its arguments are nearly {alike[:64]!r}")
+    try:
+        arguments, unsure = read.arguments.fill(call.arguments)
+    except UnknownDefaults:
+        return Shown(call, doubt="the defaults in the schema of its tool cannot be told")
+    if arguments is not call.arguments:
+        params = {**call.params, "arguments": arguments}
+        call = msgspec.structs.replace(call, params=params)
+    return Shown(call, around=around._replace(unsure=unsure))
+
+
+def _find_alike(value: object) -> str | None:
+    """A name in an object, anywhere in a value, that is nearly the one of another member."""
+    pending = [value]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, dict):
+            members = cast("dict[str, object]", each)
+            seen: set[str] = set()
+            for name in members if len(members) > 1 else ():
+                plain = fold_text(name)
+                if plain in seen:
+                    return name
+                seen.add(plain)
+            pending += members.values()
+        elif isinstance(each, list):
+            pending += cast("list[object]", each)
+    return None
 
 
 def find_own_file(call: Call, names: Collection[str]) -> str:
@@ -268,19 +317,3 @@ def refuse_quorum(policy: RuleSet) -> None:
                 f"{name}: it is a quorum, and no votes are counted here, so no call of it could be"
                 " carried out; run meup reviewer, or write ask instead"
             )
-
-
-def with_defaults(call: Call, schema: Mapping[str, Any]) -> Call:
-    """The call with the arguments that its tool takes where none are given.
-
-    A rule about an argument would otherwise be passed by leaving the argument out.
-    """
-    properties = as_object(schema.get("properties"))
-    defaults = {
-        name: as_object(each)["default"]
-        for name, each in properties.items()
-        if name not in call.arguments and "default" in as_object(each)
-    }
-    if not defaults:
-        return call
-    return Call(call.method, {**call.params, "arguments": {**defaults, **call.arguments}})

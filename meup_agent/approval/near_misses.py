@@ -1,8 +1,9 @@
-"""Near misses: rules that would have held a call back, were one of their names written otherwise.
+"""Near misses: rules that would have held a call back, were something a little otherwise.
 
 A rule that names a tool, a participant or an argument which is not there, and which differs from
-one that is there by a letter, is more probably mistyped than about another one. An allow that
-comes behind it is not believed: people decide.
+one that is there by a letter, is more probably mistyped than about another one. A rule that looks
+at an argument for which the tool may take a default of its own may be about the call as it will
+run. An allow that comes behind such a rule is not believed: people decide.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from meup_agent.approval.rules import AllowRule
 from meup_agent.errors import printable
 from meup_agent.protocol.capability.glob import StringMatch, compile_glob, is_glob
+from meup_agent.protocol.capability.paths import is_path
+from meup_agent.protocol.capability.reading import Reading, fold_text
 from meup_agent.protocol.capability.work import WorkBudget
-from meup_agent.protocol.payloads import as_object
 
 if TYPE_CHECKING:
+    from meup_agent.approval.argument_schema import ArgumentSchema
     from meup_agent.approval.rule_set import RuleSet
     from meup_agent.approval.rules import Pattern, PolicyRule
     from meup_agent.protocol.payloads import Call
@@ -52,6 +55,7 @@ class Surroundings(NamedTuple):
         participants: The participants that are present.
         values: The values that the schema lists for an argument.
         is_closed: True if the schema takes no other arguments than it names, as far as it says.
+        unsure: The arguments for which the schema may have a default, or may have another.
     """
 
     tools: Collection[str] = ()
@@ -59,22 +63,18 @@ class Surroundings(NamedTuple):
     participants: Collection[str] = ()
     values: Mapping[str, Sequence[Any]] = MappingProxyType({})
     is_closed: bool = False
+    unsure: Collection[str] = ()
 
 
 def surroundings_of(
-    schema: Mapping[str, Any], tools: Collection[str], participants: Collection[str]
+    schema: ArgumentSchema, tools: Collection[str], participants: Collection[str]
 ) -> Surroundings:
     """Surroundings of a call of a tool with some schema."""
-    properties = as_object(schema.get("properties"))
-    values: dict[str, list[Any]] = {
-        name: listed
-        for name, each in properties.items()
-        if isinstance(listed := as_object(each).get("enum"), list)
-    }
-    is_closed = schema.get("additionalProperties") in (None, False) and not any(
-        key in schema for key in _OPENING
+    named = schema.named()
+    is_closed = schema.root.get("additionalProperties") in (None, False) and not any(
+        key in schema.root for key in _OPENING
     )
-    return Surroundings(tools, frozenset(properties), participants, values, is_closed=is_closed)
+    return Surroundings(tools, frozenset(named), participants, named, is_closed=is_closed)
 
 
 class _Fit(Enum):
@@ -95,20 +95,32 @@ def find_near_miss(
         proposer: Its proposer.
         around: The names that are there.
     """
-    if max(map(len, (call.name, call.target or "", proposer))) > MAX_COMPARED:
-        return ""
-    for name, rule in zip(policy.names[:before], policy.rules, strict=False):
-        if not isinstance(rule, AllowRule):
-            wrong = _wrong_name(rule, call, proposer, around)
-            if wrong:
-                return (
-                    f"the rule {name} is before it, and names {printable(wrong[:64])!r}, which is"
-                    " not there; perhaps it is mistyped"
-                )
+    held = [
+        (name, rule)
+        for name, rule in zip(policy.names[:before], policy.rules, strict=False)
+        if not isinstance(rule, AllowRule)
+    ]
+    if held and max(map(len, (call.name, call.target or "", proposer))) > MAX_COMPARED:
+        return f"a name of it is too long to be compared with those of the rule {held[0][0]}"
+    for name, rule in held:
+        wrong = _wrong_name(rule, call, proposer, around)
+        if wrong is None:
+            continue
+        if wrong := wrong or _wrong_argument(rule, call, around):
+            return (
+                f"the rule {name} is before it, and names {printable(wrong[:64])!r}, which is"
+                " not there; perhaps it is mistyped"
+            )
+        if unsure := _unsure_argument(rule, around.unsure):
+            return (
+                f"the rule {name} is before it, and looks at {printable(unsure[:64])!r}, for which"
+                " the tool may have a default of its own"
+            )
     return ""
 
 
-def _wrong_name(rule: PolicyRule, call: Call, proposer: str, around: Surroundings) -> str:
+def _wrong_name(rule: PolicyRule, call: Call, proposer: str, around: Surroundings) -> str | None:
+    """The name that is nearly one of the call; empty: all are; ``None``: it is about others."""
     near = ""
     for given, name, known in (
         (rule.tool, call.name, around.tools),
@@ -122,9 +134,22 @@ def _wrong_name(rule: PolicyRule, call: Call, proposer: str, around: Surrounding
             # An inbox shows a tool behind its executor, as `files.read`.
             fit, pattern = _without_executor(given, call.target, name or "", known)
         if fit is _Fit.MISS or (fit is _Fit.NEAR and near):
-            return ""
+            return None
         near = near or pattern
-    return near or _wrong_argument(rule, call, around)
+    return near
+
+
+def _unsure_argument(rule: PolicyRule, unsure: Collection[str]) -> str:
+    """An unsure argument that a rule looks at."""
+    given = rule.arguments if isinstance(rule.arguments, list | tuple) else [rule.arguments]
+    for each in given if unsure else ():
+        for key in each or ():
+            if key == "**" or is_path(key):
+                return next(iter(unsure))
+            found = next((name for name in unsure if _is_match(key, name)), None)
+            if found is not None:
+                return found
+    return ""
 
 
 def _compare(given: Pattern, name: str, known: Collection[str]) -> tuple[_Fit, str]:
@@ -155,12 +180,14 @@ def _without_executor(
 
 @lru_cache(maxsize=1024)
 def _matcher(pattern: str) -> StringMatch:
-    return compile_glob(pattern)[0]
+    return compile_glob(pattern, Reading.WIDE)[0]
 
 
 @lru_cache(maxsize=4096)
 def _is_match(pattern: str, name: str) -> bool:
-    return _matcher(pattern)(name, WorkBudget(name)) if is_glob(pattern) else pattern == name
+    if is_glob(pattern):
+        return _matcher(pattern)(name, WorkBudget(name))
+    return fold_text(pattern) == fold_text(name)
 
 
 @lru_cache(maxsize=4096)

@@ -15,6 +15,9 @@ from meup_agent.errors import ConfigurationError, system_reason
 MAX_FILE_BYTES: Final = 1 << 20
 """Bytes of a policy file: five hundred rules take a tenth of it."""
 
+END: Final = "end"
+"""The last key of a policy file: with a part of its rules missing, another one might allow more."""
+
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])", re.ASCII)
 _SPANS: Final = frozenset({"ttl", "remind", "every"})
@@ -29,7 +32,7 @@ def load_policy(path: str | Path) -> Policy:
     """
     path = Path(path)
     try:
-        return read_policy(read_yaml(path))
+        return parse_policy(read_file(path))
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
 
@@ -62,8 +65,22 @@ def read_file(path: Path) -> bytes:
     return raw
 
 
+def parse_policy(raw: bytes) -> Policy:
+    """The policy in the bytes of a file.
+
+    Raises:
+        ConfigurationError: A part of it may be missing, or something in it is unknown or wrong.
+    """
+    from meup_agent.strict_yaml import parse_yaml
+
+    document = parse_yaml(raw)
+    if not raw.endswith(b"\n"):
+        raise ConfigurationError("its last line has no end, so a part of it may be missing")
+    return read_policy(document)
+
+
 def read_policy(document: object) -> Policy:
-    """The policy of a document, ``{"rules": [{"allow": {…}}, …]}``.
+    """The policy of a document, ``{"rules": [{"allow": {…}}, …], "end": True}``.
 
     Raises:
         ConfigurationError: Something in it is unknown or wrong.
@@ -72,8 +89,13 @@ def read_policy(document: object) -> Policy:
         raise ConfigurationError("expected the key 'rules'")
     keys = cast("dict[object, object]", document)
     for key in keys:
-        if key != "rules":
-            raise ConfigurationError(f"{key}: unknown key; a policy has only 'rules'")
+        if key not in ("rules", END):
+            raise ConfigurationError(f"{key}: unknown key; a policy has only 'rules' and '{END}'")
+    if keys.get(END) is not True or [*keys][-1] != END:
+        raise ConfigurationError(
+            f"its last key is not '{END}: true', so a part of it may be missing; write that as its"
+            " last line"
+        )
     rules = keys["rules"]
     if not isinstance(rules, list) or not rules:
         raise ConfigurationError("rules: expected a list of rules")

@@ -1,16 +1,18 @@
 """Reachability: rules that never decide, and pairs of rules that contradict one another.
 
 Patterns are compared as grants are (PROTOCOL 7): what is said to be covered is, and what is not
-said to be may still be.
+said to be may still be. Of a rule that holds back, all that its wide reading takes is lost to the
+rules behind it that say nothing stricter.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from meup_agent.approval.rules import (
     AllowRule,
@@ -22,8 +24,10 @@ from meup_agent.approval.rules import (
     is_choice_without_wildcard,
 )
 from meup_agent.errors import ConfigurationError
-from meup_agent.protocol.capability.covering import covers
+from meup_agent.protocol.capability.covering import covers_pattern
+from meup_agent.protocol.capability.glob import is_glob
 from meup_agent.protocol.capability.patterns import compile_pattern
+from meup_agent.protocol.capability.reading import Reading, fold_text
 
 _WILDCARDS: Final = frozenset("*?[]{}!/")
 
@@ -49,8 +53,8 @@ def check_reachable(rules: Sequence[PolicyRule], names: Sequence[str]) -> None:
         if isinstance(rule, LimitRule) and rule in rules[:index]:
             same = names[rules.index(rule)]
             raise ConfigurationError(f"{names[index]}: {same} says the same; take one of them out")
-        taken = [_taken_by(one, rules[:index]) for one in _alternatives(rule.pattern)]
-        if not taken or None in taken:
+        taken = [_taken_by(one, rules[:index]) for one in _alternatives(rule)]
+        if None in taken:
             continue
         first = min(number for number in taken if number is not None)
         earlier = rules[first]
@@ -60,24 +64,44 @@ def check_reachable(rules: Sequence[PolicyRule], names: Sequence[str]) -> None:
         raise ConfigurationError(f"{said}; move it before that, or take it out")
 
 
-def _taken_by(pattern: dict[str, Any], earlier: Sequence[PolicyRule]) -> int | None:
-    """The number of the rule that takes all that a pattern matches."""
-    for number, rule in enumerate(earlier):
-        if not isinstance(rule, LimitRule) and covers(_held(rule.pattern), _held(pattern)):
-            return number
+def _taken_by(rule: PolicyRule, earlier: Sequence[PolicyRule]) -> int | None:
+    """The number of the rule that takes all that one alternative of a rule behind it matches."""
+    wanted = rule.pattern
+    for number, before in enumerate(earlier):
+        if isinstance(before, LimitRule):
+            continue
+        reading = Reading.WIDE if _outweighs(before, rule) else Reading.NARROW
+        for each in _alternatives(before, by_tool=False):
+            if _allows_others(each, rule.named) and all(
+                key in wanted
+                and covers_pattern(held, wanted[key], reading, of_arguments=key == "arguments")
+                for key, held in each.pattern.items()
+            ):
+                return number
     return None
 
 
-def _held(pattern: dict[str, Any]) -> dict[str, Any]:
-    return {"kind": "mcp/proposal", "payload": pattern}
+def _outweighs(before: PolicyRule, rule: PolicyRule) -> bool:
+    """True if nothing that a rule says counts where one before it says something."""
+    if isinstance(before, DenyRule):
+        return True
+    if isinstance(before, AskRule):
+        return isinstance(rule, AllowRule | AskRule)
+    return isinstance(before, QuorumRule) and isinstance(rule, AllowRule | AskRule)
 
 
-def _alternatives(pattern: dict[str, Any]) -> list[dict[str, Any]]:
-    """The pattern taken apart by its tools: they may be taken by different rules."""
-    tool = pattern.get("tool")
-    if not isinstance(tool, list):
-        return [pattern]
-    return [{**pattern, "tool": each} for each in cast("list[object]", tool)]
+def _allows_others(rule: PolicyRule, names: Collection[str]) -> bool:
+    """False for an allow of calls that have no arguments of some names."""
+    if not isinstance(rule, AllowRule) or rule.others_free is None:
+        return True
+    return rule.named.union(rule.others_free).issuperset(names)
+
+
+def _alternatives(rule: PolicyRule, *, by_tool: bool = True) -> list[PolicyRule]:
+    """The rule taken apart by its tools and arguments: they may be taken by different rules."""
+    tools = rule.tool if by_tool and isinstance(rule.tool, list | tuple) else [rule.tool]
+    arguments = rule.arguments if isinstance(rule.arguments, list | tuple) else [rule.arguments]
+    return [replace(rule, tool=one, arguments=each) for one in tools for each in arguments]
 
 
 # --- what a check says beyond what a policy refuses ---
@@ -186,10 +210,15 @@ def _common_tool(first: PolicyRule, second: PolicyRule) -> str | None:
             ):
                 if len(one) + len(other) > MAX_COMPARED_CHARS:
                     continue
-                found = _both(one.replace("**", "*"), other.replace("**", "*"))
+                found = _both(_stars(one), _stars(other))
                 if found is not None:
                     return found
     return None
+
+
+def _stars(glob: str) -> str:
+    """A glob as it is widely read, in which a star takes anything."""
+    return glob.replace("**", "*").casefold()
 
 
 @lru_cache(maxsize=4096)
@@ -217,6 +246,10 @@ def _both(one: str, other: str) -> str | None:
 def _differ(first: PolicyRule, second: PolicyRule) -> bool:
     """True if the rules ask for different exact values at one place, so no call matches both."""
     mine, theirs = first.pattern, second.pattern
+    if isinstance(second.arguments, Mapping) and not any(map(is_glob, first.named)):
+        exact = {name for name in second.named if not is_glob(name)}
+        if not _allows_others(first, exact):
+            return True
     pairs = [(mine.get(key), theirs.get(key)) for key in ("method", "target", "proposer")]
     ours, others = mine.get("arguments"), theirs.get("arguments")
     if isinstance(ours, dict) and isinstance(others, dict):
@@ -229,9 +262,9 @@ def _apart(one: object, other: object) -> bool:
     if isinstance(one, str) and isinstance(other, str):
         plain = _WILDCARDS - {"/"}
         if plain.isdisjoint(one) and plain.isdisjoint(other):
-            return one != other
+            return fold_text(one) != fold_text(other)
         if plain.isdisjoint(one.replace("*", "")) and plain.isdisjoint(other.replace("*", "")):
-            return _both(one.replace("**", "*"), other.replace("**", "*")) is None
+            return _both(_stars(one), _stars(other)) is None
         return False
     return (
         one is not None

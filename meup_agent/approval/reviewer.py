@@ -99,7 +99,7 @@ class Reviewer:
 
     def __init__(self, path: Path, votes: Path | None = None) -> None:
         try:
-            self.policy = WatchedPolicy(path)
+            self.policy = WatchedPolicy(path, anyio.current_time)
         except ConfigurationError as error:
             raise ConfigurationError(f"{path}: {error}") from None
         self._votes_path = path.with_name(f"{path.name}.votes") if votes is None else votes
@@ -114,7 +114,12 @@ class Reviewer:
         self._ended = Condition()  # one of them has ended
         self.agent = Agent("reviewer")
         own_files = (path.name, self._votes_path.name)
-        self._decider = Decider(self.policy.current, held=self.hold, own_files=own_files)
+        self._decider = Decider(
+            self.policy.current,
+            held=self.hold,
+            own_files=own_files,
+            doubt=lambda: self.policy.doubt,
+        )
         self._decider.install(self.agent)
         self.agent.on_request(VOTE)(self.vote)
         self.agent.on_request(WAITING)(self.list_waiting)

@@ -1,7 +1,8 @@
 """Rule index: the rules that a text can match, by the beginnings of their patterns.
 
 Most patterns begin with letters that mean only themselves. So of two hundred rules that differ by
-a tool's name or by one argument, a few are left to be compared.
+a tool's name or by one argument, a few are left to be compared. Texts and patterns are held against
+one another as in the wide reading, which takes all that the narrow one does.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any, Final, cast
 
 from meup_agent.protocol.capability.glob import is_glob
 from meup_agent.protocol.capability.paths import is_path
-from meup_agent.protocol.capability.strings import begins, is_exact
+from meup_agent.protocol.capability.reading import fold_text
+from meup_agent.protocol.capability.strings import plain_beginnings
 
 FEW: Final = 8
 """Rules that are compared one after the other as fast as an index finds them."""
@@ -26,6 +28,7 @@ class BeginningIndex:
     """
 
     def __init__(self, patterns: Sequence[object]) -> None:
+        self._all = list(range(len(patterns)))
         self._always: list[int] = []
         by_length: dict[int, dict[str, list[int]]] = {}
         for number, pattern in enumerate(patterns):
@@ -39,13 +42,17 @@ class BeginningIndex:
 
     def find(self, text: object) -> list[int]:
         """The numbers, in order, of which the patterns may match a value; of others none does."""
+        if isinstance(text, list):
+            return self._all  # a pattern may take one of its elements
         if not isinstance(text, str):
             return self._always
         found = self._always
-        for length, numbers in self._by_length:
-            more = numbers.get(text[:length])
-            if more is not None:
-                found = found + more
+        small, plain = text.casefold(), fold_text(text)
+        for form in (small, plain) if plain != small else (small,):
+            for length, numbers in self._by_length:
+                more = numbers.get(form[:length])
+                if more is not None:
+                    found = found + more
         # A pattern may have several beginnings.
         return found if found is self._always else sorted(set(found))
 
@@ -64,13 +71,18 @@ class ArgumentIndex:
                     if not is_path(key) and not is_glob(key) and beginnings_of(value) is not None
                 )
         [(self._key, count)] = keys.most_common(1) or [("", 0)]
+        self._plain = fold_text(self._key)
         self._index = None
         if count > FEW:
             self._index = BeginningIndex([self._wanted(each) for each in patterns])
 
     def find(self, arguments: dict[str, Any]) -> list[int] | None:
         """The numbers of the patterns that may match; ``None``: any may."""
-        return None if self._index is None else self._index.find(arguments.get(self._key))
+        if self._index is None or any(
+            name != self._key and fold_text(name) == self._plain for name in arguments
+        ):
+            return None
+        return self._index.find(arguments.get(self._key))
 
     def _wanted(self, pattern: object) -> object:
         return (
@@ -90,5 +102,4 @@ def beginnings_of(pattern: object) -> tuple[str, ...] | None:
         return tuple(found) or None
     if not isinstance(pattern, str) or pattern.startswith("!"):
         return None
-    begun = pattern if is_exact(pattern) else begins(pattern)
-    return (begun,) if begun else None
+    return plain_beginnings(pattern) or None

@@ -1,9 +1,11 @@
 """Rule set: a pure function from (call, proposer, history) to a decision with its rule.
 
-The first rule that matches decides, and where none does the decision is to ask. A limit is passed
-while its count allows it, and the rules behind it decide. Patterns are those of capabilities, with
-one difference: a check there that takes too much work allows nothing, and here it asks. A deny that
-was given up half-way must not let an allow behind it decide.
+The first rule that matches decides, and where none does the decision is to ask. An allow is read
+narrowly, and what holds back, widely (PROTOCOL 7). A call that only the wide reading of a rule
+takes, and one that is over a limit, gets the strictest of what that rule says and what the rules
+behind it decide; so no rule that holds back makes a decision milder. Within a limit the rules
+behind it decide. A check of a capability that takes too much work allows nothing, and here it
+asks: a deny that was given up half-way must not let an allow behind it decide.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import msgspec
 from meup_agent.approval.reachability import check_reachable
 from meup_agent.approval.rule_index import FEW, ArgumentIndex, BeginningIndex
 from meup_agent.approval.rules import (
+    AllowRule,
     AskRule,
     DenyRule,
     LimitRule,
@@ -29,7 +32,8 @@ from meup_agent.approval.rules import (
 from meup_agent.approval.voting import is_out_of_reach
 from meup_agent.causes import Reason
 from meup_agent.errors import ConfigurationError, InvalidPattern
-from meup_agent.protocol.capability.patterns import Match, PatternCompiler
+from meup_agent.protocol.capability.patterns import ArgumentCompiler, Match, PatternCompiler
+from meup_agent.protocol.capability.reading import Reading
 from meup_agent.protocol.capability.work import Exhausted, WorkBudget
 from meup_agent.protocol.payloads import RULE, Call
 
@@ -150,26 +154,52 @@ class PassedHistory(History):
 _NO_HISTORY: Final = History()
 
 
+class _CallMatch(NamedTuple):
+    """The match of calls with a rule, in one reading."""
+
+    method: Match
+    tool: Match | None
+    names: Match | None  # of target and proposer
+    arguments: Match | None
+
+    def takes_tool(self, method: str, tool: str, work: WorkBudget) -> bool:
+        return self.method(method, work) and (self.tool is None or self.tool(tool, work))
+
+    def takes(self, arguments: dict[str, Any], names: dict[str, str], work: WorkBudget) -> bool:
+        """True if it takes a call of a tool that it takes."""
+        return (self.names is None or self.names(names, work)) and (
+            self.arguments is None or self.arguments(arguments, work)
+        )
+
+
 class _CompiledRule(NamedTuple):
     rule: PolicyRule
     name: str
     id: str  # of a limit: equal ones go on counting when a file is read again
-    method: Match
-    tool: Match | None
-    rest: Match | None  # of arguments, target and proposer
+    match: _CallMatch  # an allow's in the narrow reading, any other's in the wide one
+    narrow: _CallMatch
     decision: PolicyDecision
+    doubted: PolicyDecision  # about a call that only the wide reading takes
 
 
-class _Candidates:
+class _ToolRule(NamedTuple):
+    """A rule for one tool."""
+
+    compiled: _CompiledRule
+    is_certain: bool  # it takes the tool in the narrow reading, too
+
+
+class _ToolRules:
     """The rules for one tool, in their order."""
 
-    def __init__(self, rules: list[_CompiledRule]) -> None:
+    def __init__(self, rules: list[_ToolRule]) -> None:
         self.rules = rules
         self._index = None
         if len(rules) > FEW:
-            self._index = ArgumentIndex([each.rule.pattern.get("arguments") for each in rules])
+            patterns = [each.compiled.rule.pattern.get("arguments") for each in rules]
+            self._index = ArgumentIndex(patterns)
 
-    def of(self, arguments: dict[str, Any]) -> Iterable[_CompiledRule]:
+    def of(self, arguments: dict[str, Any]) -> Iterable[_ToolRule]:
         """Those that may match a call with some arguments."""
         numbers = None if self._index is None else self._index.find(arguments)
         return self.rules if numbers is None else [self.rules[number] for number in numbers]
@@ -214,7 +244,7 @@ class RuleSet:
             Verdict.ASK, DEFAULT, why="no rule matches", policy=self.digest
         )
         self._tools = BeginningIndex([each.rule.pattern.get("tool") for each in self._compiled])
-        self._by_tool: dict[tuple[str, str], _Candidates] = {}
+        self._by_tool: dict[tuple[str, str], _ToolRules] = {}
 
     def __repr__(self) -> str:
         """The number of rules, and the digest."""
@@ -231,55 +261,63 @@ class RuleSet:
             history: Calls that were counted before.
             at: The moment, in seconds, by the clock of the history.
         """
-        value = _value(call, proposer)
-        work = WorkBudget(value)
+        arguments, names = call.arguments, _names(call, proposer)
+        work = WorkBudget(arguments)
         counted: tuple[LimitCount, ...] = ()
-        candidate = None
+        found: PolicyDecision | None = None
+        compiled = None
         try:
-            for candidate in self._candidates(call.method, call.name).of(call.arguments):
-                rest = candidate.rest
-                if rest is not None and not rest(value, work):
+            for compiled, is_certain in self._rules_for(call.method, call.name).of(arguments):
+                if not compiled.match.takes(arguments, names, work):
                     continue
-                rule = candidate.rule
+                rule = compiled.rule
                 if isinstance(rule, LimitRule):
-                    limit = LimitCount(candidate.id, proposer, rule.count, rule.every)
+                    limit = LimitCount(compiled.id, proposer, rule.count, rule.every)
                     if not history.is_full(limit, at):
                         counted += (limit,)
                         continue
-                found = candidate.decision
-                if found.verdict is Verdict.QUORUM and is_out_of_reach(
-                    found.of, found.among, proposer
+                    is_certain = False  # rules behind it may be stricter
+                elif is_certain and compiled.match is not compiled.narrow:
+                    is_certain = compiled.narrow.takes(arguments, names, work)
+                said = compiled.decision if is_certain else compiled.doubted
+                if said.verdict is Verdict.QUORUM and is_out_of_reach(
+                    said.of, said.among, proposer
                 ):
-                    return _without_voters(found)
-                # What a limit stops or a deny rejects takes no place in the limits before it.
-                return replace_counts(found, counted) if counted else found
+                    said = _without_voters(said)
+                found = _stricter(found, said)
+                if is_certain or found.verdict is Verdict.DENY:
+                    break
+            else:
+                found = _stricter(found, self._default)
         except Exhausted:
-            return self._gave_up(candidate)
-        return replace_counts(self._default, counted) if counted else self._default
+            found = _stricter(found, self._gave_up(compiled))
+        # What a limit stops or a deny rejects takes no place in the limits before it.
+        return replace_counts(found, counted) if counted else found
 
-    def find_matching(self, call: Call, proposer: str) -> list[str]:
-        """Names of all rules that match a call, whichever of them decides."""
-        value = _value(call, proposer)
-        work = WorkBudget(value)
+    def find_matching(self, call: Call, proposer: str) -> dict[str, Reading]:
+        """Names of all rules that match a call, and in which reading; whichever decides."""
+        arguments, names = call.arguments, _names(call, proposer)
+        work = WorkBudget(arguments)
+        matching: dict[str, Reading] = {}
         try:
-            return [
-                each.name
-                for each in self._candidates(call.method, call.name).rules
-                if each.rest is None or each.rest(value, work)
-            ]
+            for each, is_certain in self._rules_for(call.method, call.name).rules:
+                if each.match.takes(arguments, names, work):
+                    is_narrow = is_certain and each.narrow.takes(arguments, names, work)
+                    matching[each.name] = Reading.NARROW if is_narrow else Reading.WIDE
         except Exhausted:
-            return []
+            return {}
+        return matching
 
-    def _candidates(self, method: str, tool: str) -> _Candidates:
+    def _rules_for(self, method: str, tool: str) -> _ToolRules:
         found = self._by_tool.get((method, tool))
         if found is None:
             work = WorkBudget(tool)
             possible = [self._compiled[number] for number in self._tools.find(tool)]
-            found = _Candidates(
+            found = _ToolRules(
                 [
-                    each
+                    _ToolRule(each, each.narrow.takes_tool(method, tool, work))
                     for each in possible
-                    if each.method(method, work) and (each.tool is None or each.tool(tool, work))
+                    if each.match.takes_tool(method, tool, work)
                 ]
             )
             if len(self._by_tool) >= MAX_TOOLS_REMEMBERED:
@@ -293,12 +331,25 @@ class RuleSet:
         return PolicyDecision(Verdict.ASK, name, why=why, policy=self.digest)
 
 
-def _value(call: Call, proposer: str) -> dict[str, object]:
-    """The parts of a call that are compared, besides its method and tool."""
-    value: dict[str, object] = {"arguments": call.arguments, "proposer": proposer}
-    if (target := call.target) is not None:
-        value["target"] = target
-    return value
+def _names(call: Call, proposer: str) -> dict[str, str]:
+    """The participants of a call, as rules name them."""
+    target = call.target
+    return {"proposer": proposer} if target is None else {"proposer": proposer, "target": target}
+
+
+_STRICTNESS: Final = {Verdict.ALLOW: 0, Verdict.ASK: 1, Verdict.QUORUM: 2, Verdict.DENY: 3}
+
+
+def _stricter(first: PolicyDecision | None, behind: PolicyDecision) -> PolicyDecision:
+    """The stricter of two decisions; of equal ones the first, but the votes of the one behind.
+
+    Those would have been asked for without the first: its voters must not decide in their place.
+    """
+    if first is None:
+        return behind
+    one, other = _STRICTNESS[first.verdict], _STRICTNESS[behind.verdict]
+    is_first = one > other or (one == other and first.verdict is not Verdict.QUORUM)
+    return first if is_first else behind
 
 
 def replace_counts(decision: PolicyDecision, counted: tuple[LimitCount, ...]) -> PolicyDecision:
@@ -321,19 +372,35 @@ def _without_voters(decision: PolicyDecision) -> PolicyDecision:
 
 
 def _compile(rule: PolicyRule, name: str, id: str, digest: str, index: int) -> _CompiledRule:
-    pattern = rule.pattern
-    compiler = PatternCompiler()
-    try:
-        method = compiler.compile(pattern.pop("method"), "method")
-        tool = compiler.compile(pattern.pop("tool"), "tool") if "tool" in pattern else None
-        rest = compiler.compile(pattern, "") if pattern else None
-    except InvalidPattern as error:
-        raise ConfigurationError(f"rules[{index}].{error}") from None
+    narrow = _match(rule, Reading.NARROW, index)
+    match = narrow if isinstance(rule, AllowRule) else _match(rule, Reading.WIDE, index)
     verdict = Verdict(rule.then if isinstance(rule, LimitRule) else rule.verdict)
     made = PolicyDecision(
         verdict, name, why=f"it matches {name}", policy=digest, number=index, text=id
     )
-    return _CompiledRule(rule, name, id, method, tool, rest, _decision(rule, name, verdict, made))
+    decision = _decision(rule, name, verdict, made)
+    doubted = decision
+    if not isinstance(rule, LimitRule):
+        why = f"{name} may mean it: it matches in the wide reading"
+        doubted = msgspec.structs.replace(decision, why=why)
+    return _CompiledRule(rule, name, id, match, narrow, decision, doubted)
+
+
+def _match(rule: PolicyRule, reading: Reading, index: int) -> _CallMatch:
+    pattern = rule.pattern
+    given = pattern.pop("arguments", None)
+    compiler = PatternCompiler(reading)
+    try:
+        method = compiler.compile(pattern.pop("method"), "method")
+        tool = compiler.compile(pattern.pop("tool"), "tool") if "tool" in pattern else None
+        names = compiler.compile(pattern, "") if pattern else None
+        arguments = None
+        if given is not None:
+            others = rule.others_free if isinstance(rule, AllowRule) else None
+            arguments = ArgumentCompiler(reading, others).compile(given, "arguments")
+    except InvalidPattern as error:
+        raise ConfigurationError(f"rules[{index}].{error}") from None
+    return _CallMatch(method, tool, names, arguments)
 
 
 def _decision(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from enum import StrEnum
@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final, Literal, cast
 from meup_agent.causes import Reason
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.capability.glob import is_glob
+from meup_agent.protocol.capability.paths import is_path
 from meup_agent.protocol.capability.patterns import MAX_PARTS
 
 MAX_SECONDS: Final = 366 * 86_400.0
@@ -106,6 +107,18 @@ class PolicyRule:
         return {key: _plain(value) for key, value in found.items() if value is not None}
 
     @property
+    def named(self) -> frozenset[str]:
+        """The arguments that it names, with or without wildcards; a path names none."""
+        patterns = self.arguments if isinstance(self.arguments, list | tuple) else [self.arguments]
+        return frozenset(
+            key
+            for each in patterns
+            if isinstance(each, Mapping)
+            for key in cast("Mapping[str, object]", each)
+            if key != "**" and not is_path(key)
+        )
+
+    @property
     def document(self) -> dict[str, Any]:
         """The rule as a file has it, apart from units: two that are equal say the same."""
         found = {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
@@ -114,9 +127,40 @@ class PolicyRule:
 
 @dataclass(frozen=True, slots=True)
 class AllowRule(PolicyRule):
-    """Calls that are carried out without asking."""
+    """Calls that are carried out without asking.
+
+    Where it names arguments, it is for calls that have no others.
+
+    Args:
+        others: Arguments that a call may have besides those that are named: their names, or
+            ``any``.
+    """
 
     verdict: ClassVar[str] = Verdict.ALLOW
+
+    others: Literal["any"] | Sequence[str] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """As any rule, with the other arguments."""
+        PolicyRule.__post_init__(self)
+        if self.others is not None:
+            _check_others(self.others)
+            if self.arguments is None:
+                raise ConfigurationError(
+                    "others: the rule names no arguments, so any are allowed; take the key out"
+                )
+        elif self.arguments is not None and not self.named:
+            raise ConfigurationError(
+                "arguments: no argument is named, so no call has all of its own named; write"
+                " others: any, or the names"
+            )
+
+    @property
+    def others_free(self) -> Collection[str] | None:
+        """Names of the arguments that are not looked at; ``None``: all that are not named."""
+        if self.arguments is None or self.others == "any":
+            return None
+        return self.others or ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +408,18 @@ def _check_arguments(given: object) -> None:
                 raise ConfigurationError("arguments: an empty list is no value, and never matches")
             _check_alternatives(cast("Sequence[object]", value), "arguments")
             pending += cast("Sequence[object]", value)
+
+
+def _check_others(given: object) -> None:
+    if given == "any":
+        return
+    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
+        raise ConfigurationError("others: expected any, or the names of arguments")
+    for each in cast("Sequence[object]", given):
+        if not isinstance(each, str) or not each.strip() or is_glob(each):
+            raise ConfigurationError(
+                f"others: expected any, or the names of arguments, not {each!r}"
+            )
 
 
 def _plain(value: Any) -> Any:

@@ -124,7 +124,7 @@ def _rules_for(tool: str, decided: list[LoggedProposal], least: int) -> Iterator
     if all(each.is_whole for each in others):
         people = [each for each in approved if each.by_people]
         for group in _groups(people, others, least, 0.0):
-            yield AllowRule(tool, **_common(group))
+            yield from _allow(tool, group)
 
 
 # --- what decisions have in common ---
@@ -240,6 +240,15 @@ def _common(group: list[LoggedProposal]) -> dict[str, Any]:
             listed = sorted(map(str, values))
             found[key] = listed[0] if len(listed) == 1 else listed
     return found
+
+
+def _allow(tool: str, group: list[LoggedProposal]) -> Iterator[AllowRule]:
+    """The rule that allows a group; arguments that had nothing in common may be anything."""
+    common = _common(group)
+    named = common.get("arguments", {})
+    others = sorted({name for each in group for name in each.arguments} - set(named))
+    if not named or all(map(_is_key, others)):
+        yield AllowRule(tool, others=others if named and others else None, **common)
 
 
 def _pattern_of(values: list[Any]) -> Any:

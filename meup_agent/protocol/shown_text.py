@@ -39,7 +39,7 @@ _DIRECTIONS: Final = frozenset(
 )
 
 # Python calls these printable, and a reader sees nothing, or a space.
-_BLANK: Final = frozenset(
+BLANK: Final = frozenset(
     map(chr, (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x180B, 0x180C, 0x180D, 0x180F, 0x2800,
               0x3164, 0xFFA0, *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)))
 )  # fmt: skip
@@ -131,7 +131,7 @@ def _hides(character: str, before: str) -> Mark | None:
         return Mark.DIRECTION
     if character == _EMOJI_STYLE and before and unicodedata.category(before) == "So":
         return None
-    if character in _BLANK:
+    if character in BLANK:
         return Mark.INVISIBLE
     if character.isprintable():
         return None

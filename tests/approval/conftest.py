@@ -16,5 +16,11 @@ def meeting(request: pytest.FixtureRequest) -> Generator[Meeting]:
 
 
 @pytest.fixture
+def changes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a changed policy file count as soon as it is looked at."""
+    monkeypatch.setattr("meup_agent.approval.watched_policy.STILL_SECONDS", 0.0)
+
+
+@pytest.fixture
 def notes() -> Notes:
     return Notes()

@@ -70,7 +70,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("put", nested(40), "allow"),
     ("put", nested(40, "a secret"), "unsafe"),
     ("put", {"data": {"x": "\u202esecret\x00\x1b[2J"}}, "unsafe"),
-    ("put", {"data": {"x": "se\u200bcret"}}, "allow"),
+    ("put", {"data": {"x": "se\u200bcret"}}, "unsafe"),
     ("pսt", {"data": {}}, "invalid"),
     ("PUT", {"data": {}}, "invalid"),
     ("put ", {"data": {}}, "invalid"),

@@ -161,7 +161,9 @@ async def test_an_edit_must_pass_the_rules_of_both(
     meeting: Meeting, path: Path, tmp_path: Path
 ) -> None:
     other = tmp_path / "other.yaml"
-    other.write_text("rules: [{deny: {tool: wipe, arguments: {disk: scratch}, name: not that}}]")
+    other.write_text(
+        "rules: [{deny: {tool: wipe, arguments: {disk: scratch}, name: not that}}]\nend: true\n"
+    )
     connector, token = meeting.connector("deep"), meeting.token("deep")
     async with (
         office(meeting, "mallory", policy=path) as o,

@@ -20,7 +20,7 @@ POLICY = Policy(
     [
         DenyRule("add", arguments={"b": 13}, name="unlucky"),
         DenyRule("add", arguments={"b": 2}, name="two"),
-        AllowRule("add", arguments={"b": 7}, name="seven"),
+        AllowRule("add", arguments={"b": 7}, others=["a"], name="seven"),
         AskRule("add", arguments={"b": 5}, name="ask"),
         AllowRule("add", name="allowed"),
     ]

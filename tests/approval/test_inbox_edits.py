@@ -22,6 +22,7 @@ rules:
   - allow: {tool: wipe, arguments: {disk: scratch}, name: scratch}
   - quorum: {tool: wipe, arguments: {disk: shared}, of: 2, among: [second, deep], name: several}
   - ask: {tool: wipe, name: by hand}
+end: true
 """
 
 UNFIT: dict[str, Any] = {"disk": 7}
@@ -70,6 +71,7 @@ async def test_an_edit_passes_no_limit_that_is_full(meeting: Meeting, path: Path
         "- limit: {tool: wipe, arguments: {disk: 'tape*'}, count: 1, every: 1h, then: deny,"
         " name: tapes}\n"
         "- ask: {tool: wipe}\n"
+        "end: true\n"
     )
     async with (
         office(meeting, "mallory", policy=path) as o,
@@ -105,6 +107,7 @@ async def test_an_edit_that_the_rules_leave_to_people_runs(
 
 
 @pytest.mark.rule("4.4.edits_judged")
+@pytest.mark.usefixtures("changes_at_once")
 async def test_an_edit_is_judged_by_the_rules_of_the_moment(meeting: Meeting, path: Path) -> None:
     async with (
         office(meeting, "mallory", policy=path) as o,

@@ -23,6 +23,7 @@ POLICY = """
 rules:
   - quorum: {tool: deploy, of: 2, among: [second, deep], name: four eyes}
   - ask: {tool: wipe, name: by hand, ttl: 1h}
+end: true
 """
 
 
@@ -206,6 +207,7 @@ async def test_who_may_not_carry_it_out_is_no_reviewer(meeting: Meeting) -> None
     assert asked == []
 
 
+@pytest.mark.usefixtures("changes_at_once")
 async def test_a_vote_that_does_not_count_says_why(
     meeting: Meeting, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,7 +272,7 @@ async def test_of_two_reviewers_the_first_that_counts_votes_is_shown(
     meeting: Meeting, path: Path, tmp_path: Path, rule: str, shown: tuple[str, str]
 ) -> None:
     other = tmp_path / "other.yaml"
-    other.write_text(f"rules: [{{{rule}}}]")
+    other.write_text(f"rules: [{{{rule}}}]\nend: true\n")
     async with office(meeting, "second", policy=path) as o:
         another = Reviewer(other).join(meeting.connector("deep"), token=meeting.token("deep"))
         async with another, o.proposer.propose("tools", "deploy", {"version": 7}):

@@ -19,6 +19,7 @@ from meup_agent.approval import (
     PolicyRule,
     Verdict,
 )
+from meup_agent.approval.argument_schema import ArgumentSchema
 from meup_agent.approval.near_misses import (
     Surroundings,
     find_near_miss,
@@ -46,6 +47,7 @@ TEXT = """rules:
 
 ALLOWS = """  - allow: {tool: ["shell_*", "deploy_*", "call_*"]}
   - allow: {tool: write_file, arguments: {path: "**"}, target: tools}
+end: true
 """
 
 HELD: list[tuple[str, str, dict[str, str]]] = [
@@ -211,9 +213,22 @@ def test_an_argument_that_is_nearly_written_so_is_asked_about(
     }
     given = {"version": 13, "force": True, "branch": "main", "stage": "production"}
     call = Call("tools/call", {"name": "deploy", "arguments": given})
-    around = surroundings_of(schema, {"deploy"}, {"bot"})
+    around = surroundings_of(ArgumentSchema(schema), {"deploy"}, {"bot"})
     policy = Policy([DenyRule("deploy", arguments=arguments), AllowRule("deploy")])
     assert is_let_pass(policy, "bot", call, around) is not is_near
+
+
+def test_values_that_are_listed_behind_a_reference_are_compared_as_well() -> None:
+    schema = ArgumentSchema(
+        {
+            "allOf": [{"properties": {"stage": {"$ref": "#/$defs/Stage"}}}],
+            "$defs": {"Stage": {"enum": ["test", "production"]}},
+        }
+    )
+    around = surroundings_of(schema, {"deploy"}, {"bot"})
+    rule = DenyRule("deploy", arguments={"stage": "prodution"})
+    call = Call("tools/call", {"name": "deploy", "arguments": {"stage": "production"}})
+    assert not is_let_pass(Policy([rule, AllowRule("deploy")]), "bot", call, around)
 
 
 def test_an_argument_that_the_schema_leaves_open_is_no_mistake() -> None:
@@ -224,13 +239,15 @@ def test_an_argument_that_the_schema_leaves_open_is_no_mistake() -> None:
         {"patternProperties": {"^p": {}}},
     ]
     for more in opened:
-        around = surroundings_of({"properties": {"stage": {}}, **more}, {"deploy"}, {"bot"})
+        schema = ArgumentSchema({"properties": {"stage": {}}, **more})
+        around = surroundings_of(schema, {"deploy"}, {"bot"})
         assert is_let_pass(policy, "bot", call, around)
 
 
-def test_a_long_name_is_compared_with_none() -> None:
-    rule, call = DenyRule("x" * 256), call_of("x" * 257, {})
-    assert is_let_pass(Policy([rule, AllowRule("*")]), "bot", call)
+def test_a_long_name_is_compared_with_none_and_asked_about() -> None:
+    rule, call = DenyRule("y"), call_of("x" * 257, {})
+    assert not is_let_pass(Policy([rule, AllowRule("*")]), "bot", call)
+    assert is_let_pass(Policy([AllowRule("*")]), "bot", call)
 
 
 @pytest.mark.parametrize(

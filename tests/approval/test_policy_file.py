@@ -27,6 +27,7 @@ rules:
   - deny:  {tool: "shell*", reason: policy, explain: "no shells here"}
   - quorum: {tool: deploy, of: 2, among: [lead, security, oncall], never: proposer}
   - limit: {tool: "send_*", per: proposer, count: 5, every: 1h, then: ask}
+end: true
 """
 
 RULES = [
@@ -73,14 +74,14 @@ def test_a_file_says_the_same_as_python(tmp_path: Path) -> None:
         ("rules: [{quorum: {tool: a, of: 2, among: [b]}}]", "2 votes cannot come of 1"),
         ("rules: [{ask: {tool: a}}, {deny: {tool: a}}]", r"rules\[1\]: it can never match"),
         ("rules: [{allow: {tool: a, arguments: &x {b: *x}}}]", "more than 1000 parts"),
-        ("rules: [", "line 1: expected YAML"),
+        ("rules: [", "line 3: expected YAML"),
         ("\x00", "expected YAML"),
         ("rules: [{allow: {tool: 2024-13-45}}]", "expected YAML"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "policy.yaml"
-    path.write_text(text)
+    path.write_text(f"{text}\nend: true\n")
     with pytest.raises(ConfigurationError, match=said) as raised:
         load_policy(path)
     assert str(raised.value).startswith(f"{path}: ")
@@ -163,7 +164,7 @@ DOCUMENTS: st.SearchStrategy[Any] = st.recursive(
 
 @given(rules=st.lists(st.dictionaries(KEYS, DOCUMENTS, max_size=2), max_size=3))
 def test_any_document_is_read_or_refused_with_a_sentence(rules: Any) -> None:
-    document = yaml.safe_load(yaml.safe_dump({"rules": rules}))
+    document = yaml.safe_load(yaml.safe_dump({"rules": rules})) | {"end": True}
     try:
         policy = read_policy(document)
     except ConfigurationError:

@@ -25,6 +25,7 @@ rules:
   - ask: {tool: deploy, arguments: {version: 2}, name: by hand}
   - quorum: {tool: deploy, of: 2, among: [second, deep], name: four eyes}
   - ask: {tool: add}
+end: true
 """
 
 IN_MEMORY = pytest.mark.parametrize("meeting", ["memory"], indirect=True)

@@ -14,9 +14,9 @@ from meup_agent.errors import ConfigurationError, RequestError
 from tests.interaction.people import InMemory, Notes, Tape, join, session_of
 from tests.wire import kinds, payloads
 
-ASK = "rules: [{ask: {tool: add, ttl: 10m, remind: 2m, name: by hand}}]"
-ALLOW = "rules: [{allow: {tool: add}}]"
-DENY = "rules: [{deny:  {tool: add}}]"
+ASK = "rules: [{ask: {tool: add, ttl: 10m, remind: 2m, name: by hand}}]\nend: true\n"
+ALLOW = "rules: [{allow: {tool: add}}]\nend: true\n"
+DENY = "rules: [{deny:  {tool: add}}]\nend: true\n"
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def test_without_a_good_file_there_is_no_reviewer(path: Path) -> None:
-    path.write_text("rules: [{quorum: {tool: deploy, of: 2, among: [lead]}}]")
+    path.write_text("rules: [{quorum: {tool: deploy, of: 2, among: [lead]}}]\nend: true\n")
     with pytest.raises(ConfigurationError, match=r"policy.yaml: rules\[0\]\.quorum\.of: 2 votes"):
         Reviewer(path)
     path.unlink()
@@ -125,15 +125,45 @@ async def test_a_reloaded_policy_decides_what_comes_next(path: Path, notes: Note
         join(meeting, "proposer") as proposer,
     ):
         write(path, ALLOW)
+        await anyio.sleep(60)
         async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer") as proposal:
             assert await proposal.result() == 2
         write(path, DENY)
+        await anyio.sleep(60)
         async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer") as proposal:
             assert isinstance(await proposal.outcome(), Rejection)
     assert notes.all == ["add"]
 
 
-BY_TWO = "rules: [{quorum: {tool: add, of: 2, among: [second, deep], name: four eyes}}]"
+@pytest.mark.anyio
+async def test_while_the_file_changes_nothing_is_carried_out_without_asking(
+    path: Path, notes: Notes
+) -> None:
+    meeting, reviewer = InMemory(), Reviewer(write(path, ALLOW))
+    connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
+    async with (
+        join(meeting, tools(notes)),
+        reviewer.join(connector, token=token),
+        join(meeting, "second") as second,
+        join(meeting, "proposer") as proposer,
+    ):
+        add = proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer", ttl=None)
+        write(path, DENY)
+        async with add as proposal:
+            await until_held(second)
+            assert isinstance(await proposal.outcome(), Rejection)
+        write(path, ALLOW)
+        async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer") as proposal:
+            assert isinstance(await proposal.outcome(), Rejection)
+        await anyio.sleep(60)
+        async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer") as proposal:
+            assert await proposal.result() == 2
+    assert notes.all == ["add"]
+
+
+BY_TWO = (
+    "rules: [{quorum: {tool: add, of: 2, among: [second, deep], name: four eyes}}]\nend: true\n"
+)
 
 
 @pytest.mark.anyio
@@ -195,6 +225,7 @@ async def test_what_a_reloaded_policy_denies_waits_for_nobody(
 QUORUM = """
 rules:
   - quorum: {tool: add, of: 2, among: [second, deep], ttl: 80m, remind: 30m, name: four eyes}
+end: true
 """
 
 

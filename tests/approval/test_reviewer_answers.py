@@ -353,7 +353,8 @@ async def test_a_reviewer_that_was_busy_at_first_is_found(anyio_backend: Any) ->
 async def test_nothing_but_what_was_approved_is_a_call(meeting: Meeting, tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(
-        "rules: [quorum: {tool: deploy, of: 2, among: [second, mallory]}, ask: {tool: wipe}]"
+        "rules: [quorum: {tool: deploy, of: 2, among: [second, mallory]}, ask: {tool: wipe}]\n"
+        "end: true\n"
     )
     tape = Tape()
     async with office(meeting, "second", "mallory", policy=path) as o:

@@ -222,11 +222,22 @@ def test_the_suggestions_are_a_good_policy(past: Past) -> None:
         past.approve(tool="list", depth=number % 3)
         past.reject(tool="shell", line=f"rm {number}")
     found = past.suggest()
-    text = yaml.safe_dump({"rules": [document_of(each.rule) for each in found]})
+    text = yaml.safe_dump(
+        {"rules": [document_of(each.rule) for each in found], "end": True}, sort_keys=False
+    )
     policy = read_policy(yaml.safe_load(text))
     assert findings_of(policy) == []
     assert len(policy.rules) == len(found) == 4
     assert Policy(rules_of(found)).digest == policy.digest
+
+
+def test_an_allow_leaves_free_the_arguments_that_varied(past: Past) -> None:
+    for number in range(30):
+        more: dict[str, Any] = {"x": number} if number % 2 else {}
+        past.approve(path=f"docs/{number}", note=f"n {number}", **more)
+    [rule] = rules_of(past.suggest())
+    assert isinstance(rule, AllowRule)
+    assert (rule.arguments, rule.others) == ({"path": "docs/**"}, ["note", "x"])
 
 
 MORE: list[Any] = [[], {}, None, "x" * 300]
@@ -295,5 +306,5 @@ def test_a_rule_is_written_as_a_file_has_it() -> None:
     ]
     documents = [document_of(each) for each in rules]
     assert documents[0] == {"ask": {"tool": "write_*", "ttl": "10m", "remind": "90s"}}
-    again = read_policy(yaml.safe_load(yaml.safe_dump({"rules": documents})))
+    again = read_policy({"rules": yaml.safe_load(yaml.safe_dump(documents)), "end": True})
     assert again.digest == Policy(rules).digest

@@ -30,7 +30,7 @@ BEGIN = int(os.environ.get("MEUP_SEED") or 0)
 SEEDS = int(os.environ.get("MEUP_EXAMPLES") or scaled(8))
 
 VOTERS: Final = ("ann", "bob", "cat")
-POLICY: Final = "rules: [{quorum: {tool: deploy, of: 2, among: [ann, bob, cat, p]}}]"
+POLICY: Final = "rules: [{quorum: {tool: deploy, of: 2, among: [ann, bob, cat, p]}}]\nend: true\n"
 EVIL: Final = 666
 """The version that a proposer says later under the id of another call."""
 

@@ -24,6 +24,7 @@ POLICY = """
 rules:
   - quorum: {tool: deploy, of: 2, among: [second, deep, mallory, proposer], name: four eyes}
   - ask: {tool: add}
+end: true
 """
 
 
@@ -267,6 +268,7 @@ async def test_a_vote_counts_for_the_call_that_was_looked_at(
     assert notes.all == []
 
 
+@pytest.mark.usefixtures("changes_at_once")
 async def test_a_changed_policy_takes_the_votes_back(
     meeting: Meeting, path: Path, notes: Notes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,15 +283,15 @@ async def test_a_changed_policy_takes_the_votes_back(
                 pass
             with pytest.raises(RequestError, match="may not vote"):
                 await o.vote("second", p.id)
-            write(path, "rules: [{allow: {tool: deploy}}]")
+            write(path, "rules: [{allow: {tool: deploy}}]\nend: true\n")
             await o.vote("deep", p.id)
             await o.vote("mallory", p.id)
             while (await o.held(p.id))["kind"] != "ask":
                 pass
             assert notes.all == []
-            write(path, "rules: [{quorum: {tool: deploy, of: 1, among: [deep]}}]")
+            write(path, "rules: [{quorum: {tool: deploy, of: 1, among: [deep]}}]\nend: true\n")
             async with o.proposed() as q:
-                write(path, "rules: [{deny: {tool: deploy}}]")
+                write(path, "rules: [{deny: {tool: deploy}}]\nend: true\n")
                 await o.vote("deep", q.id)
                 outcome = await q.outcome()
                 assert isinstance(outcome, Rejection)

@@ -32,7 +32,7 @@ SPACE = "demo"
 MAY_PROPOSE = [{"kind": "mcp/proposal"}, {"kind": "mcp/withdraw"}, {"kind": "mcp/request"}]
 MAY_DECIDE = [{"kind": "mcp/request"}, {"kind": "mcp/reject"}, {"kind": "chat"}]
 REVIEWER = "reviewer"
-ASKS = "rules:\n  - ask: {tool: '*', name: by hand, ttl: 1h}\n"
+ASKS = "rules:\n  - ask: {tool: '*', name: by hand, ttl: 1h}\nend: true\n"
 """A policy that leaves everything to people."""
 
 CHIEF = "chief"

@@ -20,6 +20,7 @@ from typing import Any
 
 from meup_agent.errors import InvalidPattern
 from meup_agent.protocol.capability import compile_capabilities, compile_pattern
+from meup_agent.protocol.capability.reading import Reading
 from tests.bench.figures import Figure, Program, main
 
 SIZE = 100_000
@@ -203,12 +204,12 @@ def timed(run: Callable[[], object], runs: int = RUNS) -> float:
     return statistics.median(taken)
 
 
-def both(pattern: object, value: object) -> Callable[[], object]:
+def both(pattern: object, value: object, reading: Reading) -> Callable[[], object]:
     """Compile and match; a pattern that is refused is done with."""
 
     def run() -> object:
         try:
-            return compile_pattern(pattern).matches(value)
+            return compile_pattern(pattern, reading=reading).matches(value)
         except InvalidPattern:
             return None
 
@@ -267,7 +268,9 @@ def known(runs: int = RUNS) -> Iterator[Found]:
     """Every known shape, measured."""
     for cases in (strings, objects):
         for name, pattern, value in cases():
-            yield timed(both(pattern, value), runs), name, repr(pattern)
+            for reading in Reading:
+                taken = timed(both(pattern, value, reading), runs)
+                yield taken, f"{name}, {reading.value}", repr(pattern)
     for name, patterns, kind, payload in capabilities():
         yield timed(allowed(patterns, kind, payload), runs), name, repr(patterns)
 
@@ -275,9 +278,11 @@ def known(runs: int = RUNS) -> Iterator[Found]:
 def searched(tries: int, seed: int) -> Iterator[Found]:
     """Patterns at random, measured."""
     source = random.Random(seed)
-    for _ in range(tries):
+    for number in range(tries):
         name, pattern, value = made_up(source)
-        yield timed(both(pattern, value)), name, repr(pattern)
+        reading = [*Reading][number % len(Reading)]
+        taken = timed(both(pattern, value, reading))
+        yield taken, f"{name}, {reading.value}", repr(pattern)
 
 
 CALL = {

@@ -39,6 +39,14 @@ def by_argument() -> Policy:
     return Policy([AllowRule("read_file", arguments={"path": f"d{n}/**"}) for n in range(RULES)])
 
 
+def by_held_argument() -> Policy:
+    """Rules that hold back what one tool is asked for, behind which all else is allowed."""
+    rules: list[PolicyRule] = [
+        DenyRule("read_file", arguments={"path": f"/home/u{n}/**"}) for n in range(RULES - 1)
+    ]
+    return Policy([*rules, AllowRule("read_file")])
+
+
 def call(tool: str, **arguments: str) -> Call:
     params = {"name": tool, "arguments": arguments, META: {TARGET: "tools"}}
     return Call("tools/call", params)
@@ -72,6 +80,8 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
     yield Figure(f"{RULES} rules, the first call of a tool", cold, "µs", 20)
     [last] = taken(by_argument(), [call("read_file", path=f"d{RULES - 1}/a")], times)
     yield Figure(f"{RULES} rules of one tool, the last one decides", last, "µs", 20)
+    [held] = taken(by_held_argument(), [call("read_file", path="/home/u7/../ann/.x")], times)
+    yield Figure(f"{RULES} rules that hold back, none does", held, "µs", 20)
 
 
 PROGRAM = Program("policy", "Policies: rules that decide a call", measure)

@@ -88,7 +88,9 @@ def _ask_no_reviewer(place: Place) -> None:
 async def edited_past_a_rule(place: Place) -> None:
     path = place.folder / RULES
     path.write_text(
-        'rules: [deny: {tool: delete, arguments: {path: "prod*"}}, ask: {tool: delete}]', "utf-8"
+        'rules: [deny: {tool: delete, arguments: {path: "prod*"}}, ask: {tool: delete}]\n'
+        "end: true\n",
+        "utf-8",
     )
     connector, token = place.meeting.connector("reviewer"), place.meeting.token("reviewer")
     async with (
@@ -246,13 +248,16 @@ def _save(pattern: Callable[[str], str]) -> Callable[[Place], None]:
     """Switch off: an approval writes a rule, which the reviewer reads at once."""
 
     def off(place: Place) -> None:
+        place.patch.setattr("meup_agent.approval.watched_policy.STILL_SECONDS", 0.0)
         approve = Inbox.approve
 
         async def saving(self: Inbox, item: InboxItem) -> object:
             outcome = await approve(self, item)
             like_it = pattern(str(item.arguments["command"]))
             rule = {"allow": {"tool": "shell", "arguments": {"command": like_it}}}
-            await anyio.Path(place.folder / RULES).write_text(json.dumps({"rules": [rule]}))
+            await anyio.Path(place.folder / RULES).write_text(
+                f"{json.dumps({'rules': [rule], 'end': True})}\n"
+            )
             return outcome
 
         place.patch.setattr(Inbox, "approve", saving)
@@ -263,7 +268,7 @@ def _save(pattern: Callable[[str], str]) -> Callable[[Place], None]:
 async def _ask_twice(place: Place, first: str, second: str) -> None:
     """Let a person approve a command once, beside a reviewer, and the agent ask for another."""
     path = place.folder / RULES
-    path.write_text("rules: [ask: {tool: shell}]", "utf-8")
+    path.write_text("rules: [ask: {tool: shell}]\nend: true\n", "utf-8")
     connector, token = place.meeting.connector("reviewer"), place.meeting.token("reviewer")
     async with (
         place.joined("second", "agent") as (person, agent),

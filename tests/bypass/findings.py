@@ -190,4 +190,79 @@ FINDINGS: Final[tuple[Finding, ...]] = (
             "::test_who_looks_like_another_participant_is_not_invited"
         ),
     ),
+    Finding(
+        "A rule that denies a folder leaves its hidden files alone",
+        "One matcher served both directions, so that too little was safe for an `allow` and a hole"
+        " in a `deny`: before an `allow` of the tool, `deny` of `/home/ann/**` let"
+        " `/home/ann/.ssh/id_rsa` and `/home/ann/./x` run, `rm *` let `rm -rf /` run, and"
+        " `*DROP TABLE*` any statement with a slash. So did `ask`, `quorum` and `limit`.",
+        "What holds back is read widely: it takes all that a reader would say it names, in any"
+        " case, by any steps and with any text for a wildcard. What lets through stays narrow.",
+        "tests/approval/test_rule_readings.py::"
+        "test_every_rule_that_holds_back_takes_what_a_reader_would_say",
+    ),
+    Finding(
+        "A capability for all but a folder reaches into it",
+        "`!/etc/**` was the complement of what `/etc/**` lets through, and so allowed"
+        " `/etc/.ssh/id`.",
+        "Behind a `!` the pattern has the other reading: what is excepted from a capability is"
+        " excepted in all its spellings.",
+        "tests/protocol/test_readings.py::test_what_a_negation_excepts_is_read_widely",
+    ),
+    Finding(
+        "An allowed folder is left by backslashes",
+        "`docs/**` allowed `docs/a\\..\\..\\x`, which a tool on Windows takes for a path out of the"
+        " folder.",
+        "A wildcard beside letters takes no backslash, and none a dot that comes behind one.",
+        "tests/approval/test_rule_readings.py::"
+        "test_an_allowed_path_leaves_no_folder_where_a_backslash_parts_it",
+    ),
+    Finding(
+        "An allowed address is the last of a list",
+        'The example `allow: {tool: send_mail, arguments: {to: "*@example.com"}}` allowed'
+        " `eve@evil.com,bob@example.com`, and a line end with `Bcc:` behind it.",
+        "A wildcard beside letters takes no comma, semicolon, line end or control character, and"
+        " no blank where the pattern has no slash.",
+        "tests/approval/test_rule_readings.py::test_an_allowed_text_is_no_list_of_texts",
+    ),
+    Finding(
+        "An argument that no rule looks at is sent along",
+        "An `allow` with arguments left every other argument free: the same example allowed"
+        " `cc: eve@evil.com`.",
+        "An `allow` that names arguments takes no call with others, unless it says `others`.",
+        "tests/approval/test_rule_readings.py::"
+        "test_an_allow_takes_no_argument_that_it_does_not_name",
+    ),
+    Finding(
+        "A default that the rules do not see runs",
+        "Defaults in `allOf`, behind `$ref` or in nested objects were not filled in, so a `deny`"
+        " about an argument was passed by leaving the argument out.",
+        "All defaults that hold in any case are arguments to every rule; behind a rule about one"
+        " that may hold, people are asked.",
+        "tests/approval/test_argument_schema.py::test_a_deny_sees_a_default_wherever_it_stands",
+    ),
+    Finding(
+        "Half of a policy allows more than all of it",
+        "A policy file that a full disk or a slow editor had cut off was loaded wherever the rest"
+        " was YAML: of 356 places to cut one at, 25 made a policy that allowed more.",
+        "The last key of a policy is `end: true`, and its last line has an end. A changed file"
+        " counts once it has stood still; until then what the rules allow is asked about.",
+        "tests/approval/test_watched_policy.py::test_a_file_that_is_cut_off_anywhere_does_not_load",
+    ),
+    Finding(
+        "A full limit asks about what the rules behind it deny",
+        "Over its count a `limit` decided alone, so that `then: ask` before a `deny` asked people"
+        " about calls that were denied before the limit was full.",
+        "A full limit gives the stricter of `then` and of what the rules behind it decide.",
+        "tests/approval/test_rule_readings.py::test_a_limit_that_is_full_makes_no_decision_milder",
+    ),
+    Finding(
+        "An argument in capitals is another one to the rules, and the same to the tool",
+        "Where a schema takes any argument, a call with `Path` beside `path` was seen by no rule"
+        " about `path`; servers that read JSON without regard to case take the last one.",
+        "A rule that holds back takes the argument in any spelling. No call is allowed with one"
+        " that is nearly one of its tool's, or with two that are nearly alike: people are asked.",
+        "tests/approval/test_argument_schema.py::"
+        "test_an_argument_that_is_nearly_one_of_the_tool_is_asked_about",
+    ),
 )

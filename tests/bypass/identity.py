@@ -119,7 +119,9 @@ def _count_every_vote(place: Place) -> None:
 )
 async def one_counts_as_two(place: Place) -> None:
     path = place.folder / "policy.yaml"
-    path.write_text("rules: [quorum: {tool: delete, of: 2, among: [second, bystander]}]", "utf-8")
+    path.write_text(
+        "rules: [quorum: {tool: delete, of: 2, among: [second, bystander]}]\nend: true\n", "utf-8"
+    )
     connector, token = place.meeting.connector("reviewer"), place.meeting.token("reviewer")
     async with (
         place.joined("second", "agent") as (second, agent),

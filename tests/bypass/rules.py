@@ -33,6 +33,7 @@ MISTYPED = """
 rules:
   - deny:  {tool: shell, argument: {command: "rm*"}}
   - allow: {tool: shell, arguments: {command: "*"}}
+end: true
 """
 """The first rule's key should be `arguments`."""
 
@@ -78,6 +79,7 @@ async def mistyped_rule(place: Place) -> None:
 def _forget_own_files(place: Place) -> None:
     """Switch off: a file by which calls are decided is a file like any other."""
     place.patch.setattr("meup_agent.approval.decider.find_own_file", lambda *_: "")
+    place.patch.setattr("meup_agent.approval.watched_policy.STILL_SECONDS", 0.0)
 
 
 @incident(
@@ -96,7 +98,7 @@ def _forget_own_files(place: Place) -> None:
 )
 async def agent_writes_the_policy(place: Place) -> None:
     path = place.folder / "rules.yaml"
-    path.write_text("rules:\n  - allow: {tool: [write, read]}\n", "utf-8")
+    path.write_text("rules:\n  - allow: {tool: [write, read]}\nend: true\n", "utf-8")
     tools = Agent("other")
 
     @tools.tool
@@ -108,7 +110,7 @@ async def agent_writes_the_policy(place: Place) -> None:
         place.joined("agent", tools) as (agent, _),
         reviewer.join(meeting.connector("reviewer"), token=meeting.token("reviewer")),
     ):
-        everything = "rules:\n  - allow: {tool: [write, read, shell]}\n"
+        everything = "rules:\n  - allow: {tool: [write, read, shell]}\nend: true\n"
         for target, tool, arguments in (
             ("other", "write", {"file": str(path), "text": everything}),
             ("tools", "shell", {"command": "rm -r data"}),
@@ -170,8 +172,8 @@ def _read_paths_as_text(place: Place) -> None:
     said="was defeated by `../` traversal",
     there="Paths that began with an allowed folder were allowed, wherever they led.",
     here=(
-        "No wildcard of a pattern matches a step `..`, nor a name that begins with a dot: what"
-        " leaves the folder matches no rule about it, and people are asked."
+        "No wildcard of a rule that allows matches a step `..`, nor a name that begins with a dot:"
+        " what leaves the folder is allowed by no rule about it, and people are asked."
     ),
     off=_read_paths_as_text,
 )
@@ -318,16 +320,18 @@ async def description_changed(place: Place) -> None:
     said="the agent can chain anything after ls (with && or piping)",
     there="Commands that began with an allowed word were allowed, whatever came after it.",
     here=(
-        "Nothing stops it: patterns match text, and know no shell. Do not allow a shell by a"
-        " pattern; allow tools with arguments of their own, and let people decide shells."
+        "Nothing stops it where a pattern has a slash: there a wildcard takes a blank, though no"
+        " line end, no semicolon and no comma. Patterns match text, and know no shell. Do not allow"
+        " a shell by a pattern; allow tools with arguments of their own, and let people decide"
+        " shells."
     ),
     off=None,
 )
 async def chained_command(place: Place) -> None:
     reviewer = Agent("reviewer")
-    reviewer.use(Policy([AllowRule("shell", arguments={"command": "ls*"}, target="tools")]))
+    reviewer.use(Policy([AllowRule("shell", arguments={"command": "ls data/*"}, target="tools")]))
     async with place.joined(reviewer, "agent") as (_, agent):
-        await attempt(agent.call("tools", "shell", {"command": "ls && rm -r data"}))
+        await attempt(agent.call("tools", "shell", {"command": "ls data/a && rm -r data"}))
 
 
 @incident(
@@ -340,15 +344,16 @@ async def chained_command(place: Place) -> None:
     ),
     there="A rule looked at the text of a path; the file system knew the same file by another.",
     here=(
-        "Nothing stops it: a rule sees text, and `SECRET~1`, another case or a look-alike letter is"
-        " another text. Do not allow a whole tool with exceptions; allow what is meant, and let"
-        " people decide the rest: there a letter that looks like another is marked."
+        "Nothing stops it: a rule that denies takes a path in every case and by every step, but it"
+        " sees text, and `SECRET~1`, a link or a look-alike letter is another text. Do not allow a"
+        " whole tool with exceptions; allow what is meant, and let people decide the rest: there a"
+        " letter that looks like another is marked."
     ),
     off=None,
     also=("https://github.com/anthropics/claude-code/issues/29489",),
 )
 async def denied_by_another_name(place: Place) -> None:
-    same = {"SECRET~1/key": "secrets/key", "Secrets/key": "secrets/key"}
+    same = {"SECRET~1/key": "secrets/key"}
     owner = Agent("other")
 
     @owner.tool
@@ -359,8 +364,9 @@ async def denied_by_another_name(place: Place) -> None:
     reviewer = Agent("reviewer")
     reviewer.use(Policy([DenyRule("read", arguments={"path": "secrets/**"}), AllowRule("read")]))
     async with place.joined(owner, reviewer, "agent") as (*_, agent):
-        await attempt(agent.call("other", "read", {"path": "secrets/key"}))
-        assert place.ran == []
+        for path in ("secrets/key", "Secrets/key", "secrets/.key", "docs/../secrets//key"):
+            await attempt(agent.call("other", "read", {"path": path}))
+            assert place.ran == []
         for path in same:
             await attempt(agent.call("other", "read", {"path": path}))
 

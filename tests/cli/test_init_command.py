@@ -61,7 +61,7 @@ def test_rules_decide_in_a_space_that_is_written_with_a_policy(
     tmp_path: Path, state: dict[str, str]
 ) -> None:
     (tmp_path / "mcp.json").write_text('{"mcpServers": {"reviewer": {"command": "sh"}}}')
-    (tmp_path / "rules.yaml").write_text("rules:\n  - allow: {tool: add}\n")
+    (tmp_path / "rules.yaml").write_text("rules:\n  - allow: {tool: add}\nend: true\n")
     done = meup("init", "--policy", "rules.yaml", cwd=tmp_path, variables=state)
     assert done.returncode == exit_codes.OK
     assert "the server reviewer is left out" in done.stderr
@@ -70,11 +70,28 @@ def test_rules_decide_in_a_space_that_is_written_with_a_policy(
         process.until("as 'reviewer'")
         assert process.end(INTERRUPT) == exit_codes.OK
     (tmp_path / "space.yaml").unlink()
-    (tmp_path / "rules.yaml").write_text("rules:\n  - allwo: {tool: add}\n")
+    (tmp_path / "rules.yaml").write_text("rules:\n  - allwo: {tool: add}\nend: true\n")
     done = meup("init", "--policy", "rules.yaml", cwd=tmp_path, variables=state)
     assert done.returncode == exit_codes.USAGE
     assert "allwo" in done.stderr
     assert not (tmp_path / "space.yaml").exists()
+
+
+def test_a_policy_that_is_not_there_is_written_and_asks_about_all(
+    tmp_path: Path, state: dict[str, str]
+) -> None:
+    done = meup("init", "--policy", "rules.yaml", cwd=tmp_path, variables=state)
+    assert (done.returncode, done.stderr) == (exit_codes.OK, "")
+    assert "rules.yaml is written: its rule asks about every call.\n" in done.stdout
+    assert (tmp_path / "rules.yaml").read_text().splitlines()[-1].startswith("end: true")
+    assert meup("policy", "check", "rules.yaml", cwd=tmp_path).returncode == exit_codes.OK
+    explained = meup("policy", "explain", "rules.yaml", "a_tool", cwd=tmp_path)
+    assert explained.stdout.endswith("ask: it matches rules[0]\n")
+    (tmp_path / "space.yaml").unlink()
+    before = (tmp_path / "rules.yaml").read_text().replace("ask:", "deny:")
+    (tmp_path / "rules.yaml").write_text(before)
+    assert meup("init", "--policy", "rules.yaml", cwd=tmp_path, variables=state).returncode == 0
+    assert (tmp_path / "rules.yaml").read_text() == before
 
 
 def test_at_a_terminal_it_asks_three_questions(tmp_path: Path, state: dict[str, str]) -> None:

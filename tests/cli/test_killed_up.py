@@ -123,7 +123,7 @@ def test_killed_up_leaves_neither_reviewer_nor_servers(
     tmp_path: Path, state: dict[str, str]
 ) -> None:
     (tmp_path / "server.py").write_text(SERVER)
-    (tmp_path / "policy.yaml").write_text("rules: [{allow: {tool: add}}]\n")
+    (tmp_path / "policy.yaml").write_text("rules: [{allow: {tool: add}}]\nend: true\n")
     server = {"command": sys.executable, "args": ["-IS", "server.py"], "cwd": str(tmp_path)}
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"deaf": server}}))
     arguments = ("--servers", "mcp.json", "--policy", "policy.yaml", "--port", "0")

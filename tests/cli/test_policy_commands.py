@@ -41,7 +41,7 @@ def test_a_good_policy_is_good() -> None:
     ],
 )
 def test_one_rule_is_not_several(tmp_path: Path, rules: str, said: str) -> None:
-    done = meup("policy", "check", written(tmp_path, f"rules: [{rules}]"))
+    done = meup("policy", "check", written(tmp_path, f"rules: [{rules}]\nend: true\n"))
     assert said in done.stdout + done.stderr
 
 
@@ -59,7 +59,7 @@ def test_one_rule_is_not_several(tmp_path: Path, rules: str, said: str) -> None:
     ],
 )
 def test_any_other_is_not(tmp_path: Path, text: str, code: int, said: str) -> None:
-    done = meup("policy", "check", written(tmp_path, text))
+    done = meup("policy", "check", written(tmp_path, f"{text}\nend: true\n"))
     assert done.returncode == code
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
@@ -78,7 +78,7 @@ def test_explain_reads_an_envelope(tmp_path: Path) -> None:
     path = written(tmp_path, json.dumps(envelope), "envelope.json")
     found = json.loads(meup("policy", "explain", POLICY, "--envelope", path, "--json").stdout)
     assert (found["verdict"], found["rule"]) == ("allow", "own mail")
-    assert found["matching"] == ["rules[2]", "own mail"]
+    assert found["matching"] == {"rules[2]": "narrow", "own mail": "narrow"}
 
 
 @pytest.mark.parametrize("name", ["envelope.json", "not there.json", "proposal"])
@@ -117,7 +117,7 @@ def test_explain_of_nothing(words: tuple[str, ...], said: str) -> None:
 def test_cases_are_decided_as_expected() -> None:
     done = meup("policy", "test", CASES)
     assert (done.returncode, done.stderr) == (exit_codes.OK, "")
-    assert "5 cases are decided as expected" in done.stdout
+    assert "7 cases are decided as expected" in done.stdout
 
 
 def test_a_case_that_is_decided_otherwise_fails(tmp_path: Path) -> None:
@@ -174,13 +174,16 @@ def test_what_is_suggested_is_a_good_policy(journal: str, tmp_path: Path) -> Non
     assert "- allow: {tool: tool_0, arguments: {path: " in done.stdout
     assert "would have changed 0; of such calls at least " in done.stdout
     assert "  # proposals: proposer-" in done.stdout
+    assert done.stdout.endswith("\nend: true\n")
     checked = meup("policy", "check", written(tmp_path, done.stdout))
     assert checked.returncode == exit_codes.OK, checked.stdout
 
 
 def test_a_suggestion_as_json_has_every_proposal(journal: str) -> None:
     done = meup("policy", "suggest", "--journal", journal, "--least", "5", "--json")
-    found = json.loads(done.stdout)["rules"]
+    document = json.loads(done.stdout)
+    found = document["rules"]
+    assert document["end"] is True
     assert found
     for each in found:
         assert each["covers"] == len(each["proposals"]) >= 5

@@ -7,9 +7,9 @@ from tests.cli.commands import exit_codes
 from tests.cli.processes import TERMINATE, meup, running
 from tests.cli.stage import Stage
 
-ALLOW = "rules: [{allow: {tool: nothing, name: harmless}}]"
-DENY = "rules: [{deny: {tool: nothing, reason: unsafe}}]"
-WRONG = "rules: [{alow: {tool: nothing}}]"
+ALLOW = "rules: [{allow: {tool: nothing, name: harmless}}]\nend: true\n"
+DENY = "rules: [{deny: {tool: nothing, reason: unsafe}}]\nend: true\n"
+WRONG = "rules: [{alow: {tool: nothing}}]\nend: true\n"
 
 
 def test_it_decides_by_the_file_of_the_moment(stage: Stage, tmp_path: Path) -> None:
@@ -29,6 +29,7 @@ def test_it_decides_by_the_file_of_the_moment(stage: Stage, tmp_path: Path) -> N
         path.write_text(WRONG)
         reviewer.until("the policy before it stays: rules[0].alow: unknown key", stream="err")
         path.write_text(DENY)
+        reviewer.until("policy.yaml is read again", stream="err")
         stage.as_somebody("paula", propose)
         reviewer.until("deny by rules[0]", stream="err")
         assert reviewer.end(TERMINATE) == exit_codes.OK
@@ -40,7 +41,7 @@ def test_it_decides_by_the_file_of_the_moment(stage: Stage, tmp_path: Path) -> N
 
 def test_a_file_that_is_not_good_starts_nothing(stage: Stage, tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
-    path.write_text("rules: [{quorum: {tool: deploy, of: 2, among: [lead]}}]")
+    path.write_text("rules: [{quorum: {tool: deploy, of: 2, among: [lead]}}]\nend: true\n")
     done = meup("reviewer", "--policy", str(path), variables=stage.variables())
     assert done.returncode == exit_codes.USAGE
     assert "2 votes cannot come of 1" in done.stderr

@@ -428,8 +428,9 @@ def test_a_server_that_fails_says_why_in_its_own_words_alone(
 
 POLICY = """
 rules:
-  - allow: {tool: add, arguments: {a: 1}, name: ones}
+  - allow: {tool: add, arguments: {a: 1}, others: [b], name: ones}
   - deny: {tool: add, arguments: {a: 2}, explain: not twos}
+end: true
 """
 
 
@@ -499,8 +500,8 @@ def test_nothing_is_started_by_a_policy_that_does_not_load(
     tmp_path: Path, state: dict[str, str], arguments: tuple[str, ...], said: str
 ) -> None:
     write(tmp_path)
-    (tmp_path / "policy.yaml").write_text("rules:\n  - allwo: {tool: add}\n")
-    votes = "rules:\n  - quorum: {tool: add, of: 2, among: [lead, you]}\n"
+    (tmp_path / "policy.yaml").write_text("rules:\n  - allwo: {tool: add}\nend: true\n")
+    votes = "rules:\n  - quorum: {tool: add, of: 2, among: [lead, you]}\nend: true\n"
     (tmp_path / "votes.yaml").write_text(votes)
     done = meup("up", *arguments, "--port", "0", cwd=tmp_path, variables=state)
     assert done.returncode == exit_codes.USAGE

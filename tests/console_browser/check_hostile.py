@@ -72,7 +72,7 @@ def hostile_tools(text: str) -> Agent:
 async def fill(desk: Desk, text: str, policy: Path) -> None:
     """Say hostile things in each field of each kind of envelope."""
     site = desk.site
-    rule = f"rules:\n  - ask: {{tool: '*', name: {json.dumps(text[:200])}}}\n"
+    rule = f"rules:\n  - ask: {{tool: '*', name: {json.dumps(text[:200])}}}\nend: true\n"
     await anyio.Path(policy).write_text(rule)
     joining = Reviewer(policy).join(
         site.gateway.url, space="demo", token=site.token("reviewer", "demo")

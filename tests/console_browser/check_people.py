@@ -15,6 +15,7 @@ pytestmark = pytest.mark.anyio
 QUORUM = """
 rules:
   - quorum: {tool: write_file, of: 2, among: [you, voter], name: four eyes}
+end: true
 """
 
 

@@ -15,7 +15,7 @@ def test_the_policy_is_good_and_decides_its_cases() -> None:
     assert path is not None
     policy = load_policy(path)
     assert findings_of(policy) == []
-    assert len(cases) == 5
+    assert len(cases) == 7
     assert [said for each in cases if (said := each.failure(policy))] == []
 
 

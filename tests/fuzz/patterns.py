@@ -18,6 +18,7 @@ from meup_agent.protocol.capability import (
     compile_kind,
     compile_pattern,
 )
+from meup_agent.protocol.capability.reading import Reading
 
 NAME = "patterns"
 
@@ -65,8 +66,9 @@ def parsed(line: bytes) -> list[Any]:
 
 def compiled(pattern: Any) -> Any:
     """Everything that compiles, as functions of a value."""
-    with suppress(InvalidPattern):
-        yield compile_pattern(pattern).matches
+    for reading in Reading:
+        with suppress(InvalidPattern):
+            yield compile_pattern(pattern, reading=reading).matches
     if isinstance(pattern, str):
         with suppress(InvalidPattern):
             of_kind = compile_kind(pattern)

@@ -16,6 +16,11 @@ SEGMENTS = st.text(
 ).filter(lambda segment: not segment.startswith("."))
 
 
+PLAIN_SEGMENTS = st.text(alphabet=st.characters(categories=["L", "N"]), min_size=1).filter(
+    lambda segment: not segment.startswith(".")
+)
+
+
 def matches(pattern: object, value: object) -> bool:
     return compile_pattern(pattern).matches(value)
 

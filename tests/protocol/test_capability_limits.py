@@ -242,7 +242,7 @@ def test_alternatives_that_share_something_become_one() -> None:
 @given(
     st.sampled_from(["", "a", "a/", "a/b", "../", ".a", "é", "a\n"]),
     st.sampled_from(["", "b", ".b", "é"]),
-    st.text(alphabet="ab/.é\n\ufdd0\ufdd2", max_size=8),
+    st.text(alphabet="ab/.é\n, \ufdd0\ufdd2", max_size=8),
     st.booleans(),
 )
 def test_globs_of_one_star_are_decided_as_any_others(
@@ -250,9 +250,10 @@ def test_globs_of_one_star_are_decided_as_any_others(
 ) -> None:
     # The second form means the same, and is left to RE2.
     value = before + text + after if near else text
-    whole = before in ("", "a/", "../") and not after
+    whole = before in ("a/", "../") and not after
+    by_re2 = f"{before}?*" if whole else f"{before}*{after}{{,}}"
     for pattern, same in (
-        (f"{before}*{after}", f"{before}?*" if whole else f"{before}*{after}{{,}}"),
+        *([(f"{before}*{after}", by_re2)] if before or after else []),
         (f"{before}b/**", f"{before}{{b,b}}/**"),
     ):
         assert matches(pattern, value) is matches(same, value), pattern

@@ -11,12 +11,13 @@ from meup_agent.errors import InvalidPattern
 from meup_agent.protocol.capability.covering import (
     MAX_COMPARISONS,
     covers,
+    covers_pattern,
     first_covering,
     kinds_of,
     stripped,
 )
 from tests.effort import scaled
-from tests.wire import compile_capabilities
+from tests.wire import ArgumentCompiler, Reading, WorkBudget, compile_capabilities
 
 CALL = {"kind": "mcp/request", "payload": {"method": "tools/call"}}
 
@@ -128,6 +129,13 @@ ALL_WORDS = [
     "mcp.request",
     "a/bc",
     "mcp/x.y",
+    "a b",
+    "a,b",
+    "a/b c",
+    "a/b,c",
+    "A",
+    "a/../b",
+    "a\\b",
 ]
 ALL_STRINGS = [
     *ALL_WORDS,
@@ -184,3 +192,60 @@ def test_string_that_is_covered_is_matched() -> None:
             for value in ALL_WORDS:
                 allowed = kinds[held].allow(value, {}) or not kinds[wanted].allow(value, {})
                 assert allowed, (held, wanted, value)
+
+
+@pytest.mark.rule("7.readings")
+@pytest.mark.parametrize(
+    ("held", "wanted"),
+    [
+        ("/etc/**", "/etc/.ssh/*"),
+        ("/etc/*", "/ETC/a/b"),
+        ("read_*", "Read_{a,b}*"),
+        ("*", "/a/"),
+        ("*", "!a"),
+        ("/etc/x", "/etc/../etc/x"),
+        ({"path": "/etc/**"}, {"path": ["/etc/.a", "/etc/b*"], "mode": 1}),
+    ],
+)
+def test_what_is_revoked_or_denied_is_compared_widely(held: object, wanted: object) -> None:
+    assert covers_pattern(held, wanted, Reading.WIDE)
+    assert not covers_pattern(held, wanted)
+    revoked = capability("mcp/request", params=held)
+    assert covers(revoked, capability("mcp/request", params=wanted), Reading.WIDE)
+
+
+@pytest.mark.rule("7.readings")
+@settings(max_examples=scaled(500), deadline=None)
+@given(
+    PATTERNS,
+    PATTERNS,
+    st.lists(VALUES, min_size=6, max_size=6),
+    st.sampled_from(Reading),
+)
+def test_pattern_that_is_covered_takes_no_more(
+    held: Any, wanted: Any, values: list[Any], reading: Reading
+) -> None:
+    try:
+        takes = ArgumentCompiler(reading).compile(held, "")
+        wants = ArgumentCompiler(Reading.NARROW).compile(wanted, "")
+    except InvalidPattern:
+        return
+    if covers_pattern(held, wanted, reading, of_arguments=True):
+        for value in values:
+            assert takes(value, WorkBudget(value)) or not wants(value, WorkBudget(value))
+
+
+def test_string_that_is_covered_in_a_reading_is_matched() -> None:
+    for reading in Reading:
+        takes = {each: ArgumentCompiler(reading).compile(each, "") for each in ALL_STRINGS}
+        wants = {each: ArgumentCompiler(Reading.NARROW).compile(each, "") for each in ALL_STRINGS}
+        for held, wanted in product(ALL_STRINGS, repeat=2):
+            if covers_pattern(held, wanted, reading, of_arguments=True):
+                for value in ALL_WORDS:
+                    work = WorkBudget(value)
+                    assert takes[held](value, work) or not wants[wanted](value, work), (
+                        held,
+                        wanted,
+                        value,
+                        reading,
+                    )

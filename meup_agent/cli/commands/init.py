@@ -25,6 +25,18 @@ NONE: Final = "-"
 """The answer to a question for nothing, where there is a default."""
 
 
+RULES: Final = """\
+# Decides proposals, the first rule that matches; what no rule matches is asked.
+# After a change: meup policy check FILE
+rules:
+  - ask: {tool: "*"}
+  # - allow: {tool: "read_*", arguments: {path: "docs/**"}}
+  # - deny:  {tool: "shell*", explain: "no shells here"}
+end: true # the last key: a file of which a part is missing is not used
+"""
+"""The policy that is written where there is none."""
+
+
 def init(
     file: Annotated[
         Path, typer.Argument(metavar="[FILE]", help="Where to write it.")
@@ -56,7 +68,7 @@ def init(
             "--policy",
             metavar="FILE",
             help="Let `reviewer` decide by the rules of this file, and leave to `you` what they"
-            " ask; see `meup reviewer`.",
+            " ask; see `meup reviewer`. A file that is not there is written, and asks about all.",
         ),
     ] = None,
 ) -> None:
@@ -78,7 +90,8 @@ def init(
     folder = file.resolve().parent
     if not folder.is_dir():
         raise ConfigurationError(f"there is no folder {folder}")
-    rules = None if policy is None else _rules(policy, folder)
+    is_new = policy is not None and not policy.exists()
+    rules = None if policy is None else _rules(policy, folder, is_new=is_new)
     offered = str(DEFAULT_SERVERS) if DEFAULT_SERVERS.is_file() else NONE
     if name is None:
         name = _answer(None, "The name of the space", folder.name or "space")
@@ -90,17 +103,24 @@ def init(
     from meup_agent.cli.servers_space import people
 
     people(folder)
-    try:
-        with file.open("x", encoding="utf-8") as target:
-            target.write(_text(name, command, found, rules))
-    except OSError as error:
-        why = system_reason(error)
-        raise ConfigurationError(f"{file} cannot be written ({why})") from None
+    if policy is not None and is_new:
+        _write(policy, RULES)
+        sys.stdout.write(f"{visible(str(policy))} is written: its rule asks about every call.\n")
+    _write(file, _text(name, command, found, rules))
     where = "" if file == DEFAULT_FILE else f" {shlex.quote(str(file))}"
     sys.stdout.write(
         f"{visible(str(file))} is written, with the tokens of agent and you beside it;"
         f" keep the tokens out of version control.\nStart it: meup up{where}\n"
     )
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        with file.open("x", encoding="utf-8") as target:
+            target.write(text)
+    except OSError as error:
+        why = system_reason(error)
+        raise ConfigurationError(f"{file} cannot be written ({why})") from None
 
 
 def _answer(given: str | None, question: str, offered: str) -> str:
@@ -130,12 +150,12 @@ def _command(given: str) -> list[str]:
         raise ConfigurationError(f"the agent's command cannot be split: {error}") from None
 
 
-def _rules(path: Path, folder: Path) -> str:
-    """The path of a policy that loads, as seen from a folder."""
+def _rules(path: Path, folder: Path, *, is_new: bool) -> str:
+    """The path of a policy, which loads if it is there, as seen from a folder."""
     require_extra("a policy file")
     from meup_agent.approval.policy_file import findings_of, load_policy
 
-    for each in findings_of(load_policy(path)):
+    for each in [] if is_new else findings_of(load_policy(path)):
         _warn(f"{path}: {each}")
     return os.path.relpath(path.resolve(), folder)
 

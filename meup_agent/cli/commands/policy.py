@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 MAX_ENVELOPE_BYTES: Final = 4 << 20
 """Bytes of an envelope that is read: as many as a frame has."""
 
+_SAID: Final = {
+    "": "does not match",
+    "narrow": "matches",
+    "wide": "matches in the wide reading",
+}
+
 PolicyFilePath = Annotated[
     Path, typer.Argument(metavar="FILE", help="The policy, in YAML.", show_default=False)
 ]
@@ -107,14 +113,14 @@ def explain(
 
         call = call_from(tool or "", _object(args, "--args"), target=target)
     found = loaded.decide(call, proposer)
-    matching = set(loaded.find_matching(call, proposer))
+    matching = {
+        name: reading.value for name, reading in loaded.find_matching(call, proposer).items()
+    }
     if as_json:
-        sys.stdout.write(
-            as_json_line({**_document(found), "matching": loaded.find_matching(call, proposer)})
-        )
+        sys.stdout.write(as_json_line({**_document(found), "matching": matching}))
         return
     for rule, name in zip(loaded.rules, loaded.names, strict=True):
-        said = "does not match" if name not in matching else "matches"
+        said = _SAID[matching.get(name, "")]
         mark = " <- decides" if name == found.rule else ""
         sys.stdout.write(f"{visible(name, 100)} ({rule.verdict}): {said}{mark}\n")
     more = f", {found.reason}" if found.reason else ""

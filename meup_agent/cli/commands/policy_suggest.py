@@ -92,6 +92,7 @@ def suggest(
 
 async def _run(pages: Pages, least: int, as_json: bool) -> None:
     from meup_agent.approval.decision_log import DecisionLog
+    from meup_agent.approval.policy_file import END
     from meup_agent.approval.suggest import suggest_rules
     from meup_agent.client.messages import Progress
 
@@ -119,7 +120,7 @@ async def _run(pages: Pages, least: int, as_json: bool) -> None:
         )
     damage.write(stderr)
     try:
-        document = {"rules": [_document(each) for each in found]}
+        document = {"rules": [_document(each) for each in found], END: True}
         await output.show_all([as_json_line(document)] if as_json else _yaml_lines(found))
     except OutputClosed:
         output.abandon()
@@ -132,7 +133,7 @@ def _yaml_lines(found: list[Suggestion]) -> Iterator[str]:
     """The policy, with what speaks for each rule above it."""
     import yaml
 
-    from meup_agent.approval.policy_file import document_of
+    from meup_agent.approval.policy_file import END, document_of
 
     if found:
         yield "# Look at the proposals of a rule before you take it.\nrules:\n"
@@ -149,6 +150,8 @@ def _yaml_lines(found: list[Suggestion]) -> Iterator[str]:
             document_of(each.rule), default_flow_style=True, sort_keys=False, width=10**9
         )
         yield f"  - {said.strip().removeprefix('{').removesuffix('}')}\n"
+    if found:
+        yield f"{END}: true\n"
 
 
 def _proposals(some: tuple[LoggedProposal, ...]) -> str:

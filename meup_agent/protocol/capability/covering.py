@@ -9,6 +9,9 @@ what is said to be covered is covered, and what is not said to be may still be. 
 - a narrower glob: ``read_f*`` by ``read_*``, ``mcp/re*`` by ``mcp/*``, ``a/*/b`` by ``**``;
 - an object that asks for more keys, and each of a list if one of the other list covers it;
 - fewer addressees: each that ``to`` names, or any, where the other has none.
+
+The capability that covers is read narrowly where it lets a grant through, and widely where it holds
+one back, by revoking it.
 """
 
 from __future__ import annotations
@@ -18,8 +21,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, cast
 
+from meup_agent.protocol.capability.glob import ANY
 from meup_agent.protocol.capability.patterns import Pattern, compile_pattern
-from meup_agent.protocol.capability.strings import compile_kind, is_exact
+from meup_agent.protocol.capability.reading import Reading
+from meup_agent.protocol.capability.strings import compile_kind, is_exact, literal_head
 from meup_agent.protocol.kinds import canonical
 
 MAX_COMPARISONS: Final = 20_000
@@ -31,6 +36,7 @@ _LIMITS: Final = ("payload", "to")
 
 _REMEMBERED: Final = 1_024
 _REMEMBERED_PAIRS: Final = 16_384
+_SPECIAL: Final = re.compile(r"\A!|[*?[{}\\]")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_:/-]*")
 _PLAIN_GLOB: Final = re.compile(r"(?!.*\*\*)[A-Za-z0-9_:/*-]+")
 
@@ -43,28 +49,49 @@ def kinds_of(capability: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{"kind": one, **rest} for one in each]
 
 
-def covers(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """True if a capability allows all that another, of one kind pattern, does, where decidable."""
+def covers(
+    held: Mapping[str, Any], wanted: Mapping[str, Any], reading: Reading = Reading.NARROW
+) -> bool:
+    """True if a capability, in a reading, allows all that another, of one kind pattern, does."""
     kind, other = held["kind"], wanted["kind"]
     if isinstance(kind, str):
-        if not _covers_kind(kind, other):
+        if not _covers_kind(kind, other, reading):
             return False
-    elif not any(_covers_kind(each, other) for each in kind):
+    elif not any(_covers_kind(each, other, reading) for each in kind):
         return False
     if any(name in held and name not in wanted for name in _LIMITS):
         return False
     try:
-        compared = _Comparison()
+        compared = _Comparison(reading)
         return all(compared.covers(held[name], wanted[name]) for name in _LIMITS if name in held)
     except _TooMuch:
         return False
 
 
+def covers_pattern(
+    held: object, wanted: object, reading: Reading = Reading.NARROW, *, of_arguments: bool = False
+) -> bool:
+    """True if a pattern, in a reading, takes all that another one takes, where decidable.
+
+    Args:
+        held: The pattern that may cover.
+        wanted: The other pattern, read narrowly.
+        reading: The reading of the first.
+        of_arguments: They are patterns of arguments, in which ``*`` takes every text.
+    """
+    try:
+        return _Comparison(reading, any_text=of_arguments).covers(held, wanted)
+    except _TooMuch:
+        return False
+
+
 def first_covering(
-    held: Iterable[Mapping[str, Any]], wanted: Mapping[str, Any]
+    held: Iterable[Mapping[str, Any]],
+    wanted: Mapping[str, Any],
+    reading: Reading = Reading.NARROW,
 ) -> Mapping[str, Any] | None:
     """The first of some capabilities that covers one of one kind pattern."""
-    return next((each for each in held if covers(each, wanted)), None)
+    return next((each for each in held if covers(each, wanted, reading)), None)
 
 
 class _TooMuch(Exception):
@@ -72,8 +99,10 @@ class _TooMuch(Exception):
 
 
 class _Comparison:
-    def __init__(self) -> None:
+    def __init__(self, reading: Reading, *, any_text: bool = False) -> None:
         self._left = MAX_COMPARISONS
+        self._reading = reading
+        self._any_text = any_text or reading is Reading.WIDE
 
     def covers(self, held: object, wanted: object) -> bool:
         self._left -= 1
@@ -89,10 +118,14 @@ class _Comparison:
             )
         if isinstance(held, dict):
             return False
+        if isinstance(wanted, str) and self._any_text and isinstance(held, str) and held in ANY:
+            return True
         if isinstance(wanted, str) and not (is_exact(wanted) and not wanted.startswith("!")):
-            return isinstance(held, str) and _covers_glob(held, wanted)
+            return isinstance(held, str) and _covers_glob(held, wanted, self._reading)
         # A value that stands for itself alone.
-        return _matches(held, wanted) if isinstance(held, str) else _same(held, wanted)
+        if isinstance(held, str):
+            return _pattern(held, self._reading).matches(wanted)
+        return _same(held, wanted)
 
     def _covers_object(self, held: Mapping[str, object], wanted: Mapping[str, object]) -> bool:
         # Each key, a glob or a path too, narrows what matches: one that stands in both with a
@@ -101,24 +134,28 @@ class _Comparison:
 
 
 @lru_cache(maxsize=_REMEMBERED_PAIRS)
-def _covers_kind(held: str, wanted: str) -> bool:
+def _covers_kind(held: str, wanted: str, reading: Reading) -> bool:
     if held in (wanted, "*"):
         return True
     if wanted == "*":
         return False  # alone it means every kind, which no other glob does
     if is_exact(wanted) and not wanted.startswith("!"):
-        return _kind(held)(canonical(wanted))
-    return _covers_glob(held, wanted)
+        return _kind(held, reading)(canonical(wanted))
+    return _covers_glob(held, wanted, reading)
 
 
-def _covers_glob(held: str, wanted: str) -> bool:
+def _covers_glob(held: str, wanted: str, reading: Reading) -> bool:
     """True if a string pattern covers another one that matches more than itself."""
     if held == wanted:
         return True
+    if reading is Reading.WIDE:
+        return _begins_widely(held, wanted)
     if not _PLAIN_GLOB.fullmatch(wanted) or wanted.endswith("/"):
         return False
     begun = held.removesuffix("**") if held.endswith("**") else held.removesuffix("*")
-    if begun == held or not _PLAIN.fullmatch(begun) or not wanted.startswith(begun):
+    if begun == held or not _PLAIN.fullmatch(begun):
+        return False
+    if not wanted.startswith(begun):
         return False
     rest = wanted[len(begun) :]
     if held.endswith("**"):
@@ -126,22 +163,32 @@ def _covers_glob(held: str, wanted: str) -> bool:
     return "/" not in rest
 
 
+def _begins_widely(held: str, wanted: str) -> bool:
+    """True if a glob that ends with a star, which takes whatever follows, covers another pattern.
+
+    A regular expression or a negation has no beginning.
+    """
+    begun = held.rstrip("*")
+    if begun == held or _SPECIAL.search(begun) is not None or wanted.startswith("!"):
+        return False
+    head, small = literal_head(wanted), begun.casefold()
+    if head.casefold() == small and wanted.startswith("**", len(head)):
+        return held.endswith("/**")  # the folder itself is one of them
+    return head.casefold().startswith(small)
+
+
 def _same(held: object, wanted: object) -> bool:
     return isinstance(held, bool) == isinstance(wanted, bool) and held == wanted
 
 
-def _matches(held: str, wanted: object) -> bool:
-    return _pattern(held).matches(wanted)
+@lru_cache(maxsize=_REMEMBERED)
+def _pattern(pattern: str, reading: Reading) -> Pattern:
+    return compile_pattern(pattern, reading=reading)
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _pattern(pattern: str) -> Pattern:
-    return compile_pattern(pattern)
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _kind(pattern: str) -> Callable[[str], bool]:
-    return compile_kind(pattern)
+def _kind(pattern: str, reading: Reading) -> Callable[[str], bool]:
+    return compile_kind(pattern, reading=reading)
 
 
 def stripped(capabilities: Sequence[object]) -> list[dict[str, Any]]:

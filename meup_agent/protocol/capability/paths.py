@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from meup_agent.errors import InvalidPattern
+from meup_agent.protocol.capability.reading import Reading, fold_text
 from meup_agent.protocol.capability.work import NODE_WORK, WorkBudget
 
 MAX_PATH_STEPS: Final = 100
@@ -40,7 +41,7 @@ def is_path(key: str) -> bool:
     return key == "$" or key.startswith(("$.", "$["))
 
 
-def compile_path(key: str, place: str) -> Path:
+def compile_path(key: str, place: str, reading: Reading = Reading.NARROW) -> Path:
     """Compile a path of children and descendants; InvalidPattern for anything else."""
     steps: list[_Step] = []
     deep = False
@@ -61,7 +62,7 @@ def compile_path(key: str, place: str) -> Path:
         if step["deep"] == "..":
             deep = True
             steps.append(_with_descendants)
-        steps.append(_child_step(step))
+        steps.append(_child_step(step, reading))
 
     def select(value: object, work: WorkBudget) -> Iterator[object]:
         nodes: Iterator[object] = iter((value,))
@@ -110,7 +111,7 @@ def _with_descendants(nodes: Iterator[object], work: WorkBudget) -> Iterator[obj
             waiting.pop()
 
 
-def _child_step(step: re.Match[str]) -> _Step:
+def _child_step(step: re.Match[str], reading: Reading) -> _Step:
     if step["every"]:
         return _every_child
     if step["index"]:
@@ -121,6 +122,14 @@ def _child_step(step: re.Match[str]) -> _Step:
             if isinstance(node, list) and index < len(cast("list[object]", node))
         )
     name = next(found for found in step.group("name", "single", "double") if found is not None)
+    if reading is Reading.WIDE:
+        plain = fold_text(name)
+        return lambda nodes, work: (
+            member
+            for node in _counted(nodes, work)
+            if isinstance(node, dict)
+            for member in work.members(cast("dict[str, Any]", node)).get(plain, ())
+        )
     return lambda nodes, work: (
         cast("dict[str, Any]", node)[name]
         for node in _counted(nodes, work)

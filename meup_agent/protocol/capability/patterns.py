@@ -1,16 +1,23 @@
-"""Patterns for any JSON value (PROTOCOL 7): strings, numbers, booleans, lists and objects."""
+"""Patterns for any JSON value (PROTOCOL 7): strings, numbers, booleans, lists and objects.
+
+In the wide reading a wildcard alone takes all that is not empty, a pattern takes an array, too,
+where it takes one of its elements, or its texts with blanks between, a negated one takes whatever
+is no text, and a key takes each member whose name has its plain form. The patterns of arguments
+differ in two ways (:class:`ArgumentCompiler`).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, cast
 
 import msgspec
 
 from meup_agent.errors import InvalidPattern
-from meup_agent.protocol.capability.glob import StringMatch, is_glob
+from meup_agent.protocol.capability.glob import ANY, StringMatch, is_glob
 from meup_agent.protocol.capability.paths import compile_path, descendants, is_path
+from meup_agent.protocol.capability.reading import Reading, fold_text
 from meup_agent.protocol.capability.strings import (
     Strings,
     begins,
@@ -32,6 +39,7 @@ held against every node of a payload, and compiles to a program of its own."""
 
 _SHOWN_KEY_CHARS: Final = 40  # of a key, in a place
 _MISSING: Final = object()
+_EMPTY: Final[tuple[object, ...]] = (None, [], {})  # in which no reader would say that there is any
 
 
 class Pattern(msgspec.Struct, frozen=True):
@@ -42,16 +50,33 @@ class Pattern(msgspec.Struct, frozen=True):
     matches: Callable[[object], bool]
 
 
-def compile_pattern(pattern: object, *, place: str = "") -> Pattern:
+class DefaultedObject(dict[str, Any]):
+    """An object with members that its sender left out, and a schema's defaults gave.
+
+    Attributes:
+        filled: The names of those members.
+    """
+
+    __slots__ = ("filled",)
+
+    def __init__(self, members: dict[str, Any], filled: Collection[str]) -> None:
+        super().__init__(members)
+        self.filled = frozenset(filled)
+
+
+def compile_pattern(
+    pattern: object, *, place: str = "", reading: Reading = Reading.NARROW
+) -> Pattern:
     """Compile a pattern for a JSON value; InvalidPattern if anything in it does not compile."""
-    return Pattern(pattern, bounded(PatternCompiler().compile(pattern, place)))
+    return Pattern(pattern, bounded(PatternCompiler(reading).compile(pattern, place)))
 
 
 class PatternCompiler:
     """Compiles patterns and counts their parts; one for everything that shares the limit."""
 
-    def __init__(self) -> None:
+    def __init__(self, reading: Reading = Reading.NARROW) -> None:
         self.strings = Strings()
+        self.reading = reading
         self._parts = 0
 
     def count(self, place: str) -> None:
@@ -62,6 +87,18 @@ class PatternCompiler:
 
     def compile(self, pattern: object, place: str, depth: int = 0, below: bool = False) -> Match:
         """Compile one node of a pattern; one ``below`` is matched with all below some value."""
+        compiled = self._node(pattern, place, depth, below)
+        return compiled if self.reading is Reading.NARROW else _or_element(compiled)
+
+    def again(self, pattern: object) -> Match:
+        """Compile, in another arrangement and without limits, what has been compiled before."""
+        parts, self._parts = self._parts, 0
+        try:
+            return self.compile(pattern, "", depth=-MAX_NESTING)
+        finally:
+            self._parts = parts
+
+    def _node(self, pattern: object, place: str, depth: int, below: bool) -> Match:
         self.count(place)
         if depth > MAX_NESTING:
             raise InvalidPattern(f"the pattern nests deeper than {MAX_NESTING} levels", place=place)
@@ -79,46 +116,48 @@ class PatternCompiler:
             )
         raise InvalidPattern(f"{type(pattern).__name__} is no JSON value", place=place)
 
-    def again(self, pattern: object) -> Match:
-        """Compile, in another arrangement and without limits, what has been compiled before."""
-        parts, self._parts = self._parts, 0
-        try:
-            return self.compile(pattern, "", depth=-MAX_NESTING)
-        finally:
-            self._parts = parts
-
     def _string(self, pattern: str, place: str) -> Match:
-        # A negation matches texts only, too: "!6" must not let the number 6 through.
         body, negated = split_negation(pattern, place)
-        if is_exact(body):
-            if negated:
-                return lambda value, work: isinstance(value, str) and value != body
+        reading = self.reading.opposite if negated else self.reading
+        if is_exact(body) and reading is Reading.NARROW and not negated:
             return lambda value, work: value == body
-        matches = self.strings.compile(body, place)
-        if negated:
+        if body in ANY and reading is Reading.WIDE and not negated:
+            return lambda value, work: value not in _EMPTY
+        matches = self._text(body, place, reading)
+        if not negated:
+            return lambda value, work: isinstance(value, str) and matches(value, work)
+        if self.reading is Reading.NARROW:
+            # Texts only: "!6" must not let the number 6 through.
             return lambda value, work: isinstance(value, str) and not matches(value, work)
-        return lambda value, work: isinstance(value, str) and matches(value, work)
+        return lambda value, work: not isinstance(value, str) or not matches(value, work)
+
+    def _text(self, body: str, place: str, reading: Reading) -> StringMatch:
+        """The test of a text for a pattern without its ``!``."""
+        return self.strings.compile(body, place, reading)
 
     def _list(self, pattern: list[object], place: str, depth: int, below: bool) -> Match:
+        is_narrow = self.reading is Reading.NARROW
         exact: set[str] = set()
         starred: list[tuple[str, StringMatch]] = []
         others: list[Match] = []
         for index, item in enumerate(pattern):
-            compiled = self.compile(item, f"{place}[{index}]", depth + 1, below)
+            compiled = self._node(item, f"{place}[{index}]", depth + 1, below)
             if not isinstance(item, str) or item.startswith("!"):
                 others.append(compiled)
             elif is_exact(item):
-                exact.add(item)
-            elif begun := begins(item):
-                starred.append((begun, self.strings.compile(item, place)))
+                exact.add(item if is_narrow else fold_text(item))
+            elif is_narrow and (begun := begins(item)):
+                starred.append((begun, self._text(item, place, self.reading)))
             else:
                 others.append(compiled)
         if exact or starred:
-            others.insert(0, _any_string(frozenset(exact), starred))
+            some = frozenset(exact)
+            others.insert(0, _any_string(some, starred) if is_narrow else _any_folded(some))
         return _either(others)
 
     def _object(self, pattern: dict[Any, Any], place: str, depth: int, below: bool) -> Match:
         named: list[tuple[str, Match]] = []
+        keyed: list[tuple[StringMatch, Match]] = []
         searched: list[Match] = []
         for key, wanted in pattern.items():
             if not isinstance(key, str):
@@ -128,51 +167,74 @@ class PatternCompiler:
             shown = key if len(key) <= _SHOWN_KEY_CHARS else key[:_SHOWN_KEY_CHARS] + "…"
             inner = f"{place}.{shown}" if place else shown
             check_length(key, inner)
-            if is_path(key) or is_glob(key):
+            if key == "**" or is_path(key):
                 searched.append(self._search(key, wanted, inner, depth + 1, below))
+            elif is_glob(key):
+                fits, matches, search = self._members(key, wanted, inner, depth + 1, below)
+                keyed.append((fits, matches))
+                searched.append(search)
             else:
                 named.append((key, self.compile(wanted, inner, depth + 1, below)))
+
+        is_narrow = self.reading is Reading.NARROW
+        if not is_narrow:
+            named = [(fold_text(key), matches) for key, matches in named]
 
         def match(value: object, work: WorkBudget) -> bool:
             if not isinstance(value, dict):
                 return False
             members = cast("dict[str, object]", value)
             for key, matches in named:
-                member = members.get(key, _MISSING)
-                if member is _MISSING or not matches(member, work):
+                if is_narrow:
+                    member = members.get(key, _MISSING)
+                    if member is _MISSING or not matches(member, work):
+                        return False
+                elif not _any(matches, work.members(members).get(key, ()), work, NODE_WORK):
                     return False
             for matches in searched:  # noqa: SIM110 - half the time of all() with a generator
                 if not matches(members, work):
                     return False
             return True
 
+        names = frozenset(key for key, _ in named)
+        return self._closed(match, names, keyed) if pattern else match
+
+    def _closed(
+        self, match: Match, names: frozenset[str], keyed: list[tuple[StringMatch, Match]]
+    ) -> Match:
+        """The match of an object, as far as its other members are free."""
         return match
 
-    def _search(self, key: str, wanted: object, place: str, depth: int, below: bool) -> Match:
-        """The test of an object for a key that several of its members may fit."""
+    def _members(
+        self, key: str, wanted: object, place: str, depth: int, below: bool
+    ) -> tuple[StringMatch, Match, Match]:
+        """The tests of a name and of a value, and that of an object for a member with both."""
         before = self._parts
-        if key == "**":
-            matches = self._deep(wanted, place, depth, below)
-            cost = NODE_WORK * (1 + self._parts - before)
-            return lambda value, work: _any(matches, descendants(value), work, cost)
-        if is_path(key):
-            path = compile_path(key, place)
-            inner = self._deep if path.deep else self.compile
-            matches = inner(wanted, place, depth, below)
-            cost = NODE_WORK * (1 + self._parts - before)
-            return lambda value, work: _any(matches, path.select(value, work), work, cost)
         matches = self.compile(wanted, place, depth, below)
         cost = NODE_WORK * (1 + self._parts - before)
-        fits = self.strings.glob(key, place)
+        fits = self.strings.glob(key, place, self.reading)
 
-        def match(value: object, work: WorkBudget) -> bool:
+        def search(value: object, work: WorkBudget) -> bool:
             for name, member in cast("dict[str, object]", value).items():
                 work.spend(cost)
                 if fits(name, work) and matches(member, work):
                     return True
             return False
 
-        return match
+        return fits, matches, search
+
+    def _search(self, key: str, wanted: object, place: str, depth: int, below: bool) -> Match:
+        """The test of an object for a value anywhere below it, or on a path."""
+        before = self._parts
+        if key == "**":
+            matches = self._deep(wanted, place, depth, below)
+            cost = NODE_WORK * (1 + self._parts - before)
+            return lambda value, work: _any(matches, descendants(value), work, cost)
+        path = compile_path(key, place, self.reading)
+        inner = self._deep if path.deep else self.compile
+        matches = inner(wanted, place, depth, below)
+        cost = NODE_WORK * (1 + self._parts - before)
+        return lambda value, work: _any(matches, path.select(value, work), work, cost)
 
     def _deep(self, wanted: object, place: str, depth: int, below: bool) -> Match:
         # Each node below each node, and so on: nesting would multiply the cost by the depth.
@@ -180,7 +242,51 @@ class PatternCompiler:
             raise InvalidPattern(
                 "** and .. cannot stand below one another; name the keys between", place=place
             )
-        return self.compile(wanted, place, depth, below=True)
+        compiled = self._node(wanted, place, depth, below=True)
+        # The elements of an array are below it themselves.
+        return compiled if self.reading is Reading.NARROW else _or_row(compiled)
+
+
+class ArgumentCompiler(PatternCompiler):
+    """Compiles the pattern of a tool's arguments, in which a wildcard alone takes every text.
+
+    Args:
+        reading: Its reading.
+        others: Members that an object may have besides those that its pattern names, where that
+            has any; ``None``: all. A member is named by its key, or by a key with wildcards whose
+            pattern takes it; one that a default gave is no other one.
+    """
+
+    def __init__(self, reading: Reading, others: Collection[str] | None = None) -> None:
+        super().__init__(reading)
+        self._others = None if others is None else frozenset(others)
+
+    def _text(self, body: str, place: str, reading: Reading) -> StringMatch:
+        if body in ANY:
+            return lambda text, work: True
+        return super()._text(body, place, reading)
+
+    def _closed(
+        self, match: Match, names: frozenset[str], keyed: list[tuple[StringMatch, Match]]
+    ) -> Match:
+        if self._others is None:
+            return match
+        free = names | self._others
+
+        def match_all(value: object, work: WorkBudget) -> bool:
+            if not match(value, work):
+                return False
+            members = cast("dict[str, object]", value)
+            filled = value.filled if isinstance(value, DefaultedObject) else ()
+            for name, member in members.items():
+                if name in free or name in filled:
+                    continue
+                work.spend(NODE_WORK)
+                if not any(fits(name, work) and takes(member, work) for fits, takes in keyed):
+                    return False
+            return True
+
+        return match_all
 
 
 def _any_string(exact: frozenset[str], starred: list[tuple[str, StringMatch]]) -> Match:
@@ -197,6 +303,48 @@ def _any_string(exact: frozenset[str], starred: list[tuple[str, StringMatch]]) -
                 if value.startswith(begun) and matches(value, work):
                     return True
         return False
+
+    return match
+
+
+def _any_folded(folded: frozenset[str]) -> Match:
+    """Match a string that has one of some plain forms."""
+    return lambda value, work: isinstance(value, str) and work.forms(value)[-1] in folded
+
+
+def _or_element(matches: Match) -> Match:
+    """Match a value, or an array by one of its elements, however deep, or by its texts in a row."""
+    matches_one = _or_row(matches)
+
+    def match(value: object, work: WorkBudget) -> bool:
+        if not isinstance(value, list):
+            return matches(value, work)
+        pending: list[object] = [value]
+        while pending:
+            each = pending.pop()
+            if matches_one(each, work):
+                return True
+            if isinstance(each, list):
+                elements = cast("list[object]", each)
+                work.spend(NODE_WORK * len(elements))
+                pending += elements
+        return False
+
+    return match
+
+
+def _or_row(matches: Match) -> Match:
+    """Match a value, or an array of texts as one text, with blanks between, as a command has."""
+
+    def match(value: object, work: WorkBudget) -> bool:
+        if matches(value, work):
+            return True
+        if not isinstance(value, list):
+            return False
+        texts = [each for each in cast("list[object]", value) if isinstance(each, str)]
+        row = " ".join(texts)
+        work.spend(NODE_WORK * len(texts) + len(row))
+        return len(texts) > 1 and matches(row, work)
 
     return match
 

@@ -1,4 +1,8 @@
-"""Patterns for one string: exact, glob, ``!pattern`` and ``/regex/`` (PROTOCOL 7)."""
+"""Patterns for one string: exact, glob, ``!pattern`` and ``/regex/`` (PROTOCOL 7).
+
+A regular expression is one of the very text, in both readings: its author says which letters and
+which case.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,14 @@ from collections.abc import Callable
 from typing import Final
 
 from meup_agent.errors import InvalidPattern
-from meup_agent.protocol.capability.glob import StringMatch, compile_glob, head, is_glob
+from meup_agent.protocol.capability.glob import (
+    StringMatch,
+    compile_glob,
+    glob_head,
+    is_glob,
+    plain_glob,
+)
+from meup_agent.protocol.capability.reading import Reading, fold_letter, fold_text
 from meup_agent.protocol.capability.work import CALL_WORK, WorkBudget, bounded
 from meup_agent.protocol.kinds import KINDS, canonical
 from meup_agent.protocol.regex import compile_search
@@ -29,11 +40,11 @@ class Strings:
 
     def __init__(self) -> None:
         self._steps = 0
-        self._compiled: dict[str, StringMatch] = {}
+        self._compiled: dict[tuple[str, Reading], StringMatch] = {}
 
-    def compile(self, body: str, place: str) -> StringMatch:
+    def compile(self, body: str, place: str, reading: Reading) -> StringMatch:
         """The test for a pattern without its ``!``; InvalidPattern if it does not compile."""
-        known = self._compiled.get(body)
+        known = self._compiled.get((body, reading))
         if known is not None:
             return known
         if _is_regex(body):
@@ -44,46 +55,52 @@ class Strings:
                     f"the regular expression {shown(body)} does not compile: {error}", place=place
                 ) from None
         elif is_glob(body):
-            return self.glob(body, place)
+            return self.glob(body, place, reading)
         else:
-            return lambda text, work: text == body
-        return self._counted(body, compiled, steps, place)
+            return exact(body, reading)
+        return self._counted(body, reading, compiled, steps, place)
 
-    def glob(self, pattern: str, place: str) -> StringMatch:
+    def glob(self, pattern: str, place: str, reading: Reading) -> StringMatch:
         """The test for a glob; InvalidPattern if it does not compile, or is one too many."""
-        known = self._compiled.get(pattern)
+        known = self._compiled.get((pattern, reading))
         if known is not None:
             return known
         try:
-            compiled, steps = compile_glob(pattern)
+            compiled, steps = compile_glob(pattern, reading)
         except ValueError as error:
             raise InvalidPattern(
                 f"the glob {shown(pattern)} does not compile: {error}", place=place
             ) from None
-        return self._counted(pattern, compiled, steps, place)
+        return self._counted(pattern, reading, compiled, steps, place)
 
-    def kind(self, pattern: str, place: str) -> StringMatch:
+    def kind(self, pattern: str, place: str, reading: Reading = Reading.NARROW) -> StringMatch:
         """The test for a kind, as :func:`compile_kind` describes it."""
         body, negated = split_negation(pattern, place)
-        match = self._kind(body, place)
-        return (lambda kind, work: not match(kind, work)) if negated else match
+        if not negated:
+            return self._kind(body, place, reading)
+        match = self._kind(body, place, reading.opposite)
+        return lambda kind, work: not match(kind, work)
 
     def text(self, pattern: str, place: str) -> StringMatch:
         """The test for any text, with or without ``!``."""
         body, negated = split_negation(pattern, place)
-        match = self.compile(body, place)
-        return (lambda text, work: not match(text, work)) if negated else match
+        if not negated:
+            return self.compile(body, place, Reading.NARROW)
+        match = self.compile(body, place, Reading.WIDE)
+        return lambda text, work: not match(text, work)
 
-    def _kind(self, body: str, place: str) -> StringMatch:
+    def _kind(self, body: str, place: str, reading: Reading) -> StringMatch:
         if body == "*":
             return lambda kind, work: True
-        match = self.compile(canonical(body), place)
+        match = self.compile(canonical(body), place, reading)
         if not is_glob(body) or _is_regex(body) or "." not in body or "/" in body:
             return match
-        slashed = self.glob(body.replace(".", "/"), place)
+        slashed = self.glob(body.replace(".", "/"), place, reading)
         return lambda kind, work: match(kind, work) or (kind in KINDS and slashed(kind, work))
 
-    def _counted(self, pattern: str, match: StringMatch, steps: int, place: str) -> StringMatch:
+    def _counted(
+        self, pattern: str, reading: Reading, match: StringMatch, steps: int, place: str
+    ) -> StringMatch:
         self._steps += steps
         if self._steps > MAX_STEPS:
             raise InvalidPattern(
@@ -91,17 +108,27 @@ class Strings:
                 "shorter",
                 place=place,
             )
-        self._compiled[pattern] = match
+        self._compiled[pattern, reading] = match
         return match
 
 
-def compile_kind(pattern: str, *, place: str = "kind") -> Callable[[str], bool]:
+def exact(body: str, reading: Reading) -> StringMatch:
+    """The test for a text that means itself."""
+    if reading is Reading.NARROW:
+        return lambda text, work: text == body
+    folded = fold_text(body)
+    return lambda text, work: text == body or work.forms(text)[-1] == folded
+
+
+def compile_kind(
+    pattern: str, *, place: str = "kind", reading: Reading = Reading.NARROW
+) -> Callable[[str], bool]:
     """A function that tells whether a kind (with slashes) matches; InvalidPattern if there is none.
 
     Kinds that this package knows may stand in the pattern with dots too, wildcards included:
     ``mcp.*`` means ``mcp/*``. ``*`` alone matches every kind.
     """
-    return bounded(Strings().kind(pattern, place))
+    return bounded(Strings().kind(pattern, place, reading))
 
 
 def split_negation(pattern: str, place: str) -> tuple[str, bool]:
@@ -134,9 +161,25 @@ def is_exact(body: str) -> bool:
     return not _is_regex(body) and not is_glob(body)
 
 
+def literal_head(body: str) -> str:
+    """Return the letters before the first wildcard of a pattern; empty for a regular expression."""
+    return "" if _is_regex(body) else glob_head(body)
+
+
 def begins(body: str) -> str:
     """Return the text with which every match of a pattern without ``!`` begins, where known."""
-    return "" if _is_regex(body) else head(body)
+    return literal_head(body).rstrip("/")
+
+
+def plain_beginnings(body: str) -> tuple[str, ...]:
+    """Beginnings, of which each text that a pattern takes in either reading has one.
+
+    It has it in small letters, or in its plain form. Empty where no beginning is known.
+    """
+    if is_exact(body):
+        return body.casefold(), fold_text(body)
+    heads = begins(body).casefold(), "".join(map(fold_letter, begins(plain_glob(body))))
+    return heads if all(heads) else ()
 
 
 def shown(pattern: str) -> str:

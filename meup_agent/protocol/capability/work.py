@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
+from meup_agent.protocol.capability.reading import fold_text
+
 V = TypeVar("V")
 
 MAX_WORK: Final = 2_000_000
@@ -25,6 +27,12 @@ NODE_WORK: Final = 20
 CALL_WORK: Final = 200
 """Units for handing a text to RE2."""
 
+FOLD_WORK: Final = 10
+"""Units for each character outside ASCII of a text whose plain form is made; others take one."""
+
+STEP_WORK: Final = 30
+"""Units for each step of a path whose plain form is made."""
+
 
 class Exhausted(Exception):
     """A check costs more than it may."""
@@ -33,17 +41,44 @@ class Exhausted(Exception):
 class WorkBudget:
     """The work that one check may still do; the value's size is looked at only if it matters."""
 
-    __slots__ = ("_left", "_value")
+    __slots__ = ("_forms", "_left", "_members", "_value")
 
     def __init__(self, value: object) -> None:
         self._left = MAX_WORK
         self._value: object | None = value
+        self._forms: dict[str, tuple[str, ...]] | None = None
+        self._members: dict[int, dict[str, list[object]]] = {}
 
     def spend(self, units: int) -> None:
         """Take some units; Exhausted if there are not so many left."""
         self._left -= units
         if self._left < 0:
             self._extend()
+
+    def forms(self, text: str) -> tuple[str, ...]:
+        """A text in small letters, and in its plain form where that is another.
+
+        They are made once, however many patterns look at them.
+        """
+        if self._forms is None:
+            self._forms = {}
+        forms = self._forms.get(text)
+        if forms is None:
+            steps = text.count("/") + text.count("\\")
+            self.spend(len(text) * (1 if text.isascii() else FOLD_WORK) + STEP_WORK * steps)
+            small, plain = text.casefold(), fold_text(text)
+            forms = self._forms[text] = (small,) if plain == small else (small, plain)
+        return forms
+
+    def members(self, value: dict[str, Any]) -> dict[str, list[object]]:
+        """The members of an object that is being checked, by the plain form of their names."""
+        members = self._members.get(id(value))
+        if members is None:
+            self.spend(NODE_WORK * len(value))
+            members = self._members[id(value)] = {}
+            for name, member in value.items():
+                members.setdefault(self.forms(name)[-1], []).append(member)
+        return members
 
     def _extend(self) -> None:
         """Go on once if the value is so large that it may cost more."""

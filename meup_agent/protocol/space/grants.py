@@ -17,6 +17,7 @@ from meup_agent.errors import InvalidPattern
 from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import Capabilities, compile_capabilities
 from meup_agent.protocol.capability.covering import covers, first_covering, kinds_of, stripped
+from meup_agent.protocol.capability.reading import Reading
 from meup_agent.protocol.management_payloads import Grant
 from meup_agent.protocol.payloads import JsonObject, objects_in
 from meup_agent.protocol.space.journal import Fact
@@ -303,7 +304,10 @@ def _named(resting: Iterable[tuple[str, ...] | None]) -> tuple[str, ...]:
 
 
 def _is_covered(capability: JsonObject, patterns: Sequence[JsonObject]) -> bool:
-    return all(first_covering(patterns, each) is not None for each in kinds_of(capability))
+    """True if some patterns to be revoked, which hold back, take a capability (PROTOCOL 7)."""
+    return all(
+        first_covering(patterns, each, Reading.WIDE) is not None for each in kinds_of(capability)
+    )
 
 
 def _once(capabilities: Iterable[JsonObject]) -> list[JsonObject]:

@@ -33,6 +33,7 @@ POLICY = """
 rules:
   - quorum: {tool: deploy, of: 2, among: [alice, lead], name: four eyes}
   - deny: {tool: write, arguments: {path: "etc/**"}, name: never}
+end: true
 """
 
 

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.anyio
 POLICY = """
 rules:
   - quorum: {tool: [deploy, read], of: 2, among: [reviewer, deep], name: four eyes}
+end: true
 """
 
 

@@ -139,6 +139,7 @@ async def test_edit_that_a_rule_denies_is_not_sent_and_not_lost(site: Site, tmp_
         "rules:\n"
         "  - deny: {tool: send_report, arguments: {copies: 3}, name: paper, explain: too many}\n"
         "  - ask: {tool: send_report, name: by hand}\n"
+        "end: true\n"
     )
     reviewer = Reviewer(policy).join(
         site.gateway.url, space="demo", token=site.token("reviewer", "demo")

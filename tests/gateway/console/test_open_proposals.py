@@ -34,6 +34,7 @@ NEVER = 1e9
 POLICY = """
 rules:
   - quorum: {tool: add, arguments: {a: 3}, of: 2, among: [second, deep], name: two}
+end: true
 """
 
 

@@ -36,6 +36,7 @@ NOT_OURS = re.compile(
 POLICY = """
 rules:
   - quorum: {tool: write_file, of: 2, among: [you, voter], name: four eyes}
+end: true
 """
 
 

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.anyio
 POLICY = """
 rules:
   - quorum: {tool: write_file, of: 2, among: [you, voter], name: four eyes}
+end: true
 """
 
 
