@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from meup_agent.gateway.config import JournalConfig
+from meup_agent.gateway.journal.sqlite import SqliteJournal
+from tests.bench.audit import BEGIN, SPACE, said
 from tests.bench.suggest import write
 from tests.cli.commands import exit_codes
 from tests.cli.processes import COMMAND, environment, meup
@@ -166,6 +169,43 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("journal") / "journal.db"
     asyncio.run(write(path, 1_200))
     return str(path)
+
+
+async def write_allowed(path: Path) -> None:
+    """Write a journal with two calls that a rule allowed."""
+    journal = SqliteJournal(path, JournalConfig(path), lambda: BEGIN)
+    try:
+        for id, more in (("p1", {}), ("p2", {"cc": "eve@example.org"})):
+            told = {"verdict": "allow", "rule": "all mail", "policy": "0" * 16}
+            meta = {"dev.meup/proposer": "bot", "dev.meup/rule": told}
+            params = {"name": "send_mail", "arguments": {"to": "a@example.com", **more}}
+            payload = {"method": "tools/call", "params": {**params, "_meta": meta}}
+            request = said("mcp/request", payload, f"r{id}", "reviewer", "mail", id)
+            journal.append(SPACE, BEGIN, request, (), lambda _: None)
+        await journal.flush(60)
+    finally:
+        await journal.aclose()
+
+
+def test_a_check_lists_the_calls_of_a_journal_that_are_allowed_no_longer(tmp_path: Path) -> None:
+    asyncio.run(write_allowed(tmp_path / "journal.db"))
+    done = meup("policy", "check", POLICY, "--journal", str(tmp_path / "journal.db"))
+    assert (done.returncode, done.stderr) == (exit_codes.OK, "")
+    assert done.stdout.splitlines()[:-1] == [
+        "1 of 2 calls that a rule allowed is allowed no longer",
+        "bot/p2: send_mail was allowed by all mail, and is now ask by default; own mail does not"
+        " name cc",
+    ]
+    assert "5 rules, digest " in done.stdout
+
+
+def test_a_check_of_no_journal_says_so(tmp_path: Path) -> None:
+    done = meup("policy", "check", POLICY, "--journal", "a", "--http", "http://localhost:1")
+    assert done.returncode == exit_codes.USAGE
+    assert done.stderr == "meup: give --journal or --http, not both\n"
+    done = meup("policy", "check", POLICY, "--journal", str(tmp_path / "none.db"))
+    assert done.returncode == exit_codes.USAGE
+    assert done.stderr.count("\n") == 1
 
 
 def test_what_is_suggested_is_a_good_policy(journal: str, tmp_path: Path) -> None:

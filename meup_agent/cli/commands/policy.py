@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 import typer
 
 from meup_agent.cli.commands import Command, Group
+from meup_agent.cli.commands.policy_check import check
 from meup_agent.cli.commands.policy_suggest import suggest
 from meup_agent.cli.failures import Failure, Misuse, require_extra
 from meup_agent.cli.options import Json
@@ -44,26 +45,7 @@ policy = typer.Typer(
 )
 
 
-@policy.command("check", cls=Command)
-def check(file: PolicyFilePath) -> None:
-    """Check a policy, and end with 0 only if it is good.
-
-    Not good are unknown keys, patterns that do not compile, rules that can never match, an allow
-    that takes calls from a rule behind it, and an allow of any tool, or of all that begin with a
-    letter.
-
-    Example: `meup policy check policy.yaml`
-    """
-    require_extra("a policy file")
-    from meup_agent.approval.policy_file import findings_of, load_policy
-
-    loaded = load_policy(file)
-    findings = findings_of(loaded)
-    for each in findings:
-        sys.stdout.write(f"{visible(f'{file}: {each}', 500)}\n")
-    if findings:
-        raise Failure(f"{file} is not good: {counted(len(findings), 'rule')} should be changed")
-    sys.stdout.write(f"{file}: {counted(len(loaded.rules), 'rule')}, digest {loaded.digest}\n")
+policy.command("check", cls=Command)(check)
 
 
 @policy.command("explain", cls=Command)

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import gc
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import aclosing
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import anyio
 import typer
 
-from meup_agent.cli.address import Http, HttpOptions, Space, Token, TokenFile, find_http_url
-from meup_agent.cli.audit.journal_readers import (
-    DamageNote,
-    Pages,
-    moment,
-    read_file,
-    read_over_http,
-)
+from meup_agent.cli.address import Http, Space, Token, TokenFile
+from meup_agent.cli.audit.journal_readers import DamageNote, Pages
+from meup_agent.cli.commands.policy_journal import JournalFile, open_pages
 from meup_agent.cli.failures import require_extra
 from meup_agent.cli.options import AcceptDamage, Json, Since
 from meup_agent.cli.render.console import Stderr, log_nothing
@@ -28,7 +21,6 @@ from meup_agent.cli.render.escape import as_json_line, visible
 from meup_agent.cli.render.formatting import counted
 from meup_agent.cli.render.output import Output, OutputClosed
 from meup_agent.cli.render.progress import progress_line
-from meup_agent.errors import ConfigurationError
 from meup_agent.protocol import kinds
 
 if TYPE_CHECKING:
@@ -46,10 +38,7 @@ DECIDING: Final = (kinds.MCP_PROPOSAL, kinds.MCP_REQUEST, kinds.MCP_REJECT)
 
 
 def suggest(
-    journal: Annotated[
-        Path | None,
-        typer.Option("--journal", metavar="FILE", help="Read this journal of a gateway."),
-    ] = None,
+    journal: JournalFile = None,
     http: Http = None,
     space: Space = None,
     token: Token = None,
@@ -72,21 +61,10 @@ def suggest(
     Example: `meup policy suggest --journal journal.db --space demo > suggested.yaml`
     """
     require_extra("a policy file")
-    begin = None if since is None else moment(since, "--since", time.time())
-    options = HttpOptions(http=http, space=space, token=token, token_file=token_file)
-    if journal is not None and http is not None:
-        raise ConfigurationError("give --journal or --http, not both")
-    if journal is None and find_http_url(http) is None:
-        raise ConfigurationError(
-            "what to learn from is missing; give --journal with a gateway's journal, or --http"
-            " with the address of one that runs"
-        )
-    log_nothing()
-    pages = (
-        read_file(journal, space, begin, DECIDING, accept_damage=accept_damage)
-        if journal is not None
-        else read_over_http(options.address(), begin)
+    pages = open_pages(
+        journal, http, space, token, token_file, since, DECIDING, accept_damage=accept_damage
     )
+    log_nothing()
     anyio.run(_run, pages, least, as_json)
 
 
