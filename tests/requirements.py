@@ -48,6 +48,8 @@ LIFECYCLE: Final = {
     "4.4.others_rejects": "other participants' rejections stop nothing before the withdraw",
     "4.4.one_proposal": "a request that names more than one, or more than 64 ids, is refused",
     "4.4.without_to": "without `to` it begins at the target, a single addressee, or each owner",
+    "4.4.plain": "a fulfillment of ours goes to the only owner where the proposal names none",
+    "4.4.unaddressed": "our gateway addresses one without `to` to one executor, or refuses it",
     "4.4.at_its_start": "what waited is checked again as it begins",
     "4.4.early": "a request that comes before its proposal counts as its fulfillment",
     "4.4.flood": "nobody's flood makes another's decided proposal unknown",
@@ -288,6 +290,7 @@ RACES: Final = {
 }
 
 CAUSES: Final = {
+    "6.said_again": "what a client that does not resume says again is said again, but an approval",
     "6.cause": "a cancel tells the chain that led to it, newest first, at most 8 links",
 }
 

@@ -11,7 +11,7 @@ from meup_agent.protocol.space.allowance import Allowance
 from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.decisions import Acceptance, Decision, Discard, Refusal
 from meup_agent.protocol.space.grants import member_capabilities
-from meup_agent.protocol.space.indexes import MAX_ORIGINS
+from meup_agent.protocol.space.indexes import MAX_ORIGINS, SPARE_DEADLINES
 from meup_agent.protocol.space.inflight import OPEN_SECONDS
 from meup_agent.protocol.space.journal import (
     MAX_PAGE_BYTES,
@@ -29,13 +29,16 @@ from meup_agent.protocol.space.server import TAKEN_OVER, SpaceServer
 from meup_agent.protocol.space.state import SpaceState
 from meup_agent.protocol.space.streams import GRACE_SECONDS
 from meup_agent.protocol.space.subscriber import FrameFormat
+from meup_agent.protocol.space.tool_owners import MAX_LISTED_TOOLS
 
 __all__ = [
     "GRACE_SECONDS",
+    "MAX_LISTED_TOOLS",
     "MAX_ORIGINS",
     "MAX_PAGE_BYTES",
     "MAX_REPLAYED",
     "OPEN_SECONDS",
+    "SPARE_DEADLINES",
     "TAKEN_OVER",
     "Acceptance",
     "Allowance",

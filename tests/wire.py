@@ -18,6 +18,7 @@ from meup_agent.protocol.capability.patterns import ArgumentCompiler, DefaultedO
 from meup_agent.protocol.capability.reading import Reading
 from meup_agent.protocol.capability.work import WorkBudget
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, DIALECTS, decode, encode
+from meup_agent.protocol.dialects.executors import as_broadcast
 from meup_agent.protocol.envelope import draft, encode_json
 from meup_agent.protocol.guarantees import OURS, read_guarantees, said_by
 from meup_agent.protocol.lifecycle import INBOUND, PROPOSAL, InboundState, last_moment
@@ -82,6 +83,7 @@ __all__ = [
     "Unknown",
     "Unsent",
     "WorkBudget",
+    "as_broadcast",
     "build_close",
     "build_open",
     "build_proposal",

@@ -234,7 +234,7 @@ class MiddlewareSpace(Space):
     ) -> Proposal:
         """See :meth:`Space.proposal`."""
         bare = self._bare.proposal(of, proposer=proposer)
-        shown = _MiddlewareProposal(self._session, bare.envelope, self._tools)
+        shown = _MiddlewareProposal(self._session, bare.envelope, self._finder)
         return shown.within(self._bare, bare, self._layers)
 
     def _explainer(self) -> Explainer:

@@ -27,10 +27,11 @@ from meup_agent.client.schema_check import ArgumentChecker, checker_for
 from meup_agent.client.space import Space, allowed_words
 from meup_agent.errors import ConfigurationError, MeupError, Refused, printable
 from meup_agent.protocol.capability.reading import fold_text
-from meup_agent.protocol.payloads import META, Call, as_object, read_proposal
+from meup_agent.protocol.payloads import META, Call, as_object, edit_call, read_proposal
 
 if TYPE_CHECKING:
     from meup_agent.agent.agent import Agent
+    from meup_agent.client.offer_finder import FoundTool
 
 log = logging.getLogger("meup_agent.approval")
 
@@ -166,7 +167,7 @@ class Decider:
         again: bool,
         passed: Iterable[LimitCount] | None = None,
     ) -> PolicyDecision:
-        shown = await self._show(call, space)
+        shown = await self._show(call, proposer, space)
         # From here on nothing waits: what is decided is counted before the next one is.
         policy, at = self._policy(), anyio.current_time()
         if shown.problem:
@@ -190,7 +191,7 @@ class Decider:
                 doubt = find_near_miss(policy, before, shown.call, proposer, shown.around)
             if doubt:
                 return msgspec.structs.replace(decision, verdict=Verdict.ASK, why=doubt)
-        if decision.verdict is Verdict.QUORUM and shown.call.target is None:
+        if decision.verdict is Verdict.QUORUM and call.target is None:
             why = "it does not say who should carry it out, and votes are about one executor"
             return msgspec.structs.replace(
                 decision,
@@ -201,7 +202,7 @@ class Decider:
             )
         return decision
 
-    async def _show(self, call: Call, space: Space) -> Shown:
+    async def _show(self, call: Call, proposer: str, space: Space) -> Shown:
         """Shown part of a call, on which rules decide, with the defaults of its schema."""
         if call.method != TOOL_CALL:
             return Shown(call)
@@ -213,6 +214,10 @@ class Decider:
             return Shown(call, doubt=f"no rule sees its parameter {others[0][:64]!r}")
         target = call.target
         if target is None:
+            # A person may let it pass, and it goes to the only owner: who is denied is denied here.
+            owners = {each.participant for each in await _find(space, call.name)} - {proposer}
+            if len(owners) == 1:
+                call = edit_call(call, call.arguments, owners.pop())
             return Shown(call, doubt="it does not say who should carry it out")
         present = {each.id for each in space.participants} | {space.me}
         if target not in present:
@@ -287,6 +292,14 @@ def _find_alike(value: object) -> str | None:
         elif isinstance(each, list):
             pending += cast("list[object]", each)
     return None
+
+
+async def _find(space: Space, tool: str) -> list[FoundTool]:
+    """The participants that have a tool; none where they cannot be asked."""
+    try:
+        return await space.find(tool, timeout=LIST_SECONDS)
+    except MeupError:
+        return []
 
 
 def find_own_file(call: Call, names: Collection[str]) -> str:

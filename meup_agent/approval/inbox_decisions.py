@@ -112,17 +112,20 @@ class InboxDecisions:
             )
         self._check_offered(item, Verb.APPROVE)
         with self._deciding(item, Departure.APPROVED) as held:
+            proposal = self._space.proposal(item.envelope)
+            executor = await proposal.find_executor()
             if arguments is not None:
                 # What was judged is what runs, whatever the caller does meanwhile.
                 arguments = deepcopy(arguments)
                 await self._edits.check(
                     item.envelope,
                     arguments,
+                    target=None if item.target else executor,
                     told=self._rules.rules_for(held.entry, item.call),
                     away=self._rules.reviewers_away(held.entry.key),
                 )
-            fulfillment = await self._space.proposal(item.envelope).fulfill(
-                arguments, timeout=timeout, on_progress=on_progress
+            fulfillment = await proposal.fulfill(
+                arguments, executor=executor, timeout=timeout, on_progress=on_progress
             )
             self._undecide(held)  # the executor may have refused it
         return fulfillment

@@ -69,7 +69,13 @@ class InboxOffers:
         if item.rule is not None and self._may_vote(item, item.rule):
             return (allowed - {Verb.APPROVE}) | {Verb.VOTE}
         # What is sent to who is not here would wait, and perhaps run long after.
-        return allowed if self.is_here(item.target) else allowed - {Verb.APPROVE}
+        has_executor = self.is_here(item.target) or self.names_none(item)
+        return allowed if has_executor else allowed - {Verb.APPROVE}
+
+    @staticmethod
+    def names_none(item: InboxItem) -> bool:
+        """True for the call of a tool that goes to the only participant that has it."""
+        return item.target is None and item.method == "tools/call"
 
     def _may_vote(self, item: InboxItem, rule: InboxRule) -> bool:
         me = self._space.me
@@ -80,9 +86,9 @@ class InboxOffers:
 
     def why_not(self, item: InboxItem, verb: Verb) -> str:
         """The reason for which a decision is not offered."""
-        if verb is Verb.APPROVE and item.target is None:
+        if verb is Verb.APPROVE and item.target is None and not self.names_none(item):
             return f"proposal {item.id} does not say who should carry it out"
-        if verb is Verb.APPROVE and not self.is_here(item.target):
+        if verb is Verb.APPROVE and item.target and not self.is_here(item.target):
             return f"proposal {item.id} is for {item.target!r}, who is not here"
         if verb is Verb.VOTE and (item.rule is None or not item.rule.is_quorum):
             return f"no votes are counted about proposal {item.id}"

@@ -11,9 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from meup_agent.approval.proposal_history import PastProposal
-from meup_agent.causes import Reason
 from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.payloads import TARGET, Call, as_object, objects_in, read_proposal
+from meup_agent.protocol.payloads import TARGET, Call, as_object, read_proposal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,10 +39,8 @@ def past_of(record: ProposalRecord) -> PastProposal:
 
 
 def ending_of(record: ProposalRecord) -> ProposalEnding:
-    """The end of a decided proposal, in the words of a person."""
-    found = ProposalEnding(record.state, record.decided_by or "", record.reason or "")
-    last = record.rejections[-1] if record.rejections else None
-    return _as_decided(found, None if last is None else (last.by, last.reason))
+    """The end of a decided proposal."""
+    return ProposalEnding(record.state, record.decided_by or "", record.reason or "")
 
 
 def past_of_audit(proposals: Sequence[ProposalAudit]) -> list[PastProposal]:
@@ -57,11 +54,7 @@ def past_of_audit(proposals: Sequence[ProposalAudit]) -> list[PastProposal]:
         decision = each.decision
         if each.state.is_pending or decision is None:
             continue
-        last = each.rejections[-1] if each.rejections else None
-        ending = _as_decided(
-            ProposalEnding(each.state, decision.by, decision.reason),
-            None if last is None else (last.by, last.reason),
-        )
+        ending = ProposalEnding(each.state, decision.by, decision.reason)
         found.append((decision.at, PastProposal(each.id, each.proposer, each.call, *ending)))
     return [past for _, past in sorted(found, key=_moment)]
 
@@ -80,32 +73,14 @@ def past_of_documents(proposals: Iterable[dict[str, Any]]) -> list[PastProposal]
             continue
         if state.is_pending:
             continue
-        decision, rejections = as_object(each.get("decision")), objects_in(each.get("rejections"))
-        last = rejections[-1] if rejections else None
-        ending = _as_decided(
-            ProposalEnding(state, _text(decision, "by"), _text(decision, "reason")),
-            None if last is None else (_text(last, "by"), _text(last, "reason")),
-        )
+        decision = as_object(each.get("decision"))
+        ending = ProposalEnding(state, _text(decision, "by"), _text(decision, "reason"))
         target = each.get("target")
         meta = {"_meta": {TARGET: target}} if isinstance(target, str) else {}
         call = Call(_text(each, "method"), {**as_object(each.get("params")), **meta})
         past = PastProposal(_text(each, "id"), _text(each, "proposer"), call, *ending)
         found.append((_text(decision, "at"), past))  # RFC 3339 in UTC, all of one length
     return [past for _, past in sorted(found, key=_moment)]
-
-
-def _as_decided(ending: ProposalEnding, rejected: tuple[str, str] | None) -> ProposalEnding:
-    """An ending without the form that it takes on the wire.
-
-    A proposer that takes a rejection for an answer withdraws without a reason of its own, and one
-    whose time is over with ``timeout`` (PROTOCOL 4.5, 4.12).
-    """
-    if ending.state is ProposalState.WITHDRAWN:
-        if ending.reason == Reason.NO_LONGER_NEEDED and rejected is not None:
-            return ProposalEnding(ProposalState.REJECTED, *rejected)
-        if ending.reason == Reason.TIMEOUT:
-            return ProposalEnding(ProposalState.EXPIRED)
-    return ending
 
 
 def _text(document: dict[str, Any], name: str) -> str:

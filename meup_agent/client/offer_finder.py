@@ -101,7 +101,8 @@ class OfferFinder:
 
     def __init__(self, session: Session, lists: OfferLists) -> None:
         self._session = session
-        self._lists = lists
+        self.lists: Final = lists
+        """The lists of the participants."""
         self._owners: dict[_FoundOffer, str] = {}
 
     async def find(self, tool: str, timeout: float, *, renew: bool) -> list[FoundTool]:
@@ -113,7 +114,7 @@ class OfferFinder:
         if len(owners) == 1:
             self._pin(offer, owners[0])
         return [
-            FoundTool(owner, tool, self._lists.described(owner, TOOLS, tool)) for owner in owners
+            FoundTool(owner, tool, self.lists.described(owner, TOOLS, tool)) for owner in owners
         ]
 
     async def owner(self, kind: str, name: str, timeout: float | None) -> str:
@@ -129,6 +130,18 @@ class OfferFinder:
             if pinned in owners or not (present or owners):
                 return pinned  # away, it may come back: the call waits for it as any other does
             raise OwnerChanged(str(offer), pinned, owners)
+        if len(owners) != 1:
+            raise OwnerUnknown(str(offer), owners)
+        self._pin(offer, owners[0])
+        return owners[0]
+
+    async def executor(self, tool: str, proposer: str, timeout: float | None) -> str:
+        """The one participant besides a proposer that has the tool of its proposal."""
+        offer = _FoundOffer(TOOLS, tool)
+        if self._owners.get(offer) not in (None, proposer):
+            return await self.owner(TOOLS, tool, timeout)
+        limit = FIND_SECONDS if timeout is None else min(timeout, FIND_SECONDS)
+        owners = [each for each in await self._owners_of(offer, limit) if each != proposer]
         if len(owners) != 1:
             raise OwnerUnknown(str(offer), owners)
         self._pin(offer, owners[0])
@@ -200,7 +213,7 @@ class OfferFinder:
 
     async def _names(self, participant: str, kind: str, timeout: float) -> Collection[str] | None:
         """Names in a participant's list, which it is asked for; ``None`` if it does not give it."""
-        lists = self._lists
+        lists = self.lists
         names = lists.names(participant, kind)
         if names is not None or lists.is_silent(participant, kind):
             return names

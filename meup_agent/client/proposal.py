@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from meup_agent.client.messages import OnProgress, Progress
-    from meup_agent.client.offer_lists import OfferLists
+    from meup_agent.client.offer_finder import OfferFinder
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.outcomes import Rejection
@@ -47,10 +47,10 @@ class Proposal:
         envelope: The proposal as it came.
     """
 
-    def __init__(self, session: Session, envelope: Envelope, tools: OfferLists) -> None:
+    def __init__(self, session: Session, envelope: Envelope, finder: OfferFinder) -> None:
         call = payloads.read_proposal(envelope.payload)
         self._session = session
-        self._tools = tools
+        self._finder = finder
         self._call = call
         self._key = ProposalKey(envelope.sender, envelope.id)
         self.id = envelope.id
@@ -121,7 +121,8 @@ class Proposal:
 
         Args:
             arguments: Other arguments than the proposed ones; the proposer is told the difference.
-            executor: The participant that carries it out, if not the proposal's target.
+            executor: The participant that carries it out, if not the proposal's target; without
+                either, the only one that has the tool.
             timeout: Seconds to wait for the response; then the request is cancelled. By default
                 as long as the proposer waits: a minute longer than its ``expires_at``, since
                 clocks differ, and without one as long as it takes.
@@ -140,7 +141,9 @@ class Proposal:
                 not tell which one it means.
             InvalidArguments: The executor's list of tools is known (:meth:`Space.tools`), and the
                 tool does not take these ``arguments``; nothing was sent.
-            UsageError: The proposal does not say who should carry it out; give ``executor``.
+            OwnerUnknown: The proposal does not say who should carry it out, and not exactly one
+                participant besides its proposer has the tool; give ``executor``.
+            UsageError: It does not say so either, and calls no tool.
             RequestTimeout: No response came in time, or there was no connection in time.
             Refused: The gateway does not let us make that request; or, of an edited one, our
                 capabilities or our policy do not, and nothing was sent.
@@ -148,19 +151,14 @@ class Proposal:
                 without ``even_if_gone``, and nothing was sent.
             ConnectionFailed: The request was not sent, or its outcome is not known.
         """
-        to = executor or self.target
-        if to is None:
-            raise UsageError(
-                f"proposal {self.id} does not say who should carry it out; "
-                "name the executor: fulfill(executor=…)"
-            )
         follows = timeout == "proposer"
         if timeout == "proposer":
             timeout = self._seconds_left()
+        to = executor or await self.find_executor(timeout=timeout)
         # A copy: what is checked and judged is what leaves, whatever the caller does meanwhile.
         arguments = deepcopy(arguments)
         if arguments is not None and self.method == "tools/call":
-            await self._tools.check(to, self.tool, arguments, timeout)
+            await self._finder.lists.check(to, self.tool, arguments, timeout)
         params, changes = build_fulfillment(
             self._call, arguments, to, proposer=self.proposer, rule=rule
         )
@@ -198,6 +196,30 @@ class Proposal:
             error=response.error,
             changes=changes,
         )
+
+    @awaited
+    async def find_executor(self, *, timeout: float | None = None) -> str:
+        """Find the participant that carries it out, where it is fulfilled as it is.
+
+        It is the proposal's target, else the only participant besides its proposer that has the
+        tool. One that was found keeps the name of its tool, as for :meth:`Space.call`.
+
+        Args:
+            timeout: Seconds to wait for the lists of tools, five at most.
+
+        Raises:
+            OwnerUnknown: Not exactly one participant has the tool.
+            UsageError: The proposal calls no tool, and does not say who should carry it out.
+            ConnectionFailed: Our own connection has failed.
+        """
+        if self.target is not None:
+            return self.target
+        if self.method != "tools/call":
+            raise UsageError(
+                f"proposal {self.id} does not say who should carry it out; "
+                "name the executor: fulfill(executor=…)"
+            )
+        return await self._finder.executor(self.tool, self.proposer, timeout)
 
     def _check_may_request(self, params: dict[str, Any], to: str) -> None:
         """Raise Refused where our announced capabilities do not allow an edited call."""

@@ -407,7 +407,7 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
             envelope = self._known_proposal(of, proposer).envelope
         else:
             envelope = of if isinstance(of, Envelope) else of.envelope
-        return Proposal(self._session, envelope, self._tools)
+        return Proposal(self._session, envelope, self._finder)
 
     def _known_proposal(self, proposal_id: str, proposer: str | None) -> ProposalEntry:
         known = self._session.table.proposal_store.under(proposal_id, self._session.now())

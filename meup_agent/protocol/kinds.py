@@ -28,6 +28,7 @@ SYSTEM_WELCOME: Final = "system/welcome"
 SYSTEM_PRESENCE: Final = "system/presence"
 SYSTEM_ERROR: Final = "system/error"
 SYSTEM_WITHDRAWN: Final = "system/withdrawn"
+SYSTEM_EXPIRED: Final = "system/expired"
 """Ours: the announcement of a withdrawal, where a space announces them (PROTOCOL 3)."""
 
 STREAM_REQUEST: Final = "stream/request"
@@ -112,6 +113,7 @@ KINDS: Final = _table(
     Kind(SYSTEM_PRESENCE, sender="gateway"),
     Kind(SYSTEM_ERROR, sender="gateway"),
     Kind(SYSTEM_WITHDRAWN, sender="gateway"),
+    Kind(SYSTEM_EXPIRED, sender="gateway"),
 )
 """Every kind that this package knows, by its name in memory."""
 

@@ -38,6 +38,8 @@ RULE: Final = "dev.meup/rule"
 CAUSE: Final = "dev.meup/cause"
 BEGUN_BY: Final = "dev.meup/begun_by"
 """In an end that the gateway sends for a participant: the participant, whose ids are its own."""
+REJECTED_BY: Final = "dev.meup/rejected_by"
+"""In a withdraw: the participant whose rejection ended the wait, or null: none did."""
 WRAPPED: Final = "dev.meup/wrapped"
 """In a result: its structured content is ``{"result": value}`` because the value is no object."""
 PROGRESS_TOKEN: Final = "progressToken"
@@ -539,6 +541,11 @@ def read_renewal(payload: JsonObject) -> int | None:
 def build_rejection(reason: str, rule: JsonObject | None = None) -> JsonObject:
     """The payload of a rejection, with the rule that decided it where a policy did (6)."""
     return {"reason": reason} if rule is None else {"reason": reason, META: {RULE: rule}}
+
+
+def build_withdrawal(reason: str, meta: JsonObject | None = None) -> JsonObject:
+    """The payload of a withdraw."""
+    return {"reason": reason} if meta is None else {"reason": reason, META: meta}
 
 
 def read_response(payload: object) -> tuple[Any, dict[str, Any] | None]:

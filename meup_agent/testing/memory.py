@@ -162,6 +162,7 @@ class MemorySpace:
                 seat.host.leave(seat)
         for host in self._runtime.spaces.values():
             host.streams.expire()
+            host.expire()
 
     def _start(self) -> None:
         self._runtime = GatewayRuntime(

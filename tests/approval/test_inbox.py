@@ -208,11 +208,11 @@ async def test_a_target_that_is_not_here_can_be_rejected_only(meeting: Meeting) 
             assert inbox.items == [item]
 
 
-async def test_what_names_no_target_can_be_rejected_only(meeting: Meeting) -> None:
+async def test_what_names_no_target_and_no_tool_can_be_rejected_only(meeting: Meeting) -> None:
     async with gathered(meeting, calculator(), "reviewer") as (_, reviewer):
         async with Inbox(reviewer) as inbox, raw(meeting, "proposer") as peer:
             changes = inbox.changes()
-            body = payloads.proposal("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}})
+            body = payloads.proposal("prompts/get", {"name": "add"})
             await peer.say(kinds.MCP_PROPOSAL, body, id="p1")
             item = await arrived(changes)
             assert item.target is None

@@ -75,7 +75,7 @@ async def test_an_audit_and_its_documents_tell_what_an_inbox_saw() -> None:
                 (ProposalState.FULFILLED, "reviewer", ""),
                 (ProposalState.REJECTED, "reviewer", "unsafe"),
                 (ProposalState.WITHDRAWN, "proposer", "other"),
-                (ProposalState.EXPIRED, "", ""),
+                (ProposalState.WITHDRAWN, "proposer", "timeout"),
             ]
             # An inbox that opens now, handed these, tells what the one that was there does.
             async with join(meeting, "second") as late, Inbox(late, past=past) as theirs:

@@ -125,6 +125,52 @@ FINDINGS: Final[tuple[Finding, ...]] = (
         "tests/mcp/server/test_cancellation.py::test_a_cancel_that_overtakes_its_call_keeps_it_from_beginning",
     ),
     Finding(
+        title="One approval runs at two owners of a tool",
+        was=(
+            "A terminal approves without naming who carries the call out. Each participant that had"
+            " the tool ran it, so that one approval was used twice."
+        ),
+        here=(
+            "The gateway knows from the lists of tools that pass it who has the tool, and addresses"
+            " the approval to the only one. Where there are several it refuses it, and names them."
+        ),
+        test=(
+            "tests/approval/test_plain_proposals.py"
+            "::test_an_approval_without_to_runs_at_no_more_than_one_owner"
+        ),
+    ),
+    Finding(
+        title="A denied participant is reached by leaving its name out",
+        was=(
+            "A rule that denies a participant says nothing of a proposal that names none. Once"
+            " approved, such a call went to that participant, as the only one that has the tool."
+        ),
+        here=(
+            "A policy decides a proposal without a participant as if it named the only one that has"
+            " the tool, and lets no such proposal pass without a person."
+        ),
+        test=(
+            "tests/approval/test_plain_proposals.py"
+            "::test_who_is_denied_is_not_reached_by_leaving_its_name_out"
+        ),
+    ),
+    Finding(
+        title="What has run is offered for approval again",
+        was=(
+            "Audit and inbox took the executor that a proposal of the published versions names in"
+            " `to` for a decider. Where its client counted ids anew, what had run showed as pending"
+            " or withdrawn, and was offered for approval."
+        ),
+        here=(
+            "The executor is read in one place, by the dialect that the proposal says; the audit"
+            " and members of other dialects know it also of a sender that is away."
+        ),
+        test=(
+            "tests/protocol/test_audit_executors.py"
+            "::test_each_of_several_under_one_id_shows_what_became_of_it"
+        ),
+    ),
+    Finding(
         title="What was rejected runs after a restart",
         was=(
             "A fulfiller rejected a proposal as unsafe, and its proposer did not withdraw. When the"

@@ -127,7 +127,7 @@ async def approved_after_the_run_died(place: Place) -> None:
 def _forget_endings(place: Place) -> None:
     """Switch off: approver, gateway and executor carry out whatever became of a proposal."""
     place.patch.setattr(FulfillmentCheck, "check", lambda *_: None)
-    place.patch.setattr(Rules, "_check_named", lambda *_: None)
+    place.patch.setattr(Rules, "check_named", lambda *_: None)
     place.patch.setattr(Admission, "_refusal", lambda *_: None)
 
 
@@ -166,7 +166,7 @@ async def approved_when_nobody_waits(place: Place) -> None:
 
 def _carry_out_withdrawn(place: Place) -> None:
     """Switch off: gateway and executor carry out what was withdrawn."""
-    place.patch.setattr(Rules, "_check_named", lambda *_: None)
+    place.patch.setattr(Rules, "check_named", lambda *_: None)
     place.patch.setattr(Admission, "_refusal", lambda *_: None)
 
 

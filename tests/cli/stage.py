@@ -15,7 +15,7 @@ from anyio.from_thread import start_blocking_portal
 from pydantic import Field
 from websockets.sync.client import connect
 
-from meup_agent import Agent, Context, Proposal, Space, Withdrawal
+from meup_agent import Agent, Context, Expiry, Proposal, Space, Withdrawal
 from meup_agent.gateway import Gateway, ThreadedGateway
 from tests.patience import PATIENCE
 from tests.wire import kinds, payloads
@@ -228,5 +228,9 @@ def _reviewer(stage: Stage) -> Agent:
     @reviewer.on_withdraw
     async def withdrawn(withdrawal: Withdrawal) -> None:
         stage.tell("withdrawn", withdrawal.proposal_id)
+
+    @reviewer.on_expire
+    async def expired(expiry: Expiry) -> None:
+        stage.tell("expired", expiry.proposal_id)
 
     return reviewer

@@ -96,7 +96,7 @@ def test_one_that_takes_too_long_is_not_called_undecided(stage: Stage, here: Her
     assert (done.code, done.out) == (exit_codes.TIMED_OUT, "")
     assert "expired: 'reviewer' had begun to fulfill it, and it was not done in time" in done.err
     assert "nobody" not in done.err
-    stage.wait_for_all("started", "stopped", "withdrawn")
+    stage.wait_for_all("started", "stopped", "expired")
 
 
 def test_it_is_said_if_nobody_here_may_fulfill_it(

@@ -53,6 +53,9 @@ async def test_two_reviewers_do_not_run_it_twice(
         raw(meeting, "reviewer") as bob,
         raw(meeting, "mallory") as carol,
     ):
+        listing = payloads.request("tools/list", {}, "list")
+        await bob.say(kinds.MCP_REQUEST, listing, id="list", to=("tools",))
+        await alice.hear(lambda e: e.correlation == ("list",))
         await alice.say(kinds.MCP_PROPOSAL, body, id="p1")
         for peer, name in ((bob, "b1"), (carol, "c1")):
             asked = payloads.request("tools/call", call(1), name)

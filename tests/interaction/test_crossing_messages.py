@@ -187,7 +187,7 @@ async def test_a_reject_that_crosses_a_fulfillment_has_one_outcome(
             assert isinstance(outcome, Rejection)
             assert proposal.state is ProposalState.REJECTED
             assert len(others) == 1, "in the gateway's order"
-            assert others <= {ProposalState.WITHDRAWN, ProposalState.FULFILLED}
+            assert others <= {ProposalState.REJECTED, ProposalState.FULFILLED}
 
 
 @pytest.mark.rule("4.2.refusal_completes_nothing")

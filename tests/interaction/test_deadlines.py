@@ -133,7 +133,7 @@ async def test_a_renewed_proposal_expires_for_its_proposer_at_its_new_time(
         assert anyio.current_time() - begun == pytest.approx(100, abs=0.01)
         with pytest.raises(AlreadyDecided, match="expired"):
             await proposal.renew(100)
-        await until(lambda: reviewer.proposals[0].state is ProposalState.WITHDRAWN)
+        await until(lambda: reviewer.proposals[0].state is ProposalState.EXPIRED)
 
 
 @pytest.mark.rule("4.17.bounds")

@@ -329,6 +329,6 @@ async def test_the_reject_of_ours_that_ended_a_proposal_is_no_news_to_us(
         await tape.until(lambda e: e.kind == kinds.MCP_WITHDRAW)
         await tape.all_said(proposers)
         await until(lambda: is_idle(reviewers))
-        assert state_of(reviewers, proposal.id) is ProposalState.WITHDRAWN
+        assert state_of(reviewers, proposal.id) is ProposalState.REJECTED
         assert state_of(proposers, proposal.id) is ProposalState.REJECTED
     assert notes.all == []

@@ -86,10 +86,6 @@ def test_what_is_wanted_is_kept() -> None:
     assert [item.id for item in audit.proposals] == ["p1"]
 
 
-def said_again(first: Envelope) -> list[Envelope]:
-    return [first]
-
-
 def withdrawn_again(first: Envelope) -> list[Envelope]:
     return [draft(kinds.MCP_WITHDRAW, {}, id="again", sender="ann", correlation=(first.id,))]
 
@@ -98,7 +94,7 @@ def rejected_again(first: Envelope) -> list[Envelope]:
     return [draft(kinds.MCP_REJECT, {}, id="again", sender="bob", correlation=(first.id,))]
 
 
-@pytest.mark.parametrize("again", [said_again, withdrawn_again, rejected_again])
+@pytest.mark.parametrize("again", [withdrawn_again, rejected_again])
 def test_what_was_said_again_of_a_released_proposal_is_nothing_new(
     again: Callable[[Envelope], list[Envelope]],
 ) -> None:

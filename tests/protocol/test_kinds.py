@@ -32,6 +32,7 @@ def test_what_only_the_gateway_says() -> None:
         "system/presence",
         "system/error",
         "system/withdrawn",
+        "system/expired",
         "space/invite-ack",
         "stream/open",
         "stream/write-granted",

@@ -135,7 +135,7 @@ class ProposalListing:
         decision = item.decision
         if decision is None:
             yield from self._describe_pending(item)
-        elif decision.step.what is StepKind.EXPIRED:
+        elif item.state is ProposalState.EXPIRED:
             yield f"no decision in its time, which was {self._until(item)}"
         else:
             when = time_of(decision.at, beside=item.first.at)

@@ -158,7 +158,7 @@ def fulfill(
                     even_if_gone=even_if_gone,
                 )
         except OutcomeUnknown as error:
-            raise await _withdrawn(session.api, record) or error from None
+            raise await _ended_meanwhile(session.api, record) or error from None
         session.given_up = ""
         try:
             value = value_of(answer)
@@ -188,15 +188,19 @@ def _edited(proposed: dict[str, Any], given: GivenArguments) -> dict[str, Any] |
     return {**proposed, **convert_arguments(given._replace(pairs=others)), **texts}
 
 
-async def _withdrawn(api: HttpApi, record: dict[str, Any]) -> Failure | None:
-    """The failure of a fulfillment whose proposal was withdrawn; ``None`` if it was not."""
+async def _ended_meanwhile(api: HttpApi, record: dict[str, Any]) -> Failure | None:
+    """The failure of a fulfillment whose proposal ended meanwhile; ``None`` if it did not."""
     for each in await api.proposals(str(record["id"])):
-        if each.get("seq") == record["seq"] and each.get("state") == ProposalState.WITHDRAWN:
+        if each.get("seq") != record["seq"]:
+            continue
+        if each.get("state") == ProposalState.WITHDRAWN:
             why = visible(str(as_object(each.get("decision")).get("reason")), MAX_NAME)
             return Failure(
                 f"{str(record['proposer'])!r} withdrew proposal {record['id']} while it was"
                 f" carried out: {why}"
             )
+        if each.get("state") == ProposalState.EXPIRED:
+            return Failure(f"proposal {record['id']} expired while it was carried out")
     return None
 
 

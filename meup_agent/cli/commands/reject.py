@@ -18,7 +18,7 @@ from meup_agent.cli.options import ResultOptions, complete_reason, complete_reas
 from meup_agent.cli.render.console import Stderr
 from meup_agent.cli.render.escape import visible
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
-from meup_agent.protocol import kinds
+from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.payloads import as_object
 
 if TYPE_CHECKING:
@@ -192,9 +192,10 @@ def withdraw(
         )
         whole = str(record["id"])
         to = tuple(map(str, record.get("to") or ()))
-        send = partial(
-            session.space.send, kinds.MCP_WITHDRAW, {"reason": reason}, to=to, correlation=whole
-        )
+        # Else it would count as taken for an answer, if a participant has rejected it.
+        meta = {payloads.REJECTED_BY: None} if record.get("rejections") else None
+        said = payloads.build_withdrawal(reason, meta)
+        send = partial(session.space.send, kinds.MCP_WITHDRAW, said, to=to, correlation=whole)
         withdrawal, _ = await send_confirmed(session.space, "the withdrawal", send)
         if explain:
             chat = partial(session.space.chat, explain, to=to, about=withdrawal)

@@ -123,9 +123,7 @@ class Audit:
         envelope = entry.envelope
         key = ProposalKey(envelope.sender, envelope.id)
         known = self._index.latest(key)
-        if known is None and self._index.is_released(envelope):
-            return
-        folded = self._folder.fold(envelope, seconds(entry))
+        folded = self._folder.fold(envelope, seconds(entry), entry.seq)
         record, why = folded.record, folded.ignored
         if record is None or (known is not None and record is known.record):
             if known is not None:

@@ -11,9 +11,10 @@ from __future__ import annotations
 from itertools import count
 from typing import Final, NamedTuple
 
-from meup_agent.causes import Reason, read_reason
+from meup_agent.causes import Reason
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.audit.records import Ignored
+from meup_agent.protocol.dialects.executors import as_broadcast
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange import Drop, ExchangeTable
 from meup_agent.protocol.exchange.proposal_store import (
@@ -56,7 +57,14 @@ class Folded(NamedTuple):
     was_pending: bool = True  # the proposal was pending before; ``True`` where there is none
     # The reason why it changed nothing; ``None`` if it did, or had nothing to change.
     ignored: Ignored | None = None
-    rejection: Rejection | None = None  # the rejection that a withdrawal takes for an answer
+
+    @property
+    def rejection(self) -> Rejection | None:
+        """The rejection that its proposer takes for an answer, if the envelope ends it so."""
+        record = self.record
+        if record is None or not self.was_pending or record.state is not ProposalState.REJECTED:
+            return None
+        return record.rejections.get(record.decided_by or "")
 
 
 class ProposalFolder:
@@ -77,6 +85,7 @@ class ProposalFolder:
             transit=TRANSIT_SECONDS if guarantees is None else 0.0,
         )
         self.proposal_store = self._table.proposal_store
+        self._is_journal = guarantees is not None
         if guarantees is not None:
             self._table.receive(_welcome(guarantees), 0.0)
 
@@ -90,23 +99,23 @@ class ProposalFolder:
         if record is not None and record.state is ProposalState.PENDING:
             record.step(ProposalEvent.EXPIRY, "", Reason.TIMEOUT)
 
-    def fold(self, envelope: Envelope, now: float) -> Folded:
-        """Take the next envelope in; ``now`` are seconds of a clock that only goes forward."""
+    def fold(self, envelope: Envelope, now: float, seq: int | None = None) -> Folded:
+        """Take the next envelope in; ``now`` are seconds of a clock that only goes forward.
+
+        ``seq`` is its number in the journal that it is read from: each entry is a message.
+        """
+        if self._is_journal and envelope.kind == kinds.MCP_PROPOSAL:
+            # In a journal each is as its sender wrote it, and of no sender a dialect is told.
+            envelope = as_broadcast(envelope) or envelope
         self.expire(now)
         about = self._find(envelope, now)
         was_pending = about.record is None or about.record.state.is_pending
-        rejection = None
-        if envelope.kind == kinds.MCP_WITHDRAW:
-            # Before the table takes the withdrawal: that would make it the proposer's decision.
-            rejection = self._accept_rejection(envelope, now)
-        effects = self._table.receive(envelope, now)
+        effects = self._table.receive(envelope, now, seq)
         drops = (each.why for each in effects if isinstance(each, Drop))
         ignored = next((_IGNORED[why] for why in drops if why in _IGNORED), None)
         if envelope.kind in (kinds.MCP_PROPOSAL, kinds.MCP_REQUEST):
             about = self._find(envelope, now)  # it may have made what it is about
-        if rejection is not None:
-            ignored = None
-        return about._replace(was_pending=was_pending, ignored=ignored, rejection=rejection)
+        return about._replace(was_pending=was_pending, ignored=ignored)
 
     def _find(self, envelope: Envelope, now: float) -> Folded:
         """The proposal that an envelope is about, as the table knows it."""
@@ -133,32 +142,6 @@ class ProposalFolder:
                 return Folded(record, found)
             case _:
                 return Folded()
-
-    def _accept_rejection(self, withdraw: Envelope, now: float) -> Rejection | None:
-        """Let the rejections count that a withdrawal takes for an answer; the first of them."""
-        accepted: list[Rejection] = []
-        for name in withdraw.correlation:
-            record = self.proposal_store.get(ProposalKey(withdraw.sender, name), now)
-            found = None if record is None else _rejection_for(record, withdraw)
-            if record is None or found is None:
-                continue
-            if record.step(ProposalEvent.REJECTION, found.by, found.reason):
-                accepted.append(found)
-        return next(iter(accepted), None)
-
-
-def _rejection_for(record: ProposalEntry, withdraw: Envelope) -> Rejection | None:
-    """The rejection that a proposer takes for an answer.
-
-    Only the proposer knows which one ends its wait; it then withdraws the proposal, and gives no
-    reason of its own (PROTOCOL 4.5, 4.12).
-    """
-    reason = read_reason(withdraw.payload_object.get("reason"))
-    if reason != Reason.NO_LONGER_NEEDED or record.state is not ProposalState.PENDING:
-        return None
-    said = list(record.rejections.values())
-    found = [each for each in said if each.by in record.envelope.to] or said
-    return found[-1] if found else None
 
 
 def _welcome(guarantees: Guarantees) -> Envelope:

@@ -22,7 +22,6 @@ from meup_agent.protocol.exchange.proposal_store import (
     ProposalEntry,
     ProposalKey,
     ProposalStore,
-    fingerprint_of,
 )
 from meup_agent.protocol.lifecycle import ProposalState, last_moment
 from meup_agent.protocol.space.journal import Entry
@@ -58,8 +57,7 @@ class ProposalIndex:
         self._by_record: dict[int, ProposalAudit] = {}
         self._names: dict[str, list[Named]] = {}
         self._requests: dict[str, list[tuple[ProposalAudit, FulfillmentAudit]]] = {}
-        # Ids, and hashes of whole proposals, each to themselves: an id may be used again.
-        self._released: OrderedDict[str | int, None] = OrderedDict()
+        self._released: OrderedDict[str, None] = OrderedDict()  # ids
 
     @property
     def proposals(self) -> list[ProposalAudit]:
@@ -179,19 +177,14 @@ class ProposalIndex:
         """
         self._forget(proposal)
         released = self._released
-        for mark in (proposal.id, _mark(proposal.record.envelope)):
-            released.pop(mark, None)
-            released[mark] = None
-        while len(released) > 2 * MAX_RELEASED:
+        released.pop(proposal.id, None)
+        released[proposal.id] = None
+        while len(released) > MAX_RELEASED:
             released.popitem(last=False)
 
     def was_released(self, *names: str) -> bool:
         """True if one of these is the id of a released proposal."""
         return any(name in self._released for name in names)
-
-    def is_released(self, proposal: Envelope) -> bool:
-        """True if a proposal is one that was released, sent again."""
-        return _mark(proposal) in self._released
 
     def make_room(self, coming: int) -> None:
         """Forget proposals until so many more have room, and no more bytes than are kept."""
@@ -218,13 +211,9 @@ class ProposalIndex:
 
 
 def decide(proposal: ProposalAudit, step: Step) -> None:
-    """Write down that a step decided a proposal."""
-    reason = proposal.record.reason or ""
-    proposal.decision = Decision(step.by, step.at, step, reason)
-
-
-def _mark(proposal: Envelope) -> int:
-    return hash((proposal.sender, proposal.id, fingerprint_of(proposal)))
+    """Write down that a step decided a proposal; of one that expired, no participant did."""
+    by = "" if proposal.state is ProposalState.EXPIRED else step.by
+    proposal.decision = Decision(by, step.at, step, proposal.record.reason or "")
 
 
 def _step(entry: Entry, what: StepKind, state: ProposalState) -> Step:

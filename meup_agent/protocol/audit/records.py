@@ -9,8 +9,6 @@ import msgspec
 
 from meup_agent.protocol import payloads
 from meup_agent.protocol.audit.told_rule import ToldRule
-from meup_agent.protocol.dialects import PUBLISHED, spoken
-from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.proposal_store import FulfillingRequest, ProposalEntry
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import Change
@@ -219,12 +217,6 @@ class ProposalAudit(msgspec.Struct):
 JsonObject = dict[str, Any]
 
 
-def _executor(proposal: Envelope) -> str | None:
-    """The addressee of a proposal in whose dialect it is the executor (PROTOCOL 4.4)."""
-    names_it = spoken(proposal.protocol) in PUBLISHED and len(proposal.to) == 1
-    return proposal.to[0] if names_it else None
-
-
 def proposal_as_json(proposal: ProposalAudit, *, timeline: bool = False) -> JsonObject:
     """A proposal with its state, its decision and its edits; with its timeline, every step, too."""
     call, decision, expires_at = proposal.call, proposal.decision, proposal.record.expires_at
@@ -233,8 +225,8 @@ def proposal_as_json(proposal: ProposalAudit, *, timeline: bool = False) -> Json
         "proposer": proposal.proposer,
         "seq": proposal.first.seq,
         "at": rfc3339(proposal.first.at),
-        "to": list(proposal.record.envelope.to),
-        "target": call.target or _executor(proposal.record.envelope),
+        "to": list(proposal.first.to),
+        "target": call.target,
         "method": call.method,
         "params": {name: value for name, value in call.params.items() if name != "_meta"},
         "expires_at": None if expires_at is None else moment_of(expires_at).isoformat(),

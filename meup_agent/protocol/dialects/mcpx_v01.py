@@ -13,6 +13,7 @@ import msgspec
 from meup_agent.errors import NotExpressible
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects.base import Dialect, Header, one_and_all, read_plain, write_frame
+from meup_agent.protocol.dialects.executors import to_target
 from meup_agent.protocol.dialects.translate import DECISIONS, with_message, with_proposal_id
 from meup_agent.protocol.envelope import Envelope
 
@@ -65,6 +66,7 @@ class _McpxV01:
         return msgspec.structs.replace(envelope, kind=kind, correlation=correlation)
 
     def write(self, envelope: Envelope) -> bytes:
+        envelope = to_target(envelope)
         correlation, all_ids = one_and_all(envelope.correlation)
         if envelope.kind in _MCPX_ONLY:
             raise NotExpressible(f"{self.name} has another meaning for the kind {envelope.kind!r}")

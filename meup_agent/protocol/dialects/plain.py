@@ -11,6 +11,7 @@ import msgspec
 
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects.base import Dialect, one_and_all, read_plain, write_frame
+from meup_agent.protocol.dialects.executors import to_target
 from meup_agent.protocol.dialects.translate import to_executor, with_message, with_text
 from meup_agent.protocol.envelope import Envelope
 
@@ -24,6 +25,7 @@ class _Dots:
     read = staticmethod(read_plain)
 
     def write(self, envelope: Envelope) -> bytes:
+        envelope = to_target(envelope)
         first, all_ids = one_and_all(envelope.correlation)
         payload = with_message(envelope, self.name)
         kind = kinds.dotted(envelope.kind)

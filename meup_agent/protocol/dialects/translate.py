@@ -129,7 +129,7 @@ def _message_to_text(members: Members) -> Members:
     return {"text": members["message"], "format": msgspec.Raw(_PLAIN)} | rest
 
 
-def _unwrapped(members: Members) -> Members:
+def unwrap_members(members: Members) -> Members:
     """As :func:`~meup_agent.protocol.payloads.unwrapped`, of raw members."""
     if not payloads.is_wrapper(members):
         return members
@@ -147,7 +147,7 @@ def _without_proposal_id(members: Members) -> Members:
 
 
 _CHANGES: Final[dict[str, Callable[[Members], Members]]] = {
-    kinds.MCP_PROPOSAL: _unwrapped,
+    kinds.MCP_PROPOSAL: unwrap_members,
     kinds.MCP_WITHDRAW: _without_proposal_id,
     kinds.MCP_REJECT: _without_proposal_id,
 }

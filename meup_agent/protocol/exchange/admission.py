@@ -243,10 +243,8 @@ class Admission:
                 return f"{proposal} is fulfilled by {item.by!r}"
         if record.state is ProposalState.FULFILLED:
             return f"{proposal} is fulfilled already"
-        if record.state is ProposalState.EXPIRED:
-            return f"{proposal} is expired"
         if not record.state.is_pending:
-            return f"{proposal} was withdrawn"
+            return f"{proposal} is {record.state}"
         first = record.in_progress
         if first is not None and first is not ours:
             return f"{proposal} is being fulfilled by {first.by!r}"

@@ -89,13 +89,16 @@ class InboundDispatcher(TablePart):
     def receive(self, envelope: Envelope, now: float, seq: int | None = None) -> None:
         """Apply an envelope, with its number where the gateway gives it one (PROTOCOL 6)."""
         context = self._context
+        context.is_new = False
         if seq is None or not context.connected:
             self._dispatch(envelope, now, seq)
             return
-        cursor = context.cursor
+        cursor, guarantees = context.cursor, context.roster.guarantees
         if cursor.until is not None and seq > cursor.until:
             self._system_messages.caught_up(now)
-        if cursor.advance(seq, now) or self._has_no_number_of_its_own(envelope, now):
+        is_unread = cursor.advance(seq, now)
+        context.is_new = is_unread and guarantees.resume and guarantees.identity_checked
+        if is_unread or self._has_no_number_of_its_own(envelope, now):
             self._dispatch(envelope, now, seq)
         else:
             self._dispatch_old(envelope, now)
@@ -123,6 +126,7 @@ class InboundDispatcher(TablePart):
     def enter(self, envelope: Envelope, now: float, mark: ReplayMark) -> None:
         """Enter an open proposal of before we came, or what was said about one, as a record."""
         context = self._context
+        context.is_new = False
         if not _is_readable(envelope):
             context.drop("name_too_long", envelope)
         elif _problem(envelope):

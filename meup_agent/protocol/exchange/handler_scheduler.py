@@ -254,15 +254,19 @@ class HandlerScheduler:
         for record in expired:
             if self._outbound.expire_own(record, now):
                 continue
-            exchange = self._by_proposal.get(record.key)
-            if exchange is None or exchange.record is not record:
-                self.notify_expired(record, now)
-            elif not exchange.rejected:
-                exchange.expired = exchange.state is not InboundState.QUEUED
-                cause = Cause(Reason.TIMEOUT, "", "the proposal expired", record.key.id, now)
-                self.cancel(exchange, cause, now)
+            cause = Cause(Reason.TIMEOUT, "", "the proposal expired", record.key.id, now)
+            self.end_expired(record, cause, now)
         self._context.watch_expiries(now)
         return expired
+
+    def end_expired(self, record: ProposalEntry, cause: Cause, now: float) -> None:
+        """Cancel the handler of an expired proposal; it is told of that when it ends."""
+        exchange = self._by_proposal.get(record.key)
+        if exchange is None or exchange.record is not record:
+            self.notify_expired(record, now)
+        elif not exchange.rejected:
+            exchange.expired = exchange.state is not InboundState.QUEUED
+            self.cancel(exchange, cause, now)
 
     def notify_expired(self, record: ProposalEntry, now: float) -> None:
         """Tell handlers that a proposal which one of them looked at has expired undecided."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from meup_agent.causes import Cause, Reason, cause_of_cancel, read_reason
 from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.dialects import PUBLISHED
+from meup_agent.protocol.dialects.executors import as_broadcast
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.admission import early_fulfillment, is_early
 from meup_agent.protocol.exchange.effects import Conflict, Role
@@ -22,15 +24,15 @@ from meup_agent.protocol.exchange.proposal_store import (
 from meup_agent.protocol.exchange.resolution import (
     NO_PROPOSAL,
     Resolution,
-    as_broadcast,
     executors_of,
     resolve,
 )
 from meup_agent.protocol.exchange.response_reader import ResponseReader
 from meup_agent.protocol.exchange.table_context import TableContext
-from meup_agent.protocol.lifecycle import ProposalEvent
+from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState
 from meup_agent.protocol.payloads import Call
 from meup_agent.protocol.resume import NOT_REPLAYED, ReplayMark
+from meup_agent.protocol.timestamps import read_moment
 
 
 class InboundRequests(TablePart):
@@ -150,14 +152,17 @@ class InboundRequests(TablePart):
     def _is_repeated(self, envelope: Envelope, now: float) -> bool:
         """True if a request came before: its answer is sent again, the work is not done again.
 
-        Another one under the same id ends the first, which a restart of its sender has orphaned:
-        an answer to the first would be taken for an answer to the second.
+        Another one under the same id, or the same made a second time (PROTOCOL 6), ends the first,
+        which a restart of its sender has orphaned: an answer to the first would be taken for an
+        answer to the second.
         """
         name, requests = (envelope.sender, envelope.id), self._scheduler.requests
         running, settled = requests.find_open(name), requests.find_settled(name, now)
         if running is None and settled is None:
             return False
-        fingerprint = fingerprint_of(envelope)
+        # One that names a proposal is an approval, which is used once.
+        is_made_anew = self._context.is_new and not envelope.correlation
+        fingerprint = None if is_made_anew else fingerprint_of(envelope)
         if running is not None and fingerprint_of(running.work.envelope) != fingerprint:
             running.superseded = True
             requests.remove(running)
@@ -287,27 +292,30 @@ class InboundProposals(TablePart):
         envelope = broadcast or envelope
         known = store.get(key, now)
         if known is not None:
-            if known.fingerprint == fingerprint_of(envelope):
+            if known.fingerprint == fingerprint_of(envelope) and self._is_copy(known):
                 self._note_own_rejection(known, replayed, now)
                 context.drop("duplicate_proposal", envelope, expected=True)
                 return
             # Its proposer began to count ids anew, and waits for the older one no more.
-            if store.withdrawn(key, Reason.NO_LONGER_NEEDED, now):
-                cause = cause_of_end(*key, Reason.NO_LONGER_NEEDED, USED_AGAIN, now)
+            reason = Reason.NO_LONGER_NEEDED
+            if known.step(ProposalEvent.WITHDRAWAL, key.proposer, reason):
+                cause = cause_of_end(*key, reason, USED_AGAIN, now)
                 self._end(key, known, cause, now)
         record = store.add(envelope, now, accepted=context.moment(now))
+        record.unnumbered = not context.is_new
         if replayed.expires_at is not None and replayed.expires_at != record.expires_at:
             store.set_deadline(record, replayed.expires_at)
         if replayed.proposer_left is not None:
             self.note_proposer_left(record, replayed.proposer_left, now)
         self._note_own_rejection(record, replayed, now)
-        reason = context.tombstones.get("withdrawn", *key, now)
-        if reason is not None:
-            store.withdrawn(key, reason, now)
+        withdrawn = context.tombstones.get("withdrawn", *key, now)
+        if withdrawn is not None:
+            record.withdrawn({"reason": withdrawn}, context.moment(now))
         self._requests.bind_early(record, now)
         if record.copied:
             self._notify_copied(record, envelope, now)
-        is_ours = broadcast is None or self._may_fulfill(record)
+        names_executor = broadcast is not None or self._named_executor(record)
+        is_ours = not names_executor or self._may_fulfill(record)
         starts_nothing = record.copied or not record.state.is_pending
         if (
             is_ours
@@ -316,6 +324,15 @@ class InboundProposals(TablePart):
             and context.mode.answers
         ):
             self._queue_proposal(record, envelope, now)
+
+    def _is_copy(self, known: ProposalEntry) -> bool:
+        """True if the same proposal came before, and is not made a second time (PROTOCOL 6)."""
+        if not self._context.is_new:
+            return True
+        # Read elsewhere, or replayed, it may have come before its own place in the order.
+        is_copy = known.unnumbered and known.state.is_pending
+        known.unnumbered = False
+        return is_copy
 
     def refuse(self, envelope: Envelope, now: float) -> None:
         """Reject a malformed proposal to us; it is entered nowhere, and no handler sees it."""
@@ -369,6 +386,13 @@ class InboundProposals(TablePart):
             return None  # nobody else sees it (PROTOCOL 2)
         return as_broadcast(proposal, roster.dialect_of(proposal.sender), roster.dialect)
 
+    def _named_executor(self, record: ProposalEntry) -> bool:
+        """True if ``to`` of a proposal named its executor, before our gateway translated it."""
+        roster, envelope = self._context.roster, record.envelope
+        if roster.dialect in PUBLISHED or roster.dialect_of(envelope.sender) not in PUBLISHED:
+            return False
+        return not envelope.to and record.call.target is not None
+
     def _may_fulfill(self, record: ProposalEntry) -> bool:
         """True if our capabilities, as announced, allow the request that fulfills a proposal."""
         roster, call = self._context.roster, record.call
@@ -418,6 +442,8 @@ class InboundProposals(TablePart):
         payload = envelope.payload_object
         reason = read_reason(payload.get("reason"))
         proposer = context.on_behalf_of(envelope, payload)
+        moment = context.moment(now)
+        at = read_moment(envelope.ts) if moment is None else moment
         ended: list[str] = []
         for proposal_id in envelope.correlation:
             key = ProposalKey(proposer, proposal_id)
@@ -431,7 +457,7 @@ class InboundProposals(TablePart):
                     context.drop("withdraw_by_another", envelope)
                 # Two proposers may use one id, and this one's proposal may be still to come.
                 context.tombstones.put("withdrawn", *key, reason, now)
-            if store.withdrawn(key, reason, now):
+            elif record.withdrawn(payload, at):
                 ended.append(proposal_id)
             cause = cause_of_end(envelope.sender, proposal_id, reason, "", now)
             self._end(key, record, cause, now)
@@ -445,9 +471,11 @@ class InboundProposals(TablePart):
     def _end(
         self, proposal: ProposalKey, record: ProposalEntry | None, cause: Cause, now: float
     ) -> None:
-        """Cancel our handler of a withdrawn proposal, and our fulfillments of it."""
+        """Cancel our handler of a proposal that its proposer ended, and our fulfillments of it."""
         exchange = self._scheduler.find_proposal(proposal)
-        if exchange is not None:
+        if record is not None and record.state is ProposalState.EXPIRED:
+            self._scheduler.end_expired(record, cause, now)
+        elif exchange is not None:
             self._scheduler.withdraw(exchange, cause, now)
         elif record is not None and record.handled:
             self._scheduler.notify_withdrawn(record, cause, now)

@@ -262,7 +262,7 @@ def cause_of(ending: Ending | None) -> Cause:
 def record_end(
     exchange: OutboundExchange, ending: Ending | None, me: str, *, echo: bool = True
 ) -> None:
-    """Step the record of our own proposal: *rejected* here is *withdrawn* for all others.
+    """Step the record of our own proposal.
 
     A proposal that was given up after it left becomes withdrawn when our withdraw comes back, or at
     once where the gateway sends no echo (PROTOCOL 4.13). One that never left, or was refused, will
@@ -276,7 +276,7 @@ def record_end(
         case Rejection():
             record.step(ProposalEvent.REJECTION, ending.by, ending.reason)
         case Expiry() | Unknown():
-            record.step(ProposalEvent.EXPIRY, me, Reason.TIMEOUT)
+            record.step(ProposalEvent.EXPIRY, "", Reason.TIMEOUT)
         case GatewayRefused():
             record.step(ProposalEvent.WITHDRAWAL, me, Reason.NO_LONGER_NEEDED)
         case _ if exchange.state is OutboundState.UNSENT or not (echo or exchange.echoed):
@@ -288,11 +288,18 @@ def record_end(
         record.unordered = is_sent and (echo or exchange.echoed)
 
 
-def send_end(sender: EnvelopeSender, exchange: OutboundExchange, cause: Cause, now: float) -> None:
+def send_end(
+    sender: EnvelopeSender,
+    exchange: OutboundExchange,
+    ending: Ending | None,
+    cause: Cause,
+    now: float,
+) -> None:
     """Send the withdraw of a proposal, or the cancel of a request (PROTOCOL 4.8)."""
     request = exchange.draft
     if exchange.is_proposal:
-        send_withdraws(sender, [exchange], cause, now)
+        by = ending.by if isinstance(ending, Rejection) else ""
+        send_withdraws(sender, [exchange], cause, now, rejected_by=by)
     elif (call := exchange.call).method != "initialize":
         name = str(call.rpc_id if call.rpc_id is not None else request.id)
         sender.send(
@@ -311,8 +318,18 @@ def send_withdraws(
     exchanges: Sequence[OutboundExchange],
     cause: Cause,
     now: float,
+    *,
+    rejected_by: str = "",
 ) -> None:
-    """Send one withdraw of some proposals, to all that these concern."""
+    """Send one withdraw of some proposals, to all that these concern.
+
+    Args:
+        sender: Sends it.
+        exchanges: The proposals.
+        cause: The cause.
+        now: The time.
+        rejected_by: The participant whose rejection ended the wait; empty: none did.
+    """
     to: dict[str, None] = {}
     for exchange in exchanges:
         found = exchange.record.fulfillments if exchange.record is not None else []
@@ -320,13 +337,25 @@ def send_withdraws(
     addressed = tuple(to) if all(exchange.draft.to for exchange in exchanges) else ()
     sender.send(
         kinds.MCP_WITHDRAW,
-        {"reason": cause.code},
+        payloads.build_withdrawal(cause.code, _rejection_meta(exchanges, cause.code, rejected_by)),
         now=now,
         priority=Priority.END,
         to=addressed,
         correlation=tuple(exchange.draft.id for exchange in exchanges),
         concerned=addressed,
     )
+
+
+def _rejection_meta(
+    exchanges: Sequence[OutboundExchange], reason: str, rejected_by: str
+) -> payloads.JsonObject | None:
+    """The word on which rejection ended the wait, where readers would take it for another."""
+    records = [each.record for each in exchanges if each.record is not None]
+    if reason != Reason.NO_LONGER_NEEDED or all(
+        each.waiting.inferred_rejection == rejected_by for each in records
+    ):
+        return None
+    return {payloads.REJECTED_BY: rejected_by or None}
 
 
 def together(

@@ -324,7 +324,7 @@ class OutboundTracker(OutboundIndex):
                     self._withdrawn.append(exchange)
                 else:
                     why = cause or cause_of(ending)
-                    send_end(self._context.envelope_sender, exchange, why, now)
+                    send_end(self._context.envelope_sender, exchange, ending, why, now)
                 self._note_unseen(exchange, now, ended=True)
         exchange.state = state
         if action is OutboundAction.NOTE_SENT:

@@ -1,7 +1,7 @@
 """The proposals seen, our own included, with the requests and rejections that name them.
 
-This is the view of an onlooker. The proposer decides which rejection ends its wait, so for all
-others a rejected proposal becomes ``withdrawn`` when its proposer says so (PROTOCOL 4.5).
+This is the view of an onlooker. The proposer decides which rejection ends its wait, so a rejected
+proposal is pending until its proposer withdraws it (PROTOCOL 4.5).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from meup_agent.causes import Reason, declines
+from meup_agent.causes import Reason, declines, read_reason
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.ttl_map import FairTTLMap, PerSenderTTLMap, size_of
 from meup_agent.protocol.lifecycle import (
@@ -24,7 +24,8 @@ from meup_agent.protocol.lifecycle import (
     state_at,
 )
 from meup_agent.protocol.outcomes import Rejection
-from meup_agent.protocol.payloads import Call, changes, read_call, read_proposal
+from meup_agent.protocol.payloads import Call, JsonObject, changes, read_call, read_proposal
+from meup_agent.protocol.withdrawals import MAX_REJECTIONS, Waiting, read_withdrawal
 
 MAX_PROPOSALS = 4096
 """Proposals that are remembered: history for a person, and enough for everything in flight. The
@@ -39,9 +40,6 @@ PROPOSAL_SECONDS = 3600.0
 
 MAX_FULFILLMENTS = 64
 """Fulfilling requests that are kept for one proposal; the first wins, so few are ever of use."""
-
-MAX_REJECTIONS = 1024
-"""Rejections that are kept for one proposal: one a participant, and spaces are smaller."""
 
 MAX_SAME_ID = 64
 """Proposals, or requests, of different senders that share one id."""
@@ -130,6 +128,7 @@ class ProposalEntry(msgspec.Struct):
     fulfillments: list[FulfillingRequest] = msgspec.field(default_factory=list[FulfillingRequest])
     # The first rejection of each participant.
     rejections: dict[str, Rejection] = msgspec.field(default_factory=dict[str, Rejection])
+    rejected_first: int = 0  # how many of these came before the request that is out
     decided_by: str | None = None  # the participant that brought it to its final state
     reason: str | None = None  # the reason code that came with that, if any
     # Exchanges and handlers of ours that are about it; while there are any, it is not forgotten.
@@ -141,6 +140,8 @@ class ProposalEntry(msgspec.Struct):
     declined_by: set[str] = msgspec.field(default_factory=set[str])
     copied: bool = False  # another proposer's proposal had the id already: no handler sees this one
     seen_at: float = 0.0
+    # It has no number that we have read: its own may still come.
+    unnumbered: bool = True
     # The time at which its proposer gives it up, in microseconds since 1970 (UTC), as far as said.
     expires_at: int | None = None
     renewals: int = 0  # how often that was moved
@@ -198,9 +199,41 @@ class ProposalEntry(msgspec.Struct):
             following = ProposalState.FULFILLED
         if following is None:
             return False
+        if self.state is ProposalState.PENDING:
+            self.rejected_first = len(self.rejections)
         self.state, self.unordered = following, False
         if not following.is_pending:
             self.decided_by, self.reason = by, reason
+        return True
+
+    @property
+    def waiting(self) -> Waiting:
+        """The wait for it, while it is pending."""
+        return Waiting(
+            self.state,
+            self.envelope.to,
+            tuple(self.rejections),
+            self.rejected_first,
+            self.expires_at,
+        )
+
+    def withdrawn(self, payload: JsonObject, at: int | None) -> bool:
+        """Note a withdraw of its proposer; ``False`` if it is no longer pending.
+
+        ``at`` is the gateway's time, in microseconds since 1970, as far as it is known.
+        """
+        if not self.state.is_pending:
+            return False
+        proposer, reason = self.key.proposer, read_reason(payload.get("reason"))
+        found = read_withdrawal(payload, self.waiting, at)
+        rejection = self.rejections.get(found.rejected_by)
+        for event in found.events:
+            if event is ProposalEvent.EXPIRY:
+                self.step(event, "", Reason.TIMEOUT)
+            elif event is ProposalEvent.REJECTION and rejection is not None:
+                self.step(event, rejection.by, rejection.reason)
+            else:
+                self.step(event, proposer, reason)
         return True
 
     def rejected(self, by: str, reason: str, reject_id: str = "") -> Rejection | None:
@@ -330,11 +363,6 @@ class ProposalStore:
         for fulfillment in record.fulfillments:
             for name in fulfillment.names:
                 _leave(self._by_request, name, key)
-
-    def withdrawn(self, key: ProposalKey, reason: str, now: float) -> bool:
-        """Note a withdraw; ``False`` if the proposal was no longer pending, or is unknown."""
-        record = self._records.get(key, now)
-        return record is not None and record.step(ProposalEvent.WITHDRAWAL, key.proposer, reason)
 
     def requested(
         self, record: ProposalEntry, fulfillment: FulfillingRequest, now: float

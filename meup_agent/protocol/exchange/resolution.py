@@ -4,26 +4,23 @@ An id is unique for its sender alone, so two proposers may have used the same on
 may have used it twice. Everything that names a proposal goes through here: the executor's checks,
 the proposer and the fulfillers who follow a request, rejections, responses, and the audit. An
 envelope that does not tell which of several it means, means none of them.
-
-The addressee of a proposal is read here, too: its decider, or in the published dialects its
-executor.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.dialects import PUBLISHED
-from meup_agent.protocol.envelope import Envelope, encode_leniently
+from meup_agent.protocol.dialects.executors import Addressees, choose_executors
+from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.proposal_store import (
     FulfillingRequest,
     ProposalEntry,
     ProposalKey,
     ProposalStore,
 )
-from meup_agent.protocol.payloads import Call, JsonObject, as_object
+from meup_agent.protocol.payloads import Call
 
 MAX_NAMED = 64
 """Correlation ids that are looked at; a request with more is refused."""
@@ -107,35 +104,12 @@ def find_answered(
     return None
 
 
-def as_broadcast(proposal: Envelope, sender: str, own: str) -> Envelope | None:
-    """A proposal as a broadcast, with its addressee as executor; ``None``: it decides.
-
-    ``sender`` and ``own`` are the dialects of its sender and of this connection. What came
-    translated into a published dialect names its target in ``to``, from any sender.
-    """
-    if len(proposal.to) != 1 or not (sender in PUBLISHED or own in PUBLISHED):
-        return None
-    (executor,) = proposal.to
-    payload = proposal.payload_object
-    target = payloads.read_proposal(payload).target
-    if target == executor:
-        return proposal.replace(to=())
-    if target is not None or sender not in PUBLISHED:
-        return None
-    body = _with_target(payloads.unwrapped(payload), executor)
-    return proposal.replace(to=(), raw_payload=encode_leniently(body))
-
-
 def executors_of(record: ProposalEntry, request: Envelope) -> tuple[str, ...]:
     """The executors of a fulfilling request; empty: each that has the tool (PROTOCOL 4.4)."""
     if request.to:
         return request.to
-    target = record.call.target
-    if target is not None:
-        return (target,)
-    # A decider does not carry it out: a request to oneself names oneself (PROTOCOL 4.11).
-    asked = tuple(name for name in record.envelope.to if name != request.sender)
-    return asked if len(asked) == 1 else ()
+    named = Addressees(record.envelope.to, record.call.target)
+    return choose_executors(named, request.sender)
 
 
 def carries_out(record: ProposalEntry, call: Call) -> bool:
@@ -148,16 +122,6 @@ def claimed_proposer(call: Call) -> str | None:
     """The proposer that a request claims to carry a proposal out for."""
     proposer = call.meta.get(payloads.PROPOSER)
     return proposer if isinstance(proposer, str) else None
-
-
-def _with_target(body: JsonObject, executor: str) -> JsonObject:
-    """A call that names its executor."""
-    params: object = body.get("params", {})
-    if not isinstance(params, dict):
-        return body
-    named = as_object(cast("object", params))
-    meta = {**as_object(named.get(payloads.META)), payloads.TARGET: executor}
-    return {**body, "params": {**named, payloads.META: meta}}
 
 
 def _carried_out(

@@ -136,6 +136,9 @@ class TableContext(msgspec.Struct):
     # The earliest of these times, by exchange.
     next_looks: dict[Key, float] = msgspec.field(default_factory=dict[Key, float])
     connected: bool = False  # we have been welcomed on the present connection
+    # The present envelope has a number that we have not read. Our gateway gives none to a copy, but
+    # for a client that does not resume, which means what it says a second time (PROTOCOL 6).
+    is_new: bool = False
     closing: bool = False  # we take nothing new
     inboxes: int = 0  # inboxes from which a person decides what no handler does
     since: datetime | None = None  # the time of day when we began, in UTC

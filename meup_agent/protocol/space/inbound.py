@@ -129,6 +129,11 @@ def _unfit(field: str) -> str:
     )
 
 
+def with_field(frame: bytes, name: str, value: object) -> bytes:
+    """A frame with another value of one field, and all others as they are."""
+    return msgspec.json.encode({**_decode_fields(frame), name: value})
+
+
 def complete(frame: bytes, defaults: Mapping[str, object]) -> bytes | None:
     """A frame with the fields that it lacks; ``None`` if it lacks none of them, or is no object."""
     try:

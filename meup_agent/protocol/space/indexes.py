@@ -7,7 +7,8 @@ its own in every index, so that none can push out what is remembered of another.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import heappop, heappush
 from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -15,8 +16,16 @@ import msgspec
 
 from meup_agent.causes import Reason
 from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.dialects.executors import Addressees
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState, proposal_step, state_at
+from meup_agent.protocol.lifecycle import (
+    ProposalEvent,
+    ProposalState,
+    last_moment,
+    proposal_step,
+    state_at,
+)
+from meup_agent.protocol.withdrawals import MAX_REJECTIONS, Waiting
 
 MAX_DECIDED: Final = 4_096
 """Proposals of a participant that are remembered after their end, as many as an agent remembers:
@@ -45,13 +54,19 @@ class OpenItem(msgspec.Struct, eq=False):
     rpc_name: str | None = None  # a request's JSON-RPC id, as a cancel names it
     fulfills: OpenItem | None = None  # the proposal that a request fulfills
     refused_by: tuple[str, ...] = ()  # the addressees that refused to carry a request out
+    # The cursor of a request for a list of tools; ``None``: it asks for something else.
+    listing: str | None = None
     state: ProposalState = ProposalState.PENDING  # of a proposal
     # Its method, and its tool (or prompt).
     called: tuple[str, str] = ("", "")
+    addressees: Addressees = Addressees()  # of a proposal
+    # The participants that have rejected a proposal, in order, and how many of them did before the
+    # request that is out.
+    rejected_by: tuple[str, ...] = ()
+    rejected_first: int = 0
     # The time at which a proposal expires, in microseconds since 1970 (UTC).
     expires_at: int | None = None
     renewals: int = 0
-    target: str = ""  # the participant that a proposal wants to carry it out; empty: any
     # The participants that have decided to reject a proposal, each with its reason.
     declined: Mapping[str, Reason] = _NOBODY
     # Requests that are out to fulfill a proposal, by number.
@@ -71,8 +86,8 @@ class OpenItem(msgspec.Struct, eq=False):
     @property
     def executor(self) -> str:
         """The participant that carries a proposal out if a request says none; empty: any (4.4)."""
-        to = self.envelope.to
-        return self.target or (to[0] if len(to) == 1 else "")
+        deciders, executor = self.addressees
+        return executor or (deciders[0] if len(deciders) == 1 else "")
 
     @property
     def was_refused(self) -> bool:
@@ -92,7 +107,25 @@ class OpenItem(msgspec.Struct, eq=False):
 
     def step(self, event: ProposalEvent) -> None:
         """Take a step of a proposal's lifecycle; IllegalStep if there is no such."""
+        if self.state is ProposalState.PENDING:
+            self.rejected_first = len(self.rejected_by)
         self.state = proposal_step(self.state, event)
+
+    def rejected(self, by: str) -> None:
+        """Note a rejection of a proposal; of each participant, the first."""
+        if by not in self.rejected_by and len(self.rejected_by) < MAX_REJECTIONS:
+            self.rejected_by = (*self.rejected_by, by)
+
+    @property
+    def proposed(self) -> ProposedCall:
+        """The call that a proposal proposes."""
+        return ProposedCall(self.envelope.sender, self.called, self.addressees)
+
+    @property
+    def waiting(self) -> Waiting:
+        """The wait for a proposal that is pending."""
+        deciders = self.addressees.deciders
+        return Waiting(self.state, deciders, self.rejected_by, self.rejected_first, self.expires_at)
 
     @property
     def moved_to(self) -> int | None:
@@ -104,6 +137,49 @@ class OpenItem(msgspec.Struct, eq=False):
     def state_at(self, at: int) -> ProposalState:
         """A proposal's state at a time: without a request out it expires (PROTOCOL 4.2)."""
         return state_at(self.state, self.expires_at, at)
+
+
+SPARE_DEADLINES: Final = 1_024
+"""Deadlines that are kept of proposals which have ended or were renewed, before they are sorted
+out."""
+
+
+class DeadlineHeap:
+    """The proposals that may expire, the first to do so first."""
+
+    def __init__(self) -> None:
+        # By their last moment, and a number that keeps items from being compared.
+        self._heap: list[tuple[int, int, OpenItem]] = []
+        self._added = 0
+        self._most = SPARE_DEADLINES
+
+    @property
+    def next(self) -> int | None:
+        """The last moment of the first of them, in microseconds since 1970 (UTC)."""
+        return self._heap[0][0] if self._heap else None
+
+    def add(self, item: OpenItem) -> None:
+        """Add a proposal, if it has a deadline and no request is out for it."""
+        if item.expires_at is None or item.state is not ProposalState.PENDING:
+            return
+        self._added += 1
+        heappush(self._heap, (last_moment(item.expires_at), self._added, item))
+
+    def sort_out(self, is_open: Callable[[OpenItem], bool]) -> None:
+        """Drop those that have ended, once they may be most of all."""
+        if len(self._heap) <= self._most:
+            return
+        # One that was renewed or waits again stands here more than once.
+        kept = {id(item): item for _, _, item in self._heap if is_open(item)}
+        self._heap = []
+        for item in kept.values():
+            self.add(item)
+        self._most = SPARE_DEADLINES + 2 * len(self._heap)
+
+    def pop_due(self, at: int) -> Iterator[OpenItem]:
+        """Remove the proposals whose last moment is before a time."""
+        while self._heap and self._heap[0][0] < at:
+            yield heappop(self._heap)[2]
 
 
 MAX_CANCELLED_BYTES: Final = 256 * 1024
@@ -147,6 +223,14 @@ class CancelledRequests:
         return sum(map(len, self._by_sender.values()))
 
 
+class ProposedCall(NamedTuple):
+    """A proposed call, as far as its executor depends on it."""
+
+    proposer: str
+    called: tuple[str, str]  # the method, and the tool (or prompt)
+    addressees: Addressees
+
+
 class EndedItem(NamedTuple):
     """A request or a proposal after its end."""
 
@@ -156,6 +240,8 @@ class EndedItem(NamedTuple):
     fulfills: OpenItemKey | None  # the proposal that a request fulfilled
     executor: str  # as of an :class:`OpenItem`
     declined: Mapping[str, Reason]
+    listing: str | None = None  # as that of :class:`OpenItem`
+    forgotten: ProposedCall | None = None  # of a proposal that may still be pending
 
     def concerns(self, participant: str) -> bool:
         """True if it was for a participant, by name or for all."""
@@ -204,7 +290,16 @@ class OpenIndex:
         fulfilled = None if item.fulfills is None else item.fulfills.key
         # Of what is decided no request passes.
         declined = item.declined if item.state.is_pending else _NOBODY
-        ended = EndedItem(item.envelope.to, item.state, fulfilled, item.executor, declined)
+        is_forgotten = item.is_proposal and item.state.is_pending
+        ended = EndedItem(
+            item.envelope.to,
+            item.state,
+            fulfilled,
+            item.executor,
+            declined,
+            item.listing,
+            item.proposed if is_forgotten else None,
+        )
         self.ended.remember(envelope_id, sender, ended)
         return item
 
@@ -350,6 +445,8 @@ class AcceptedEnvelope(msgspec.Struct, gc=False):
     """An accepted envelope, to recognize it when it comes again."""
 
     content: int
+    # Its content without ``to``, which the gateway may have filled in (PROTOCOL 4.4).
+    unaddressed: int
     at: int  # the time of its acceptance, in microseconds since 1970 (UTC)
     seq: int = 0  # its number; 0 until the journal has given it
 
@@ -369,7 +466,10 @@ class Deduplicator:
         share = self._by_sender.get(envelope.sender)
         if share is None:
             share = self._by_sender[envelope.sender] = OrderedDict()
-        receipt = share[envelope.id] = AcceptedEnvelope(_content(envelope), at, seq)
+        content = unaddressed = _content(envelope)
+        if envelope.kind == kinds.MCP_REQUEST and envelope.to and envelope.correlation:
+            unaddressed = _content(envelope, ())
+        receipt = share[envelope.id] = AcceptedEnvelope(content, unaddressed, at, seq)
         share.move_to_end(envelope.id)
         if len(share) > self._limit:
             share.popitem(last=False)
@@ -382,9 +482,10 @@ class Deduplicator:
         """The receipt of the same envelope; another content under a known id is a new one."""
         share = self._by_sender.get(envelope.sender)
         known = None if share is None else share.get(envelope.id)
-        if known is None or at - known.at > self._age or known.content != _content(envelope):
+        if known is None or at - known.at > self._age:
             return None
-        return known
+        content = _content(envelope)
+        return known if content in (known.content, known.unaddressed) else None
 
     def __len__(self) -> int:
         """The number of remembered envelopes."""
@@ -399,8 +500,7 @@ class Deduplicator:
             self._by_sender[sender] = share
 
 
-def _content(envelope: Envelope) -> int:
+def _content(envelope: Envelope, to: tuple[str, ...] | None = None) -> int:
     # Python's hash is keyed anew in each process, so no sender can make two contents look alike.
-    return hash(
-        (envelope.kind, envelope.to, envelope.correlation, envelope.context, envelope.raw_payload)
-    )
+    to = envelope.to if to is None else to
+    return hash((envelope.kind, to, envelope.correlation, envelope.context, envelope.raw_payload))

@@ -14,6 +14,7 @@ import msgspec
 
 from meup_agent.causes import Reason, declines, read_reason
 from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.dialects.executors import read_addressees
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState, renewal_problem
 from meup_agent.protocol.payloads import JsonObject
@@ -28,9 +29,13 @@ from meup_agent.protocol.space.indexes import (
     MAX_DECIDED,
     MAX_ORIGINS,
     CancelledRequests,
+    DeadlineHeap,
     OpenIndex,
     OpenItem,
+    ProposedCall,
 )
+from meup_agent.protocol.space.tool_owners import ToolOwners, listing_of
+from meup_agent.protocol.withdrawals import read_withdrawal
 
 MAX_OPEN_REQUESTS: Final = 1_000
 """Requests of a participant that are remembered as open; the oldest is forgotten first."""
@@ -46,9 +51,10 @@ TRACKED_KINDS: Final = frozenset(
         kinds.MCP_PROPOSAL,
         kinds.MCP_REQUEST,
         kinds.MCP_RESPONSE,
-        kinds.MCP_REJECT,
         kinds.MCP_WITHDRAW,
+        kinds.MCP_REJECT,
         kinds.MCP_RENEW,
+        kinds.SYSTEM_EXPIRED,
     }
 )
 """The kinds with which something begins or ends, or is decided."""
@@ -71,16 +77,17 @@ class NamedProposal(NamedTuple):
 class InFlight:
     """Every open request and proposal of a space, followed from the envelopes that are accepted.
 
-    What its end cannot see, since the proposer alone knows it, is an expiry without a withdrawal:
-    that counts as open until it is :data:`OPEN_SECONDS` old.
+    What has no deadline, or is not told here, counts as open until it is :data:`OPEN_SECONDS` old.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, watches_expiries: bool = False) -> None:
+        self.tool_owners = ToolOwners()
         self._requests = OpenIndex(MAX_ORIGINS)
         self._proposals = OpenIndex(MAX_DECIDED)
         self._cancelled_requests = CancelledRequests()
         self._begun = 0
         self._kept_bytes: dict[str, int] = {}
+        self._deadlines = DeadlineHeap() if watches_expiries else None
         # Each has the participants under an id, as keys or in order. Looked at for each envelope.
         self._owners: tuple[Mapping[str, Iterable[str]], ...] = (
             self._proposals.senders_by_id,
@@ -221,14 +228,17 @@ class InFlight:
             case kinds.MCP_RESPONSE:
                 self._responded(envelope, payload)
             case kinds.MCP_REJECT:
-                self._rejected(envelope, payload)
+                self._declined(envelope, payload)
+                self._rejected(envelope)
             case kinds.MCP_RENEW:
                 self._renewed(envelope, payload)
             case kinds.MCP_WITHDRAW:
                 # The gateway's own words come here only when they are read from the journal again.
                 by = payloads.on_behalf_of(envelope.sender, payload)
                 for proposal in envelope.correlation:
-                    self._withdrawn(by, proposal, at)
+                    self.withdraw(by, proposal, payload, at)
+            case kinds.SYSTEM_EXPIRED if envelope.sender in kinds.GATEWAY_NAMES:
+                self._announced_expired(envelope, payload)
             case _:
                 pass
 
@@ -245,13 +255,17 @@ class InFlight:
         self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: bool
     ) -> None:
         body = payloads.unwrapped(payload)
-        proposal = OpenItem(envelope, at, called=payloads.called(body), beside=beside)
-        meta = payloads.meta_of(body)
-        target = meta.get(payloads.TARGET)
-        proposal.target = target if isinstance(target, str) else ""
-        if payloads.TTL in body or payloads.EXPIRES_AT in meta:
-            proposal.expires_at = payloads.read_call(body).expiry(at)
+        call = payloads.read_call(body)
+        proposal = OpenItem(
+            envelope,
+            at,
+            called=payloads.called(body),
+            addressees=read_addressees(envelope, call),
+            expires_at=call.expiry(at),
+            beside=beside,
+        )
         self._begin(self._proposals, proposal)
+        self._watch(proposal)
 
     def _requested(
         self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: bool
@@ -266,9 +280,14 @@ class InFlight:
             if fulfills is not None:
                 fulfills.step(ProposalEvent.REQUEST)
             rpc_name = payloads.rpc_name(payload.get("id"))
-            called = payloads.called(payload)
             request = OpenItem(
-                envelope, at, rpc_name=rpc_name, fulfills=fulfills, called=called, beside=beside
+                envelope,
+                at,
+                rpc_name=rpc_name,
+                fulfills=fulfills,
+                listing=listing_of(payload),
+                called=payloads.called(payload),
+                beside=beside,
             )
             self._begin(self._requests, request)
             if fulfills is not None:
@@ -283,16 +302,22 @@ class InFlight:
         named = [each for each in set(request.correlation) if each in self._proposals]
         if len(named) != 1:
             return None
-        called = payloads.called(payload)
-        fitting = [
-            item
-            for item in self._proposals.under(named[0])
-            if item.envelope.sender != request.sender and item.called == called
-        ]
-        meant = payloads.meta_of(payload).get(payloads.PROPOSER)
-        of_proposer = [item for item in fitting if item.envelope.sender == meant]
-        found = of_proposer or fitting
-        return found[0] if len(found) == 1 else None
+        items = {item.envelope.sender: item for item in self._proposals.under(named[0])}
+        found = _fitting(request, payload, [item.proposed for item in items.values()])
+        return items[found[0].proposer] if len(found) == 1 else None
+
+    def find_proposed(self, request: Envelope, payload: dict[str, Any]) -> list[ProposedCall]:
+        """The calls that a request may carry out, also those that were forgotten undecided."""
+        found: list[ProposedCall] = []
+        for name in dict.fromkeys(request.correlation):
+            if name not in self._proposals:
+                continue
+            latest = {item.envelope.sender: item.proposed for item in self._proposals.under(name)}
+            for proposer, ended in self._proposals.ended.of(name).items():
+                if ended.forgotten is not None:
+                    latest.setdefault(proposer, ended.forgotten)
+            found += _fitting(request, payload, list(latest.values()))
+        return found
 
     def _cancelled(self, sender: str, request: object) -> None:
         """End the request that a cancel names: by its JSON-RPC id, or by its own (PROTOCOL 4.8)."""
@@ -306,7 +331,7 @@ class InFlight:
         if by_id is not None:
             self._remove(self._requests, sender, by_id.envelope.id)
 
-    def _rejected(self, envelope: Envelope, payload: dict[str, Any]) -> None:
+    def _declined(self, envelope: Envelope, payload: dict[str, Any]) -> None:
         """Note that a participant has decided, for each of its processes (PROTOCOL 4.4)."""
         reason = read_reason(payload.get("reason"))
         if declines(reason):
@@ -338,19 +363,79 @@ class InFlight:
             for participant in tuple(shelf.owners):
                 self._forget_old(shelf, participant, at)
 
-    def _withdrawn(self, sender: str, envelope_id: str, at: int) -> None:
-        proposal = self._proposals.get(sender, envelope_id)
-        if proposal is None:
+    def withdraw(
+        self, sender: str, proposal: str, payload: JsonObject, at: int
+    ) -> ProposalState | None:
+        """End a proposal that its proposer withdraws; its last state, ``None`` if it ended before.
+
+        The reason tells an expiry, and what was rejected before was rejected (PROTOCOL 4.5).
+        """
+        item = self._proposals.get(sender, proposal)
+        if item is None:
             # It was forgotten as too old, not as decided.
-            self._proposals.withdraw_forgotten(sender, envelope_id)
-            return
-        proposal.state = proposal.state_at(at)
-        self.end(proposal, withdrawn=proposal.state.is_pending)
+            self._proposals.withdraw_forgotten(sender, proposal)
+            return None
+        item.state = item.state_at(at)
+        events = read_withdrawal(payload, item.waiting, at).events if item.state.is_pending else ()
+        for event in events:
+            item.step(event)
+        self.end(item)
+        return item.state
+
+    def _rejected(self, reject: Envelope) -> None:
+        """Note a rejection of the proposal that its first known id names (PROTOCOL 4.4)."""
+        for name in reject.correlation:
+            if name in self._proposals:
+                found = self._proposals.under(name)
+                if len(found) > 1:
+                    found = tuple(each for each in found if each.envelope.sender in reject.to)
+                if len(found) == 1 and found[0].envelope.sender != reject.sender:
+                    found[0].rejected(reject.sender)
+                return
+
+    # --- expiries ---
+
+    @property
+    def next_expiry(self) -> int | None:
+        """The last moment of the next proposal that may expire, in microseconds since 1970."""
+        return None if self._deadlines is None else self._deadlines.next
+
+    def expire(self, at: int) -> list[OpenItem]:
+        """End the proposals whose time is over, and that no withdraw has ended; these."""
+        expired: list[OpenItem] = []
+        for item in () if self._deadlines is None else self._deadlines.pop_due(at):
+            if not self._is_listed(item):
+                continue
+            item.state = item.state_at(at)
+            if item.state is ProposalState.EXPIRED:
+                self.end(item)
+                expired.append(item)
+            else:
+                self._watch(item)  # it was renewed
+        return expired
+
+    def _watch(self, proposal: OpenItem) -> None:
+        if self._deadlines is not None:
+            self._deadlines.sort_out(self._is_listed)
+            self._deadlines.add(proposal)
+
+    def _is_listed(self, proposal: OpenItem) -> bool:
+        return self._proposals.get(proposal.envelope.sender, proposal.envelope.id) is proposal
+
+    def _announced_expired(self, notice: Envelope, payload: JsonObject) -> None:
+        """End what the gateway has announced as expired before a restart."""
+        proposer = payload.get("by")
+        for proposal in notice.correlation:
+            item = self._proposals.get(str(proposer), proposal)
+            if item is not None and item.state is ProposalState.PENDING:
+                item.step(ProposalEvent.EXPIRY)
+                self.end(item)
 
     def _responded(self, response: Envelope, payload: dict[str, Any]) -> None:
         """End what a response answers; a refused proposal waits again (PROTOCOL 4.2)."""
         refused = payloads.is_refusal(payload)
         for correlated in response.correlation:
+            self._learn_tools(correlated, response.sender, payload)
             for request in self._requests.under(correlated):
                 if not request.envelope.concerns(response.sender):
                     continue
@@ -362,6 +447,17 @@ class InFlight:
                 self.end(request)
             if "result" in payload:
                 self._responded_late(correlated, response.sender)
+
+    def _learn_tools(self, request_id: str, sender: str, payload: dict[str, Any]) -> None:
+        """Learn from an answer to a request for tools, which may be one of several answers."""
+        for request in self._requests.under(request_id):
+            if request.listing is not None and request.envelope.concerns(sender):
+                self.tool_owners.learn(sender, payload, request.listing)
+                return
+        for ended in self._requests.ended.of(request_id).values():
+            if ended.listing is not None and ended.concerns(sender):
+                self.tool_owners.learn(sender, payload, ended.listing)
+                return
 
     def _responded_late(self, request_id: str, sender: str) -> None:
         """A result for a request that has ended, cancelled say: it was carried out all the same."""
@@ -417,6 +513,7 @@ class InFlight:
             self._keep_cancelled(item, proposal)
             if not proposal.fulfilling and proposal.state is ProposalState.IN_PROGRESS:
                 proposal.step(ProposalEvent.REQUEST_CANCELLED)
+                self._watch(proposal)  # its time may have passed meanwhile
 
     def _keep_cancelled(self, request: OpenItem, proposal: OpenItem) -> None:
         """Keep what a later result would be about, which completes an open proposal (4.2)."""
@@ -441,6 +538,17 @@ def is_notification(payload: dict[str, Any]) -> bool:
     """True for a payload that is a notification, which begins nothing."""
     method = payload.get("method")
     return isinstance(method, str) and method.startswith(payloads.NOTIFICATION)
+
+
+def _fitting(
+    request: Envelope, payload: dict[str, Any], proposed: list[ProposedCall]
+) -> list[ProposedCall]:
+    """Of some proposed calls, those that a request makes; its word tells whose it means."""
+    called = payloads.called(payload)
+    fitting = [each for each in proposed if each.proposer != request.sender]
+    fitting = [each for each in fitting if each.called == called]
+    meant = payloads.meta_of(payload).get(payloads.PROPOSER)
+    return [each for each in fitting if each.proposer == meant] or fitting
 
 
 def _is_refused_by_all(request: OpenItem, sender: str) -> bool:

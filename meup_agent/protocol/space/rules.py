@@ -7,12 +7,14 @@ it out.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.control_payloads import ANSWERS
 from meup_agent.protocol.dialects import PUBLISHED, spoken
+from meup_agent.protocol.dialects.executors import choose_executors
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.management_payloads import GRANT_ACK
@@ -41,9 +43,15 @@ NOT_PENDING: Final = "not_pending"
 NOT_RENEWED: Final = "not_renewed"
 SEVERAL_PROPOSALS: Final = "several_proposals"
 RESERVED_KEY: Final = "reserved_key"
+AMBIGUOUS_EXECUTOR: Final = "ambiguous_executor"
+
+MAX_TOLD_EXECUTORS: Final = 20
+"""Participants that a refused fulfillment is told of: any may list a tool."""
 
 ALWAYS_ALLOWED_METHODS: Final = frozenset({kinds.CANCELLED, kinds.PROGRESS})
 """Notifications that are routed whatever the capabilities (PROTOCOL 3)."""
+
+_MAX_QUOTED_CHARS: Final = 64
 
 _OF_MEMBERS = frozenset(kind.name for kind in kinds.KINDS.values() if kind.sender == "member")
 _ENDS = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
@@ -65,6 +73,7 @@ class Rules:
     _absences: AbsenceTracker
     _control: ParticipantControl
     _streams: StreamStore
+    _present: Mapping[str, str]
     _checked_at: dict[str, int] = field(default_factory=dict[str, int])
 
     def check_sender(self, participant: str, arrival: InboundFrame) -> Refusal | None:
@@ -114,7 +123,7 @@ class Rules:
             return self._check_renewal(arrival)
         if envelope.kind == kinds.MCP_REQUEST and not is_notification(arrival.payload):
             refused = self._check_id(envelope)
-            return self._check_named(arrival) if refused is None else refused
+            return self.check_named(arrival) if refused is None else refused
         if envelope.kind == kinds.MCP_PROPOSAL:
             refused = self._check_id(envelope) or _check_keys(envelope, arrival.payload)
             return self._check_room(envelope, arrival.at) if refused is None else refused
@@ -210,7 +219,7 @@ class Rules:
             why = f"the id {envelope_id!r} is kept for {named!r}, who counts its own so"
         return refuse(envelope, ID_IN_USE, f"{why}; send this under another id")
 
-    def _check_named(self, arrival: InboundFrame) -> Refusal | None:
+    def check_named(self, arrival: InboundFrame) -> Refusal | None:
         """Refuse a request that names a decided proposal, or more than one (PROTOCOL 4.4).
 
         Edited arguments that readers would read differently are refused as those of a proposal.
@@ -243,6 +252,32 @@ class Rules:
             )
         return None
 
+    def find_executors(self, arrival: InboundFrame) -> tuple[str, ...] | Refusal:
+        """The executors of a fulfillment without ``to``, of which there is one (PROTOCOL 4.4).
+
+        Each participant that has the tool would carry it out, and one approval is for one run.
+        Empty: it has ``to``, or carries out no proposal that is known.
+        """
+        request = arrival.envelope
+        if request.kind != kinds.MCP_REQUEST or request.to or not request.correlation:
+            return ()
+        if is_notification(arrival.payload):
+            return ()
+        found = self._open.find_proposed(request, arrival.payload)
+        if not found:
+            return ()
+        named = {choose_executors(each.addressees, request.sender) for each in found}
+        if len(named) == 1 and (executors := named.pop()):
+            return executors
+        method, tool = found[0].called
+        parties = {request.sender, *(each.proposer for each in found)}
+        others = [name for name in self._present if name not in parties]
+        has, owners = bool(tool) and method == "tools/call", self._open.tool_owners
+        able = [name for name in others if has and owners.has(name, tool)]
+        if not able:
+            able = [name for name in others if not has or owners.may_have(name, tool)]
+        return (able[0],) if len(able) == 1 else _ambiguous_executor(request, tool or method, able)
+
     def _check_room(self, proposal: Envelope, at: int) -> Refusal | None:
         """Bound the open proposals of a participant by what others can be asked to look at."""
         most, proposer = self._allowance.max_open_proposals, proposal.sender
@@ -271,6 +306,20 @@ class Rules:
                 participant, at, self._absences.abandoned_until(participant, at)
             )
         return self._open.open_proposals(participant, at) < most
+
+
+def _ambiguous_executor(request: Envelope, what: str, able: list[str]) -> Refusal:
+    """A refusal that names the participants of which one has to be chosen."""
+    told = able[:MAX_TOLD_EXECUTORS]
+    more = f" and {len(able) - len(told)} more" if len(able) > len(told) else ""
+    names = ", ".join(map(repr, told)) + more if told else "no participant that is present"
+    return refuse(
+        request,
+        AMBIGUOUS_EXECUTOR,
+        f"the request has no 'to', and who carries {what[:_MAX_QUOTED_CHARS]!r} out is not certain;"
+        f" name one participant there: {names} may have it",
+        executors=told,
+    )
 
 
 def _check_declined(request: Envelope, pending: list[NamedProposal]) -> Refusal | None:

@@ -61,6 +61,10 @@ log = logging.getLogger("meup_agent.gateway")
 TAKEN_OVER: Final = 4409
 """Close code for a connection that a newer one of the same participant replaced (PROTOCOL 3)."""
 
+EXPIRY_CHECK_SECONDS: Final = 60.0
+"""Time after which the next expiry is looked at again at the latest: a proposal may have days, and
+a closed space is not to be kept so long."""
+
 DecisionCallback = Callable[[Entry | Refusal | Discard], None]
 """Takes what became of a frame: accepted (and kept), refused, or dropped."""
 
@@ -116,6 +120,8 @@ class SpaceServer:
         """Delivers what was accepted."""
         self._announcer = Announcer(name, journal, self.fanout, new_id, self.now, self._is_here)
         self.fanout.frames.tell = self._tell_reader
+        self._call_later = call_later
+        self._is_expiry_due = self._closed = False
         self.streams: Final = StreamServer(
             self._state,
             self.fanout.frames,
@@ -241,6 +247,7 @@ class SpaceServer:
 
     def close(self, code: int, reason: str) -> None:
         """Close every connection; no member is told that the others leave."""
+        self._closed = True
         everything: tuple[Subscriber, ...] = (
             *self._members.values(),
             *self.observers.clear(),
@@ -423,6 +430,26 @@ class SpaceServer:
         deliver = partial(self._deliver, accepted.receipt, before, then)
         self.journal.append(self.name, accepted.at, envelope, accepted.facts, deliver)
         self._follow_all(accepted.then, accepted.at)
+        self.expire(accepted.at)
+
+    def expire(self, at: int | None = None) -> None:
+        """Announce the proposals that have expired, and look again when the next one may."""
+        due = self._state.open.next_expiry
+        if due is None:
+            return
+        at = self.now() if at is None else at
+        if due < at:
+            self._follow_all(self._state.expire(at), at)
+            due = self._state.open.next_expiry
+        if due is not None and self._call_later is not None and not self._is_expiry_due:
+            self._is_expiry_due = True
+            wait = min((due - at + 1) / 1_000_000, EXPIRY_CHECK_SECONDS)
+            self._call_later(max(0.0, wait), self._expire_later)
+
+    def _expire_later(self) -> None:
+        self._is_expiry_due = False
+        if not self._closed:
+            self.expire()
 
     def _deliver(
         self,
@@ -506,3 +533,4 @@ class SpaceServer:
         for participant, token_sha256 in self._state.management.digests.items():
             self._admit(participant, token_sha256)
         self._follow_all(self._state.end_recovered(at), at)
+        self.expire(at)

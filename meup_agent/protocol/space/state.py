@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from meup_agent.causes import read_reason
+from meup_agent.causes import Reason, read_reason
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.capability import Capabilities
@@ -21,8 +21,10 @@ from meup_agent.protocol.dialects import PUBLISHED, decode, spoken
 from meup_agent.protocol.dialects.rpc_ids import BY_RPC_ID, RpcIds
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.guarantees import OBSERVING
+from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.limits import MAX_DEPTH, MAX_FRAME_BYTES, check_depth
 from meup_agent.protocol.management_payloads import READERS
+from meup_agent.protocol.resume import ARRIVED
 from meup_agent.protocol.space.allowance import Allowance
 from meup_agent.protocol.space.control import ParticipantControl
 from meup_agent.protocol.space.decisions import (
@@ -37,9 +39,16 @@ from meup_agent.protocol.space.decisions import (
     draft_refusal,
     gateway_draft,
     over_limit,
+    refuse,
 )
 from meup_agent.protocol.space.grants import GrantStore
-from meup_agent.protocol.space.inbound import InboundFrame, complete, decode_inbound, usable_id
+from meup_agent.protocol.space.inbound import (
+    InboundFrame,
+    complete,
+    decode_inbound,
+    usable_id,
+    with_field,
+)
 from meup_agent.protocol.space.indexes import AcceptedEnvelope, Deduplicator
 from meup_agent.protocol.space.inflight import (
     TRACKED_KINDS,
@@ -60,7 +69,7 @@ from meup_agent.protocol.space.presence import (
     select_replayed,
 )
 from meup_agent.protocol.space.rate_limits import RateLimiter
-from meup_agent.protocol.space.rules import Rules
+from meup_agent.protocol.space.rules import AMBIGUOUS_EXECUTOR, Rules
 from meup_agent.protocol.space.streams import STREAM_KINDS, StreamStore
 from meup_agent.protocol.streams import StreamInfo
 from meup_agent.protocol.timestamps import rfc3339
@@ -92,7 +101,7 @@ class SpaceState:
         self._takes_published = takes_published
         # Of members that were taken to speak one of the published versions, and speak the other.
         self._spoken: dict[str, str] = {}
-        self.open = InFlight()
+        self.open = InFlight(watches_expiries=announce_withdrawals)
         self._allowance = allowance or Allowance()
         self.limiter = RateLimiter(self._allowance)
         self._shallower = self._allowance.max_depth < MAX_DEPTH
@@ -114,6 +123,7 @@ class SpaceState:
             self._absences,
             self.control,
             self.streams,
+            self._present,
         )
         self._announce_withdrawals = announce_withdrawals
         # The new process behind whose presence the journal ends.
@@ -168,6 +178,7 @@ class SpaceState:
         self._spoken.pop(participant, None)
         then = self.streams.joined(participant, is_new=join_state.is_new)
         if join_state.is_new:
+            self.open.tool_owners.forget(participant)
             self.open.orphan(participant)
             then += self._end_orphaned(participant, at)
         self._absences.joined(participant, at)
@@ -240,6 +251,7 @@ class SpaceState:
         at = self._now() if at is None else at
         del self._present[participant]
         self._absences.left(participant, at)
+        self.open.tool_owners.forget(participant)
         self._welcomes.left(participant)
         presence = gateway_draft(
             kinds.SYSTEM_PRESENCE, {"event": "leave", "participant": {"id": participant}}
@@ -280,8 +292,28 @@ class SpaceState:
             refused = self._check_pace(inbound)
         if refused is not None:
             return refused
-        receipt = self._deduplicator.remember(envelope, at) if repeats else None
-        return self._accept(inbound, receipt, beside=not waits)
+        addressed = self._address(inbound, dialect)
+        if isinstance(addressed, Refusal):
+            return addressed
+        receipt = self._deduplicator.remember(addressed.envelope, at) if repeats else None
+        return self._accept(addressed, receipt, beside=not waits)
+
+    def _address(self, inbound: InboundFrame, dialect: str) -> InboundFrame | Refusal:
+        """Fill in ``to`` of a fulfillment, so that one participant carries it out."""
+        executors = self._rules.find_executors(inbound)
+        if isinstance(executors, Refusal):
+            return executors
+        if not executors:
+            return inbound
+        request = inbound.envelope
+        frame = with_field(request.frame, "to", executors)
+        if len(frame) > MAX_FRAME_BYTES:
+            message = "the request has no room for its executor; name one participant in 'to'"
+            return refuse(request, AMBIGUOUS_EXECUTOR, message, executors=list(executors))
+        dialect = self._spoken.get(request.sender, dialect)
+        addressed = decode_inbound(frame, dialect, inbound.at)
+        # The executor may have rejected the proposal itself.
+        return self._rules.check_named(addressed) or addressed
 
     def route_frame(self, participant: str, frame: bytes, at: int) -> StreamInfo | Refusal:
         """The stream for which a participant sends a frame; else why it goes no further."""
@@ -400,24 +432,21 @@ class SpaceState:
                 told = self.streams.accept(envelope, inbound.payload, inbound.at)
                 return Acceptance(envelope, inbound.at, then=told, receipt=receipt, closes=closes)
             return Acceptance(envelope, inbound.at, facts, receipt=receipt)
-        then: tuple[Consequence, ...] = ()
         if envelope.kind == kinds.MCP_WITHDRAW:
-            self.limiter.count_withdrawal(envelope.sender, inbound.at)
-            if self._announce_withdrawals:
-                then = self._announce(envelope, inbound.payload)
-            orphaned = self.open.orphaned_requests(envelope)
-            then = (*then, *cancel_orphaned(self.open, orphaned))
+            then = self._withdraw(inbound)
+            return Acceptance(envelope, inbound.at, then=then, receipt=receipt)
         if envelope.kind == kinds.MCP_RESPONSE and not payloads.is_refusal(inbound.payload):
             for proposal in self._rules.answered_proposals(envelope):
                 self.open.fulfilled(proposal)
         self._track(envelope, inbound.payload, inbound.at, beside=beside)
-        return Acceptance(envelope, inbound.at, then=then, receipt=receipt)
+        return Acceptance(envelope, inbound.at, receipt=receipt)
 
     def recover(self, entry: Entry) -> None:
         """Learn what an envelope from before a restart began or ended, and recognize it again."""
         envelope = entry.envelope
         self.arrivals.note(entry)
         if envelope.kind == kinds.SYSTEM_PRESENCE:
+            self._recover_presence(envelope.payload_object)
             self._begun_last = self._absences.recover(entry)
             self.open.orphan(self._begun_last, fulfillments_only=True)
         elif envelope.sender not in kinds.GATEWAY_NAMES:
@@ -428,6 +457,12 @@ class SpaceState:
         beside = self._absences.is_away(envelope.sender)
         self._track(envelope, envelope.payload_object, entry.at, beside=beside)
 
+    def _recover_presence(self, payload: payloads.JsonObject) -> None:
+        """Forget the tools of a participant that left, or began anew, before a restart."""
+        participant = payloads.as_object(payload.get("participant")).get("id")
+        if payload.get("event") == "leave" or payload.get(ARRIVED) == "new":
+            self.open.tool_owners.forget(str(participant))
+
     def _track(self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: bool) -> None:
         """Track what an accepted envelope began or ended."""
         if envelope.kind in TRACKED_KINDS:
@@ -435,23 +470,26 @@ class SpaceState:
         if envelope.kind == kinds.MCP_REQUEST and self._rpc_ids is not None:
             self._rpc_ids.heard(envelope, payload)
 
-    def _announce(self, withdraw: Envelope, payload: dict[str, Any]) -> tuple[Consequence, ...]:
-        """The announcement of a withdrawal that takes effect."""
-        return tuple(
-            Broadcast(
-                gateway_draft(
-                    kinds.SYSTEM_WITHDRAWN,
-                    {
-                        "proposal_id": proposal,
-                        "by": withdraw.sender,
-                        "reason": read_reason(payload.get("reason")),
-                    },
-                    about=proposal,
-                )
-            )
-            for proposal in withdraw.correlation
-            if self.open.is_open(withdraw.sender, proposal)
-        )
+    def _withdraw(self, inbound: InboundFrame) -> tuple[Consequence, ...]:
+        """End what a withdraw names; the announcements of what it ended, where they are wanted."""
+        withdraw, payload = inbound.envelope, inbound.payload
+        sender, then = withdraw.sender, list[Consequence]()
+        orphaned = self.open.orphaned_requests(withdraw)
+        self.limiter.count_withdrawal(sender, inbound.at)
+        for proposal in withdraw.correlation:
+            state = self.open.withdraw(sender, proposal, payload, inbound.at)
+            if state is ProposalState.WITHDRAWN:
+                reason = read_reason(payload.get("reason"))
+                then.append(_announce(kinds.SYSTEM_WITHDRAWN, proposal, sender, reason))
+            elif state is ProposalState.EXPIRED:
+                then.append(_announce_expired(proposal, sender))
+        announced = then if self._announce_withdrawals else []
+        return (*announced, *cancel_orphaned(self.open, orphaned))
+
+    def expire(self, at: int) -> list[Consequence]:
+        """End the proposals that have expired, where that is announced; the announcements."""
+        expired = self.open.expire(at)
+        return [_announce_expired(item.envelope.id, item.envelope.sender) for item in expired]
 
     def _manage(
         self,
@@ -501,3 +539,13 @@ class SpaceState:
         if participant not in self.grants or self.management.is_kicked(participant):
             return False
         return self.grants[participant].allow(kind, payload, to)
+
+
+def _announce(kind: str, proposal: str, by: str, reason: str) -> Broadcast:
+    """The announcement of the end of a proposal; ``by`` is its proposer."""
+    said = {"proposal_id": proposal, "by": by, "reason": reason}
+    return Broadcast(gateway_draft(kind, said, about=proposal))
+
+
+def _announce_expired(proposal: str, proposer: str) -> Broadcast:
+    return _announce(kinds.SYSTEM_EXPIRED, proposal, proposer, str(Reason.TIMEOUT))

@@ -1,8 +1,12 @@
 """Withdraws and rejects at a gateway: which are refused, and which are announced."""
 
+from datetime import UTC, datetime
+from typing import Any
+
 import pytest
 
-from tests.protocol.space.scene import Scene, kinds_of
+from tests.protocol.space.scene import CAPABILITIES, Scene, kinds_of
+from tests.spaces import SPARE_DEADLINES
 
 
 @pytest.mark.rule("3.withdraw.named")
@@ -39,3 +43,146 @@ def test_without_that_nothing_is_announced() -> None:
     scene.forget()
     scene.say("worker", "mcp.withdraw", {"reason": "busy"}, correlationId=proposal)
     assert kinds_of(scene.got("onlooker")) == ["mcp.withdraw"]
+
+
+DEADLINE = 100.0
+
+
+def propose(scene: Scene, *, to: list[str] | None = None, expires: bool = True) -> str:
+    moment = datetime.fromtimestamp(DEADLINE, tz=UTC).isoformat()
+    meta = {"_meta": {"dev.meup/expires_at": moment}} if expires else {}
+    call = {"method": "tools/call", "params": {"name": "x", **meta}}
+    header: dict[str, Any] = {"to": to} if to else {}
+    return scene.say("worker", "mcp.proposal", call, **header)
+
+
+def withdraw(scene: Scene, proposal: str, reason: str, **meta: Any) -> None:
+    payload = {"reason": reason, **({"_meta": meta} if meta else {})}
+    scene.say("worker", "mcp.withdraw", payload, correlationId=proposal)
+
+
+def announced(scene: Scene) -> list[tuple[str, dict[str, Any]]]:
+    """The notices that the onlooker has got since the last time."""
+    said = scene.got("onlooker")
+    return [(each["kind"], each["payload"]) for each in said if each["from"] == "system:gateway"]
+
+
+def state_told(scene: Scene, proposal: str) -> str:
+    """The state that the gateway tells who would carry a proposal out."""
+    scene.got("admin")
+    request = {"method": "tools/call", "params": {"name": "x"}}
+    asked = f"asked about {proposal}"
+    scene.say("admin", "mcp.request", request, id=asked, to=["lead"], correlationId=proposal)
+    error = scene.error("admin")
+    assert error["error"] == "not_pending"
+    return str(error["state"])
+
+
+@pytest.mark.rule("3.withdraw.announced")
+@pytest.mark.parametrize("at", [DEADLINE - 0.5, DEADLINE, DEADLINE + 30])
+def test_a_withdraw_for_its_deadline_is_announced_as_an_expiry(at: float) -> None:
+    scene = Scene(announce_withdrawals=True)
+    proposal = propose(scene)
+    scene.forget()
+    scene.at = at
+    withdraw(scene, proposal, "timeout")
+    said = {"proposal_id": proposal, "by": "worker", "reason": "timeout"}
+    assert announced(scene) == [("system.expired", said)]
+    scene.at = at + 1_000
+    scene.host.expire()
+    assert announced(scene) == [], "once"
+    assert state_told(scene, proposal) == "expired"
+
+
+@pytest.mark.rule("3.withdraw.announced")
+def test_a_withdraw_long_before_its_deadline_is_none_of_these() -> None:
+    scene = Scene(announce_withdrawals=True)
+    proposal = propose(scene)
+    scene.forget()
+    withdraw(scene, proposal, "timeout")
+    said = {"proposal_id": proposal, "by": "worker", "reason": "timeout"}
+    assert announced(scene) == [("system.withdrawn", said)]
+    assert state_told(scene, proposal) == "withdrawn"
+
+
+@pytest.mark.rule("3.withdraw.announced")
+def test_an_expiry_of_which_no_participant_tells_is_announced_once_and_over_a_restart() -> None:
+    scene = Scene(announce_withdrawals=True)
+    first, second = propose(scene), propose(scene)
+    scene.forget()
+    scene.at = DEADLINE + 59
+    scene.host.expire()
+    assert announced(scene) == [], "a request may still be in time"
+    renewed = datetime.fromtimestamp(DEADLINE + 500, tz=UTC).isoformat()
+    scene.say("worker", "mcp.renew", {"expires_at": renewed}, correlationId=second)
+    scene.at = DEADLINE + 61
+    scene.host.expire()
+    said = {"proposal_id": first, "by": "worker", "reason": "timeout"}
+    assert announced(scene) == [("system.expired", said)]
+    withdraw(scene, first, "timeout")
+    assert announced(scene) == [], "its proposer comes late"
+
+    again = Scene(announce_withdrawals=True, journal=scene.journal)
+    again.at = DEADLINE + 600
+    again.host.expire()
+    said = {"proposal_id": second, "by": "worker", "reason": "timeout"}
+    assert announced(again) == [("system.expired", said)]
+    assert state_told(again, first) == "expired"
+
+
+@pytest.mark.rule("3.withdraw.announced")
+def test_a_proposal_in_progress_is_not_announced_as_expired_before_it_waits_again() -> None:
+    scene = Scene(announce_withdrawals=True)
+    proposal = propose(scene)
+    request = {"method": "tools/call", "params": {"name": "x"}}
+    asked = scene.say("admin", "mcp.request", request, to=["lead"], correlationId=proposal)
+    scene.forget()
+    scene.at = DEADLINE + 1_000
+    scene.host.expire()
+    assert announced(scene) == []
+    cancel = {"method": "notifications/cancelled", "params": {"requestId": asked}}
+    scene.say("admin", "mcp.request", cancel, to=["lead"])
+    said = {"proposal_id": proposal, "by": "worker", "reason": "timeout"}
+    assert announced(scene) == [("system.expired", said)]
+
+
+@pytest.mark.rule("3.withdraw.announced")
+@pytest.mark.parametrize("to", [None, ["lead"]])
+def test_a_withdraw_behind_the_rejection_that_ended_the_wait_is_a_rejection(
+    to: list[str] | None,
+) -> None:
+    scene = Scene(CAPABILITIES | {"lead": [{"kind": "mcp/reject"}]}, announce_withdrawals=True)
+    proposal = propose(scene, to=to)
+    scene.say("lead", "mcp.reject", {"reason": "unsafe"}, correlationId=proposal)
+    scene.say("admin", "mcp.reject", {"reason": "busy"}, correlationId=proposal)
+    scene.forget()
+    withdraw(scene, proposal, "no_longer_needed")
+    assert announced(scene) == []
+    assert state_told(scene, proposal) == "rejected"
+
+
+@pytest.mark.parametrize("meta", [{"dev.meup/rejected_by": None}, {}])
+def test_a_proposer_that_takes_no_rejection_for_an_answer_says_so(meta: dict[str, Any]) -> None:
+    scene = Scene(CAPABILITIES | {"lead": [{"kind": "mcp/reject"}]})
+    proposal = propose(scene, to=["lead"])
+    by = "lead" if meta else "admin"
+    scene.say(by, "mcp.reject", {"reason": "busy"}, correlationId=proposal)
+    withdraw(scene, proposal, "no_longer_needed", **meta)
+    assert state_told(scene, proposal) == "withdrawn"
+
+
+def test_a_proposal_cannot_be_rejected_by_the_word_of_its_proposer_alone() -> None:
+    scene = Scene()
+    proposal = propose(scene, to=["lead"])
+    withdraw(scene, proposal, "no_longer_needed", **{"dev.meup/rejected_by": "lead"})
+    assert state_told(scene, proposal) == "withdrawn"
+
+
+def test_a_flood_of_ended_proposals_with_late_deadlines_is_sorted_out() -> None:
+    scene = Scene(announce_withdrawals=True)
+    for _ in range(5 * SPARE_DEADLINES):
+        withdraw(scene, propose(scene), "other")
+    # The space looks at no more than is open, and what may be sorted out.
+    heap = scene.host._state.open._deadlines
+    assert heap is not None
+    assert len(heap._heap) <= SPARE_DEADLINES + 1

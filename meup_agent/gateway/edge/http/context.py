@@ -132,6 +132,7 @@ _OF_A_REFUSAL: Final = {
     "invalid_envelope": BAD_REQUEST,
     "too_deep": BAD_REQUEST,
     "several_proposals": BAD_REQUEST,
+    "ambiguous_executor": BAD_REQUEST,
     "reserved_key": BAD_REQUEST,
     "invalid_request": BAD_REQUEST,
     "invalid_stream_frame": BAD_REQUEST,

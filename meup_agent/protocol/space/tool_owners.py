@@ -1,0 +1,79 @@
+"""The owners of tools, learned from the answers to ``tools/list`` that pass (PROTOCOL 4.4).
+
+A list is its participant's own word. Any participant may name any tool, so a name that several have
+addresses nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from meup_agent.protocol import payloads
+from meup_agent.protocol.payloads import JsonObject, as_object, objects_in
+
+TOOLS_LIST: Final = "tools/list"
+
+MAX_LISTED_TOOLS: Final = 1_000
+"""Tools of a participant that are remembered: a list is as long as its participant likes."""
+
+MAX_TOOL_CHARS: Final = 256
+"""Characters of a tool's name that is remembered; those in use have less than 100."""
+
+
+class _ToolList(msgspec.Struct):
+    names: dict[str, None] = {}
+    is_whole: bool = False  # its last page has passed
+
+
+class ToolOwners:
+    """The tools of each participant, as far as its lists have passed since it came."""
+
+    def __init__(self) -> None:
+        self._lists: dict[str, _ToolList] = {}
+
+    def learn(self, participant: str, payload: JsonObject, cursor: str) -> None:
+        """Learn from an answer to ``tools/list``; ``cursor`` is that of its request, if any."""
+        result, error = payloads.read_response(payload)
+        if error is not None:
+            if error.get("code") == payloads.METHOD_NOT_FOUND:
+                self._lists[participant] = _ToolList({}, is_whole=True)
+            return
+        page = as_object(result)
+        is_last = not isinstance(page.get("nextCursor"), str)
+        known = self._lists.get(participant)
+        if known is None or (is_last and not cursor):
+            # Of a list in pages none is forgotten: two readers may ask for them at the same time.
+            known = self._lists[participant] = _ToolList()
+        known.is_whole = known.is_whole or is_last
+        for tool in objects_in(page.get("tools")):
+            name = tool.get("name")
+            if len(known.names) >= MAX_LISTED_TOOLS:
+                return
+            if isinstance(name, str) and len(name) <= MAX_TOOL_CHARS:
+                known.names[name] = None
+
+    def forget(self, participant: str) -> None:
+        """Forget the tools of a participant that has left, or that has begun anew."""
+        self._lists.pop(participant, None)
+
+    def has(self, participant: str, tool: str) -> bool:
+        """True if a participant has listed a tool."""
+        known = self._lists.get(participant)
+        return known is not None and tool in known.names
+
+    def may_have(self, participant: str, tool: str) -> bool:
+        """True unless all tools of a participant are known, and this one is not among them."""
+        known = self._lists.get(participant)
+        if known is None or not known.is_whole or len(known.names) >= MAX_LISTED_TOOLS:
+            return True
+        return tool in known.names or len(tool) > MAX_TOOL_CHARS
+
+
+def listing_of(payload: JsonObject) -> str | None:
+    """The cursor of a request for tools, empty for the first page; ``None`` for any other."""
+    if payload.get("method") != TOOLS_LIST:
+        return None
+    cursor = as_object(payload.get("params")).get("cursor")
+    return cursor if isinstance(cursor, str) else ""

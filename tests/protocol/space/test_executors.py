@@ -1,0 +1,336 @@
+"""The executor of a fulfillment without ``to``: one participant, or none (PROTOCOL 4.4)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.protocol.space.scene import Scene
+from tests.spaces import MAX_LISTED_TOOLS, Journal
+
+CAPABILITIES: dict[str, list[dict[str, Any]]] = {
+    "human": [{"kind": "*"}],
+    "worker": [{"kind": "mcp/proposal"}],
+    "files": [],
+    "disk": [],
+    "onlooker": [],
+}
+PARTIES = ("human", "worker", "files", "onlooker")
+
+
+def gathered(*present: str, journal: Journal | None = None) -> Scene:
+    return Scene(CAPABILITIES, present=present or PARTIES, journal=journal)
+
+
+def list_tools(
+    scene: Scene, owner: str, *tools: str, to: bool = True, next_cursor: str = "", cursor: str = ""
+) -> None:
+    params = {"cursor": cursor} if cursor else {}
+    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": params}
+    header: dict[str, Any] = {"to": [owner]} if to else {}
+    asked = scene.say("human", "mcp.request", request, **header)
+    answer_list(scene, owner, asked, *tools, next_cursor=next_cursor)
+
+
+def answer_list(scene: Scene, owner: str, asked: str, *tools: str, next_cursor: str = "") -> None:
+    listed = [{"name": name, "inputSchema": {"type": "object"}} for name in tools]
+    page: dict[str, Any] = {"tools": listed}
+    if next_cursor:
+        page["nextCursor"] = next_cursor
+    response = {"jsonrpc": "2.0", "id": 1, "result": page}
+    scene.say(owner, "mcp.response", response, to=["human"], correlationId=asked)
+
+
+def propose(scene: Scene, *, target: str = "", **header: Any) -> str:
+    meta = {"_meta": {"dev.meup/target": target}} if target else {}
+    params = {"name": "write", "arguments": {"path": "a"}, **meta}
+    return scene.say("worker", "mcp.proposal", {"method": "tools/call", "params": params}, **header)
+
+
+def approve(scene: Scene, proposal: str, *, by: str = "human", id: str = "", **more: Any) -> None:
+    params = {"name": more.pop("name", "write"), "arguments": {"path": "a"}}
+    request = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
+    scene.forget()
+    scene.say(by, "mcp.request", request, id=id, correlationId=proposal, **more)
+
+
+def asked(scene: Scene) -> list[str] | None:
+    """The addressees of the one request that the onlooker has got."""
+    (request,) = scene.got("onlooker")
+    assert request["kind"] == "mcp.request"
+    to: list[str] | None = request.get("to")
+    return to
+
+
+def refused(scene: Scene) -> list[str]:
+    """The participants that the human is told to choose from; nothing has passed."""
+    assert scene.got("onlooker") == []
+    error = scene.error("human")
+    assert error["error"] == "ambiguous_executor"
+    assert "'to'" in error["message"]
+    executors: list[str] = error["executors"]
+    assert all(repr(each) in error["message"] for each in executors)
+    return executors
+
+
+@pytest.mark.rule("4.4.unaddressed")
+@pytest.mark.parametrize("to", [True, False])
+def test_it_goes_to_the_only_owner_of_the_tool(to: bool) -> None:
+    scene = gathered("human", "worker", "files", "disk", "onlooker")
+    list_tools(scene, "files", "write", to=to)
+    list_tools(scene, "disk", "read", to=to)
+    approve(scene, propose(scene))
+    assert asked(scene) == ["files"]
+
+
+@pytest.mark.rule("4.4.unaddressed")
+def test_of_two_owners_none_gets_it() -> None:
+    scene = gathered("human", "worker", "files", "disk", "onlooker")
+    list_tools(scene, "files", "write")
+    list_tools(scene, "disk", "read", "write")
+    proposal = propose(scene)
+    approve(scene, proposal)
+    assert refused(scene) == ["files", "disk"]
+    approve(scene, proposal, to=["disk"])
+    assert asked(scene) == ["disk"]
+
+
+@pytest.mark.rule("4.4.unaddressed")
+def test_each_answer_to_a_request_for_all_lists_counts() -> None:
+    scene = gathered("human", "worker", "files", "disk", "onlooker")
+    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    asked_all = scene.say("human", "mcp.request", request)
+    answer_list(scene, "files", asked_all, "write")
+    answer_list(scene, "disk", asked_all, "write")
+    approve(scene, propose(scene))
+    assert refused(scene) == ["files", "disk"]
+
+
+@pytest.mark.rule("4.4.unaddressed")
+def test_the_pages_of_a_list_are_one_list() -> None:
+    scene = gathered("human", "worker", "files", "disk", "onlooker")
+    list_tools(scene, "disk", "other", next_cursor="2")
+    list_tools(scene, "disk", "write", cursor="2")
+    list_tools(scene, "files", "write")
+    list_tools(scene, "disk", "other", next_cursor="2")  # another reader begins anew
+    approve(scene, propose(scene))
+    assert refused(scene) == ["files", "disk"]
+
+
+@pytest.mark.rule("4.4.unaddressed")
+def test_a_list_takes_the_place_of_the_one_before() -> None:
+    scene = gathered("human", "worker", "files", "disk", "onlooker")
+    list_tools(scene, "disk", "write")
+    list_tools(scene, "files", "write")
+    list_tools(scene, "disk", "read")
+    approve(scene, propose(scene))
+    assert asked(scene) == ["files"]
+
+
+@pytest.mark.rule("4.4.unaddressed")
+def test_one_that_has_left_owns_nothing() -> None:
+    scene = gathered("human", "worker", "files", "disk", "onlooker")
+    list_tools(scene, "files", "write")
+    list_tools(scene, "disk", "write")
+    scene.host.leave(scene.members["disk"])
+    approve(scene, propose(scene))
+    assert asked(scene) == ["files"]
+    scene.members["disk"] = scene.join("disk")
+    list_tools(scene, "files", "write")
+    approve(scene, propose(scene))
+    assert asked(scene) == ["files"], "it has to be asked again"
+
+
+@pytest.mark.rule("4.4.unaddressed")
+def test_owners_are_known_again_after_a_restart() -> None:
+    scene = gathered("human", "worker", "files", "disk", "onlooker")
+    list_tools(scene, "files", "write")
+    list_tools(scene, "disk", "read")
+    proposal = propose(scene)
+    again = gathered("human", "worker", "files", "disk", "onlooker", journal=scene.journal)
+    approve(again, proposal, id="after the restart")
+    assert asked(again) == ["files"]
+
+
+@pytest.mark.rule("4.4.unaddressed")
+def test_where_no_list_is_known_the_only_other_participant_gets_it() -> None:
+    scene = gathered("human", "worker", "onlooker")
+    approve(scene, propose(scene))
+    assert asked(scene) == ["onlooker"]
+
+
+@pytest.mark.rule("4.4.unaddressed")
+def test_where_no_list_is_known_and_several_could_have_the_tool_none_gets_it() -> None:
+    scene = gathered()
+    approve(scene, propose(scene))
+    assert refused(scene) == ["files", "onlooker"]
+
+
+@pytest.mark.rule("4.4.unaddressed")
+def test_where_all_who_are_present_lack_the_tool_none_gets_it() -> None:
+    """One that is away would carry it out as it comes back, and so would another."""
+    scene = gathered()
+    list_tools(scene, "files", "read")
+    list_tools(scene, "onlooker")
+    approve(scene, propose(scene))
+    assert refused(scene) == []
+
+
+@pytest.mark.rule("4.4.unaddressed")
+def test_a_participant_without_tools_may_say_so_by_an_error() -> None:
+    scene = gathered()
+    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    asked_list = scene.say("human", "mcp.request", request, to=["files"])
+    error = {"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "unknown"}}
+    scene.say("files", "mcp.response", error, to=["human"], correlationId=asked_list)
+    approve(scene, propose(scene))
+    assert asked(scene) == ["onlooker"]
+
+
+@pytest.mark.rule("4.4.unaddressed")
+@pytest.mark.parametrize(
+    ("named", "executor"),
+    [
+        ({"target": "disk"}, "disk"),
+        ({"to": ["files"]}, "files"),
+        ({"to": ["disk"], "protocol": "mew/v0.4"}, "disk"),
+    ],
+)
+def test_what_the_proposal_says_comes_first(named: dict[str, Any], executor: str) -> None:
+    scene = gathered("human", "worker", "files", "disk", "onlooker")
+    list_tools(scene, "files", "write")
+    list_tools(scene, "disk", "write")
+    if "protocol" in named:
+        scene.host.receive_as("worker", _published(named["to"]), "mew/v0.4", scene.refused.append)
+        proposal = "p1"
+    else:
+        proposal = propose(scene, **named)
+    approve(scene, proposal)
+    assert asked(scene) == [executor]
+
+
+def _published(to: list[str]) -> bytes:
+    params = {"name": "write", "arguments": {"path": "a"}}
+    said = {
+        "protocol": "mew/v0.4",
+        "id": "p1",
+        "from": "worker",
+        "to": to,
+        "kind": "mcp/proposal",
+        "payload": {"method": "tools/call", "params": params},
+    }
+    return json.dumps(said).encode()
+
+
+@pytest.mark.rule("4.4.unaddressed")
+@pytest.mark.parametrize("lister", ["human", "worker"])
+def test_neither_sender_nor_proposer_is_its_executor(lister: str) -> None:
+    scene = gathered("human", "worker", "files", "disk", "onlooker")
+    list_tools(scene, "files", "write")
+    list_tools(scene, lister, "write")
+    approve(scene, propose(scene))
+    assert asked(scene) == ["files"]
+
+
+@pytest.mark.rule("4.4.unaddressed")
+def test_a_list_that_was_not_asked_of_its_sender_counts_for_nothing() -> None:
+    scene = gathered("human", "worker", "files", "disk", "onlooker")
+    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    asked_files = scene.say("human", "mcp.request", request, to=["files"])
+    scene.forget()
+    answer_list(scene, "disk", asked_files, "write")
+    assert scene.error("disk")["error"] == "capability_violation"
+    scene.forget()
+    answer_list(scene, "files", asked_files, "write")
+    approve(scene, propose(scene))
+    assert asked(scene) == ["files"]
+
+
+def test_a_request_that_only_refers_to_a_proposal_is_left_as_it_is() -> None:
+    scene = gathered()
+    approve(scene, propose(scene), name="read")
+    assert asked(scene) is None
+
+
+def test_a_fulfillment_that_is_said_twice_is_known_again_without_its_executor() -> None:
+    scene = gathered("worker", "files", "onlooker")
+    asked_list = scene.say(
+        "human", "mcp.request", {"method": "tools/list", "id": 1}, to=["files"], id="q"
+    )
+    answer_list(scene, "files", asked_list, "write")
+    proposal = propose(scene)
+    approve(scene, proposal, id="r")
+    assert asked(scene) == ["files"]
+    approve(scene, proposal, id="r")
+    assert scene.got("onlooker") == []
+    again = gathered("worker", "files", "onlooker", journal=scene.journal)
+    approve(again, proposal, id="r")
+    assert again.got("onlooker") == []
+    assert all(type(each).__name__ == "Entry" for each in (*scene.refused, *again.refused))
+
+
+def test_an_old_undecided_proposal_has_one_executor_too() -> None:
+    scene = gathered("human", "worker", "files", "disk", "onlooker")
+    proposal = propose(scene)
+    scene.at = 2 * 3600.0
+    propose(scene)  # which makes room: the old one is forgotten
+    list_tools(scene, "files", "write")
+    list_tools(scene, "disk", "write")
+    approve(scene, proposal)
+    assert refused(scene) == ["files", "disk"]
+
+
+def test_a_flood_of_tools_is_bounded() -> None:
+    scene = gathered("human", "worker", "files", "disk", "onlooker")
+    for page in range(3):
+        names = [f"{page}-{number}" for number in range(MAX_LISTED_TOOLS)]
+        list_tools(scene, "disk", *names, next_cursor=str(page + 1), cursor=str(page or ""))
+    list_tools(scene, "files", "write")
+    approve(scene, propose(scene))
+    assert asked(scene) == ["files"]
+
+
+def test_a_name_of_another_tool_is_quoted_short() -> None:
+    scene = gathered("human", "worker", "files", "disk", "onlooker")
+    params = {"name": "w" * 10_000, "arguments": {}}
+    proposal = scene.say("worker", "mcp.proposal", {"method": "tools/call", "params": params})
+    scene.forget()
+    scene.say(
+        "human", "mcp.request", {"method": "tools/call", "params": params}, correlationId=proposal
+    )
+    error = scene.error("human")
+    assert error["executors"] == ["files", "disk", "onlooker"]
+    assert "'to'" in error["message"]
+
+
+@pytest.mark.rule("4.4.executor.written")
+def test_members_of_other_dialects_are_told_the_executor_also_of_an_absent_sender() -> None:
+    scene = gathered("human", "files", "onlooker")
+    scene.host.receive_as("worker", _published(["files"]), "mew/v0.4", scene.refused.append)
+    (proposal,) = scene.got("onlooker")
+    assert proposal["kind"] == "mcp.proposal"
+    assert "to" not in proposal, "else it would be its decider"
+    assert proposal["payload"]["params"]["_meta"] == {"dev.meup/target": "files"}
+    assert proposal["payload"]["params"]["arguments"] == {"path": "a"}
+
+
+@pytest.mark.rule("4.4.executor.written")
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"method":"prompts/list"}',
+        b'{"method":"prompts/list","params":null}',
+        b'{"proposal":{"method":"prompts/list","params":{"_meta":7}}}',
+    ],
+)
+def test_a_proposal_with_few_parameters_is_told_its_executor_too(payload: bytes) -> None:
+    scene = gathered("human", "files", "onlooker")
+    frame = _published(["files"])
+    head = frame[: frame.index(b'"payload"')]
+    whole = head + b'"payload":' + payload + b"}"
+    scene.host.receive_as("worker", whole, "mew/v0.4", scene.refused.append)
+    (proposal,) = scene.got("onlooker")
+    assert "to" not in proposal
+    assert proposal["payload"]["params"]["_meta"] == {"dev.meup/target": "files"}
