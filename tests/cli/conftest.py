@@ -9,11 +9,7 @@ from meup_agent.gateway import Gateway, ThreadedGateway
 from tests.cli.commands import run
 from tests.cli.stage import Stage, staged
 
-PARTICIPANTS = {
-    "alice": [{"kind": "*"}],
-    "bob": [{"kind": "*"}],
-    "tailer": [],
-}
+PARTICIPANTS = {"alice": [{"kind": "*"}], "bob": [{"kind": "*"}], "tailer": []}
 
 
 @pytest.fixture
@@ -25,11 +21,7 @@ def gateway() -> Generator[ThreadedGateway]:
 @pytest.fixture
 def tail_settings(gateway: ThreadedGateway) -> dict[str, str]:
     """The environment of a participant that may look on."""
-    return {
-        "MEUP_URL": gateway.url,
-        "MEUP_SPACE": "demo",
-        "MEUP_TOKEN": gateway.token("tailer"),
-    }
+    return {"MEUP_URL": gateway.url, "MEUP_SPACE": "demo", "MEUP_TOKEN": gateway.token("tailer")}
 
 
 @pytest.fixture(scope="module")

@@ -89,11 +89,7 @@ async def look_at(
     with anyio.fail_after(2 * PATIENCE):
         report = await diagnose(
             SpaceOptions(
-                url=url,
-                space=space,
-                token=token,
-                token_file=token_file,
-                participant=participant,
+                url=url, space=space, token=token, token_file=token_file, participant=participant
             ),
             recorder,
             timeout=timeout,
@@ -147,9 +143,7 @@ async def test_a_good_space_is_told_in_full(ours: ThreadedGateway) -> None:
 
 
 @pytest.mark.rule("3.observe.takes_no_part")
-async def test_the_agent_that_runs_with_the_token_is_not_disturbed(
-    ours: ThreadedGateway,
-) -> None:
+async def test_the_agent_that_runs_with_the_token_is_not_disturbed(ours: ThreadedGateway) -> None:
     token = ours.token("ann")
     async with Agent("ann").join(ours.url, space="demo", token=token) as space:
         report = await look_at(ours.url, token=token)

@@ -33,12 +33,7 @@ def owner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ge
         monkeypatch.setenv("MEUP_PARTICIPANT", "me")
         answers = {"five": {"result": 5}}
         with ToolOwner(
-            gateway.url,
-            "owner",
-            answers,
-            version=request.param,
-            token="owner-token",
-            space="demo",
+            gateway.url, "owner", answers, version=request.param, token="owner-token", space="demo"
         ) as peer:
             yield peer
 

@@ -65,11 +65,7 @@ def test_a_call_is_shown_with_everything_in_it(kind: str, params: Any, said: str
             {"direction": "upload", "target": ["bob", "eve\x1b"], "format": "jsonl"},
             "to bob, eve\\e, jsonl",
         ),
-        (
-            kinds.STREAM_OPEN,
-            {"stream_id": "s-1", "description": "x\n"},
-            "s-1, x\\n",
-        ),
+        (kinds.STREAM_OPEN, {"stream_id": "s-1", "description": "x\n"}, "s-1, x\\n"),
         (
             kinds.STREAM_CLOSE,
             {"stream_id": "s-1", "reason": "cancelled", "text": "enough"},

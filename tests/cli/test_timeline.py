@@ -26,12 +26,7 @@ def timeline(width: int | None = None, encoding: str = "utf-8") -> Timeline:
 
 
 def said(
-    kind: str,
-    payload: Any,
-    sender: str,
-    *to: str,
-    about: str | None = None,
-    id: str | None = None,
+    kind: str, payload: Any, sender: str, *to: str, about: str | None = None, id: str | None = None
 ) -> Envelope:
     return draft(
         kind,
@@ -264,10 +259,7 @@ def test_a_rejection_and_its_explanation_belong_to_the_proposal() -> None:
             said("mcp/request", payloads.progress("t", 3, 4, "reading"), "f", "r"),
             "progress  ━━━━━━━━╌╌ 3/4 reading",
         ),
-        (
-            said("mcp/request", payloads.progress("t", 7, None, None), "f", "r"),
-            "progress  7",
-        ),
+        (said("mcp/request", payloads.progress("t", 7, None, None), "f", "r"), "progress  7"),
         (
             said("system/presence", {"event": "join", "participant": {"id": "ann"}}, "gateway"),
             "ann                      join",

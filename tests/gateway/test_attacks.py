@@ -79,10 +79,7 @@ async def ended(reader: asyncio.StreamReader) -> bytes:
 
 
 async def test_slow_handshake_byte_by_byte_is_still_one() -> None:
-    async with (
-        running(handshake_timeout=PATIENCE) as gateway,
-        raw(gateway) as (reader, writer),
-    ):
+    async with running(handshake_timeout=PATIENCE) as gateway, raw(gateway) as (reader, writer):
         for byte in head(gateway):
             writer.write(bytes((byte,)))
             await writer.drain()

@@ -145,20 +145,14 @@ def test_misspelt_environment_is_warned_of_by_name(
     [
         (("spaces:", "space: {id: x}\nspaces:"), "expected one of the keys 'space' and 'spaces'"),
         (("  demo:", '  "a\\nb":'), "expected an id of 1 to 256 printable characters"),
-        (
-            ("mcpx/v0.1", "mcpx/v9"),
-            "alice.dialect: expected one of mcpx/v0.1, meup/v0.1,",
-        ),
+        (("mcpx/v0.1", "mcpx/v9"), "alice.dialect: expected one of mcpx/v0.1, meup/v0.1,"),
         (("mew/v0.3", "mew"), "spaces.quay.dialect: expected one of"),
         (
             ("carol-token", "alice-token"),
             "'carol' of space 'quay' has a token of 'alice' of space 'demo'; give each",
         ),
         (("carol-token", "bob-secret"), "has a token of 'carol'"),
-        (
-            ("sha256:", "sha512:"),
-            "demo.participants.bob.token_hashes[0]: expected sha256: and",
-        ),
+        (("sha256:", "sha512:"), "demo.participants.bob.token_hashes[0]: expected sha256: and"),
         (("bob.token", "no.token"), "bob.token_files[0]: "),
         (("bob.token", "space.yaml"), "must hold a token and nothing else"),
         (("synchronous: full", "synchronous: maybe"), "journal.synchronous: expected 'normal' or"),

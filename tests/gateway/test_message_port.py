@@ -177,10 +177,7 @@ async def test_slow_reader_is_closed_and_the_others_are_not() -> None:
     async with Gateway(participants=PARTICIPANTS, limits=limits) as gateway:
         async with (
             pair(gateway) as (alice, bob),
-            shaken(gateway, "carol", small=True) as (
-                reader,
-                _,
-            ),
+            shaken(gateway, "carol", small=True) as (reader, _),
         ):
             text = "x" * 20_000
             number = 0

@@ -17,14 +17,7 @@ from mcp.shared.exceptions import MCPError
 
 from meup_agent.mcp import TasksExtension, install_extension
 from meup_agent.mcp.tasks import TASKS
-from tests.mcp.task_stage import (
-    Tools,
-    ask,
-    call,
-    connected,
-    text,
-    until,
-)
+from tests.mcp.task_stage import Tools, ask, call, connected, text, until
 from tests.patience import PATIENCE
 
 pytestmark = [

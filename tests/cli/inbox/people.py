@@ -44,12 +44,7 @@ class Desk:
     """The screen, its inbox, and those who propose."""
 
     def __init__(
-        self,
-        app: InboxApp,
-        inbox: Inbox,
-        pilot: Pilot[None],
-        proposer: Space,
-        meeting: InMemory,
+        self, app: InboxApp, inbox: Inbox, pilot: Pilot[None], proposer: Space, meeting: InMemory
     ) -> None:
         self.app, self.inbox, self.pilot, self.proposer = app, inbox, pilot, proposer
         self.meeting = meeting

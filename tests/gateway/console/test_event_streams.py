@@ -171,9 +171,7 @@ async def test_one_person_holds_so_many_streams_and_no_more(
             closing.set()
 
 
-async def test_unread_stream_ends_with_its_session(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_unread_stream_ends_with_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[SpaceFeeds] = []
 
     class Feeds(SpaceFeeds):

@@ -187,9 +187,7 @@ async def test_dangerous_call_asks_for_the_word(site: Site) -> None:
     assert answer.status_code == 303
 
 
-async def test_card_tells_the_record_and_what_differs_from_before_one_signed_in(
-    site: Site,
-) -> None:
+async def test_card_tells_the_record_and_what_differs_from_before_one_signed_in(site: Site) -> None:
     proposer = await proposer_of(site)
     other = await site.browser("other")
     before = await site.propose(proposer, {"path": "a.md", "text": "then"}, to="other")

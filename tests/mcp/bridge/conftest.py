@@ -6,10 +6,7 @@ import pytest
 
 
 @pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
-    ],
+    scope="module", params=[pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio")]
 )
 def anyio_backend(request: pytest.FixtureRequest) -> Any:
     """The loop of a test marked `anyio`."""

@@ -119,10 +119,7 @@ async def test_unusable_tools_are_left_out_each_with_a_line(
     tmp_path: Path, log_lines: LogLines
 ) -> None:
     plain = {"type": "object"}
-    tree = {
-        "type": "object",
-        "properties": {"inner": {"$ref": "#"}},
-    }
+    tree = {"type": "object", "properties": {"inner": {"$ref": "#"}}}
     deep: dict[str, Any] = {"type": "object"}
     for _ in range(40):
         deep = {"type": "object", "properties": {"a": deep}}

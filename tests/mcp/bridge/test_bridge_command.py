@@ -102,9 +102,7 @@ async def test_a_server_that_fails_its_first_start_is_started_again(tmp_path: Pa
     path.write_text(json.dumps({"mcpServers": {"one": command, "two-b": late}}), "utf-8")
     async with space() as (gateway, caller):
         environment = variables(
-            gateway,
-            MEUP_TOKEN_ONE=gateway.token("one"),
-            MEUP_TOKEN_TWO_B=gateway.token("two-b"),
+            gateway, MEUP_TOKEN_ONE=gateway.token("one"), MEUP_TOKEN_TWO_B=gateway.token("two-b")
         )
         arguments = ["-m", "meup_agent.cli", "bridge", "--servers", str(path)]
         with program(arguments, environment) as bridge:

@@ -34,10 +34,7 @@ def test_a_program_and_an_address_are_read() -> None:
     )
     assert servers == {
         "git": StdioServer(
-            "uvx",
-            ("mcp-server-git", "--repository", "."),
-            {"TOKEN": "x-secret"},
-            Path("/srv/work"),
+            "uvx", ("mcp-server-git", "--repository", "."), {"TOKEN": "x-secret"}, Path("/srv/work")
         ),
         "far": HttpServer("https://example.com/mcp", {"Authorization": "Bearer secret"}),
         "old": HttpServer("http://example.com/sse", sse=True),
@@ -76,10 +73,7 @@ def test_a_wrong_entry_is_named(entry: object, sentence: str) -> None:
     [
         ({"server": {}}, "the document has the unknown key 'server'"),
         ({"mcpServers": {}}, "mcpServers names no server"),
-        (
-            {"mcpServers": {"a": {"command": "x", "disabled": True}}},
-            "every server of",
-        ),
+        ({"mcpServers": {"a": {"command": "x", "disabled": True}}}, "every server of"),
         ({"mcpServers": {"a\x1bb": {"command": "x"}}}, r"'a\x1bb' cannot be a server's name"),
         ([], "the document must be an object"),
     ],

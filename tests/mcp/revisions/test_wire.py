@@ -200,12 +200,7 @@ async def test_an_unknown_revision_without_a_handshake_is_one_clear_error(
             "io.modelcontextprotocol/protocolVersion": unknown,
             "io.modelcontextprotocol/clientCapabilities": {},
         }
-        message = {
-            "jsonrpc": "2.0",
-            "id": 1,
-            "method": "tools/list",
-            "params": {"_meta": envelope},
-        }
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": envelope}}
         headers = {"mcp-protocol-version": unknown, "mcp-method": "tools/list"}
         answer = await wire.post(message, **headers)
     assert answer.status_code == 400

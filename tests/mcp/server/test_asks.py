@@ -257,7 +257,7 @@ async def decline(
 
 
 PARAMS: dict[str, dict[str, Any]] = {
-    "elicitation/create": {"message": "Where?", "requestedSchema": FORM},
+    "elicitation/create": {"message": "Where?", "requestedSchema": FORM}
 }
 
 

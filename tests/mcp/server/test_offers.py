@@ -141,10 +141,7 @@ async def test_a_template_of_two_participants_names_each() -> None:
         async with served(stage, own="alice") as server, server.client() as client:
             found = (await client.list_resource_templates()).resource_templates
             uri = found[1].uri_template.replace("{id}", "a%2Fb")
-            assert contents(await client.read_resource(uri)) == (
-                uri,
-                "right: left://shelf/a%2Fb",
-            )
+            assert contents(await client.read_resource(uri)) == (uri, "right: left://shelf/a%2Fb")
 
 
 async def announce(space: Any, method: str, **params: Any) -> None:
