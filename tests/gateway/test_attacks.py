@@ -17,7 +17,7 @@ from meup_agent.gateway import Gateway
 from tests.gateway.conftest import envelope
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.own_loop import running
-from tests.gateway.raw_client import frames, masked, raw, said_close, shaken
+from tests.gateway.raw_client import masked, raw, said_close, shaken
 from tests.gateway.websocket_client import hear, open_websocket
 from tests.patience import PATIENCE
 
@@ -172,19 +172,6 @@ async def test_pings_of_who_reads_nothing_do_not_fill_the_gateway() -> None:
             pongs = (await ended(reader)).count(payload)
         # What the two sockets hold, and not what was asked.
         assert 0 < pongs < number / 2
-
-
-async def test_pings_are_answered_with_what_they_hold() -> None:
-    async with running() as gateway, shaken(gateway, "mallory") as (reader, writer):
-        writer.write(masked(0x89, b"one") + masked(0x89, b"") + masked(0x89, b"three"))
-        heard: list[bytes] = []
-        with anyio.fail_after(PATIENCE):
-            async for opcode, payload in frames(reader):
-                if opcode == 0xA:
-                    heard.append(payload)
-                    if len(heard) == 3:
-                        break
-        assert heard == [b"one", b"", b"three"]
 
 
 async def test_flood_of_refused_frames_beside_a_quiet_member() -> None:

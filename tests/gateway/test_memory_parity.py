@@ -66,14 +66,6 @@ async def test_order_is_the_same_for_all(site: Site) -> None:
         assert sorted(orders[0]) == sorted(f"{n}-{i}" for n in ("alice", "bob") for i in range(20))
 
 
-async def test_leaving_is_told(site: Site) -> None:
-    async with site.join("alice") as (alice,):
-        async with site.dial("bob"):
-            await hear(alice, "system.presence")
-        left = await hear(alice, "system.presence")
-        assert left["payload"] == {"event": "leave", "participant": {"id": "bob"}}
-
-
 @pytest.mark.rule("3.takeover.gateway")
 async def test_newer_connection_takes_over(site: Site) -> None:
     async with site.join("alice", "bob") as (older, bob):
@@ -185,13 +177,6 @@ async def test_only_the_proposer_withdraws(site: Site) -> None:
         await hear(bob, "mcp.withdraw")
 
 
-async def test_heartbeat_is_dropped(site: Site) -> None:
-    async with site.join("alice") as (alice,):
-        await alice.send(envelope("alice", "system/heartbeat"))
-        await alice.send(envelope("alice"))
-        await hear(alice, "chat")
-
-
 @pytest.mark.rule("3.join.token")
 @pytest.mark.parametrize(
     ("headers", "space", "status"),
@@ -223,11 +208,6 @@ async def test_unknown_space_is_refused(site: Site) -> None:
     assert refused.value.status == 404
 
 
-async def test_dialect_can_be_named(site: Site) -> None:
-    async with site.dial("alice", headers={"MEUP-Protocol": DIALECT}) as alice:
-        assert (await hear(alice, "system.welcome"))["protocol"] == DIALECT
-
-
 async def test_dropped_connection_ends_without_a_close_frame(site: Site) -> None:
     async with site.join("alice", "bob") as (alice, bob):
         site.place.drop("alice")
@@ -251,30 +231,3 @@ async def test_killed_gateway_lets_nobody_in_until_it_is_restarted(site: Site) -
             await members[0].send(envelope("alice"))
             await hear(members[1], "chat")
     assert site.place.counters.joined == 2
-
-
-async def test_restarted_gateway_has_forgotten_who_proposed_what(site: Site) -> None:
-    async with site.join("alice") as (alice,):
-        await alice.send(
-            envelope(
-                "alice", "mcp.proposal", {"method": "tools/call", "params": {"name": "x"}}, id="p1"
-            )
-        )
-        await hear(alice, "mcp.proposal")
-        site.place.restart()
-    async with site.join("bob") as (bob,):
-        await bob.send(envelope("bob", "mcp.withdraw", {}, correlationId="p1"))
-        await hear(bob, "mcp.withdraw")
-
-
-async def test_counters(site: Site) -> None:
-    async with site.join("alice", "bob") as (alice, bob):
-        await alice.send(envelope("alice"))
-        await alice.send(envelope("bob"))
-        await hear(alice, "chat")
-        await hear(alice, "system.error")
-        await hear(bob, "chat")
-        counters = site.place.counters
-        assert (counters.joined, counters.frames_in, counters.accepted) == (2, 2, 1)
-        # Two welcomes, three presences, one chat for two, one error.
-        assert counters.delivered == 8

@@ -2,15 +2,13 @@
 
 import asyncio
 import contextlib
-import json
 import logging
-import os
 import struct
 
 import anyio
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import InvalidStatus
 from websockets.frames import Frame, Opcode
 
 from meup_agent.errors import ConfigurationError
@@ -23,9 +21,6 @@ from tests.gateway.raw_client import masked, said_close, shaken
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
-
-
-# --- joining ---------------------------------------------------------------------------------
 
 
 # --- frames ----------------------------------------------------------------------------------
@@ -42,17 +37,6 @@ async def test_fragments_and_binary_messages_are_joined(gateway: Gateway) -> Non
             for _ in range(3):
                 with anyio.fail_after(PATIENCE):
                     assert await member.recv() == sent
-
-
-async def test_fragments_together_too_large(gateway: Gateway) -> None:
-    async with pair(gateway) as (alice, bob):
-        with contextlib.suppress(ConnectionClosed):
-            await alice.send(["x" * 20_000] * 4)
-        with anyio.fail_after(PATIENCE):
-            error = json.loads(await alice.recv())
-        assert error["payload"]["error"] == "too_large"
-        assert await close_code(alice) == 1009
-        await undisturbed(bob)
 
 
 async def test_much_too_large_a_frame_is_not_even_read(gateway: Gateway) -> None:
@@ -84,22 +68,6 @@ async def test_garbage_closes_its_connection_only(gateway: Gateway, garbage: byt
         while gateway.counters.left == 0:
             await read(bob)
         assert gateway.counters.closed == {1002: 1}
-
-
-async def test_random_bytes_disturb_nobody(gateway: Gateway) -> None:
-    async with pair(gateway) as (_, bob):
-        for _ in range(20):
-            async with shaken(gateway) as (_, writer):
-                writer.write(os.urandom(500))
-        await undisturbed(bob)
-
-
-async def test_two_members_sockets_are_told_apart_by_a_bad_byte(gateway: Gateway) -> None:
-    async with pair(gateway) as (alice, bob):
-        await alice.send(b'{"kind": "\xff"}', text=True)
-        assert (await read(alice))[0]["payload"]["error"] == "invalid_utf8"
-        await undisturbed(alice, "alice")
-        await undisturbed(bob)
 
 
 @pytest.mark.parametrize("code", [1000, 1001, 3000, 4999])
@@ -142,22 +110,6 @@ async def test_silent_client_is_pinged_and_lost() -> None:
 
 
 # --- writing ---------------------------------------------------------------------------------
-
-
-async def test_thousand_frames_in_one_turn(gateway: Gateway) -> None:
-    async with pair(gateway) as (alice, bob):
-        async with anyio.create_task_group() as tasks:
-
-            async def listen(member: ClientConnection) -> None:
-                heard = await read(member, 1_000)
-                assert [each["id"] for each in heard] == [str(n) for n in range(1_000)]
-
-            tasks.start_soon(listen, alice)
-            tasks.start_soon(listen, bob)
-            # One write of the client's: the gateway reads many frames in a turn.
-            frames = [Frame(Opcode.TEXT, envelope("alice", id=str(n))) for n in range(1_000)]
-            data = b"".join(frame.serialize(mask=True) for frame in frames)
-            alice.transport.write(data)
 
 
 async def test_lively_turn_is_no_slow_reader() -> None:
@@ -290,12 +242,6 @@ async def test_kill_drops_sockets_and_restart_takes_the_port_at_once(gateway: Ga
                 assert await close_code(client) == 1006
     async with pair(gateway) as (_, bob):
         await undisturbed(bob)
-
-
-async def test_killed_gateway_refuses_connections(gateway: Gateway) -> None:
-    gateway.kill()
-    with pytest.raises(OSError, match=r"refused|Connect call failed"):
-        await connect(gateway.url, open_timeout=PATIENCE)
 
 
 async def test_port_in_use_is_told_in_a_sentence(gateway: Gateway) -> None:

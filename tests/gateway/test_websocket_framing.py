@@ -7,9 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meup_agent.gateway.edge.websocket import (
-    BINARY,
     CONTINUATION,
-    PROTOCOL_ERROR,
     TEXT,
     Assembler,
     BadMessage,
@@ -28,21 +26,6 @@ def test_fragments_are_joined_however_they_are_cut(data: bytes, cuts: list[int])
             final = index == len(parts) - 1
             whole = assembler.add(TEXT if index == 0 else CONTINUATION, final, part)
             assert whole == (data if final else None)
-
-
-@pytest.mark.parametrize("first", [TEXT, BINARY])
-def test_message_within_a_message(first: int) -> None:
-    assembler = Assembler(10)
-    assembler.add(first, False, b"a")
-    with pytest.raises(BadMessage) as bad:
-        assembler.add(TEXT, True, b"b")
-    assert bad.value.code == PROTOCOL_ERROR
-
-
-def test_continuation_of_nothing() -> None:
-    with pytest.raises(BadMessage) as bad:
-        Assembler(10).add(CONTINUATION, True, b"b")
-    assert bad.value.code == PROTOCOL_ERROR
 
 
 def test_whole_message_is_bounded_not_the_fragment() -> None:
