@@ -53,15 +53,8 @@ class Tools:
             **{"support": SUPPORT, "grace": 0.01, "poll_interval": 0.05, **settings}
         )
         self.server = MCPServer("tools", lifespan=self.tasks.lifespan, extensions=[self.tasks])
-        for tool in (
-            self.quick,
-            self.sure,
-            self.never,
-            self.slow,
-            self.ask,
-            self.ask_much,
-            self.ask_by_result,
-        ):
+        simple, asking = (self.quick, self.sure, self.never, self.slow), (self.ask, self.ask_much)
+        for tool in (*simple, *asking, self.ask_by_result):
             self.server.tool()(tool)
 
     async def quick(self) -> str:

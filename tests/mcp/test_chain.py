@@ -68,7 +68,6 @@ async def chain(
 
 
 def where(stage: Stage) -> dict[str, str]:
-    """The variables that name the space."""
     return {"MEUP_URL": stage.gateway.url, "MEUP_SPACE": "demo"}
 
 
@@ -85,13 +84,11 @@ async def client_of(stage: Stage, participant: str, mode: str) -> AsyncGenerator
 async def elicited(
     context: ClientRequestContext, params: types.ElicitRequestParams
 ) -> types.ElicitResult:
-    """The person at the client."""
     assert params.message == "Your name?"
     return types.ElicitResult(action="accept", content={"name": "Ann"})
 
 
 def text(result: Any) -> str:
-    """The texts of a result."""
     return "\n".join(each.text for each in result.content)
 
 

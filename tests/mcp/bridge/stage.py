@@ -120,7 +120,6 @@ class LogLines(logging.Handler):
         self._come = anyio.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a line."""
         self.lines.append(f"{record.levelname} {record.getMessage()}")
         self._come.set()
 

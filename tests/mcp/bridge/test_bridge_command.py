@@ -27,7 +27,6 @@ PARTICIPANTS = {"one": MAY, "two-b": MAY, "caller": [{"kind": "*"}]}
 
 @asynccontextmanager
 async def space() -> AsyncGenerator[tuple[Gateway, Space]]:
-    """A gateway, and a participant that calls."""
     with anyio.fail_after(PATIENCE):
         async with Gateway(participants=PARTICIPANTS) as gateway:
             token = gateway.token("caller")
@@ -36,12 +35,10 @@ async def space() -> AsyncGenerator[tuple[Gateway, Space]]:
 
 
 def variables(gateway: Gateway, **tokens: str) -> dict[str, str]:
-    """The environment of a bridge."""
     return {"MEUP_URL": gateway.url, "MEUP_SPACE": "demo", **tokens}
 
 
 async def stopped(bridge: Program) -> int:
-    """The exit code after Ctrl-C."""
     return await anyio.to_thread.run_sync(bridge.stop)
 
 
@@ -199,9 +196,3 @@ def test_a_missing_variable_is_named(missing: str) -> None:
     assert done.returncode != 0
     assert missing in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_its_help_names_each_way_to_a_server() -> None:
-    said = meup("bridge", "--help").stdout
-    for each in ("--http", "--servers", "--pin", "--confirm", "--env", "--header"):
-        assert each in said

@@ -70,7 +70,6 @@ async def test_a_server_of_the_sdk_is_a_whole_participant(
 
 
 async def check_offers(space: Space, mode: str) -> None:
-    """Every kind of offer answers in the space."""
     described = await space.request(BRIDGE, "initialize", {})
     assert described["protocolVersion"] == ERAS[mode]
     assert described["serverInfo"]["name"] == "offers"
@@ -91,7 +90,6 @@ async def check_offers(space: Space, mode: str) -> None:
 
 
 async def check_questions(space: Space, mode: str) -> None:
-    """A server's ask reaches the participant that called."""
     greeted = await space.call(BRIDGE, "greet", {})
     assert greeted[0]["text"] == "hello Ann"
     if mode == "legacy":
@@ -100,14 +98,12 @@ async def check_questions(space: Space, mode: str) -> None:
 
 
 async def check_log(space: Space, log_lines: LogLines) -> None:
-    """A server's log messages become lines of our log."""
     await space.call(BRIDGE, "announce", {})
     line = await log_lines.wait_for("of the server")
     assert line == "INFO server: a line\\x1b[31m of the server"
 
 
 async def check_news(space: Space, mode: str) -> None:
-    """A changed list and a changed resource are announced."""
     with space.watch() as envelopes:
         wanted = {"notifications/tools/list_changed"}
         if mode == "auto":

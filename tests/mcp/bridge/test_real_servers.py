@@ -59,8 +59,6 @@ async def test_the_server_for_git(tmp_path: Path) -> None:
 
 @contextmanager
 def website() -> Generator[str]:
-    """A page on this machine."""
-
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             body = b"<html><body><h1>Tides</h1><p>High water at noon.</p></body></html>"

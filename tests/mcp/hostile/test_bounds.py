@@ -19,7 +19,8 @@ from meup_agent.mcp.server_process import MAX_MESSAGE_BYTES
 from meup_agent.mcp.subscribed_resources import SubscribedResources
 from tests.cli.commands import requests
 from tests.mcp.bridge.stage import bridged
-from tests.mcp.conftest import ANYTHING, PROPOSES, served, serving, staged
+from tests.mcp.client import client_beside
+from tests.mcp.conftest import ANYTHING, PROPOSES, serving, staged
 from tests.mcp.server.test_tool_calls import MODES, text
 from tests.patience import PATIENCE
 
@@ -39,10 +40,8 @@ async def test_a_list_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -
         ]
         return {"tools": tools}
 
-    async with staged(large=ANYTHING, alice=ANYTHING) as stage:
-        await stage.join("large", agent)
-        async with served(stage, own="alice") as server, server.client() as client:
-            tools = (await client.list_tools()).tools
+    async with client_beside(agent) as client:
+        tools = (await client.list_tools()).tools
     assert 5 < len(tools) < 10
 
 
@@ -108,15 +107,11 @@ async def test_a_question_in_the_result_of_a_proposal_is_no_result(mode: str) ->
     async def elicited(_: Any, __: types.ElicitRequestParams) -> types.ElicitResult:
         raise AssertionError("the client was asked")
 
-    async with staged(asker=ANYTHING, alice=PROPOSES, reviewer=ANYTHING) as stage:
-        await stage.join("asker", agent)
-        await stage.join("reviewer", reviewer)
-        async with (
-            served(stage, own="alice") as server,
-            server.client(mode=mode, elicitation_callback=elicited) as client,
-        ):
-            with anyio.fail_after(PATIENCE):
-                result = await client.call_tool("asker_pay")
+    async with client_beside(
+        agent, reviewer, may=PROPOSES, mode=mode, elicitation_callback=elicited
+    ) as client:
+        with anyio.fail_after(PATIENCE):
+            result = await client.call_tool("asker_pay")
     assert result.is_error
     assert "a proposed call cannot be continued" in text(result)
 

@@ -9,7 +9,8 @@ from mcp.client import ClientRequestContext
 
 from meup_agent import Agent, Context, Envelope, Proposal, Space
 from meup_agent.errors import RequestError
-from tests.mcp.conftest import ANYTHING, PROPOSES, served, staged
+from tests.mcp.client import client_beside
+from tests.mcp.conftest import PROPOSES
 from tests.mcp.server.test_asks import FORM, elicited
 from tests.mcp.server.test_tool_calls import MODES, text
 from tests.patience import PATIENCE
@@ -51,15 +52,11 @@ async def test_a_participant_asks_nothing_before_its_call_is_approved(mode: str)
         asked.append(params)
         return await elicited(context, params)
 
-    async with staged(asker=ANYTHING, alice=PROPOSES, reviewer=ANYTHING) as stage:
-        await stage.join("asker", agent)
-        await stage.join("reviewer", reviewer)
-        async with (
-            served(stage, own="alice") as server,
-            server.client(mode=mode, elicitation_callback=answer) as client,
-        ):
-            with anyio.fail_after(PATIENCE):
-                result = await client.call_tool("asker_weather")
+    async with client_beside(
+        agent, reviewer, may=PROPOSES, mode=mode, elicitation_callback=answer
+    ) as client:
+        with anyio.fail_after(PATIENCE):
+            result = await client.call_tool("asker_weather")
     assert text(result) == "fine"
     assert not asked
     assert str(refused[0].message).startswith("you may ask only during a call")
@@ -77,10 +74,8 @@ async def test_a_tool_that_was_carried_out_does_not_pass_for_one_that_was_not(mo
         tool = {"name": "pay", "inputSchema": {"type": "object"}}
         return {"tools": [tool], "content": content, "_meta": meta}
 
-    async with staged(liar=ANYTHING, alice=ANYTHING) as stage:
-        await stage.join("liar", agent)
-        async with served(stage, own="alice") as server, server.client(mode=mode) as client:
-            result = await client.call_tool("liar_pay")
+    async with client_beside(agent, mode=mode) as client:
+        result = await client.call_tool("liar_pay")
     assert text(result) == "paid"
     assert result.meta is not None
     assert "dev.meup/outcome" not in result.meta
@@ -102,13 +97,8 @@ async def test_changes_without_an_end_are_told_at_a_pace() -> None:
         nonlocal told
         told += isinstance(message, types.ToolListChangedNotification)
 
-    async with staged(evil=ANYTHING, alice=ANYTHING) as stage:
-        await stage.join("evil", agent)
-        async with (
-            served(stage, own="alice") as server,
-            server.client(mode="legacy", message_handler=note) as client,
-        ):
-            with anyio.fail_after(PATIENCE):
-                for _ in range(3):
-                    assert text(await client.call_tool("evil_storm")) == "done"
+    async with client_beside(agent, mode="legacy", message_handler=note) as client:
+        with anyio.fail_after(PATIENCE):
+            for _ in range(3):
+                assert text(await client.call_tool("evil_storm")) == "done"
     assert told < 30

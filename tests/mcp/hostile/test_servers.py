@@ -31,7 +31,6 @@ async def do(space: Space, *lines: str, **more: Any) -> Any:
 
 
 def text_of(result: Any) -> str:
-    """The text of a tool's result."""
     return str(result["content"][0]["text"])
 
 

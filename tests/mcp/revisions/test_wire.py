@@ -62,7 +62,6 @@ CONTENTS: dict[str, JsonObject] = {
 
 
 def shower() -> Agent:
-    """An agent that shows whatever a call asks for."""
     agent = Agent("shower")
 
     @agent.on_request("tools/list")
@@ -220,20 +219,14 @@ async def test_a_list_has_the_fields_of_the_revision(server: ServedSpace, versio
 
 
 @pytest.mark.parametrize("version", ALL)
-async def test_content_comes_as_it_is(server: ServedSpace, version: str) -> None:
+async def test_content_and_structure_come_as_they_are(server: ServedSpace, version: str) -> None:
     async with speaking(server, version) as wire:
         for kind, content in CONTENTS.items():
             result = await wire.result("tools/call", name="shower_show", arguments={"what": kind})
             assert result["content"] == [content]
             assert result.get("resultType") == ("complete" if version == NEW else None)
-
-
-@pytest.mark.parametrize("version", ALL)
-async def test_structure_comes_beside_the_content(server: ServedSpace, version: str) -> None:
-    async with speaking(server, version) as wire:
-        result = await wire.result(
-            "tools/call", name="shower_show", arguments={"what": "structure"}
-        )
+        given = {"what": "structure"}
+        result = await wire.result("tools/call", name="shower_show", arguments=given)
     assert result["content"] == [CONTENTS["text"]]
     assert result["structuredContent"] == {"said": "hello"}
 

@@ -11,6 +11,7 @@ from pydantic import FileUrl
 
 from meup_agent import Agent, Context, Proposal
 from meup_agent.errors import RequestError
+from tests.mcp.client import client_beside
 from tests.mcp.conftest import ANYTHING, PROPOSES, served, staged
 from tests.mcp.server.test_tool_calls import MODES, text
 from tests.patience import PATIENCE
@@ -77,20 +78,17 @@ def asker() -> Agent:
 async def elicited(
     _: ClientRequestContext, params: types.ElicitRequestParams
 ) -> types.ElicitResult:
-    """The answer of a person."""
     return types.ElicitResult(action="accept", content={"city": params.message.split()[0]})
 
 
 async def sampled(
     _: ClientRequestContext, params: types.CreateMessageRequestParams
 ) -> types.CreateMessageResult:
-    """The answer of a model."""
     said = types.TextContent(type="text", text=f"hello, {len(params.messages)} message")
     return types.CreateMessageResult(role="assistant", content=said, model="m")
 
 
 async def rooted(_: ClientRequestContext) -> types.ListRootsResult:
-    """The folders of a client."""
     return types.ListRootsResult(roots=[types.Root(uri=FileUrl("file:///home/alice"))])
 
 
@@ -107,19 +105,15 @@ async def rooted(_: ClientRequestContext) -> types.ListRootsResult:
 async def test_a_question_during_a_call_reaches_its_client(
     mode: str, tool: str, expected: str
 ) -> None:
-    async with staged(asker=ANYTHING, alice=ANYTHING) as stage:
-        await stage.join("asker", asker())
-        async with (
-            served(stage, own="alice") as server,
-            server.client(
-                mode=mode,
-                elicitation_callback=elicited,
-                sampling_callback=sampled,
-                list_roots_callback=rooted,
-            ) as client,
-        ):
-            with anyio.fail_after(PATIENCE):
-                result = await client.call_tool(f"asker_{tool}")
+    async with client_beside(
+        asker(),
+        mode=mode,
+        elicitation_callback=elicited,
+        sampling_callback=sampled,
+        list_roots_callback=rooted,
+    ) as client:
+        with anyio.fail_after(PATIENCE):
+            result = await client.call_tool(f"asker_{tool}")
     assert text(result) == expected
 
 
@@ -143,15 +137,11 @@ async def test_a_question_during_a_proposed_call_reaches_its_proposer(mode: str)
     async def decide(proposal: Proposal) -> None:
         await proposal.fulfill()
 
-    async with staged(asker=ANYTHING, alice=PROPOSES, reviewer=ANYTHING) as stage:
-        await stage.join("asker", agent)
-        await stage.join("reviewer", reviewer)
-        async with (
-            served(stage, own="alice") as server,
-            server.client(mode=mode, elicitation_callback=elicited) as client,
-        ):
-            with anyio.fail_after(PATIENCE):
-                result = await client.call_tool("asker_weather")
+    async with client_beside(
+        agent, reviewer, may=PROPOSES, mode=mode, elicitation_callback=elicited
+    ) as client:
+        with anyio.fail_after(PATIENCE):
+            result = await client.call_tool("asker_weather")
     assert text(result) == "Where?"
 
 
@@ -168,10 +158,8 @@ async def test_a_client_that_cannot_answer_is_not_asked(mode: str) -> None:
             errors.append(error)
         return "none"
 
-    async with staged(asker=ANYTHING, alice=ANYTHING) as stage:
-        await stage.join("asker", agent)
-        async with served(stage, own="alice") as server, server.client(mode=mode) as client:
-            assert text(await client.call_tool("asker_folders")) == "none"
+    async with client_beside(agent, mode=mode) as client:
+        assert text(await client.call_tool("asker_folders")) == "none"
     assert str(errors[0].message) == "the MCP client of this call has no roots"
 
 
@@ -215,22 +203,17 @@ async def test_log_messages_of_a_call_reach_its_client(mode: str) -> None:
     async def logged(params: types.LoggingMessageNotificationParams) -> None:
         heard.append((params.level, params.data))
 
-    async with staged(asker=ANYTHING, alice=ANYTHING) as stage:
-        await stage.join("asker", asker())
-        async with (
-            served(stage, own="alice") as server,
-            server.client(mode=mode, logging_callback=logged) as client,
-        ):
-            if mode == "legacy":
-                await client.session.send_request(
-                    types.SetLevelRequest(params=types.SetLevelRequestParams(level="info")),
-                    types.EmptyResult,
-                )
-                await client.call_tool("asker_logs")
-            else:
-                meta: Any = {"io.modelcontextprotocol/logLevel": "info"}
-                await client.call_tool("asker_logs", meta=meta)
-                await client.call_tool("asker_logs")  # says nothing of a level: none
+    async with client_beside(asker(), mode=mode, logging_callback=logged) as client:
+        if mode == "legacy":
+            await client.session.send_request(
+                types.SetLevelRequest(params=types.SetLevelRequestParams(level="info")),
+                types.EmptyResult,
+            )
+            await client.call_tool("asker_logs")
+        else:
+            meta: Any = {"io.modelcontextprotocol/logLevel": "info"}
+            await client.call_tool("asker_logs", meta=meta)
+            await client.call_tool("asker_logs")  # says nothing of a level: none
     assert heard == [("warning", "a warning")]
 
 
@@ -263,23 +246,16 @@ PARAMS: dict[str, dict[str, Any]] = {
 
 async def test_a_result_asks_only_what_its_client_answers() -> None:
     agent = asking_by_result("roots/list", "elicitation/create")
-    async with staged(asker=ANYTHING, alice=ANYTHING) as stage:
-        await stage.join("asker", agent)
-        async with (
-            served(stage, own="alice") as server,
-            server.client(elicitation_callback=decline) as client,
-        ):
-            result = await client.session.call_tool("asker_several", {}, allow_input_required=True)
+    async with client_beside(agent, elicitation_callback=decline) as client:
+        result = await client.session.call_tool("asker_several", {}, allow_input_required=True)
     assert isinstance(result, types.InputRequiredResult)
     assert list(result.input_requests or {}) == ["elicitation/create"]
     assert result.request_state == "mine"
 
 
 async def test_a_result_that_asks_only_what_its_client_does_not_answer_is_an_error() -> None:
-    async with staged(asker=ANYTHING, alice=ANYTHING) as stage:
-        await stage.join("asker", asking_by_result("roots/list"))
-        async with served(stage, own="alice") as server, server.client() as client:
-            with pytest.raises(MCPError, match="has no roots") as refused:
-                await client.call_tool("asker_several")
+    async with client_beside(asking_by_result("roots/list")) as client:
+        with pytest.raises(MCPError, match="has no roots") as refused:
+            await client.call_tool("asker_several")
     assert refused.value.code == types.MISSING_REQUIRED_CLIENT_CAPABILITY
     assert refused.value.data == {"requiredCapabilities": {"roots": {}}}

@@ -31,7 +31,6 @@ class Client:
 
 
 def call_of(client: Client, start_soon: Callable[..., object]) -> ClientCall:
-    """A call of a client."""
     ctx: Any = SimpleNamespace(session=client, meta=None, protocol_version="2025-11-25")
     return ClientCall("tools", ctx, "debug", start_soon)
 

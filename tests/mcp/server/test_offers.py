@@ -12,6 +12,7 @@ from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 from meup_agent import Agent, Request
 from meup_agent.errors import RequestError
 from meup_agent.mcp.naming import exposed_name
+from tests.mcp.client import client_beside
 from tests.mcp.conftest import ANYTHING, served, staged
 from tests.mcp.server.test_cancellation import OLD, session
 from tests.mcp.server.test_tool_calls import MODES
@@ -21,8 +22,6 @@ pytestmark = pytest.mark.anyio
 
 
 class Library:
-    """An agent with resources and prompts."""
-
     def __init__(self, name: str, *uris: str) -> None:
         self.uris = list(uris)
         self.templates = [f"{name}://shelf/{{id}}"]
@@ -67,7 +66,6 @@ class Library:
 
 
 def contents(result: types.ReadResourceResult) -> tuple[str, str]:
-    """URI and text of a resource."""
     (content,) = result.contents
     assert isinstance(content, types.TextResourceContents)
     return str(content.uri), content.text
@@ -76,76 +74,67 @@ def contents(result: types.ReadResourceResult) -> tuple[str, str]:
 @pytest.mark.parametrize("mode", MODES)
 async def test_resources_of_one_participant_stay_as_they_are(mode: str) -> None:
     left, right = Library("left", "file:///a", "file:///both"), Library("right", "file:///both")
-    async with staged(left=ANYTHING, right=ANYTHING, alice=ANYTHING) as stage:
-        await stage.join("left", left.agent)
-        await stage.join("right", right.agent)
-        async with served(stage, own="alice") as server, server.client(mode=mode) as client:
-            listed = [str(each.uri) for each in (await client.list_resources()).resources]
-            assert listed == [
-                "file:///a",
-                "meup://participant/left/file%3A%2F%2F%2Fboth",
-                "meup://participant/right/file%3A%2F%2F%2Fboth",
-            ]
-            read = await client.read_resource("file:///a")
-            assert contents(read) == ("file:///a", "left: file:///a")
-            assert read.meta is not None
-            assert read.meta["dev.example/x"] == 1
-            assert contents(await client.read_resource(listed[2])) == (
-                listed[2],
-                "right: file:///both",
-            )
-            with pytest.raises(MCPError, match="Several participants have file:///both; ask for"):
-                await client.read_resource("file:///both")
-            with pytest.raises(MCPError, match="Resource not found: file:///c"):
-                await client.read_resource("file:///c")
+    async with client_beside(left.agent, right.agent, mode=mode) as client:
+        listed = [str(each.uri) for each in (await client.list_resources()).resources]
+        assert listed == [
+            "file:///a",
+            "meup://participant/left/file%3A%2F%2F%2Fboth",
+            "meup://participant/right/file%3A%2F%2F%2Fboth",
+        ]
+        read = await client.read_resource("file:///a")
+        assert contents(read) == ("file:///a", "left: file:///a")
+        assert read.meta is not None
+        assert read.meta["dev.example/x"] == 1
+        assert contents(await client.read_resource(listed[2])) == (
+            listed[2],
+            "right: file:///both",
+        )
+        with pytest.raises(MCPError, match="Several participants have file:///both; ask for"):
+            await client.read_resource("file:///both")
+        with pytest.raises(MCPError, match="Resource not found: file:///c"):
+            await client.read_resource("file:///c")
 
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_templates_prompts_and_completions(mode: str) -> None:
     left = Library("left")
-    async with staged(left=ANYTHING, alice=ANYTHING) as stage:
-        await stage.join("left", left.agent)
-        async with served(stage, own="alice") as server, server.client(mode=mode) as client:
-            (template,) = (await client.list_resource_templates()).resource_templates
-            assert template.uri_template == "left://shelf/{id}"
-            read = await client.read_resource("left://shelf/7")
-            assert contents(read) == ("left://shelf/7", "left: left://shelf/7")
-            (prompt,) = (await client.list_prompts()).prompts
-            assert prompt.name == "left_hello"
-            got = await client.get_prompt("left_hello", {"who": "Ada"})
-            (message,) = got.messages
-            assert isinstance(message.content, types.TextContent)
-            assert message.content.text == "Hello, Ada!"
-            completed = await client.complete(
-                types.PromptReference(type="ref/prompt", name="left_hello"),
-                {"name": "who", "value": "A"},
-            )
-            assert completed.completion.values == ["{'type': 'ref/prompt', 'name': 'hello'}"]
-            completed = await client.complete(
-                types.ResourceTemplateReference(type="ref/resource", uri=template.uri_template),
-                {"name": "id", "value": "7"},
-            )
-            assert completed.completion.values == [
-                "{'type': 'ref/resource', 'uri': 'left://shelf/{id}'}"
-            ]
-            with pytest.raises(MCPError, match="Unknown prompt: left_bye"):
-                await client.get_prompt("left_bye")
+    async with client_beside(left.agent, mode=mode) as client:
+        (template,) = (await client.list_resource_templates()).resource_templates
+        assert template.uri_template == "left://shelf/{id}"
+        read = await client.read_resource("left://shelf/7")
+        assert contents(read) == ("left://shelf/7", "left: left://shelf/7")
+        (prompt,) = (await client.list_prompts()).prompts
+        assert prompt.name == "left_hello"
+        got = await client.get_prompt("left_hello", {"who": "Ada"})
+        (message,) = got.messages
+        assert isinstance(message.content, types.TextContent)
+        assert message.content.text == "Hello, Ada!"
+        completed = await client.complete(
+            types.PromptReference(type="ref/prompt", name="left_hello"),
+            {"name": "who", "value": "A"},
+        )
+        assert completed.completion.values == ["{'type': 'ref/prompt', 'name': 'hello'}"]
+        completed = await client.complete(
+            types.ResourceTemplateReference(type="ref/resource", uri=template.uri_template),
+            {"name": "id", "value": "7"},
+        )
+        assert completed.completion.values == [
+            "{'type': 'ref/resource', 'uri': 'left://shelf/{id}'}"
+        ]
+        with pytest.raises(MCPError, match="Unknown prompt: left_bye"):
+            await client.get_prompt("left_bye")
 
 
 async def test_a_template_of_two_participants_names_each() -> None:
     left, right = Library("left"), Library("right")
     right.templates = left.templates
-    async with staged(left=ANYTHING, right=ANYTHING, alice=ANYTHING) as stage:
-        await stage.join("left", left.agent)
-        await stage.join("right", right.agent)
-        async with served(stage, own="alice") as server, server.client() as client:
-            found = (await client.list_resource_templates()).resource_templates
-            uri = found[1].uri_template.replace("{id}", "a%2Fb")
-            assert contents(await client.read_resource(uri)) == (uri, "right: left://shelf/a%2Fb")
+    async with client_beside(left.agent, right.agent) as client:
+        found = (await client.list_resource_templates()).resource_templates
+        uri = found[1].uri_template.replace("{id}", "a%2Fb")
+        assert contents(await client.read_resource(uri)) == (uri, "right: left://shelf/a%2Fb")
 
 
 async def announce(space: Any, method: str, **params: Any) -> None:
-    """Tell the space of a change."""
     await space.send("mcp/request", {"jsonrpc": "2.0", "method": method, "params": params})
 
 
@@ -247,10 +236,8 @@ async def test_a_bad_tool_is_left_out_and_the_others_stay(
         {"name": "forbidden name!", "inputSchema": {"type": "object"}},
         {"name": "described", "inputSchema": {"type": "object"}, "description": 7},
     ]
-    async with staged(left=ANYTHING, alice=ANYTHING) as stage:
-        await stage.join("left", left.agent)
-        async with served(stage, own="alice") as server, server.client(mode=mode) as client:
-            names = [tool.name for tool in (await client.list_tools()).tools]
+    async with client_beside(left.agent, mode=mode) as client:
+        names = [tool.name for tool in (await client.list_tools()).tools]
     forbidden = exposed_name("left", "forbidden name!")
     assert names == ["left_good", "left_loop", "left_deep", forbidden]
     said = [each.getMessage() for each in caplog.records]
@@ -270,12 +257,9 @@ async def test_a_participant_that_answers_rubbish_does_not_spoil_the_list() -> N
     async def fails(_: Request) -> dict[str, Any]:
         raise RequestError(-1, "no")
 
-    async with staged(good=ANYTHING, bad=ANYTHING, alice=ANYTHING) as stage:
-        await stage.join("good", good.agent)
-        await stage.join("bad", bad)
-        async with served(stage, own="alice") as server, server.client() as client:
-            assert [tool.name for tool in (await client.list_tools()).tools] == ["good_one"]
-            assert len((await client.list_prompts()).prompts) == 1
+    async with client_beside(good.agent, bad) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["good_one"]
+        assert len((await client.list_prompts()).prompts) == 1
 
 
 async def test_a_result_that_is_none_is_a_clear_error() -> None:
@@ -289,10 +273,8 @@ async def test_a_result_that_is_none_is_a_clear_error() -> None:
     async def called(_: Request) -> dict[str, Any]:
         return {"neither": "content nor anything"}
 
-    async with staged(bad=ANYTHING, alice=ANYTHING) as stage:
-        await stage.join("bad", bad)
-        async with served(stage, own="alice") as server, server.client() as client:
-            result = await client.call_tool("bad_one")
+    async with client_beside(bad) as client:
+        result = await client.call_tool("bad_one")
     assert result.is_error
     assert "no result of MCP" in str(result.content)
 

@@ -11,7 +11,6 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.stdio import stdio_client
 from mcp.shared.exceptions import MCPError
-from pydantic import BaseModel
 
 from meup_agent import Agent, Mode, Proposal, Reason, Settings, Withdrawal
 from meup_agent.errors import RequestError
@@ -21,18 +20,10 @@ from meup_agent.mcp.task_client import CreatedTask
 from tests.gateways import http_connector, one_space_config
 from tests.mcp.conftest import ANYTHING, PROPOSES, ServedSpace, Stage, served
 from tests.mcp.server.test_mcp_command import command
+from tests.mcp.task_stage import Answer
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
-
-
-class Answer(BaseModel):
-    """Any result, as it was sent."""
-
-    model_config = {"extra": "allow"}
-
-    def __getitem__(self, key: str) -> Any:
-        return self.model_dump()[key]
 
 
 class Reviewer:

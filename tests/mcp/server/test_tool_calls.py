@@ -9,6 +9,7 @@ import pytest
 from mcp_types import TextContent
 
 from meup_agent import Agent, Proposal, Reason, Request
+from tests.mcp.client import client_beside
 from tests.mcp.conftest import ANYTHING, PROPOSES, ServedSpace, Stage, served, staged
 from tests.patience import PATIENCE
 
@@ -19,7 +20,6 @@ MODES = ["legacy", "auto"]
 
 
 def files() -> Agent:
-    """An agent with tools."""
     agent = Agent("files")
 
     @agent.tool
@@ -56,7 +56,6 @@ async def space_with(*deciding: Agent) -> AsyncGenerator[tuple[Stage, ServedSpac
 
 
 def text(result: Any) -> str:
-    """The texts of a result."""
     return "\n".join(each.text for each in result.content if isinstance(each, TextContent))
 
 
@@ -101,10 +100,8 @@ async def test_a_rejection_is_a_tool_error_that_a_model_can_act_on(
 
 
 async def test_an_expiry_says_that_no_participant_decided() -> None:
-    async with staged(files=ANYTHING, alice=PROPOSES) as stage:
-        await stage.join("files", files())
-        async with served(stage, own="alice", ttl=0.2) as server, server.client() as client:
-            result = await client.call_tool("files_add", {"a": 1, "b": 2})
+    async with client_beside(files(), may=PROPOSES, ttl=0.2) as client:
+        result = await client.call_tool("files_add", {"a": 1, "b": 2})
     assert result.is_error
     assert text(result).startswith(
         "No participant decided on the call of files_add within 0.2 seconds, so it was not carried"
@@ -115,10 +112,8 @@ async def test_an_expiry_says_that_no_participant_decided() -> None:
 
 async def test_a_call_waits_as_long_as_the_space_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEUP_TTL", "0.2")
-    async with staged(files=ANYTHING, alice=PROPOSES) as stage:
-        await stage.join("files", files())
-        async with served(stage, own="alice", ttl="space") as server, server.client() as client:
-            result = await client.call_tool("files_add", {"a": 1, "b": 2})
+    async with client_beside(files(), may=PROPOSES, ttl="space") as client:
+        result = await client.call_tool("files_add", {"a": 1, "b": 2})
     assert "within 0.2 seconds" in text(result)
 
 

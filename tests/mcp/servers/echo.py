@@ -12,7 +12,6 @@ SCHEMA = {"type": "object"}
 
 
 async def list_tools(*_: Any) -> types.ListToolsResult:
-    """The tools: one for each odd name that a test calls."""
     return types.ListToolsResult(tools=[types.Tool(name="echo", input_schema=SCHEMA)])
 
 
@@ -23,7 +22,6 @@ async def call_tool(_: Any, params: types.CallToolRequestParams) -> types.CallTo
 
 
 async def main() -> None:
-    """Serve over standard input and output."""
     server: Server[Any] = Server("echo", on_list_tools=list_tools, on_call_tool=call_tool)
     async with stdio_server() as (reading, writing):
         await server.run(reading, writing, server.create_initialization_options())

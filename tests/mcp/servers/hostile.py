@@ -15,13 +15,11 @@ TOOLS = os.environ.get("TOOLS", '[{"name": "do", "inputSchema": {"type": "object
 
 
 def write(line: str) -> None:
-    """Write a line to standard output."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def answer(request: dict[str, Any], result: str) -> None:
-    """Answer a request."""
     write(f'{{"jsonrpc": "2.0", "id": {json.dumps(request["id"])}, "result": {result}}}')
 
 
@@ -32,7 +30,6 @@ def flood() -> None:
 
 
 def do(request: dict[str, Any]) -> None:
-    """Carry out a call."""
     arguments = request["params"]["arguments"]
     if arguments.get("stderr"):
         for _ in range(3):
@@ -45,7 +42,6 @@ def do(request: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Answer until the end of standard input."""
     capabilities = {"tools": {"listChanged": True}, "resources": {"subscribe": True}}
     info = {"name": "hostile", "version": "1"}
     hello = {"protocolVersion": "2025-06-18", "capabilities": capabilities, "serverInfo": info}

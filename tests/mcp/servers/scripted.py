@@ -26,18 +26,15 @@ SCHEMA = {"type": "object", "properties": {"way": {"type": "string"}}}
 
 
 def tell(text: str) -> None:
-    """Write a line to standard error."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
 def send(message: dict[str, Any]) -> None:
-    """Send a message."""
     write(json.dumps({"jsonrpc": "2.0", **message}))
 
 
 def write(line: str) -> None:
-    """Write a line to standard output."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -55,7 +52,6 @@ def text(said: str, **more: Any) -> dict[str, Any]:
 
 
 def tools() -> list[Any]:
-    """The tools, as the ways have them."""
     for way in WAYS:
         if way.startswith("TOOLS="):
             listed: list[Any] = json.loads(Path(way.removeprefix("TOOLS=")).read_text("utf-8"))
@@ -73,7 +69,6 @@ def starts() -> int:
 
 
 def call(request: dict[str, Any]) -> None:
-    """Do what a call asks for."""
     request_id, params = request["id"], request["params"]
     way = params.get("arguments", {}).get("way", "")
     match way:
@@ -133,7 +128,6 @@ refused: list[Any] = []
 
 
 def handle(message: dict[str, Any]) -> None:
-    """Answer a message."""
     method, request_id = message.get("method"), message.get("id")
     if method is None:
         said = message.get("result") or message.get("error")

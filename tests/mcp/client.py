@@ -1,0 +1,28 @@
+"""A client of MCP in a space with some agents, for tests that need no more of either."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from mcp.client.client import Client
+
+from meup_agent import Agent
+from tests.mcp.conftest import ANYTHING, served, staged
+
+
+@asynccontextmanager
+async def client_beside(
+    *agents: Agent,
+    may: Sequence[Mapping[str, Any]] = ANYTHING,
+    ttl: float | str = 30.0,
+    **options: Any,
+) -> AsyncGenerator[Client]:
+    """The SDK's client of a participant that may do some things, in a space with these agents."""
+    async with staged(alice=may, **{each.name: ANYTHING for each in agents}) as stage:
+        for each in agents:
+            await stage.join(each.name, each)
+        async with (
+            served(stage, own="alice", ttl=ttl) as server,
+            server.client(**options) as client,
+        ):
+            yield client
