@@ -175,7 +175,6 @@ def _forked(
 
 
 def is_there(number: int) -> bool:
-    """True if a process runs."""
     try:
         os.kill(number, 0)
     except ProcessLookupError:

@@ -55,16 +55,13 @@ class Stage:
         self._events: queue.Queue[tuple[str, str]] = queue.Queue()
 
     def variables(self, participant: str = "alice", **more: str) -> dict[str, str]:
-        """The environment of a participant."""
         token = self.gateway.token(participant)
         return {"MEUP_URL": self.gateway.url, "MEUP_SPACE": "demo", "MEUP_TOKEN": token, **more}
 
     def tell(self, what: str, about: str = "") -> None:
-        """Something has happened."""
         self._events.put((what, about))
 
     def forget(self) -> None:
-        """Nothing has happened yet."""
         self.calls.clear()
         while not self._events.empty():
             self._events.get()

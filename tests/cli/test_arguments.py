@@ -12,7 +12,6 @@ from meup_agent.cli.arguments import (
     read_input_schema,
     unknown_arguments,
 )
-from tests.cli.commands import Failure, checker_for
 
 
 def inputs(schema: dict[str, Any], **more: Any) -> ToolInputs:
@@ -111,21 +110,6 @@ def test_a_schema_that_contains_itself_has_an_end() -> None:
     many = {"anyOf": [{"$ref": "#/$defs/a"}] * 8}
     known = inputs({"$ref": "#/$defs/a"}, **{"$defs": {"a": many}})
     assert read("a=5", known) == {"a": 5}
-
-
-def test_what_does_not_fit_is_told_with_what_is_close() -> None:
-    schema = {
-        "properties": {"path": {"type": "string"}, "n": {"type": "integer"}},
-        "required": ["path"],
-        "additionalProperties": False,
-    }
-    given = read_arguments(["pth=x", "n=\x1b"], None, None)
-    with pytest.raises(Failure) as failed:
-        convert_arguments(given, read_input_schema(schema), checker_for(schema, "a tool"))
-    assert str(failed.value) == (
-        "the tool was not called, since these arguments do not fit it: 'n' should be integer, not"
-        " string; 'path' is required; 'pth' is not known; there is 'path', 'n' (did you mean path?)"
-    )
 
 
 def test_what_a_tool_does_not_name_is_remarked() -> None:

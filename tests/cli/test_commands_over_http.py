@@ -444,24 +444,6 @@ def test_https_trusts_what_the_machine_trusts() -> None:
 # --- tools ---
 
 
-@pytest.mark.rule("3.observe.takes_no_part")
-def test_tools_are_asked_for_beside_a_running_agent(stage: Stage, beside: RunBeside) -> None:
-    """The reviewer keeps its connection, and goes on deciding."""
-    taken_over = stage.gateway.counters.taken_over
-    done = beside("tools", "--as", "reviewer", "--json", participant="reviewer")
-    assert (done.code, done.err) == (0, "")
-    asked = json.loads(done.out)["participants"]
-    assert [each["participant"] for each in asked] == ["files", "mute"]
-    assert {each["name"] for each in asked[0]["tools"]} >= {"write_file", "fail"}
-    assert asked[1]["error"] == f"not me {HOSTILE} (code -32601)"
-    assert stage.gateway.counters.taken_over == taken_over
-
-    async def is_decided(space: Space) -> str:
-        return str(await space.call("files", "write_file", {"path": "ok", "text": "t"}))
-
-    assert "'ok' has 't'" in stage.as_somebody("paula", is_decided)
-
-
 def test_tools_of_one_who_is_absent_or_not_to_be_asked(beside: RunBeside) -> None:
     absent = beside("tools", "fils", "--as", "alice")
     assert (absent.code, absent.out) == (exit_codes.ABSENT, "")

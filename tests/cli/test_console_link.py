@@ -9,8 +9,7 @@ import pytest
 
 from tests.cli.commands import exit_codes
 from tests.cli.processes import TERMINATE, meup, running
-from tests.no_tls import NO_TLS
-from tests.patience import PATIENCE
+from tests.no_tls import ALONE
 
 SPACE = """
 space: {id: harbour}
@@ -22,7 +21,7 @@ LINK = re.compile(r"http://127\.0\.0\.1:\d+/console/link\?code=\S+")
 
 
 def get(url: str) -> httpx.Response:
-    return httpx.get(url, trust_env=False, verify=NO_TLS, timeout=PATIENCE)
+    return httpx.get(url, **ALONE)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meup_agent.cli.render.escape import arguments, compact, visible
+from meup_agent.cli.render.escape import compact, visible
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -61,8 +61,3 @@ def test_a_huge_value_is_not_formatted_whole() -> None:
 
     compact(Tracing({str(number): "x" * 50 for number in range(10_000)}), 100)
     assert Tracing.read < 5
-
-
-def test_arguments_look_as_in_a_call() -> None:
-    shown = arguments({"path": 'a "b"', "n": 1, "deep": {"k": [None, True]}}, 100)
-    assert shown == 'path="a \\"b\\"", n=1, deep={k: [null, true]}'

@@ -78,14 +78,6 @@ def test_a_narrow_terminal_shows_options_in_full(
             " and --token-file",
         ),
         (
-            ("tail", "--space", "s", "--token", "t"),
-            "meup: the url is missing; give --url or set MEUP_URL",
-        ),
-        (
-            ("tail", "--url", "ws://x", "--space", "s"),
-            "meup: the token is missing; set MEUP_TOKEN, or give --token-file or --token",
-        ),
-        (
             ("tail", "--url", "ws://x", "--space", "s", "--token", " "),
             "meup: the token is missing; set MEUP_TOKEN, or give --token-file or --token",
         ),
@@ -114,12 +106,6 @@ def test_wrong_usage_is_one_sentence(
     assert done.err.count("\n") == 1
 
 
-def test_wrong_usage_gives_its_exit_code_to_the_shell() -> None:
-    done = meup("dance")
-    assert (done.returncode, done.stdout) == (exit_codes.USAGE, "")
-    assert done.stderr == "meup: No such command 'dance'; see meup --help\n"
-
-
 def test_a_closed_output_is_no_defect() -> None:
     done = meup(command=("sh", "-c", f"{' '.join(COMMAND)} --version >&-"))
     assert (done.returncode, done.stdout, done.stderr) == (exit_codes.OK, "", "")
@@ -141,13 +127,6 @@ def test_help_can_be_written_in_every_encoding() -> None:
     assert (done.returncode, done.stderr) == (exit_codes.OK, "")
     assert done.stdout.isascii()
     assert "MEUP_TOKEN=\\u2026 meup who" in done.stdout
-
-
-@pytest.mark.parametrize("command", [(), ("gateway",), ("token",), ("token", "hash")])
-def test_no_value_is_shown_behind_a_flag(command: tuple[str, ...]) -> None:
-    done = meup(*command, "--help", variables={"COLUMNS": "100"})
-    assert "--help" in done.stdout
-    assert "<bool>" not in done.stdout
 
 
 LOADED = """

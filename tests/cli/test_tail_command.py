@@ -15,16 +15,9 @@ from tests.conformance.gateways import MEUP_V02, ExistingGateway
 from tests.patience import PATIENCE
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202egnp.exe\nalice → bob  forged line\r\x9b31m[red]\u200b"
-ESCAPED = "\\e[2J\\e]0;owned\\x07\\u202egnp.exe\\nalice → bob  forged line\\r\\x9b31m[red]\\u200b"
-
-
-FORCED = {"FORCE_COLOR": "1", "NO_COLOR": "1", "COLUMNS": "120"}
-"""As if there was a terminal, without colour."""
 
 
 def as_alice(gateway: ThreadedGateway, act: Callable[[Space], Awaitable[object]]) -> None:
-    """Do something in the space, as alice."""
-
     async def join() -> None:
         token = gateway.token("alice")
         async with Agent("alice").join(gateway.url, space="demo", token=token) as space:
@@ -69,33 +62,6 @@ def test_an_exchange_is_shown_and_ctrl_c_ends_it(
     assert requested.endswith("request   add(a=1, b=2) (edited)  in progress")
     assert responded.endswith("response  3  fulfilled")
     assert "\x1b" not in tail.out
-
-
-def test_hostile_text_is_escaped(gateway: ThreadedGateway, tail_settings: dict[str, str]) -> None:
-    async def speak(space: Space) -> None:
-        await space.chat(HOSTILE)
-        await space.send("acme/event", {HOSTILE: [HOSTILE]})
-        await space.send("mcp/reject", {"reason": HOSTILE}, correlation="x")
-
-    with running("tail", variables={**tail_settings, **FORCED}) as tail:
-        tail.until("no others")
-        as_alice(gateway, speak)
-        tail.until("leave")
-        tail.end(INTERRUPT)
-    bare = "".join(part for part in tail.out.replace("\x1b[0m", "").split("\n"))
-    assert "\x1b]" not in bare
-    assert "\x1b[2J" not in bare
-    assert not any(character in bare for character in "\x07\r\x9b\u202e\u200b")
-
-    with running("tail", variables=tail_settings) as plain:
-        plain.until("no others")
-        as_alice(gateway, speak)
-        plain.until("leave")
-        plain.end(INTERRUPT)
-    assert all(line.isprintable() for line in plain.out.splitlines())
-    assert f"chat      {ESCAPED}" in plain.out
-    spoken = [line for line in plain.out.splitlines() if "forged line" in line]
-    assert len(spoken) == 3
 
 
 def test_an_expiry_has_a_line(gateway: ThreadedGateway, tail_settings: dict[str, str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from meup_agent import Rejection
 from meup_agent.approval import Inbox
-from tests.cli.commands import EditRefused, ScreenQuestion
+from tests.cli.commands import ScreenQuestion
 from tests.cli.inbox.people import desk
 from tests.interaction.people import join, raw, until
 from tests.wire import kinds, payloads
@@ -92,21 +92,6 @@ async def test_a_decision_of_another_and_ours_at_the_same_time_is_one() -> None:
         await d.until(lambda: not len(d.inbox))
         assert item.left is not None
         assert item.left.by == "second"
-
-
-async def test_an_editor_that_fails_is_told_and_nothing_is_sent() -> None:
-    async def edit(text: str) -> str:
-        assert text
-        raise EditRefused("vi ended with 3, so nothing was sent")
-
-    async with desk(edit=edit) as d, d.proposer.propose("tools", "read", {"path": "a"}) as proposal:
-        await d.arrived()
-        await d.press("e")
-        await d.until(lambda: "vi ended with 3" in d.text("#note"))
-        assert (len(d.inbox), proposal.state.is_pending) == (1, True)
-        assert d.asks(ScreenQuestion.NOTHING)
-        await d.press("a")
-        assert await proposal.result() == "text of a"
 
 
 async def test_without_an_editor_that_is_said() -> None:
@@ -218,11 +203,3 @@ async def test_keys_behind_the_one_that_leaves_decide_nothing() -> None:
             d.app.simulate_key(key)
         await d.until(lambda: not d.app.is_running)
         assert (len(d.inbox), proposal.state.is_pending) == (1, True)
-
-
-async def test_a_terminal_that_becomes_small_says_less() -> None:
-    async with desk() as d, d.proposer.propose("tools", "read", {"path": "a"}):
-        await d.arrived()
-        assert " a  approve   e  edit " in d.looks()
-        await d.pilot.resize_terminal(40, 10)
-        await d.until(lambda: "a approve e edit r reject j k ? q" in d.looks())

@@ -25,7 +25,6 @@ def anyio_backend() -> str:
 
 
 def compare(desk: Desk, name: str) -> None:
-    """Compare the screen with what it should look like."""
     path, looks = LOOKS / f"{name}.txt", desk.looks()
     if not path.exists():
         path.write_text(looks, encoding="utf-8")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from meup_agent import Fulfillment, Rejection
+from meup_agent import Rejection
 from meup_agent.cli.inbox.questions import REASONS
 from meup_agent.cli.inbox.screen import GUARD_SECONDS
 from tests.cli.commands import ScreenQuestion
@@ -94,21 +94,6 @@ async def test_two_keys_reject_with_a_reason() -> None:
 def test_each_of_the_eleven_reasons_has_a_key() -> None:
     assert {code for code, _ in REASONS.values()} == set(REASONS_TO_REJECT)
     assert len(REASONS) == len(REASONS_TO_REJECT)
-
-
-@pytest.mark.parametrize(
-    ("tool", "keys", "decided"),
-    [("read", "a", True), ("wipe", "ay", True), ("read", "rd", False), ("wipe", "ru", False)],
-)
-async def test_a_decision_takes_two_keys_at_the_most(tool: str, keys: str, decided: bool) -> None:
-    """From the arrival of a proposal on, and one where it was seen whole and is harmless."""
-    arguments = {"path": "a"} if tool == "read" else {"disk": "a"}
-    async with desk() as d, d.proposer.propose("tools", tool, arguments, to="reviewer") as asked:
-        await d.arrived()
-        await d.press(*keys)
-        outcome = await asked.outcome()
-        assert isinstance(outcome, Fulfillment if decided else Rejection)
-        assert d.pressed == len(keys) <= 2
 
 
 async def test_words_go_with_a_rejection() -> None:
