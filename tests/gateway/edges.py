@@ -16,7 +16,7 @@ from meup_agent.gateway import Gateway, GatewayLimits, ThreadedGateway
 from tests.gateway.conftest import PARTICIPANTS
 from tests.gateway.mounted import MountedPlace, mounted
 from tests.gateways import one_space_config
-from tests.no_tls import NO_TLS
+from tests.no_tls import ALONE
 from tests.patience import PATIENCE
 
 
@@ -64,9 +64,7 @@ class Edge(NamedTuple):
                 "Authorization": f"Bearer {self.place.token(who)}",
                 "Content-Type": "application/json",
             },
-            trust_env=False,
-            timeout=PATIENCE,
-            verify=NO_TLS,
+            **ALONE,
         )
 
     def read_events(self, who: str) -> int:
@@ -74,9 +72,7 @@ class Edge(NamedTuple):
         return httpx.get(
             f"{self.http}/spaces/demo/events?follow=false",
             headers={"Authorization": f"Bearer {self.place.token(who)}"},
-            trust_env=False,
-            timeout=PATIENCE,
-            verify=NO_TLS,
+            **ALONE,
         ).status_code
 
     @contextmanager
@@ -135,9 +131,7 @@ class Edge(NamedTuple):
 
     def metric(self, name: str) -> float:
         """A number from the metrics, over all labels."""
-        said = httpx.get(
-            f"{self.http}/metrics", trust_env=False, timeout=PATIENCE, verify=NO_TLS
-        ).text
+        said = httpx.get(f"{self.http}/metrics", **ALONE).text
         lines = [line for line in said.splitlines() if line.startswith("meup_" + name)]
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 

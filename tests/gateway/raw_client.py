@@ -32,18 +32,21 @@ async def raw(gateway: Gateway, *, small: bool = False) -> AsyncGenerator[Stream
             await writer.wait_closed()
 
 
+def handshake(path: str = "/ws?space=demo", token: str = "", *more: str) -> bytes:
+    """The request for a WebSocket, with a token if one is given, and more headers."""
+    lines = [f"GET {path} HTTP/1.1", "Host: x", "Upgrade: websocket", "Connection: Upgrade"]
+    lines += ["Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="]
+    lines += [f"Authorization: Bearer {token}"] if token else []
+    return "\r\n".join([*lines, *more, "", ""]).encode()
+
+
 @asynccontextmanager
 async def shaken(
     gateway: Gateway, who: str = "carol", *, small: bool = False
 ) -> AsyncGenerator[Streams]:
     """A socket after its handshake, which answers nothing by itself."""
     async with raw(gateway, small=small) as (reader, writer):
-        writer.write(
-            b"GET /ws?space=demo HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\n"
-            b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-            b"Authorization: Bearer " + gateway.token(who).encode() + b"\r\n\r\n"
-        )
+        writer.write(handshake(token=gateway.token(who)))
         with anyio.fail_after(PATIENCE):
             head = await reader.readuntil(b"\r\n\r\n")
         assert b" 101 " in head

@@ -4,8 +4,6 @@ import asyncio
 import contextlib
 import json
 import struct
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -15,22 +13,15 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from meup_agent.gateway import Gateway
 from tests.gateway.conftest import envelope
+from tests.gateway.dialing import dial as dial
+from tests.gateway.dialing import undisturbed as undisturbed
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.own_loop import running
-from tests.gateway.raw_client import masked, raw, said_close, shaken
-from tests.gateway.websocket_client import hear, open_websocket
+from tests.gateway.raw_client import handshake, masked, raw, said_close, shaken
+from tests.gateway.websocket_client import hear
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
-
-
-@asynccontextmanager
-async def dial(
-    gateway: Gateway, who: str, path: str = "/ws?space=demo"
-) -> AsyncGenerator[ClientConnection]:
-    token = gateway.token(who) if who else ""
-    async with open_websocket(gateway.url + path, token) as client:
-        yield client
 
 
 async def hear_until(client: ClientConnection, **wanted: object) -> dict[str, Any]:
@@ -41,12 +32,6 @@ async def hear_until(client: ClientConnection, **wanted: object) -> dict[str, An
             return said
 
 
-async def undisturbed(bob: ClientConnection) -> None:
-    """Bob still speaks and hears."""
-    await bob.send(envelope("bob", id="still-here"))
-    await hear_until(bob, id="still-here")
-
-
 async def refusal(client: ClientConnection, code: str) -> dict[str, Any]:
     """The next error that the gateway tells, which must be this one."""
     said = await hear_until(client, kind="system.error")
@@ -55,17 +40,7 @@ async def refusal(client: ClientConnection, code: str) -> dict[str, Any]:
 
 
 def head(gateway: Gateway, who: str = "mallory", *more: str) -> bytes:
-    lines = [
-        "GET /ws?space=demo HTTP/1.1",
-        "Host: x",
-        "Connection: Upgrade",
-        "Upgrade: websocket",
-        "Sec-WebSocket-Version: 13",
-        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
-        f"Authorization: Bearer {gateway.token(who)}",
-        *more,
-    ]
-    return "\r\n".join([*lines, "", ""]).encode()
+    return handshake("/ws?space=demo", gateway.token(who), *more)
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:

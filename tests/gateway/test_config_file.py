@@ -90,12 +90,6 @@ def test_file_of_several_spaces(tmp_path: Path) -> None:
     assert config.tls == TlsConfig(Path("/etc/gateway.pem"), tmp_path / "gateway.key")
 
 
-def test_least_that_a_file_says(tmp_path: Path) -> None:
-    config = load(tmp_path, "spaces: {demo: {participants: {}}}")
-    assert config.journal == JournalConfig()
-    assert (config.http, config.tls, config.insecure) == (None, None, False)
-
-
 def test_capabilities_without_a_value_are_the_defaults(tmp_path: Path) -> None:
     config = load_ours(tmp_path, OURS.replace("capabilities: []}", "capabilities: }"))
     (first, _) = config.spaces[0].participants["alice"].capabilities.patterns
@@ -157,27 +151,20 @@ def test_misspelt_environment_is_warned_of_by_name(
         (("bob.token", "space.yaml"), "must hold a token and nothing else"),
         (("synchronous: full", "synchronous: maybe"), "journal.synchronous: expected 'normal' or"),
         (("max_age: 60", "max_age: 0"), "journal.max_age: "),
-        (("max_age: 60", "maxage: 60"), "journal.maxage: unknown key; did you mean max_age?"),
         (("key: gateway.key", ""), "tls.key: is missing"),
         (("port: 8001", "prot: 8001"), "http.prot: unknown key; did you mean port?"),
         (
             ("carol: {tokens: [carol-token]}", "carol: {token: carol-token}"),
             "spaces.quay.participants.carol.token: unknown key; did you mean tokens?",
         ),
-        (
-            ("    participants:\n      carol", "    participant:\n      carol"),
-            "spaces.quay.participant: unknown key; did you mean participants?",
-        ),
         (("defaults: {cap", "default: {cap"), "quay.default: unknown key; did you mean defaults?"),
         (("gateway: {", "gatway: {"), "space.yaml: gatway: unknown key; did you mean gateway?"),
-        (("[{kind: chat}]", "[chat]"), "defaults.capabilities[0]: expected keys and values"),
         (("  quay:", "  1:"), "spaces.1: expected a text; put it in quotes"),
         (("max_members: 7", "1: 7"), "gateway.1: expected a text; put it in quotes"),
         (("certificate: /etc/gateway.pem, key: gateway.key", ""), "tls.certificate: is missing"),
         (("max_members: 7", "max_members: 0"), "gateway.max_members: expected a number above zero"),
         (("max_members: 7", "max_spaces: 1"), "spaces: 2 are more than max_spaces, which is 1"),
         (("max_members: 7", "max_depth: 101"), "gateway.max_depth: expected at most 100"),
-        (("max_members: 7", "journal_path: x"), "gateway.journal_path: unknown key"),
         (("max_members: 7", "max_menbers: 7"), "unknown key; did you mean max_members?"),
     ],
 )
@@ -271,15 +258,12 @@ def test_participant_without_tokens_is_warned_of(
             "participant 'bob' of space 'demo' has a token of 'alice'",
         ),
         (("{tokens: [bob-token]}", "5"), "participants.bob: expected"),
-        (("{tokens: [bob-token]}", "{token: [x]}"), "participants.bob.token: unknown key"),
         (("  bob:", "  gateway:"), "participants.gateway: this name is the gateway's"),
         (("[{kind: chat}]", "[chat]"), "defaults.capabilities[0]: expected keys and values"),
         (("[{kind: mcp/proposal}]", "[{payload: {}}]"), "participants.alice.capabilities[0]"),
         (("mcp/proposal", '"/[/"'), "participants.alice.capabilities[0].kind"),
         (("  bob:", "  alice:"), "line 7: expected YAML, but the key 'alice' stands twice"),
-        (("id: demo", "id: demo, dialect: x"), "space.dialect: expected one of"),
         (("defaults:", "gateway: {port: 70000}\ndefaults:"), "gateway.port: expected less than"),
-        (("defaults:", "gateway: {prot: 1}\ndefaults:"), "gateway.prot: unknown key"),
         (("defaults:", "gateway: {stop_timeout: 0}\ndefaults:"), "gateway.stop_timeout: expected"),
         (("defaults:", "gateway: {max_message_bytes: 9999999}\ndefaults:"), "at most 4194304"),
         (("{id: demo", "{id: [demo"), "expected YAML, but"),
@@ -297,9 +281,8 @@ def test_wrong_file_says_file_key_and_what_was_expected(
     assert message.startswith(str(tmp_path / "space.yaml"))
     assert said in message
     assert "\n" not in message
-    assert "token" not in message.replace("tokens", "").replace("has a token of", "").replace(
-        "participants.bob.token:", ""
-    ).replace("each participant", "")
+    shown = message.replace("tokens", "").replace("has a token of", "")
+    assert "token" not in shown.replace("each participant", "")
 
 
 @pytest.mark.rule("3.names.look_alike")

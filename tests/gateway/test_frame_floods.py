@@ -17,10 +17,10 @@ from meup_agent.gateway import Config, Gateway, GatewayLimits, TlsConfig
 from meup_agent.gateway.edge.connection import FRAMES_PER_TURN
 from meup_agent.gateway.edge.listener import MEMBER_READ_BYTES
 from tests.gateway.conftest import envelope
+from tests.gateway.dialing import dial
 from tests.gateway.own_loop import HOSTILE, running
 from tests.gateway.own_loop import anyio_backend as anyio_backend
-from tests.gateway.raw_client import Streams, frames, masked, raw, said_close, shaken
-from tests.gateway.websocket_client import open_websocket
+from tests.gateway.raw_client import Streams, frames, handshake, masked, raw, said_close, shaken
 from tests.gateways import one_space_config
 from tests.patience import PATIENCE
 from tests.transport.peers import CERTIFICATE
@@ -44,22 +44,10 @@ FLOODS = {
 async def stranger(gateway: Gateway) -> AsyncGenerator[Streams]:
     """A connection after its handshake, without a token."""
     async with raw(gateway) as (reader, writer):
-        writer.write(
-            b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-        )
+        writer.write(handshake("/"))
         with anyio.fail_after(PATIENCE):
             assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
         yield reader, writer
-
-
-@asynccontextmanager
-async def member(
-    gateway: Gateway, who: str = "bob", **options: Any
-) -> AsyncGenerator[ClientConnection]:
-    url = f"{gateway.url}/ws?space=demo"
-    async with open_websocket(url, gateway.token(who), **options) as client:
-        yield client
 
 
 async def round_trip(bob: ClientConnection, name: str) -> None:
@@ -85,7 +73,10 @@ async def flood(writer: asyncio.StreamWriter, chunk: bytes, sent: list[int]) -> 
 @pytest.mark.parametrize("kind", FLOODS)
 @pytest.mark.limit("join_frames")
 async def test_stranger_that_floods_is_closed_after_some_frames(kind: str) -> None:
-    async with running(join_timeout=3_600, stop_timeout=0.2) as gateway, member(gateway) as bob:
+    async with (
+        running(join_timeout=3_600, stop_timeout=0.2) as gateway,
+        dial(gateway, "bob") as bob,
+    ):
         async with stranger(gateway) as (reader, writer), anyio.create_task_group() as tasks:
             closed: list[int] = []
 
@@ -134,7 +125,7 @@ async def test_bytes_before_the_join_count_together() -> None:
 @pytest.mark.limit("frames_per_second", "frames_burst")
 async def test_frames_that_are_no_message_are_read_later(kind: str) -> None:
     slow = {"frames_per_second": 0.001, "frames_burst": 100, "close_timeout": 0.2}
-    async with running(**slow, stop_timeout=0.2) as gateway, member(gateway) as bob:
+    async with running(**slow, stop_timeout=0.2) as gateway, dial(gateway, "bob") as bob:
         async with shaken(gateway, "mallory") as (_, writer), anyio.create_task_group() as tasks:
             sent: list[int] = []
             tasks.start_soon(flood, writer, FLOODS[kind], sent)
@@ -152,7 +143,7 @@ async def test_frames_that_are_no_message_are_read_later(kind: str) -> None:
 @pytest.mark.rule("3.frames")
 async def test_pings_are_answered_as_fast_as_they_are_read() -> None:
     slow = {"frames_per_second": 0.001, "frames_burst": 100}
-    async with running(**slow, stop_timeout=0.2) as gateway, member(gateway) as bob:
+    async with running(**slow, stop_timeout=0.2) as gateway, dial(gateway, "bob") as bob:
         async with shaken(gateway, "mallory") as (reader, writer), anyio.create_task_group() as all:
             pongs: list[bytes] = []
 
@@ -176,7 +167,7 @@ async def test_message_in_very_many_fragments_arrives() -> None:
     said = envelope("mallory", id="in-pieces", payload={"text": "x" * 2_900})
     pieces = [said[at : at + 1] for at in range(len(said))]
     async with running(frames_per_second=100_000, frames_burst=10) as gateway:
-        async with member(gateway) as bob, shaken(gateway, "mallory") as (_, writer):
+        async with dial(gateway, "bob") as bob, shaken(gateway, "mallory") as (_, writer):
             writer.write(masked(0x01, pieces[0]))
             writer.write(b"".join(masked(0x00, piece) for piece in pieces[1:-1]))
             writer.write(masked(0x80, pieces[-1]))
@@ -188,7 +179,7 @@ async def test_message_in_very_many_fragments_arrives() -> None:
 @pytest.mark.rule("3.frames")
 async def test_nothing_that_waited_is_lost_or_out_of_order() -> None:
     async with running(frames_per_second=2_000, frames_burst=5) as gateway:
-        async with member(gateway) as bob, shaken(gateway, "mallory") as (_, writer):
+        async with dial(gateway, "bob") as bob, shaken(gateway, "mallory") as (_, writer):
             for number in range(300):
                 said = envelope("mallory", id=f"m{number}")
                 writer.write(masked(0x89, b"between") + masked(0x81, said))
@@ -217,7 +208,7 @@ async def test_others_are_read_between_the_messages_of_who_sent_many_at_once() -
     generous = {"messages_per_second": 1e6, "messages_burst": 1_000_000}
     many = 3_000
     async with running(**generous) as gateway, shaken(gateway, "mallory") as (_, mallory):
-        async with member(gateway, "carol") as carol, shaken(gateway, "bob") as (_, bob):
+        async with dial(gateway, "carol") as carol, shaken(gateway, "bob") as (_, bob):
             said = [envelope("mallory", id=f"m{number}") for number in range(many)]
             mallory.write(b"".join(masked(0x81, each) for each in said))
             bob.write(masked(0x81, envelope("bob", id="b")))
@@ -237,7 +228,7 @@ async def test_encrypted_messages_that_were_read_with_others_are_not_forgotten()
     config = Config(config.spaces, limits=config.limits, tls=tls)
     trusted = ssl.create_default_context(cafile=CERTIFICATE)
     async with Gateway(config=config) as gateway:
-        async with member(gateway, ssl=trusted, server_hostname="localhost") as bob:
+        async with dial(gateway, "bob", ssl=trusted, server_hostname="localhost") as bob:
             text = "x" * (MEMBER_READ_BYTES // 20)
             async with anyio.create_task_group() as tasks:
 

@@ -76,14 +76,6 @@ def test_frames_of_one_turn_leave_in_one_write() -> None:
     assert setting.socket.writes == [b"abc", b"d"]
 
 
-def test_single_frame_is_not_copied() -> None:
-    setting = Setting()
-    frame = b"x" * 1_000
-    setting.member.deliver(frame)
-    setting.loop.end_turn()
-    assert setting.socket.writes[0] is frame
-
-
 def test_full_socket_holds_frames_back() -> None:
     setting = Setting()
     setting.member.pause()
@@ -94,16 +86,6 @@ def test_full_socket_holds_frames_back() -> None:
     setting.member.resume()
     assert setting.socket.writes == [b"a"]
     assert setting.member.queued_bytes == 0
-
-
-def test_socket_that_fills_within_the_turn_holds_the_rest_back() -> None:
-    setting = Setting()
-    setting.member.deliver(b"a")
-    setting.member.pause()
-    setting.loop.end_turn()
-    assert setting.socket.writes == []
-    setting.member.resume()
-    assert setting.socket.writes == [b"a"]
 
 
 @pytest.mark.rule("3.limits")

@@ -70,24 +70,15 @@ async def test_garbage_closes_its_connection_only(gateway: Gateway, garbage: byt
         assert gateway.counters.closed == {1002: 1}
 
 
-@pytest.mark.parametrize("code", [1000, 1001, 3000, 4999])
-async def test_close_is_answered(gateway: Gateway, code: int) -> None:
-    async with dial(gateway, "alice") as alice:
-        await alice.close(code, "done")
-        assert alice.close_code == code
-
-
-@pytest.mark.parametrize("code", [1006, 5000, 65_535])
-async def test_code_that_cannot_be_said_is_answered_with_1002(gateway: Gateway, code: int) -> None:
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [(None, 1000), *((code, code) for code in (1000, 1001, 3000, 4999)),
+     *((code, 1002) for code in (1006, 5000, 65_535))],
+)  # fmt: skip
+async def test_close_is_answered(gateway: Gateway, said: int | None, answer: int) -> None:
     async with shaken(gateway) as (reader, writer):
-        writer.write(masked(0x88, struct.pack("!H", code)))
-        assert await said_close(reader) == 1002
-
-
-async def test_close_without_a_code_is_answered(gateway: Gateway) -> None:
-    async with shaken(gateway) as (reader, writer):
-        writer.write(masked(0x88))
-        assert await said_close(reader) == 1000
+        writer.write(masked(0x88, b"" if said is None else struct.pack("!H", said)))
+        assert await said_close(reader) == answer
 
 
 async def test_vanished_client_leaves(gateway: Gateway) -> None:

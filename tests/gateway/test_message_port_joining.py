@@ -12,7 +12,7 @@ from tests.gateway.conftest import PARTICIPANTS, envelope
 from tests.gateway.dialing import close_code, dial, join_frame, pair, read, undisturbed
 from tests.gateway.dialing import gateway as gateway
 from tests.gateway.own_loop import anyio_backend as anyio_backend
-from tests.gateway.raw_client import raw
+from tests.gateway.raw_client import handshake, raw
 from tests.gateways import one_space_config
 from tests.patience import PATIENCE
 
@@ -88,14 +88,9 @@ async def test_join_that_is_said_twice_is_ignored(gateway: Gateway) -> None:
     "path", ["//[x]", "//[::1", "/..%2f../%00", "/\x01?\x7f", "*", "/" * 8_000]
 )
 async def test_any_path_at_all_is_taken(gateway: Gateway, path: str) -> None:
-    request = (
-        f"GET {path}?space=demo HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\n"
-        "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-        f"Authorization: Bearer {gateway.token('alice')}\r\n\r\n"
-    )
+    request = handshake(f"{path}?space=demo", gateway.token("alice"))
     async with raw(gateway) as (reader, writer):
-        writer.write(request.encode())
+        writer.write(request.replace(b"Connection: ", b"Connection: keep-alive, "))
         assert (await reader.readline()).split()[1] == b"101"
 
 

@@ -9,7 +9,7 @@ import pytest
 from meup_agent.errors import HandshakeRefused
 from meup_agent.gateway import GatewayLimits
 from tests.gateway.conftest import LIMITS, Site, envelope, hear
-from tests.gateways import OBSERVE_HEADER, Backlog, Backlogs, Identity, JoinThrottle, NotAdmitted
+from tests.gateways import OBSERVE_HEADER, Backlog, Backlogs
 from tests.patience import PATIENCE
 from tests.spaces import SpaceCounters
 
@@ -120,14 +120,3 @@ def test_no_sender_waits_for_an_observer() -> None:
     assert dropped == ["observer"]
     assert backlogs.in_space("demo").filling
     assert backlogs.in_space("demo").wait("bob") > 0
-
-
-@pytest.mark.rule("3.observe.takes_no_part")
-def test_who_looks_on_all_the_time_keeps_no_agent_from_joining() -> None:
-    pace = JoinThrottle(GatewayLimits(joins_per_second=1, joins_burst=2), lambda: 0)
-    alice = Identity("demo", "alice")
-    for _ in range(2):
-        pace.join(alice, observes=True)
-    with pytest.raises(NotAdmitted):
-        pace.join(alice, observes=True)
-    pace.join(alice)

@@ -120,7 +120,6 @@ async def over_http(gateway: RunningGateway, method: str, path: str, token: str)
 
 
 async def hear_until(client: ClientConnection, kind: str) -> dict[str, Any]:
-    """The next envelope of a kind."""
     with anyio.fail_after(PATIENCE):
         while True:
             heard: dict[str, Any] = json.loads(await client.recv())
@@ -129,12 +128,10 @@ async def hear_until(client: ClientConnection, kind: str) -> dict[str, Any]:
 
 
 def names(folder: Path) -> set[str]:
-    """The files of a folder."""
     return {each.name for each in folder.iterdir()}
 
 
 def contents(folder: Path) -> bytes:
-    """All that stands in a folder's files."""
     return b"".join(each.read_bytes() for each in folder.iterdir())
 
 

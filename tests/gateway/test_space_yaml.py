@@ -29,6 +29,15 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
+def held(folder: Path, name: str, content: str, mode: int = 0o600) -> Path:
+    """The file of a participant's token, which may be anything."""
+    path = token_file(folder, name)
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    path.chmod(mode)
+    return path
+
+
 def load(path: Path, make: MakeTokens = "never") -> Config:
     return load_config(path, needs_tokens=False, make_tokens=make)
 
@@ -136,10 +145,7 @@ def test_a_file_of_our_own_form_stays_strict(tmp_path: Path) -> None:
 @pytest.mark.rule("3.space_yaml.tokens")
 def test_a_space_that_exists_brings_its_tokens_and_its_port(tmp_path: Path) -> None:
     path = written(tmp_path / ".mew", MEW_V04)
-    held = token_file(tmp_path, "human")
-    held.parent.mkdir()
-    held.write_text("humans-own")
-    held.chmod(0o600)
+    held(tmp_path, "human", "humans-own")
     assert find_space_file(tmp_path) == path
     assert base_of(path) == tmp_path
     config = load(path)
@@ -183,10 +189,7 @@ def test_the_environment_wins_over_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = written(tmp_path, MEW_V04)
-    held = token_file(tmp_path, "lift-files")
-    held.parent.mkdir(parents=True)
-    held.write_text("of-the-file\n")
-    held.chmod(0o600)
+    held(tmp_path, "lift-files", "of-the-file\n")
     assert token_variable("lift-files") == "MEW_TOKEN_LIFT_FILES"
     monkeypatch.setenv("MEW_TOKEN_LIFT_FILES", "of-the-environment")
     tokens = load(path).tokens()
@@ -203,21 +206,16 @@ def test_a_token_that_others_can_read_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = written(tmp_path, MEW_V04)
-    held = token_file(tmp_path, "human")
-    held.parent.mkdir(parents=True)
-    held.write_text("humans-own")
-    held.chmod(0o644)
+    file = held(tmp_path, "human", "humans-own", 0o644)
     assert load(path).tokens().identify("humans-own") is not None
-    assert f"{held} holds a token and can be read by other users" in caplog.text
+    assert f"{file} holds a token and can be read by other users" in caplog.text
     assert "humans-own" not in caplog.text
 
 
 @pytest.mark.parametrize("content", ["", "two words", "é", "x" * 5_000])
 def test_a_file_that_holds_no_token_is_an_error(tmp_path: Path, content: str) -> None:
     path = written(tmp_path, MEW_V04)
-    held = token_file(tmp_path, "human")
-    held.parent.mkdir(parents=True)
-    held.write_text(content)
+    held(tmp_path, "human", content)
     with pytest.raises(ConfigurationError, match="must hold a token and nothing else"):
         load(path)
 

@@ -27,7 +27,6 @@ async def open_websocket(
 
 
 async def hear(client: ClientConnection) -> dict[str, Any]:
-    """The next envelope."""
     with anyio.fail_after(PATIENCE):
         said: dict[str, Any] = json.loads(await client.recv())
         return said

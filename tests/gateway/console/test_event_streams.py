@@ -16,7 +16,6 @@ from meup_agent.gateway.console.event_queue import (
     NOTHING_NEW,
     PIECE_BYTES,
     EventQueue,
-    EventQueues,
     pack,
 )
 from meup_agent.gateway.console.pages.events import MAX_STREAMS
@@ -24,7 +23,7 @@ from meup_agent.gateway.console.timeline import SpaceFeed, SpaceFeeds
 from meup_agent.gateway.edge.flow import ChunkWriter
 from tests.gateway.console.conftest import Browser, Site, two_spaces
 from tests.gateways import GatewayRuntime
-from tests.no_tls import NO_TLS
+from tests.no_tls import ALONE
 from tests.patience import PATIENCE
 from tests.protocol.space.test_server import chat, host_with
 
@@ -127,21 +126,6 @@ async def test_queue_is_kept_alive_only_where_nothing_was_sent() -> None:
     assert await queue.take() == NOTHING_NEW
 
 
-async def test_an_event_goes_to_those_who_want_its_topic() -> None:
-    queues, inbox, both = EventQueues(), EventQueue(["inbox"]), EventQueue(["inbox", "space", "x"])
-    with queues.holding(inbox):
-        assert not queues.wants("space")
-        with queues.holding(both):
-            assert queues.wants("space")
-            assert not queues.wants("x")
-            queues.publish("space", b"rows")
-            queues.publish("inbox", b"cards")
-        assert not queues.wants("space")
-    assert await both.take() == b"rowscards"
-    assert await inbox.take() == b"cards"
-    assert not queues.wants("inbox")
-
-
 async def test_one_person_holds_so_many_streams_and_no_more(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,7 +155,11 @@ async def test_one_person_holds_so_many_streams_and_no_more(
             closing.set()
 
 
-async def test_unread_stream_ends_with_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+@asynccontextmanager
+async def signed_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncGenerator[tuple[str, Browser, list[SpaceFeeds]]]:
+    """The address of a gateway, a person's browser, and the feeds behind its pages."""
     made: list[SpaceFeeds] = []
 
     class Feeds(SpaceFeeds):
@@ -180,13 +168,17 @@ async def test_unread_stream_ends_with_its_session(monkeypatch: pytest.MonkeyPat
             made.append(self)
 
     monkeypatch.setattr("meup_agent.gateway.console.console.SpaceFeeds", Feeds)
-    async with Gateway(config=two_spaces(), page=Console()) as gateway, AsyncExitStack() as stack:
-        client = httpx.AsyncClient(
-            base_url=gateway.http_url, trust_env=False, verify=NO_TLS, timeout=PATIENCE
-        )
-        browser = Browser(await stack.enter_async_context(client), gateway.http_url)
+    async with (
+        Gateway(config=two_spaces(), page=Console()) as gateway,
+        httpx.AsyncClient(base_url=gateway.http_url, **ALONE) as client,
+    ):
+        browser = Browser(client, gateway.http_url)
         await browser.sign_in(gateway.token("you"))
-        await stack.enter_async_context(stream(gateway.http_url, browser))
+        yield gateway.http_url, browser, made
+
+
+async def test_unread_stream_ends_with_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with signed_in(monkeypatch) as (url, browser, made), stream(url, browser):
         queues = made[0].of("demo").queues
         (queue,) = queues
         # More than its socket and its queue take, so that the gateway waits for the browser.
@@ -241,7 +233,6 @@ async def test_browser_gets_what_is_pushed_to_all(
     version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pushed: list[bytes] = []
-    made: list[SpaceFeeds] = []
     write = ChunkWriter.write
 
     def note(self: ChunkWriter, chunk: bytes) -> bool:
@@ -249,21 +240,10 @@ async def test_browser_gets_what_is_pushed_to_all(
             pushed.append(chunk)
         return write(self, chunk)
 
-    class Feeds(SpaceFeeds):
-        def __init__(self, runtime: GatewayRuntime, tasks: TaskGroup) -> None:
-            super().__init__(runtime, tasks)
-            made.append(self)
-
     monkeypatch.setattr(ChunkWriter, "write", note)
-    monkeypatch.setattr("meup_agent.gateway.console.console.SpaceFeeds", Feeds)
-    async with Gateway(config=two_spaces(), page=Console()) as gateway, AsyncExitStack() as stack:
-        client = httpx.AsyncClient(
-            base_url=gateway.http_url, trust_env=False, verify=NO_TLS, timeout=PATIENCE
-        )
-        browser = Browser(await stack.enter_async_context(client), gateway.http_url)
-        await browser.sign_in(gateway.token("you"))
-        cookie = "; ".join(f"{name}={value}" for name, value in client.cookies.items())
-        host, port = gateway.http_url.removeprefix("http://").split(":")
+    async with signed_in(monkeypatch) as (url, browser, made), AsyncExitStack() as stack:
+        cookie = "; ".join(f"{name}={value}" for name, value in browser.client.cookies.items())
+        host, port = url.removeprefix("http://").split(":")
         sock = await stack.enter_async_context(await anyio.connect_tcp(host, int(port)))
         head = [f"GET /console/events HTTP/{version}", f"Host: {host}:{port}", f"Cookie: {cookie}"]
         await sock.send("\r\n".join([*head, "", ""]).encode())

@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from meup_agent import Agent
 from tests.gateway.console.conftest import Site
 
 pytestmark = pytest.mark.anyio
@@ -79,9 +78,3 @@ async def test_hostile_query_is_inert(site: Site) -> None:
             answer = await browser.get(path, params={**query, "code": text})
             assert answer.status_code in (200, 303, 400, 403, 429)
             assert_inert(answer.text)
-
-
-async def test_participants_name_is_isolated(site: Site) -> None:
-    await site.join("boss", Agent("boss"))
-    page = (await (await site.browser("you")).get("/participants")).text
-    assert '<bdi class="name">boss</bdi>' in page

@@ -157,12 +157,6 @@ async def test_other_call_than_was_shown_is_not_approved(site: Site) -> None:
     assert site.ran == []
 
 
-async def test_who_may_not_decide_is_offered_nothing(site: Site) -> None:
-    await site.propose(await proposer_of(site))
-    browser = await site.browser("looker")
-    assert "Nothing waits for you" in (await browser.get("/inbox")).text
-
-
 async def test_withdrawn_proposal_leaves(site: Site) -> None:
     proposal = await site.propose(await proposer_of(site))
     browser = await site.browser("you")

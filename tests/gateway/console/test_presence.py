@@ -20,14 +20,6 @@ async def until(space: Space, *names: str) -> None:
         await space.present(each, timeout=PATIENCE)
 
 
-async def test_person_is_present(site: Site) -> None:
-    boss = await site.join("boss")
-    assert "you" not in here(boss)
-    browser = await site.browser("you")
-    await browser.get("/inbox")
-    await until(boss, "you")
-
-
 async def test_person_is_one_participant_however_many_browsers_it_has(site: Site) -> None:
     boss = await site.join("boss")
     for _ in range(3):

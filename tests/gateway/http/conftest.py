@@ -13,7 +13,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from meup_agent.gateway import Config, Gateway, GatewayLimits, HttpConfig, ThreadedGateway
 from tests.gateways import one_space_config
-from tests.no_tls import NO_TLS
+from tests.no_tls import ALONE
 from tests.patience import PATIENCE
 
 PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
@@ -35,9 +35,7 @@ class Api:
 
     def __init__(self, gateway: ThreadedGateway, url: str | None = None) -> None:
         self.gateway = gateway
-        self.client = httpx.Client(
-            base_url=url or gateway.http_url, trust_env=False, timeout=PATIENCE, verify=NO_TLS
-        )
+        self.client = httpx.Client(base_url=url or gateway.http_url, **ALONE)
 
     def header(self, participant: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.gateway.token(participant)}"}

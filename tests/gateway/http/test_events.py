@@ -12,7 +12,7 @@ import pytest
 
 from meup_agent.gateway import Gateway, JournalConfig
 from tests.gateway.http.conftest import LIMITS, Api, config, served
-from tests.no_tls import NO_TLS
+from tests.no_tls import ALONE
 from tests.patience import PATIENCE
 
 Event = dict[str, str]
@@ -132,9 +132,7 @@ def test_a_wrong_number_is_refused(api: Api, last: str) -> None:
 
 def test_a_stream_ends_when_the_gateway_stops() -> None:
     with served() as api:
-        client = httpx.Client(
-            base_url=api.gateway.http_url, trust_env=False, timeout=PATIENCE, verify=NO_TLS
-        )
+        client = httpx.Client(base_url=api.gateway.http_url, **ALONE)
         with client, client.stream("GET", "/spaces/demo/events", headers=api.header("bob")) as it:
             lines = it.iter_lines()
             assert next(lines).startswith("retry")

@@ -14,7 +14,7 @@ from meup_agent.gateway import JournalConfig, RunningGateway, serve
 from meup_agent.gateway.edge.http import context
 from tests.gateway.http.conftest import config
 from tests.gateway.journal.conftest import fill_disk
-from tests.no_tls import NO_TLS
+from tests.no_tls import ALONE
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -36,13 +36,7 @@ class Asked:
         self.gateway = gateway
         self.path = path
         self.header = {"Authorization": f"Bearer {token}"}
-        self.client = httpx.AsyncClient(
-            base_url=gateway.http_url,
-            trust_env=False,
-            timeout=PATIENCE,
-            headers=self.header,
-            verify=NO_TLS,
-        )
+        self.client = httpx.AsyncClient(base_url=gateway.http_url, headers=self.header, **ALONE)
 
     async def states(self) -> tuple[int, int]:
         """Alive, and ready."""

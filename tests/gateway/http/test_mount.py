@@ -1,10 +1,8 @@
 """A gateway mounted in another application: HTTP and WebSocket below one path."""
 
 import json
-import socket
 from collections.abc import Generator
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -13,7 +11,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import connect
+from websockets.sync.client import ClientConnection, connect
 
 from meup_agent import Agent
 from meup_agent.errors import NoSuchSpace, SessionEnded, TokenRefused, UsageError
@@ -21,7 +19,7 @@ from meup_agent.gateway import GatewayLimits, asgi_app
 from tests.gateway.http.conftest import LIMITS, PARTICIPANTS
 from tests.gateway.mounted import MountedPlace, mounted
 from tests.gateways import one_space_config
-from tests.no_tls import NO_TLS
+from tests.no_tls import ALONE
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.timeout(60)
@@ -39,7 +37,31 @@ def header(place: MountedPlace, participant: str) -> dict[str, str]:
 
 def get(place: MountedPlace, path: str, participant: str = "alice") -> httpx.Response:
     url, headers = f"{place.http_url}{path}", header(place, participant)
-    return httpx.get(url, headers=headers, trust_env=False, verify=NO_TLS, timeout=PATIENCE)
+    return httpx.get(url, headers=headers, **ALONE)
+
+
+def post(place: MountedPlace, text: str) -> None:
+    httpx.post(
+        f"{place.http_url}/participants/alice/messages",
+        json={"kind": "chat", "payload": {"message": text}},
+        headers=header(place, "alice"),
+        **ALONE,
+    ).raise_for_status()
+
+
+def dial(url: str, headers: dict[str, str] | None = None) -> ClientConnection:
+    return connect(url, additional_headers=headers, proxy=None, open_timeout=PATIENCE)
+
+
+def hear(socket: ClientConnection) -> Any:
+    return json.loads(socket.recv(PATIENCE))
+
+
+def end_of(socket: ClientConnection) -> int | None:
+    with suppress(ConnectionClosed):
+        while True:
+            socket.recv(PATIENCE)
+    return socket.close_code
 
 
 def test_the_api_is_below_its_path(place: MountedPlace) -> None:
@@ -50,21 +72,11 @@ def test_the_api_is_below_its_path(place: MountedPlace) -> None:
 
 
 def test_members_and_callers_meet(place: MountedPlace) -> None:
-    url = f"{place.url}?space=demo"
-    with connect(
-        url, additional_headers=header(place, "bob"), proxy=None, open_timeout=PATIENCE
-    ) as bob:
-        assert json.loads(bob.recv(PATIENCE))["kind"] == "system.welcome"
-        bob.recv(PATIENCE)
-        httpx.post(
-            f"{place.http_url}/participants/alice/messages",
-            json={"kind": "chat", "payload": {"message": "hi"}},
-            headers=header(place, "alice"),
-            trust_env=False,
-            verify=NO_TLS,
-            timeout=PATIENCE,
-        ).raise_for_status()
-        assert json.loads(bob.recv(PATIENCE))["payload"] == {"message": "hi"}
+    with dial(f"{place.url}?space=demo", header(place, "bob")) as bob:
+        assert hear(bob)["kind"] == "system.welcome"
+        hear(bob)
+        post(place, "hi")
+        assert hear(bob)["payload"] == {"message": "hi"}
         [here] = get(place, "/spaces/demo/participants").json()["participants"]
         assert here["id"] == "bob"
         assert 'meup_members{space="demo"} 1.0' in get(place, "/metrics").text
@@ -77,10 +89,9 @@ def join_frame(place: MountedPlace, **fields: Any) -> str:
 
 @pytest.mark.parametrize("path", ["/", "/ws", "/any/other"])
 def test_a_join_frame_joins_by_any_path(place: MountedPlace, path: str) -> None:
-    base = place.url.removesuffix("/ws")
-    with connect(f"{base}{path}", proxy=None, open_timeout=PATIENCE) as alice:
+    with dial(f"{place.url.removesuffix('/ws')}{path}") as alice:
         alice.send(join_frame(place, participantId="alice", protocol="mew/v0.4"))
-        assert json.loads(alice.recv(PATIENCE))["kind"] == "system/welcome"
+        assert hear(alice)["kind"] == "system/welcome"
 
 
 @pytest.mark.parametrize(
@@ -96,29 +107,20 @@ def test_a_join_frame_joins_by_any_path(place: MountedPlace, path: str) -> None:
 def test_who_does_not_join_is_closed(
     place: MountedPlace, fields: dict[str, str], code: int
 ) -> None:
-    with connect(place.url, proxy=None, open_timeout=PATIENCE) as stranger:
+    with dial(place.url) as stranger:
         stranger.send(join_frame(place, **fields))
-        with pytest.raises(ConnectionClosed) as closed:
-            stranger.recv(PATIENCE)
-    assert closed.value.rcvd is not None
-    assert closed.value.rcvd.code == code
+        assert end_of(stranger) == code
 
 
 def test_who_says_nothing_is_closed() -> None:
     config = one_space_config("demo", PARTICIPANTS, GatewayLimits(join_timeout=0.2))
-    with (
-        mounted(config) as place,
-        connect(place.url, proxy=None, open_timeout=PATIENCE) as stranger,
-    ):
-        with pytest.raises(ConnectionClosed) as closed:
-            stranger.recv(PATIENCE)
-    assert closed.value.rcvd is not None
-    assert closed.value.rcvd.code == 4400
+    with mounted(config) as place, dial(place.url) as stranger:
+        assert end_of(stranger) == 4400
 
 
 def test_more_connections_than_are_taken() -> None:
     config = one_space_config("demo", PARTICIPANTS, GatewayLimits(max_connections=1))
-    with mounted(config) as place, connect(place.url, proxy=None, open_timeout=PATIENCE):
+    with mounted(config) as place, dial(place.url):
         refused = httpx.get(
             f"{place.http_url}/ws",
             headers={
@@ -127,74 +129,31 @@ def test_more_connections_than_are_taken() -> None:
                 "Sec-WebSocket-Version": "13",
                 "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
             },
-            trust_env=False,
-            verify=NO_TLS,
-            timeout=PATIENCE,
+            **ALONE,
         )
     assert refused.status_code == 503
     assert int(refused.headers["retry-after"]) > 0
 
 
-def test_who_reads_too_slowly_is_closed_and_who_resumes_gets_the_rest() -> None:
-    limits = replace(LIMITS, max_queued_frames=20, max_message_bytes=200_000, close_timeout=0.2)
-    with mounted(one_space_config("demo", PARTICIPANTS, limits)) as place:
-        resume = {**header(place, "carol"), "MEUP-Resume": "1"}
-        url = f"{place.url}?space=demo"
-        headers = header(place, "alice")
-        lazy = socket.socket()
-        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        lazy.connect(("127.0.0.1", int(place.url.split(":")[2].split("/")[0])))
-        with (
-            connect(
-                url,
-                sock=lazy,
-                additional_headers=resume,
-                max_queue=1,
-                compression=None,
-                open_timeout=PATIENCE,
-            ) as carol,
-            httpx.Client(
-                base_url=place.http_url,
-                headers=headers,
-                trust_env=False,
-                verify=NO_TLS,
-                timeout=PATIENCE,
-            ) as alice,
-        ):
-            body = {"kind": "chat", "payload": {"message": "x" * 180_000}}
-            said = 0
-            while place.counters.closed[1013] == 0:
-                answer = alice.post("/participants/alice/messages", json=body)
-                if answer.status_code == 429:  # carol's queue fills, and alice is loud
-                    continue
-                answer.raise_for_status()
-                said += 1
-                assert said < 300
-            seen: list[int] = []
-            with suppress(ConnectionClosed):
-                while True:
-                    seen.append(json.loads(carol.recv(PATIENCE))["seq"])
-        assert len(seen) < said
-        resume["Last-Event-ID"] = str(seen[-1])
-        with connect(url, additional_headers=resume, proxy=None, open_timeout=PATIENCE) as carol:
-            welcome = json.loads(carol.recv(PATIENCE))
-            assert (welcome["payload"]["resumed"], welcome["payload"]["gap"]) == (True, False)
-            while seen[-1] < welcome["payload"]["until"]:
-                seen.append(json.loads(carol.recv(PATIENCE))["seq"])
-        assert seen == sorted(set(seen))
+def test_who_resumes_gets_the_rest(place: MountedPlace) -> None:
+    url, resume = f"{place.url}?space=demo", {**header(place, "carol"), "MEUP-Resume": "1"}
+    with dial(url, resume) as carol:
+        post(place, "one")
+        seen = [hear(carol) for _ in range(3)]
+    post(place, "two")
+    with dial(url, {**resume, "Last-Event-ID": str(seen[-1]["seq"])}) as carol:
+        welcome = hear(carol)["payload"]
+        assert (welcome["resumed"], welcome["gap"]) == (True, False)
+        rest = [hear(carol)]
+        while rest[-1]["seq"] < welcome["until"]:
+            rest.append(hear(carol))
+    assert [each["payload"]["message"] for each in rest if each["kind"] == "chat"] == ["two"]
 
 
-def test_members_hear_that_it_stops() -> None:
-    with mounted(one_space_config("demo", PARTICIPANTS, LIMITS)) as place:
-        url = f"{place.url}?space=demo"
-        with connect(
-            url, additional_headers=header(place, "bob"), proxy=None, open_timeout=PATIENCE
-        ) as bob:
-            bob.recv(PATIENCE)
-            place.stop()
-            with pytest.raises(ConnectionClosed):
-                list(bob)
-            assert bob.close_code == 1012
+def test_members_hear_that_it_stops(place: MountedPlace) -> None:
+    with dial(f"{place.url}?space=demo", header(place, "bob")) as bob:
+        place.stop()
+        assert end_of(bob) == 1012
 
 
 def test_without_its_lifespan_it_says_what_to_do() -> None:

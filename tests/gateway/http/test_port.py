@@ -15,7 +15,7 @@ from websockets.sync.client import connect
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import Gateway, HttpConfig, TlsConfig
 from tests.gateway.http.conftest import LIMITS, Api, config, served
-from tests.no_tls import NO_TLS
+from tests.no_tls import ALONE
 from tests.patience import PATIENCE
 from tests.programs import ROOT
 
@@ -104,7 +104,5 @@ def test_who_never_ends_the_body_is_told() -> None:
 
 def test_it_listens_again_after_a_restart(api: Api) -> None:
     api.gateway.restart()
-    with httpx.Client(
-        base_url=api.gateway.http_url, trust_env=False, verify=NO_TLS, timeout=PATIENCE
-    ) as client:
+    with httpx.Client(base_url=api.gateway.http_url, **ALONE) as client:
         assert client.get("/readyz").status_code == 200
