@@ -32,12 +32,12 @@ pytestmark = pytest.mark.anyio
 @asynccontextmanager
 async def opened(
     meeting: Meeting, *others: Agent | str
-) -> AsyncGenerator[tuple[Inbox, Space, Space]]:
-    """The inbox of ``reviewer``, its space, and that of a proposer."""
+) -> AsyncGenerator[tuple[Inbox, InboxChanges, Space, Space]]:
+    """The inbox of ``reviewer``, its changes, the space of a proposer, and that of ``reviewer``."""
     async with gathered(meeting, calculator(), "reviewer", "proposer", *others) as spaces:
         _, reviewer, proposer, *_ = spaces
         async with Inbox(reviewer) as inbox:
-            yield inbox, reviewer, proposer
+            yield inbox, inbox.changes(), proposer, reviewer
 
 
 async def arrived(changes: InboxChanges) -> InboxItem:
@@ -55,8 +55,7 @@ async def left(changes: InboxChanges) -> ItemLeft:
 
 
 async def test_a_proposal_arrives_and_is_carried_out(meeting: Meeting) -> None:
-    async with opened(meeting) as (inbox, _, proposer):
-        changes = inbox.changes()
+    async with opened(meeting) as (inbox, changes, proposer, _):
         async with proposer.propose("tools", "add", {"a": 1, "b": 2}, ttl=60) as proposal:
             item = await arrived(changes)
             assert inbox.items == [item]
@@ -76,8 +75,7 @@ async def test_a_proposal_arrives_and_is_carried_out(meeting: Meeting) -> None:
 
 @pytest.mark.rule("4.4.inbox")
 async def test_a_second_decision_is_refused(meeting: Meeting) -> None:
-    async with opened(meeting) as (inbox, _, proposer):
-        changes = inbox.changes()
+    async with opened(meeting) as (inbox, changes, proposer, _):
         async with proposer.propose("tools", "add", {"a": 1, "b": 2}, to="reviewer") as proposal:
             item = await arrived(changes)
             await inbox.reject(item, Reason.UNSAFE, "not today")
@@ -93,8 +91,7 @@ async def test_a_second_decision_is_refused(meeting: Meeting) -> None:
 
 
 async def test_a_withdrawal_takes_away_exactly_one_with_why(meeting: Meeting) -> None:
-    async with opened(meeting) as (inbox, _, proposer):
-        changes = inbox.changes()
+    async with opened(meeting) as (inbox, changes, proposer, _):
         async with proposer.propose("tools", "add", {"a": 1, "b": 2}):
             kept = await arrived(changes)
             async with proposer.propose("tools", "add", {"a": 3, "b": 4}) as second:
@@ -109,8 +106,7 @@ async def test_a_withdrawal_takes_away_exactly_one_with_why(meeting: Meeting) ->
 
 
 async def test_the_decision_of_another_takes_it_away(meeting: Meeting) -> None:
-    async with opened(meeting, "second") as (inbox, _, proposer):
-        changes = inbox.changes()
+    async with opened(meeting, "second") as (inbox, changes, proposer, _):
         async with join(meeting, "mallory") as other, Inbox(other) as theirs:
             others = theirs.changes()
             async with proposer.propose("tools", "add", {"a": 1, "b": 2}) as proposal:
@@ -124,8 +120,7 @@ async def test_the_decision_of_another_takes_it_away(meeting: Meeting) -> None:
 
 
 async def test_the_oldest_deadline_is_first(meeting: Meeting) -> None:
-    async with opened(meeting) as (inbox, _, proposer):
-        changes = inbox.changes()
+    async with opened(meeting) as (inbox, changes, proposer, _):
         async with (
             proposer.propose("tools", "add", {"a": 1, "b": 1}, ttl=None),
             proposer.propose("tools", "add", {"a": 2, "b": 2}, ttl=600),
@@ -146,8 +141,7 @@ async def test_a_cancelled_approval_lets_it_wait_again(meeting: Meeting) -> None
         started.set()
         await anyio.sleep_forever()
 
-    async with opened(meeting, slow) as (inbox, _, proposer):
-        changes = inbox.changes()
+    async with opened(meeting, slow) as (inbox, changes, proposer, _):
         async with proposer.propose("deep", "think"):
             item = await arrived(changes)
             async with anyio.create_task_group() as tasks:
@@ -164,8 +158,7 @@ async def test_a_cancelled_approval_lets_it_wait_again(meeting: Meeting) -> None
 
 
 async def test_nothing_is_offered_to_who_may_nothing(meeting: Meeting) -> None:
-    async with opened(meeting) as (inbox, _, proposer):
-        changes = inbox.changes()
+    async with opened(meeting) as (_, changes, proposer, _):
         async with join(meeting, "observer") as other, Inbox(other) as theirs:
             async with proposer.propose("tools", "add", {"a": 1, "b": 2}):
                 await arrived(changes)
@@ -173,8 +166,7 @@ async def test_nothing_is_offered_to_who_may_nothing(meeting: Meeting) -> None:
 
 
 async def test_a_target_that_is_not_here_can_be_rejected_only(meeting: Meeting) -> None:
-    async with opened(meeting) as (inbox, _, proposer):
-        changes = inbox.changes()
+    async with opened(meeting) as (inbox, changes, proposer, _):
         async with proposer.propose("deep", "think"):
             item = await arrived(changes)
             assert item.may == {Verb.REJECT}
@@ -225,8 +217,7 @@ def knows_tools(item: InboxItem) -> bool:
 
 
 async def test_several_are_approved_by_an_explicit_list(meeting: Meeting) -> None:
-    async with opened(meeting) as (inbox, _, proposer):
-        changes = inbox.changes()
+    async with opened(meeting) as (inbox, changes, proposer, _):
         async with (
             proposer.propose("tools", "add", {"a": 1, "b": 1}),
             proposer.propose("tools", "add", {"a": 2, "b": 2}),
@@ -240,8 +231,7 @@ async def test_several_are_approved_by_an_explicit_list(meeting: Meeting) -> Non
 
 async def test_what_the_gateway_told_elsewhere_waits_too(meeting: Meeting) -> None:
     """Of more open proposals than a gateway tells a newcomer, the older ones come over HTTP."""
-    async with opened(meeting) as (inbox, reviewer, proposer):
-        changes = inbox.changes()
+    async with opened(meeting) as (inbox, changes, proposer, reviewer):
         async with (
             proposer.propose("tools", "add", {"a": 1, "b": 2}) as proposal,
             proposer.propose("tools", "add", {"a": 3, "b": 4}) as withdrawn,
@@ -274,8 +264,7 @@ async def test_two_people_approve_at_once_and_it_runs_once(meeting: Meeting) -> 
         runs.append(1)
         return len(runs)
 
-    async with opened(meeting, counter) as (inbox, _, proposer):
-        changes = inbox.changes()
+    async with opened(meeting, counter) as (inbox, changes, proposer, _):
         async with join(meeting, "second") as other, Inbox(other) as theirs:
             others = theirs.changes()
             async with proposer.propose("deep", "count") as proposal:
@@ -302,8 +291,7 @@ async def test_a_flood_of_one_leaves_out_none_of_the_others(
     meeting: Meeting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("meup_agent.approval.inbox_queue.MAX_OF_A_PROPOSER", 2)
-    async with opened(meeting, "second") as (inbox, _, proposer):
-        changes = inbox.changes()
+    async with opened(meeting, "second") as (inbox, changes, proposer, _):
         async with (
             proposer.propose("tools", "add", {"a": 1, "b": 1}),
             proposer.propose("tools", "add", {"a": 2, "b": 2}),
@@ -320,8 +308,7 @@ async def test_thousands_are_listed_in_turns(
     meeting: Meeting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("meup_agent.approval.inbox_backlog.MAX_AT_FIRST", 1)
-    async with opened(meeting) as (inbox, reviewer, proposer):
-        changes = inbox.changes()
+    async with opened(meeting) as (_, changes, proposer, reviewer):
         async with (
             proposer.propose("tools", "add", {"a": 1, "b": 1}, ttl=None),
             proposer.propose("tools", "add", {"a": 2, "b": 2}, ttl=60),
@@ -341,8 +328,7 @@ async def test_a_slow_reader_gets_one_word_instead_of_a_growing_queue(
     meeting: Meeting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("meup_agent.approval.inbox_changes.MAX_CHANGES", 2)
-    async with opened(meeting) as (inbox, _, proposer):
-        slow = inbox.changes()
+    async with opened(meeting) as (inbox, slow, proposer, _):
         for number in range(3):
             async with proposer.propose("tools", "add", {"a": number, "b": 0}):
                 await until(lambda: len(inbox) == 1)

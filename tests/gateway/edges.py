@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
+import pytest
 from websockets.sync.client import ClientConnection, connect
 
 from meup_agent.gateway import Gateway, GatewayLimits, ThreadedGateway
@@ -134,6 +135,12 @@ class Edge(NamedTuple):
         said = httpx.get(f"{self.http}/metrics", **ALONE).text
         lines = [line for line in said.splitlines() if line.startswith("meup_" + name)]
         return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+@pytest.fixture(params=["port", "mounted"])
+def kind(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
 
 
 @contextmanager

@@ -9,17 +9,12 @@ from websockets.sync.client import ClientConnection
 
 from tests.gateway.conftest import envelope
 from tests.gateway.edges import edge
+from tests.gateway.edges import kind as kind
 from tests.gateways import http_connector
 from tests.patience import PATIENCE
 from tests.wire import draft, encode, kinds
 
 CALL = {"method": "tools/call", "params": {"name": "write"}}
-
-
-@pytest.fixture(params=["port", "mounted"])
-def kind(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
 
 
 def heard(socket: ClientConnection, number: int, said: str) -> list[str]:

@@ -11,17 +11,12 @@ from websockets.sync.client import ClientConnection
 
 from tests.gateway.conftest import envelope
 from tests.gateway.edges import Edge, edge
+from tests.gateway.edges import kind as kind
 from tests.patience import PATIENCE
 
 MIB = 1 << 20
 LOUD: dict[str, Any] = {"bytes_per_second": 1 << 40, "bytes_burst": 1 << 40}
 """No pace: only readers hold a sender up."""
-
-
-@pytest.fixture(params=["port", "mounted"])
-def kind(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
 
 
 def said(number: int, size: int, who: str = "alice") -> bytes:

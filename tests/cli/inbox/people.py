@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 from textual.pilot import Pilot
 
 from meup_agent import Agent, Space
@@ -16,6 +17,11 @@ from meup_agent.cli.inbox.views import RowsView
 from tests.cli.commands import InboxApp, ScreenQuestion
 from tests.interaction.people import InMemory, join
 from tests.patience import PATIENCE
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"  # textual has no other
 
 
 def tools() -> Agent:

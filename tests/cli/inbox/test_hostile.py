@@ -10,16 +10,12 @@ import pytest
 from meup_agent import Rejection
 from meup_agent.approval import Inbox
 from tests.cli.commands import ScreenQuestion
+from tests.cli.inbox.people import anyio_backend as anyio_backend
 from tests.cli.inbox.people import desk
 from tests.interaction.people import join, raw, until
 from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"  # textual has no other
 
 
 async def test_what_arrives_before_it_does_not_change_the_card_under_the_key() -> None:

@@ -12,16 +12,12 @@ import pytest
 from meup_agent import ProposalState
 from meup_agent.approval import PastProposal
 from tests.cli.inbox.people import Desk, desk
+from tests.cli.inbox.people import anyio_backend as anyio_backend
 from tests.wire import TARGET, Call
 
 pytestmark = pytest.mark.anyio
 
 LOOKS = Path(__file__).parent / "looks"
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"  # textual has no other
 
 
 def compare(desk: Desk, name: str) -> None:

@@ -10,16 +10,12 @@ from meup_agent import Rejection
 from meup_agent.cli.inbox.questions import REASONS
 from meup_agent.cli.inbox.screen import GUARD_SECONDS
 from tests.cli.commands import ScreenQuestion
+from tests.cli.inbox.people import anyio_backend as anyio_backend
 from tests.cli.inbox.people import desk
 from tests.interaction.people import join
 from tests.wire import REASONS_TO_REJECT
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"  # textual has no other
 
 
 async def test_one_key_approves_what_was_seen_whole() -> None:

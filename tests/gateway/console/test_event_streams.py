@@ -22,6 +22,7 @@ from meup_agent.gateway.console.pages.events import MAX_STREAMS
 from meup_agent.gateway.console.timeline import SpaceFeed, SpaceFeeds
 from meup_agent.gateway.edge.flow import ChunkWriter
 from tests.gateway.console.conftest import Browser, Site, two_spaces
+from tests.gateway.console.test_inbox_page import proposer_of
 from tests.gateways import GatewayRuntime
 from tests.no_tls import ALONE
 from tests.patience import PATIENCE
@@ -213,8 +214,7 @@ async def test_space_is_followed_while_a_browser_shows_it() -> None:
 
 async def test_stream_tells_nothing_of_what_comes_after_its_session(site: Site) -> None:
     browser = await site.browser("you")
-    await site.tools()
-    proposer = await site.join("proposer")
+    proposer = await proposer_of(site)
     heard = b""
     async with browser.client.stream("GET", "/console/events?topics=inbox,space") as answer:
         chunks = answer.aiter_bytes()

@@ -8,6 +8,7 @@ import pytest
 
 from meup_agent.gateway.console.pages import PAGES
 from tests.gateway.console.conftest import Site, fields_in
+from tests.gateway.console.test_inbox_page import proposer_of
 
 pytestmark = pytest.mark.anyio
 
@@ -102,8 +103,7 @@ async def test_static_files_are_safe_and_kept(site: Site) -> None:
 
 
 async def test_participant_of_another_space_sees_and_decides_nothing_here(site: Site) -> None:
-    await site.tools()
-    proposer = await site.join("proposer")
+    proposer = await proposer_of(site)
     await site.propose(proposer, {"path": "secret-plan.md"})
     here, there = await site.browser("you"), await site.browser("you", "elsewhere")
     page = await here.get("/inbox")

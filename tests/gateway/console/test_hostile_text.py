@@ -5,6 +5,7 @@ import re
 import pytest
 
 from tests.gateway.console.conftest import Site
+from tests.gateway.console.test_inbox_page import proposer_of
 
 pytestmark = pytest.mark.anyio
 
@@ -38,8 +39,7 @@ def assert_inert(page: str) -> None:
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_hostile_text_is_inert(site: Site, name: str) -> None:
     text = HOSTILE[name]
-    await site.tools()
-    proposer = await site.join("proposer")
+    proposer = await proposer_of(site)
     tool = text[:200] or "t"
     await site.propose(proposer, {"path": text, text[:100]: [text[:500]]}, tool=tool)
     await proposer.chat(text)
@@ -61,8 +61,7 @@ async def test_hostile_text_is_inert(site: Site, name: str) -> None:
 
 
 async def test_marked_text_says_what_it_is(site: Site) -> None:
-    await site.tools()
-    proposer = await site.join("proposer")
+    proposer = await proposer_of(site)
     await site.propose(proposer, {"path": HOSTILE["direction"]})
     page = (await (await site.browser("you")).get("/inbox")).text
     assert re.search(r'class="mark" title="[^"]*U\+202E[^"]*"', page)

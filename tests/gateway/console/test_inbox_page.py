@@ -221,8 +221,7 @@ async def test_first_screen_compiles_nothing_once_its_templates_are(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("meup_agent.gateway.console.template_environment.COMPILE_SECONDS", 0.0)
-    await site.tools()
-    await site.propose(await site.join("proposer"))
+    await site.propose(await proposer_of(site))
     browser = await site.browser("you")
     kept = make_environment().cache
     assert kept is not None

@@ -13,12 +13,6 @@ from tests.patience import PATIENCE
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, bool]]:
-    """The gateway's loop."""
-    return ("asyncio", {"use_uvloop": False})
-
-
 async def test_page_that_is_asked_for_as_a_gateway_stops_keeps_nobody_waiting() -> None:
     async with hall() as h:
         with anyio.fail_after(PATIENCE):

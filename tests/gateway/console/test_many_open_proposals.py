@@ -10,6 +10,7 @@ import pytest
 from meup_agent import Rejection
 from tests.gateway.console.conftest import Browser, Site
 from tests.gateway.console.test_event_streams import stream
+from tests.gateway.console.test_inbox_page import proposer_of
 
 pytestmark = pytest.mark.anyio
 
@@ -40,8 +41,7 @@ def waiting(page: str) -> int:
 
 
 async def test_record_and_similar_call_come_to_the_first_screen(site: Site) -> None:
-    await site.tools()
-    proposer = await site.join("proposer")
+    proposer = await proposer_of(site)
     before = await site.propose(proposer, {"path": "a.md", "text": "then"}, to="other")
     other = await site.browser("other")
     key = (await until_shown(other, "write_file")).partition('data-key="')[2][:24]
@@ -63,8 +63,7 @@ async def test_rest_is_read_once_a_browser_has_opened_its_stream(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("meup_agent.gateway.console.shared_desk.STREAM_SECONDS", math.inf)
-    await site.tools()
-    proposer = await site.join("proposer")
+    proposer = await proposer_of(site)
     before = await site.propose(proposer, {"path": "then.md"})
     other = await site.browser("other")
     await other.get("/inbox")
@@ -101,8 +100,7 @@ async def test_own_proposals_of_the_one_whose_session_all_follow_wait_for_the_ot
 
 
 async def test_each_of_many_is_decided_as_it_was_shown(site: Site) -> None:
-    await site.tools()
-    proposer = await site.join("proposer")
+    proposer = await proposer_of(site)
     proposals = [await site.propose(proposer, {"path": f"{n}.md"}) for n in range(3)]
     you = await site.browser("you")
     for left in (2, 1, 0):

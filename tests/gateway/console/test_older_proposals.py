@@ -20,12 +20,6 @@ from tests.wire import kinds
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> tuple[str, dict[str, bool]]:
-    """The gateway's loop."""
-    return ("asyncio", {"use_uvloop": False})
-
-
 @pytest.fixture(autouse=True)
 def older(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is too old to be heard again, and nobody waits for it."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.console.conftest import Browser, Site
+from tests.gateway.console.test_inbox_page import proposer_of
 
 pytestmark = pytest.mark.anyio
 
@@ -31,8 +32,7 @@ async def exported(browser: Browser, key: str) -> dict[str, Any]:
 
 
 async def test_export_has_the_edited_chain(site: Site) -> None:
-    await site.tools()
-    proposal = await site.propose(await site.join("proposer"))
+    proposal = await site.propose(await proposer_of(site))
     browser = await site.browser("you")
     key = await key_of_first(browser)
     given = json.dumps({"path": "b.md", "text": "hello"})
@@ -57,8 +57,7 @@ async def test_export_has_the_edited_chain(site: Site) -> None:
 
 
 async def test_export_has_the_words_of_a_rejection(site: Site) -> None:
-    await site.tools()
-    proposal = await site.propose(await site.join("proposer"), to="you")
+    proposal = await site.propose(await proposer_of(site), to="you")
     browser = await site.browser("you")
     key = await key_of_first(browser)
     words = "not <b>this</b>\x1b[31m one"

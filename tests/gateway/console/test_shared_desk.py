@@ -12,6 +12,7 @@ from meup_agent import Agent, ProposalState
 from meup_agent.gateway.console.feed import InboxFeed
 from meup_agent.gateway.console.shared_desk import NamedPeople
 from tests.gateway.console.conftest import Browser, Site, open_site
+from tests.gateway.console.test_inbox_page import proposer_of
 from tests.patience import PATIENCE
 from tests.tables import ProposalKey
 from tests.wire import kinds
@@ -50,8 +51,7 @@ async def reject(browser: Browser) -> int:
 
 
 async def test_who_rejects_sees_it_go_and_the_others_do_not(site: Site) -> None:
-    await site.tools()
-    proposer = await site.join("proposer")
+    proposer = await proposer_of(site)
     # The first leads: its session is the one that both follow.
     for decider, other in (("boss", "reviewer"), ("reviewer", "boss")):
         mine, theirs = await site.browser(decider), await site.browser(other)
@@ -66,8 +66,7 @@ async def test_who_rejects_sees_it_go_and_the_others_do_not(site: Site) -> None:
 
 
 async def test_one_of_many_approves_for_all(site: Site) -> None:
-    await site.tools()
-    proposal = await site.propose(await site.join("proposer"))
+    proposal = await site.propose(await proposer_of(site))
     browsers = [await site.browser(each) for each in ("boss", "reviewer")]
     for each in browsers:
         assert "write_file" in await shown(each)
@@ -79,8 +78,7 @@ async def test_one_of_many_approves_for_all(site: Site) -> None:
 
 
 async def test_proposal_for_one_is_shown_to_that_one_alone(site: Site) -> None:
-    await site.tools()
-    proposer = await site.join("proposer")
+    proposer = await proposer_of(site)
     mine, theirs = await site.browser("boss"), await site.browser("reviewer")
     for each in (mine, theirs):
         assert "Nothing waits" in await shown(each)
@@ -99,8 +97,7 @@ async def test_proposal_that_names_many_opens_their_desks_one_after_the_other(
 ) -> None:
     monkeypatch.setattr("meup_agent.gateway.console.desk.MAX_OPENING", 1)
     async with open_site() as site:
-        await site.tools()
-        proposer = await site.join("proposer")
+        proposer = await proposer_of(site)
         people = ("boss", "reviewer", "you", "other")
         browsers = [await site.browser(each) for each in people]
         for each in browsers:
@@ -136,8 +133,7 @@ async def test_capabilities_that_change_change_what_is_shown(site: Site) -> None
 
 
 async def test_others_go_on_when_the_one_whose_session_they_follow_is_removed(site: Site) -> None:
-    await site.tools()
-    proposer = await site.join("proposer")
+    proposer = await proposer_of(site)
     kicker = await site.join("boss")
     first, second = await site.browser("you"), await site.browser("other")
     # With the same capabilities as the first.
@@ -152,8 +148,7 @@ async def test_others_go_on_when_the_one_whose_session_they_follow_is_removed(si
 
 async def test_one_whom_a_proposal_names_is_removed_and_the_gateway_goes_on(site: Site) -> None:
     """Its desk of its own, which nobody needs any more, once kept the gateway's loop for ever."""
-    await site.tools()
-    boss, proposer = await site.join("boss"), await site.join("proposer")
+    boss, proposer = await site.join("boss"), await proposer_of(site)
     named, other = await site.browser("other"), await site.browser("boss")
     await site.propose(proposer, to="other")
     await until_shown(named, "write_file")
@@ -167,8 +162,7 @@ async def test_one_whom_a_proposal_names_goes_away_and_the_gateway_goes_on(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its desk of its own, which nobody needs any more, once kept the gateway's loop for ever."""
-    await site.tools()
-    await site.propose(await site.join("proposer"), to="other")
+    await site.propose(await proposer_of(site), to="other")
     named, other = await site.browser("other"), await site.browser("boss")
     await until_shown(named, "write_file")
     monkeypatch.setattr("meup_agent.gateway.console.presence.IDLE_SECONDS", 0.0)
@@ -181,8 +175,7 @@ async def test_one_whom_a_proposal_names_goes_away_and_the_gateway_goes_on(
 async def test_an_inbox_that_nobody_leads_any_more_is_led_by_the_next(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await site.tools()
-    proposer = await site.join("proposer")
+    proposer = await proposer_of(site)
     monkeypatch.setattr("meup_agent.gateway.console.presence.IDLE_SECONDS", 0.0)
     first = await site.browser("boss")
     await shown(first)
@@ -197,8 +190,7 @@ async def test_an_inbox_that_nobody_leads_any_more_is_led_by_the_next(
 
 
 async def test_word_about_a_decision_waits_for_the_next_page(site: Site) -> None:
-    await site.tools()
-    await site.propose(await site.join("proposer"))
+    await site.propose(await proposer_of(site))
     browser = await site.browser("boss")
     assert await reject(browser) == 303
     for headers in ({"Sec-Fetch-Dest": "empty"}, {"Accept": "text/html"}):
@@ -208,8 +200,7 @@ async def test_word_about_a_decision_waits_for_the_next_page(site: Site) -> None
 
 
 async def test_answer_to_a_form_can_be_loaded_anew(site: Site) -> None:
-    await site.tools()
-    await site.propose(await site.join("proposer"))
+    await site.propose(await proposer_of(site))
     browser = await site.browser("boss")
     key = key_in(await shown(browser))
     for verb in ("approve", "edit", "reject", "vote"):
@@ -235,8 +226,7 @@ async def test_sharing_people_take_one_session_between_them(site: Site) -> None:
     watcher = await site.join("looker", Agent("looker"))
     askers: list[str] = []
     with watcher.watch() as envelopes:
-        await site.tools()
-        await site.propose(await site.join("proposer"))
+        await site.propose(await proposer_of(site))
         for each in ("boss", "reviewer"):
             await shown(await site.browser(each))
         await watcher.chat("enough")

@@ -14,6 +14,7 @@ from meup_agent.gateway.console.timeline import PAGE_ROWS
 from meup_agent.gateway.console.timeline_rows import TimelineRow, fold_rows
 from meup_agent.gateway.console.words import REASONS
 from tests.gateway.console.conftest import PARTICIPANTS, Browser, Site, open_site
+from tests.gateway.console.test_inbox_page import proposer_of
 from tests.gateways import one_space_config
 from tests.wire import draft
 
@@ -152,8 +153,7 @@ async def rows_of(browser: Browser, **query: str) -> list[tuple[str, str]]:
 
 
 async def test_timeline_is_filtered_without_a_script(site: Site) -> None:
-    await site.tools()
-    proposer = await site.join("proposer")
+    proposer = await proposer_of(site)
     browser = await site.browser("you")
     taken = await site.propose(proposer, {"path": "old.md"})
     await page_once(browser, "old.md")
@@ -177,8 +177,7 @@ async def test_timeline_is_filtered_without_a_script(site: Site) -> None:
 
 
 async def test_older_page_knows_the_proposals_of_its_rows(site: Site) -> None:
-    await site.tools()
-    proposer = await site.join("proposer")
+    proposer = await proposer_of(site)
     proposal = await site.propose(proposer, {"path": "old.md"})
     for number in range(PAGE_ROWS - 10):
         await proposer.chat(f"meanwhile {number}")
