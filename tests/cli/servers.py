@@ -11,9 +11,7 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
-from tests.programs import ROOT
-
-CERTIFICATE = ROOT / "tests" / "transport" / "localhost.pem"
+from tests.transport.peers import CERTIFICATE as CERTIFICATE
 
 
 @contextmanager

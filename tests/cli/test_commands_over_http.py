@@ -24,11 +24,9 @@ from tests.forkserver import start
 from tests.gateways import one_space_config
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
-from tests.programs import ROOT
 from tests.spaces import SpaceServer
+from tests.transport.peers import CERTIFICATE
 from tests.wire import build_proposal, payloads
-
-CERTIFICATE = ROOT / "tests" / "transport" / "localhost.pem"
 
 RunBeside = Callable[..., Done]
 

@@ -151,17 +151,11 @@ def test_a_stream_ends_for_who_is_removed(api: Api) -> None:
 
 
 def test_a_reader_that_reads_nothing_is_ended() -> None:
-    with served(replace(LIMITS, max_message_bytes=200_000, close_timeout=0.2)) as api:
-        read_nothing(api)
-
-
-def read_nothing(api: Api) -> None:
-    parts = urlsplit(api.gateway.http_url)
-    assert parts.hostname is not None
-    reader = socket.socket()
-    reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    with reader:
-        reader.settimeout(20)
+    limits = replace(LIMITS, max_message_bytes=200_000, close_timeout=0.2)
+    with served(limits) as api, socket.socket() as reader:
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader.settimeout(PATIENCE)
+        parts = urlsplit(api.gateway.http_url)
         reader.connect((parts.hostname, parts.port or 0))
         token = api.header("carol")["Authorization"]
         asks = "GET /spaces/demo/events HTTP/1.1\r\nHost: x\r\n"

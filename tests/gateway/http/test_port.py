@@ -17,11 +17,9 @@ from meup_agent.gateway import Gateway, HttpConfig, TlsConfig
 from tests.gateway.http.conftest import LIMITS, Api, config, served
 from tests.no_tls import ALONE
 from tests.patience import PATIENCE
-from tests.programs import ROOT
+from tests.transport.peers import CERTIFICATE
 
 OWN = HttpConfig(port=0)
-
-CERTIFICATE = ROOT / "tests" / "transport" / "localhost.pem"
 
 
 @pytest.fixture
@@ -29,6 +27,11 @@ def api() -> Generator[Api]:
     with served(http=OWN) as found:
         assert found.gateway.http_url.rpartition(":")[2] != str(found.gateway.port)
         yield found
+
+
+def connected(api: Api) -> socket.socket:
+    parts = urlsplit(api.gateway.http_url)
+    return socket.create_connection((str(parts.hostname), parts.port or 0), timeout=PATIENCE)
 
 
 def test_it_speaks_tls_as_the_other_port_does() -> None:
@@ -79,10 +82,7 @@ def test_a_taken_port_is_named() -> None:
 @pytest.mark.parametrize("said", [b"", b"GET /healthz HTTP/1.1\r\nHost: "])
 def test_who_never_ends_the_head_is_dropped(said: bytes) -> None:
     with served(replace(LIMITS, handshake_timeout=0.2), OWN) as api:
-        parts = urlsplit(api.gateway.http_url)
-        with socket.create_connection(
-            (str(parts.hostname), parts.port or 0), timeout=PATIENCE
-        ) as slow:
+        with connected(api) as slow:
             slow.sendall(said)
             with contextlib.suppress(ConnectionResetError):
                 assert slow.recv(100) == b""
@@ -91,10 +91,7 @@ def test_who_never_ends_the_head_is_dropped(said: bytes) -> None:
 
 def test_who_never_ends_the_body_is_told() -> None:
     with served(replace(LIMITS, join_timeout=0.2), OWN) as api:
-        parts = urlsplit(api.gateway.http_url)
-        with socket.create_connection(
-            (str(parts.hostname), parts.port or 0), timeout=PATIENCE
-        ) as slow:
+        with connected(api) as slow:
             slow.sendall(
                 b"POST /participants/alice/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n"
                 b"Authorization: " + api.header("alice")["Authorization"].encode() + b"\r\n\r\n{"
