@@ -19,6 +19,13 @@ def count(of: int = 2, proposer: str = "bob", among: tuple[str, ...] = AMONG) ->
     return VoteCount(proposer, of, among)
 
 
+def test_votes_are_counted() -> None:
+    one = count().cast("lead", Vote.APPROVE)
+    assert (one.outcome, one.missing) == (VoteOutcome.OPEN, ("security", "oncall"))
+    assert str(one) == "1 of 2 approvals (lead)"
+    assert one.cast("oncall", Vote.APPROVE).outcome is VoteOutcome.APPROVED
+
+
 def test_a_vote_may_be_changed_until_the_votes_decide() -> None:
     changed = count().cast("lead", Vote.APPROVE, "fine").cast("lead", Vote.REJECT)
     assert changed.explanations == {}
@@ -75,6 +82,7 @@ def test_only_so_many_voters_approve(
     made = VoteCount("bob", of, tuple(among))
     last: dict[str, Vote] = {}
     voters = set(among) - {"bob"}
+    assert (made.outcome is VoteOutcome.REJECTED) == (len(voters) < of)
     for voter, vote in votes:
         before = made
         try:

@@ -328,6 +328,11 @@ def test_the_state_stands_at_the_right_edge(width: int) -> None:
     assert states(firsts) == ["pending", "in progress", "fulfilled"]
 
 
+def test_a_long_kind_is_shown_whole() -> None:
+    [line] = lines(said("participant/pause", {"timeout": 5}, "ann", "bob"), width=120)
+    assert line.endswith("ann → bob                pause     participant/pause {timeout: 5}")
+
+
 def test_a_narrow_terminal_has_what_is_said_below() -> None:
     shown = [line.split("\n") for line in lines(PROPOSAL, REQUEST, RESPONSE, width=60)]
     assert shown == [

@@ -6,7 +6,7 @@ import pytest
 
 from meup_agent.gateway import GatewayLimits
 from meup_agent.gateway.backlog import IMPATIENT_SECONDS
-from tests.gateways import Backlog, Backlogs
+from tests.gateways import Backlog, Backlogs, Identity
 from tests.spaces import SpaceCounters
 
 
@@ -179,3 +179,16 @@ def test_nothing_is_kept_of_who_has_gone() -> None:
     ann.close()
     assert scene.all.waiting_for("demo", "ann") == 0
     assert scene.all.participants == 0
+
+
+@pytest.mark.rule("3.queues")
+def test_what_is_being_sent_counts_with_what_waits() -> None:
+    scene, ann = Scene(max_participant_queued_bytes=100), Identity("demo", "ann")
+    queue = scene.queue("ann")
+    queue.put(frame(60))
+    assert scene.all.reserve(ann, 40)
+    assert not scene.all.reserve(ann, 1)
+    assert scene.all.reserve(Identity("demo", "bob"), 100)
+    scene.all.release(ann, 40)
+    assert scene.all.reserve(ann, 1)
+    assert scene.all.bytes == 161

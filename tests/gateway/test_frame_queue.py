@@ -88,6 +88,16 @@ def test_full_socket_holds_frames_back() -> None:
     assert setting.member.queued_bytes == 0
 
 
+def test_socket_that_fills_within_the_turn_holds_the_rest_back() -> None:
+    setting = Setting()
+    setting.member.deliver(b"a")
+    setting.member.pause()
+    setting.loop.end_turn()
+    assert setting.socket.writes == []
+    setting.member.resume()
+    assert setting.socket.writes == [b"a"]
+
+
 @pytest.mark.rule("3.limits")
 @pytest.mark.parametrize(
     ("limits", "waits"),

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from trio.testing import MockClock
 
-from meup_agent.errors import CannotConnect, TransportClosed
+from meup_agent.errors import CannotConnect, HandshakeRefused, TransportClosed
 from meup_agent.gateway import GatewayLimits
 from meup_agent.testing import MemorySpace
 from tests.gateway.conftest import PARTICIPANTS, envelope, hear, hear_end
@@ -104,6 +104,13 @@ async def test_waiting_reader_is_woken(space: MemorySpace) -> None:
         tasks.start_soon(read)
         await anyio.wait_all_tasks_blocked()
         space.drop("alice")
+
+
+async def test_handshake_without_a_token_is_refused(space: MemorySpace) -> None:
+    with pytest.raises(HandshakeRefused) as refused:
+        async with space.connector()({}):
+            pass
+    assert refused.value.status == 401
 
 
 async def test_restart_while_connections_are_open_leaves_nothing_of_them(

@@ -3,7 +3,7 @@
 import pytest
 
 from meup_agent.gateway.edge.handshake import bearer
-from tests.gateways import Identity, Tokens, new_token
+from tests.gateways import Identity, NotAdmitted, Tokens, new_token
 
 
 @pytest.mark.parametrize("token", ["", "c", "A", "a ", "é", "\ud800", "a" * 100_000])
@@ -21,3 +21,11 @@ def test_new_tokens_differ_and_fit_in_a_header() -> None:
     assert first != second
     assert len(first) >= 43
     assert bearer(f"bearer  {first} ") == first
+
+
+@pytest.mark.parametrize("header", ["", "Bearer", "Bearer ", "Basic abc", "abc"])
+def test_other_authorization_is_refused(header: str) -> None:
+    with pytest.raises(NotAdmitted) as refused:
+        bearer(header)
+    assert refused.value.status == 401
+    assert "abc" not in str(refused.value)

@@ -8,6 +8,7 @@ import pytest
 from meup_agent.errors import MeupError
 from meup_agent.gateway import JournalConfig
 from meup_agent.gateway.console import plots
+from meup_agent.gateway.console.pages.health import Gauge
 from meup_agent.gateway.console.plots import MAX_REASONS, SAMPLES, Samples
 from meup_agent.gateway.console.template_environment import size
 from tests.gateway.console.conftest import Browser, Site, open_site, two_spaces
@@ -32,6 +33,12 @@ def slow_down(site: Site, participant: str) -> None:
     member = runtime.spaces["demo"].member(participant)
     assert isinstance(member, GatewayMember)
     member.pause()
+
+
+def test_gauge_near_its_end_says_so() -> None:
+    assert [Gauge("g", "", value, 10).is_near for value in (0, 7, 8, 10)] == [
+        False, False, True, True,
+    ]  # fmt: skip
 
 
 async def test_limits_near_their_end_are_named(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,6 +117,27 @@ def test_fold_stands_where_its_newest_part_does() -> None:
     assert len({each.key for each in folds}) == 3
 
 
+@pytest.mark.parametrize(
+    ("shown", "seqs"),
+    [
+        (RowFilter(), [1, 2, 3]),
+        (RowFilter(participant="a"), [1, 3]),
+        (RowFilter(participant="c"), [2]),
+        (RowFilter(tone="reject"), [2]),
+        (RowFilter(state="pending"), [3]),
+        (RowFilter(thread="k"), [3]),
+        (RowFilter(participant="b", tone="chat"), []),
+    ],
+)
+def test_filter_passes_rows(shown: RowFilter, seqs: list[int]) -> None:
+    rows = [
+        row(1),
+        row(2, sender="b", to=("c",), tone="reject"),
+        row(3, thread="k", state="pending", tone="proposal"),
+    ]
+    assert [each.seq for each in rows if shown.passes(each)] == seqs
+
+
 def test_filter_that_names_nothing_shows_everything() -> None:
     assert read_filter({"tone": "<b>", "state": "x", "thread": "../.."}) == RowFilter()
 
