@@ -183,15 +183,14 @@ async def be_shut_down(meeting: Meeting, boss: Space, notes: Notes) -> None:
 
 @pytest.mark.rule("5.control.shutdown", "3.control.rejoin")
 async def test_shutdown_drains_and_ends_the_block(controlled: Meeting, notes: Notes) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with join(controlled, "boss") as boss:
-            with pytest.raises(
-                RemoteShutdown, match="'boss' shut this participant down: enough"
-            ) as end:
-                await be_shut_down(controlled, boss, notes)
-            assert (end.value.by, end.value.reason) == ("boss", "enough")
-            await notes.until(("shut down", "boss", "enough"))
-            await until(lambda: all(each.id != "worker" for each in boss.participants))
-            # It may join again, and work.
-            async with join(controlled, worker(notes)):
-                assert await boss.call("worker", "work") == "done"
+    async with gathered(controlled, "boss") as (boss,):
+        with pytest.raises(
+            RemoteShutdown, match="'boss' shut this participant down: enough"
+        ) as end:
+            await be_shut_down(controlled, boss, notes)
+        assert (end.value.by, end.value.reason) == ("boss", "enough")
+        await notes.until(("shut down", "boss", "enough"))
+        await until(lambda: all(each.id != "worker" for each in boss.participants))
+        # It may join again, and work.
+        async with join(controlled, worker(notes)):
+            assert await boss.call("worker", "work") == "done"

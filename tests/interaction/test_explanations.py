@@ -271,24 +271,23 @@ async def test_a_reject_that_was_missed_keeps_its_words(notes: Notes, later: boo
     meeting, latch = InMemory(), Latch()
     meeting.space = MemorySpace(config=config)
     meeting.token, meeting.connector = meeting.space.token, meeting.space.connector
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, undecided()) as reviewer,
-            join(meeting, listening("proposer", notes), latch=latch) as proposer,
-            proposer.propose("tools", "add", to="reviewer", ttl=None) as proposal,
-        ):
-            await until(lambda: bool(reviewer.proposals))
-            latch.closed = True
-            meeting.space.drop("proposer")
-            words = None if later else "too much"
-            receipt = await reviewer.proposal(proposal.id).reject("unsafe", explain=words)
-            for number in range(10):
-                await reviewer.chat(str(number))
-            latch.closed = False
-            outcome = await proposal.outcome()
-            assert isinstance(outcome, Rejection)
-            if later:
-                await receipt.explain("too much")
-            assert await outcome.explanation(PATIENCE) == "too much"
+    async with (
+        gathered(meeting, undecided()) as (reviewer,),
+        join(meeting, listening("proposer", notes), latch=latch) as proposer,
+        proposer.propose("tools", "add", to="reviewer", ttl=None) as proposal,
+    ):
+        await until(lambda: bool(reviewer.proposals))
+        latch.closed = True
+        meeting.space.drop("proposer")
+        words = None if later else "too much"
+        receipt = await reviewer.proposal(proposal.id).reject("unsafe", explain=words)
+        for number in range(10):
+            await reviewer.chat(str(number))
+        latch.closed = False
+        outcome = await proposal.outcome()
+        assert isinstance(outcome, Rejection)
+        if later:
+            await receipt.explain("too much")
+        assert await outcome.explanation(PATIENCE) == "too much"
     assert outcome.id != receipt.id
     assert [each.text for each in notes.all] == ["too much"]

@@ -9,7 +9,16 @@ import pytest
 from meup_agent.errors import HandshakeRefused, TransportClosed
 from tests.gateways import OBSERVE_HEADER
 from tests.interaction.observed import by, is_, observed, tool_owner
-from tests.interaction.people import Meeting, Notes, OverSockets, Raw, join, state_of, taped
+from tests.interaction.people import (
+    Meeting,
+    Notes,
+    OverSockets,
+    Raw,
+    gathered,
+    join,
+    state_of,
+    taped,
+)
 from tests.patience import PATIENCE
 from tests.wire import kinds
 
@@ -22,43 +31,40 @@ async def test_whatever_an_observer_sends_is_refused_to_it_alone(
 ) -> None:
     """Decisions, withdrawals and nonsense under its participant's name change nothing."""
     async with (
-        join(meeting, tool_owner()),
-        join(meeting, "reviewer") as running,
-        join(meeting, "proposer") as proposer,
+        gathered(meeting, tool_owner(), "reviewer", "proposer") as (_, running, proposer),
         observed(meeting, "reviewer") as hostile,
         observed(meeting, "reviewer") as other,
         taped(proposer) as tape,
         taped(running) as at_home,
     ):
-        with anyio.fail_after(PATIENCE):
-            async with proposer.propose("tools", "write", {"text": "x"}) as proposal:
-                await hostile.hear(by(kinds.MCP_PROPOSAL, "proposer"))
-                about = (proposal.id,)
-                request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {}}
-                await hostile.say(kinds.MCP_REJECT, {}, id="x-1", correlation=about)
-                await hostile.say(kinds.MCP_WITHDRAW, {}, id="x-2", correlation=about)
-                await hostile.say(kinds.MCP_REQUEST, request, id="x-3", correlation=about)
-                await hostile.say(kinds.CHAT, {"message": "hi"}, id="x-4")
-                await hostile.say("system/presence", {}, id="x-5")
-                await hostile.say("capability/grant", {}, id="x-6")
-                await hostile.say("space/invite", {"participant_id": "m"}, id="x-7")
-                await hostile.say("system/heartbeat", {}, id="x-8")
-                for number in range(1, 9):
-                    error = await hostile.hear(lambda each: each.kind == kinds.SYSTEM_ERROR)
-                    assert error.correlation == (f"x-{number}",)
-                    assert error.payload_object["error"] == "observing"
-                await hostile.transport.send(b"\xff nonsense")
-                await hostile.transport.send(b"[" * 10_000)
-                for _ in range(2):
-                    error = await hostile.hear(lambda each: each.kind == kinds.SYSTEM_ERROR)
-                    assert error.payload_object["error"] == "observing"
-                assert state_of(proposer, proposal.id) == "pending"
-            await tape.all_said(proposer, running)
-            await at_home.all_said(proposer, running)
-            said = await proposer.chat("last")
-            heard = [await other.hear(lambda each: True)]
-            while heard[-1].id != said:
-                heard.append(await other.hear(lambda each: True))
+        async with proposer.propose("tools", "write", {"text": "x"}) as proposal:
+            await hostile.hear(by(kinds.MCP_PROPOSAL, "proposer"))
+            about = (proposal.id,)
+            request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {}}
+            await hostile.say(kinds.MCP_REJECT, {}, id="x-1", correlation=about)
+            await hostile.say(kinds.MCP_WITHDRAW, {}, id="x-2", correlation=about)
+            await hostile.say(kinds.MCP_REQUEST, request, id="x-3", correlation=about)
+            await hostile.say(kinds.CHAT, {"message": "hi"}, id="x-4")
+            await hostile.say("system/presence", {}, id="x-5")
+            await hostile.say("capability/grant", {}, id="x-6")
+            await hostile.say("space/invite", {"participant_id": "m"}, id="x-7")
+            await hostile.say("system/heartbeat", {}, id="x-8")
+            for number in range(1, 9):
+                error = await hostile.hear(lambda each: each.kind == kinds.SYSTEM_ERROR)
+                assert error.correlation == (f"x-{number}",)
+                assert error.payload_object["error"] == "observing"
+            await hostile.transport.send(b"\xff nonsense")
+            await hostile.transport.send(b"[" * 10_000)
+            for _ in range(2):
+                error = await hostile.hear(lambda each: each.kind == kinds.SYSTEM_ERROR)
+                assert error.payload_object["error"] == "observing"
+            assert state_of(proposer, proposal.id) == "pending"
+        await tape.all_said(proposer, running)
+        await at_home.all_said(proposer, running)
+        said = await proposer.chat("last")
+        heard = [await other.hear(lambda each: True)]
+        while heard[-1].id != said:
+            heard.append(await other.hear(lambda each: True))
     for envelopes in (tape.envelopes, at_home.envelopes, heard):
         assert not [each for each in envelopes if each.kind == kinds.SYSTEM_ERROR]
         assert not [each for each in envelopes if each.id.startswith("x-")]
@@ -68,17 +74,16 @@ async def test_whatever_an_observer_sends_is_refused_to_it_alone(
 @pytest.mark.rule("3.observe.says_nothing")
 async def test_too_large_a_message_is_refused_to_the_observer_alone(meeting: Meeting) -> None:
     async with (
-        join(meeting, "reviewer") as running,
+        gathered(meeting, "reviewer") as (running,),
         taped(running) as at_home,
         observed(meeting, "reviewer") as hostile,
     ):
-        with anyio.fail_after(PATIENCE):
-            with suppress(TransportClosed):
-                await hostile.transport.send(b"x" * (5 * 2**20))
-            with pytest.raises(AssertionError, match="the connection has ended"):
-                await hostile.hear(lambda each: False)
-            assert hostile.transport.closed is not None
-            await at_home.all_said(running)
+        with suppress(TransportClosed):
+            await hostile.transport.send(b"x" * (5 * 2**20))
+        with pytest.raises(AssertionError, match="the connection has ended"):
+            await hostile.hear(lambda each: False)
+        assert hostile.transport.closed is not None
+        await at_home.all_said(running)
     assert not at_home.of(kinds.SYSTEM_ERROR)
 
 
@@ -86,43 +91,40 @@ async def test_too_large_a_message_is_refused_to_the_observer_alone(meeting: Mee
 @pytest.mark.parametrize("value", ["0", "true", "", "1, 1", "11", "1;q=1"])
 async def test_an_odd_header_takes_nobody_over(meeting: Meeting, value: str) -> None:
     """Taken for a member, it would throw the running agent out."""
-    async with join(meeting, "reviewer") as running:
-        with anyio.fail_after(PATIENCE):
-            with pytest.raises(HandshakeRefused) as refused:
-                async with observed(meeting, "reviewer", **{OBSERVE_HEADER: value}):
-                    pass
-            assert refused.value.status == 400
-            assert "MEUP-Observe must be 1" in refused.value.body
-            await running.chat("still here")
+    async with gathered(meeting, "reviewer") as (running,):
+        with pytest.raises(HandshakeRefused) as refused:
+            async with observed(meeting, "reviewer", **{OBSERVE_HEADER: value}):
+                pass
+        assert refused.value.status == 400
+        assert "MEUP-Observe must be 1" in refused.value.body
+        await running.chat("still here")
 
 
 @pytest.mark.rule("3.observe.header")
 async def test_a_member_stays_one_whatever_it_claims_later(meeting: Meeting) -> None:
     headers = {"Authorization": f"Bearer {meeting.token('mallory')}"}
     async with (
-        join(meeting, "proposer") as proposer,
+        gathered(meeting, "proposer") as (proposer,),
         taped(proposer) as tape,
         meeting.connector("mallory")(headers) as transport,
     ):
-        with anyio.fail_after(PATIENCE):
-            frame = {"type": "join", "participantId": "mallory", "space": "demo", "observe": True}
-            await transport.send(json.dumps({**frame, "MEUP-Observe": "1"}).encode())
-            await Raw(transport, "mallory").say(kinds.CHAT, {"message": "hi"}, id="m-1")
-            await tape.until(lambda each: each.id == "m-1")
-            assert OBSERVE_HEADER.lower() not in transport.response_headers
+        frame = {"type": "join", "participantId": "mallory", "space": "demo", "observe": True}
+        await transport.send(json.dumps({**frame, "MEUP-Observe": "1"}).encode())
+        await Raw(transport, "mallory").say(kinds.CHAT, {"message": "hi"}, id="m-1")
+        await tape.until(lambda each: each.id == "m-1")
+        assert OBSERVE_HEADER.lower() not in transport.response_headers
 
 
 @pytest.mark.rule("3.observe.header")
 async def test_a_join_frame_repeats_what_the_handshake_said(meeting: Meeting) -> None:
     """As of a member: a client that names its participant sends one in any case."""
     async with (
-        join(meeting, "proposer") as proposer,
+        gathered(meeting, "proposer") as (proposer,),
         join(meeting, "l", "reviewer", observe=True, participant="reviewer") as observer,
         taped(observer) as tape,
     ):
-        with anyio.fail_after(PATIENCE):
-            said = await proposer.chat("hello")
-            await tape.until(lambda each: each.id == said)
+        said = await proposer.chat("hello")
+        await tape.until(lambda each: each.id == said)
         assert observer.observing
     assert not tape.of(kinds.SYSTEM_ERROR)
 

@@ -3,7 +3,6 @@
 import logging
 from typing import Any
 
-import anyio
 import pytest
 
 from meup_agent import Agent, Chat, Context, Proposal, Reason, Rejection
@@ -15,8 +14,7 @@ from meup_agent.errors import (
 )
 from meup_agent.types import CallNext, InboundMessage
 from tests.interaction.cast import adder
-from tests.interaction.people import Meeting, Notes, call_of, is_idle, join, lines, until
-from tests.patience import PATIENCE
+from tests.interaction.people import Meeting, Notes, call_of, gathered, is_idle, join, lines, until
 
 pytestmark = pytest.mark.anyio
 
@@ -35,9 +33,8 @@ async def test_first_middleware_is_the_outermost(meeting: Meeting, notes: Notes)
         notes("inner")
         return 10 * await call_next(message)
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent), join(meeting, "second") as second:
-            assert await second.call("tools", "add", {"a": 1, "b": 2}) == 30
+    async with gathered(meeting, agent, "second") as (_, second):
+        assert await second.call("tools", "add", {"a": 1, "b": 2}) == 30
     assert notes.all == ["outer request add second {'a': 1, 'b': 2}", "inner", "outer 30"]
 
 
@@ -63,14 +60,13 @@ async def test_every_role_passes_once(meeting: Meeting, notes: Notes) -> None:
     async def decide(proposal: Proposal) -> None:
         await proposal.reject("no")
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent), join(meeting, "second") as second:
-            assert await second.request("reviewer", "ping") == {}
-            await second.send("x/y", {})
-            await second.chat("hi")
-            async with second.propose("tools", "add", to="reviewer") as proposal:
-                assert isinstance(await proposal.outcome(), Rejection)
-            await notes.until(("chat", "again", "", ""))
+    async with gathered(meeting, agent, "second") as (_, second):
+        assert await second.request("reviewer", "ping") == {}
+        await second.send("x/y", {})
+        await second.chat("hi")
+        async with second.propose("tools", "add", to="reviewer") as proposal:
+            assert isinstance(await proposal.outcome(), Rejection)
+        await notes.until(("chat", "again", "", ""))
     assert sorted(notes.all) == [
         ("chat", "again", "", ""),
         ("kind", "kind", "", ""),
@@ -91,14 +87,13 @@ async def test_refused_request_is_answered_and_not_run(meeting: Meeting, notes: 
     async def run() -> None:
         notes("run")
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent), join(meeting, "second") as second:
-            with pytest.raises(RequestError, match="refused: busy: at most one call") as caught:
-                await second.call("tools", "run")
-            assert caught.value.code == -32000
-            assert caught.value.data == {"reason": "refused"}
-            with pytest.raises(RequestError, match="refused"):
-                await second.tools("tools")
+    async with gathered(meeting, agent, "second") as (_, second):
+        with pytest.raises(RequestError, match="refused: busy: at most one call") as caught:
+            await second.call("tools", "run")
+        assert caught.value.code == -32000
+        assert caught.value.data == {"reason": "refused"}
+        with pytest.raises(RequestError, match="refused"):
+            await second.tools("tools")
     assert notes.all == []
 
 
@@ -113,13 +108,12 @@ async def test_refused_proposal_is_rejected_with_its_reason(meeting: Meeting, no
     async def decide(proposal: Proposal) -> None:
         notes("decide")
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent), join(meeting, "proposer") as proposer:
-            async with proposer.propose("tools", "add", to="reviewer") as proposal:
-                outcome = await proposal.outcome()
-                assert isinstance(outcome, Rejection)
-                assert (outcome.reason, outcome.by) == (Reason.POLICY, "reviewer")
-                assert await outcome.explanation() == "no add at night"
+    async with gathered(meeting, agent, "proposer") as (_, proposer):
+        async with proposer.propose("tools", "add", to="reviewer") as proposal:
+            outcome = await proposal.outcome()
+            assert isinstance(outcome, Rejection)
+            assert (outcome.reason, outcome.by) == (Reason.POLICY, "reviewer")
+            assert await outcome.explanation() == "no add at night"
     assert notes.all == []
 
 
@@ -141,15 +135,10 @@ async def test_refused_fulfillment_leaves_the_proposal_pending(meeting: Meeting)
         assert first.error is not None
         await proposal.fulfill()
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, adder(refuse_once)),
-            join(meeting, reviewer),
-            join(meeting, "proposer") as proposer,
-        ):
-            arguments = {"a": 1, "b": 2}
-            async with proposer.propose("tools", "add", arguments, to="reviewer") as proposal:
-                assert await proposal.result() == 3
+    async with gathered(meeting, adder(refuse_once), reviewer, "proposer") as (_, _, proposer):
+        arguments = {"a": 1, "b": 2}
+        async with proposer.propose("tools", "add", arguments, to="reviewer") as proposal:
+            assert await proposal.result() == 3
     assert attempts == ["add", "add"]
 
 
@@ -173,15 +162,10 @@ async def test_handler_that_says_refused_has_run(meeting: Meeting, notes: Notes)
         assert again.error is not None
         notes(again.error["message"])
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, tools),
-            join(meeting, reviewer),
-            join(meeting, "proposer") as proposer,
-        ):
-            async with proposer.propose("tools", "run", to="reviewer") as proposal:
-                await until(lambda: len(notes.all) == 2)
-                said = f"refused: proposal {proposal.id} is fulfilled by 'reviewer'"
+    async with gathered(meeting, tools, reviewer, "proposer") as (_, _, proposer):
+        async with proposer.propose("tools", "run", to="reviewer") as proposal:
+            await until(lambda: len(notes.all) == 2)
+            said = f"refused: proposal {proposal.id} is fulfilled by 'reviewer'"
     assert notes.all == ["run", said]
 
 
@@ -197,11 +181,10 @@ async def test_refused_notice_is_not_handled(meeting: Meeting, notes: Notes) -> 
     async def chat(chat: Chat) -> None:
         notes(chat.text)
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent), join(meeting, "second") as second:
-            await second.chat("spam")
-            await second.chat("end")
-            await notes.until("end")
+    async with gathered(meeting, agent, "second") as (_, second):
+        await second.chat("spam")
+        await second.chat("end")
+        await notes.until("end")
     assert notes.all == ["end"]
 
 
@@ -223,13 +206,12 @@ async def test_what_is_handled_cannot_be_changed(meeting: Meeting, notes: Notes,
         notes(path)
         return str(call_of(ctx.envelope).arguments["path"])
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent), join(meeting, "second") as second:
-            assert await second.call("tools", "read", {"path": "a"}) == "a"
-            if how == "new":
-                # The message that came before is another one, and its handler has ended.
-                with pytest.raises(ToolError, match="UsageError: call_next got another message"):
-                    await second.call("tools", "read", {"path": "b"})
+    async with gathered(meeting, agent, "second") as (_, second):
+        assert await second.call("tools", "read", {"path": "a"}) == "a"
+        if how == "new":
+            # The message that came before is another one, and its handler has ended.
+            with pytest.raises(ToolError, match="UsageError: call_next got another message"):
+                await second.call("tools", "read", {"path": "b"})
     assert notes.all == ["a"]
 
 
@@ -250,15 +232,14 @@ async def test_message_is_handled_once(meeting: Meeting, notes: Notes) -> None:
     async def run() -> None:
         notes("run")
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent) as tools, join(meeting, "second") as second:
-            await second.call("tools", "once")
-            with pytest.raises(ToolError, match="a second time; a message is handled once"):
-                await second.call("tools", "twice")
-            await until(lambda: is_idle(tools))
-            call_next, message = later[0]
-            with pytest.raises(UsageError, match="after the handler's end"):
-                await call_next(message)
+    async with gathered(meeting, agent, "second") as (tools, second):
+        await second.call("tools", "once")
+        with pytest.raises(ToolError, match="a second time; a message is handled once"):
+            await second.call("tools", "twice")
+        await until(lambda: is_idle(tools))
+        call_next, message = later[0]
+        with pytest.raises(UsageError, match="after the handler's end"):
+            await call_next(message)
     assert notes.all == ["run", "run"]
 
 
@@ -266,23 +247,21 @@ async def test_middleware_may_answer_in_place_of_a_handler(meeting: Meeting) -> 
     async def cached(message: InboundMessage, call_next: CallNext) -> Any:
         return {"add": 7, "missing": "none"}.get(message.tool) or await call_next(message)
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, adder(cached)), join(meeting, "second") as second:
-            assert await second.call("tools", "add", {}) == 7
-            (content,) = await second.call("tools", "missing")
-            assert content["text"] == "none"
-            with pytest.raises(RequestError, match="no tool 'other'"):
-                await second.call("tools", "other")
+    async with gathered(meeting, adder(cached), "second") as (_, second):
+        assert await second.call("tools", "add", {}) == 7
+        (content,) = await second.call("tools", "missing")
+        assert content["text"] == "none"
+        with pytest.raises(RequestError, match="no tool 'other'"):
+            await second.call("tools", "other")
 
 
 async def test_changed_result_is_what_the_annotation_promised(meeting: Meeting) -> None:
     async def change(message: InboundMessage, call_next: CallNext) -> Any:
         return f"about {await call_next(message)}"
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, adder(change)), join(meeting, "second") as second:
-            with pytest.raises(ToolError, match="cannot be its result"):
-                await second.call("tools", "add", {"a": 1, "b": 2})
+    async with gathered(meeting, adder(change), "second") as (_, second):
+        with pytest.raises(ToolError, match="cannot be its result"):
+            await second.call("tools", "add", {"a": 1, "b": 2})
 
 
 async def test_error_of_a_middleware_is_reported_like_a_handlers(
@@ -297,17 +276,16 @@ async def test_error_of_a_middleware_is_reported_like_a_handlers(
     @agent.on_proposal
     async def decide(proposal: Proposal) -> None: ...
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent), join(meeting, "second") as second:
-            with pytest.raises(ToolError, match="ValueError: of the middleware"):
-                await second.call("tools", "add", {"a": 1, "b": 2})
-            with pytest.raises(RequestError, match=r"'ping' .* failed") as caught:
-                await second.request("tools", "ping")
-            assert caught.value.code == -32603
-            async with second.propose("tools", "add", to="tools") as proposal:
-                outcome = await proposal.outcome()
-                assert isinstance(outcome, Rejection)
-                assert outcome.reason == Reason.OTHER
+    async with gathered(meeting, agent, "second") as (_, second):
+        with pytest.raises(ToolError, match="ValueError: of the middleware"):
+            await second.call("tools", "add", {"a": 1, "b": 2})
+        with pytest.raises(RequestError, match=r"'ping' .* failed") as caught:
+            await second.request("tools", "ping")
+        assert caught.value.code == -32603
+        async with second.propose("tools", "add", to="tools") as proposal:
+            outcome = await proposal.outcome()
+            assert isinstance(outcome, Rejection)
+            assert outcome.reason == Reason.OTHER
     assert len([each for each in lines(caplog, logging.ERROR) if "failed" in each]) == 3
 
 
@@ -325,9 +303,8 @@ async def test_error_of_a_handler_passes_the_middleware(meeting: Meeting, notes:
     def divide(a: int, b: int) -> float:
         return a / b
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent), join(meeting, "second") as second:
-            assert await second.call("tools", "divide", {"a": 1, "b": 0}) == 0
+    async with gathered(meeting, agent, "second") as (_, second):
+        assert await second.call("tools", "divide", {"a": 1, "b": 0}) == 0
     assert notes.all == ["seen"]
 
 

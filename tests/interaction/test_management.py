@@ -12,8 +12,16 @@ from meup_agent.errors import Kicked, Refused, TokenRefused, UsageError
 from meup_agent.gateway import Gateway
 from meup_agent.testing import MemorySpace
 from meup_agent.types import Grant, Invitation, Revocation
-from tests.interaction.people import InMemory, Meeting, Notes, OverSockets, join, taped, until
-from tests.patience import PATIENCE
+from tests.interaction.people import (
+    InMemory,
+    Meeting,
+    Notes,
+    OverSockets,
+    gathered,
+    join,
+    taped,
+    until,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -76,80 +84,74 @@ def slow_tools(notes: Notes) -> Agent:
 async def test_grant_is_told_acknowledged_and_of_use_at_once(
     managed: Meeting, notes: Notes
 ) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with join(managed, "admin") as admin, join(managed, worker(notes)) as space:
-            assert not space.may("mcp/request", CALL["payload"])
-            async with taped(admin) as tape:
-                grant = await admin.grant("worker", [CALL], reason="trust")
-                await notes.until(("granted", "admin", "trust", True))
-                ack = await tape.until(lambda e: e.kind == "capability/grant-ack")
-            assert (grant.by, grant.participant) == ("admin", "worker")
-            assert (ack.sender, ack.correlation) == ("worker", (grant.id,))
-            assert ack.payload == {"status": "accepted"}
-            # Everybody sees what the other may do now.
-            seen = {each.id: each.capabilities for each in admin.participants}
-            assert CALL in seen["worker"]
-            await admin.revoke("worker", grant=grant, reason="done")
-            await notes.until(("revoked", "admin", "done"))
-            assert not space.may("mcp/request", CALL["payload"])
+    async with gathered(managed, "admin", worker(notes)) as (admin, space):
+        assert not space.may("mcp/request", CALL["payload"])
+        async with taped(admin) as tape:
+            grant = await admin.grant("worker", [CALL], reason="trust")
+            await notes.until(("granted", "admin", "trust", True))
+            ack = await tape.until(lambda e: e.kind == "capability/grant-ack")
+        assert (grant.by, grant.participant) == ("admin", "worker")
+        assert (ack.sender, ack.correlation) == ("worker", (grant.id,))
+        assert ack.payload == {"status": "accepted"}
+        # Everybody sees what the other may do now.
+        seen = {each.id: each.capabilities for each in admin.participants}
+        assert CALL in seen["worker"]
+        await admin.revoke("worker", grant=grant, reason="done")
+        await notes.until(("revoked", "admin", "done"))
+        assert not space.may("mcp/request", CALL["payload"])
 
 
 @pytest.mark.rule("3.manage.revoke.pattern")
 async def test_revoked_by_pattern(managed: Meeting, notes: Notes) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with join(managed, "admin") as admin, join(managed, worker(notes)) as space:
-            await admin.revoke("worker", [{"kind": "mcp/*"}], reason="enough")
-            await notes.until(("revoked", "admin", "enough"))
-            assert not space.may("mcp/proposal", {})
-            with pytest.raises(Refused) as refused:
-                await space.call("tools", "read")
-            assert refused.value.error == "capability_violation"
+    async with gathered(managed, "admin", worker(notes)) as (admin, space):
+        await admin.revoke("worker", [{"kind": "mcp/*"}], reason="enough")
+        await notes.until(("revoked", "admin", "enough"))
+        assert not space.may("mcp/proposal", {})
+        with pytest.raises(Refused) as refused:
+            await space.call("tools", "read")
+        assert refused.value.error == "capability_violation"
 
 
 async def test_refusals_are_raised(managed: Meeting) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with join(managed, "admin") as admin, join(managed, "worker") as space:
-            for refused in (
-                space.grant("tools", [CALL]),
-                space.revoke("tools", [CALL]),
-                space.invite("guest"),
-                space.kick("tools"),
-            ):
-                with pytest.raises(Refused) as caught:
-                    await refused
-                assert caught.value.error == "capability_violation"
+    async with gathered(managed, "admin", "worker") as (admin, space):
+        for refused in (
+            space.grant("tools", [CALL]),
+            space.revoke("tools", [CALL]),
+            space.invite("guest"),
+            space.kick("tools"),
+        ):
             with pytest.raises(Refused) as caught:
-                await admin.grant("nobody", [CALL])
-            assert caught.value.error == "unknown_participant"
-            with pytest.raises(UsageError):
-                await admin.revoke("worker")
-            with pytest.raises(UsageError):
-                await admin.revoke("worker", [CALL], grant="g1")
+                await refused
+            assert caught.value.error == "capability_violation"
+        with pytest.raises(Refused) as caught:
+            await admin.grant("nobody", [CALL])
+        assert caught.value.error == "unknown_participant"
+        with pytest.raises(UsageError):
+            await admin.revoke("worker")
+        with pytest.raises(UsageError):
+            await admin.revoke("worker", [CALL], grant="g1")
 
 
 @pytest.mark.rule("3.manage.in_flight", "5.who.gateway")
 async def test_request_in_flight_ends_when_what_allowed_it_is_revoked(
     managed: Meeting, notes: Notes
 ) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(managed, "admin") as admin,
-            join(managed, slow_tools(notes)),
-            join(managed, "worker") as space,
-            anyio.create_task_group() as tasks,
-        ):
-            grant = await admin.grant("worker", [READ])
-            await until(lambda: space.may("mcp/request", READ["payload"]))
+    async with (
+        gathered(managed, "admin", slow_tools(notes), "worker") as (admin, _, space),
+        anyio.create_task_group() as tasks,
+    ):
+        grant = await admin.grant("worker", [READ])
+        await until(lambda: space.may("mcp/request", READ["payload"]))
 
-            async def call() -> None:
-                with pytest.raises(Refused) as refused:
-                    await space.call("tools", "read", timeout=None)
-                notes(("refused", refused.value.error))
+        async def call() -> None:
+            with pytest.raises(Refused) as refused:
+                await space.call("tools", "read", timeout=None)
+            notes(("refused", refused.value.error))
 
-            tasks.start_soon(call)
-            await notes.until("reading")
-            await admin.revoke("worker", grant=grant)
-            await notes.until(("refused", "revoked"), ("stopped", "revoked", "system:gateway"))
+        tasks.start_soon(call)
+        await notes.until("reading")
+        await admin.revoke("worker", grant=grant)
+        await notes.until(("refused", "revoked"), ("stopped", "revoked", "system:gateway"))
 
 
 @pytest.mark.rule("3.manage.in_flight", "5.who.gateway")
@@ -165,20 +167,17 @@ async def test_proposal_in_flight_is_withdrawn(managed: Meeting, notes: Notes) -
     async def withdrawn(withdrawal: Withdrawal) -> None:
         notes(("withdrawn", withdrawal.cause.code))
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(managed, "admin") as admin,
-            join(managed, reviewer) as reviewing,
-            join(managed, "worker") as space,
-            space.propose("tools", "read", ttl=None) as proposal,
-        ):
-            await notes.until("looking")
-            await admin.revoke("worker", [{"kind": "mcp/proposal"}])
-            with pytest.raises(Refused) as refused:
-                await proposal.outcome()
-            assert refused.value.error == "revoked"
-            await notes.until(("withdrawn", "revoked"))
-            assert [str(each.state) for each in reviewing.proposals] == ["withdrawn"]
+    async with (
+        gathered(managed, "admin", reviewer, "worker") as (admin, reviewing, space),
+        space.propose("tools", "read", ttl=None) as proposal,
+    ):
+        await notes.until("looking")
+        await admin.revoke("worker", [{"kind": "mcp/proposal"}])
+        with pytest.raises(Refused) as refused:
+            await proposal.outcome()
+        assert refused.value.error == "revoked"
+        await notes.until(("withdrawn", "revoked"))
+        assert [str(each.state) for each in reviewing.proposals] == ["withdrawn"]
 
 
 @asynccontextmanager
@@ -192,24 +191,17 @@ async def guest_of(managed: Meeting, invitation: Invitation) -> AsyncGenerator[S
 
 @pytest.mark.rule("3.manage.invite")
 async def test_invited_guest_joins_with_its_token(managed: Meeting) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(managed, "admin") as admin,
-            join(managed, "worker") as space,
-            taped(space) as tape,
-        ):
-            invitation = await admin.invite("guest", [{"kind": "chat"}], reason="helps")
-            assert invitation.token
-            assert invitation.token not in repr(invitation)
-            await tape.until(
-                lambda e: e.kind == "system/presence" and e.payload["event"] == "invited"
-            )
-            async with guest_of(managed, invitation) as guest:
-                assert guest.me == "guest"
-                await guest.chat("hello")
-                await tape.until(lambda e: e.sender == "guest" and e.kind == "chat")
-            # Nobody else was told the token.
-            assert all(invitation.token.encode() not in e.frame for e in tape.envelopes)
+    async with gathered(managed, "admin", "worker") as (admin, space), taped(space) as tape:
+        invitation = await admin.invite("guest", [{"kind": "chat"}], reason="helps")
+        assert invitation.token
+        assert invitation.token not in repr(invitation)
+        await tape.until(lambda e: e.kind == "system/presence" and e.payload["event"] == "invited")
+        async with guest_of(managed, invitation) as guest:
+            assert guest.me == "guest"
+            await guest.chat("hello")
+            await tape.until(lambda e: e.sender == "guest" and e.kind == "chat")
+        # Nobody else was told the token.
+        assert all(invitation.token.encode() not in e.frame for e in tape.envelopes)
 
 
 @pytest.mark.rule("3.manage.kick")
@@ -222,22 +214,21 @@ async def test_who_is_removed_stays_out_until_invited_again(managed: Meeting, no
         except Kicked as kicked:
             notes(("out", "loud" in str(kicked)))
 
-    with anyio.fail_after(PATIENCE):
-        async with join(managed, "admin") as admin, anyio.create_task_group() as tasks:
-            tasks.start_soon(be_kicked)
-            await notes.until("in")
-            await admin.kick("worker", reason="loud")
-            await notes.until(("out", True))
-            await until(lambda: "worker" not in {each.id for each in admin.participants})
-            with pytest.raises(
-                TokenRefused,
-                match=r"removed from this space; ask a participant there to invite you again$",
-            ):
-                await join(managed, "worker").__aenter__()
-            invitation = await admin.invite("worker")
-            assert invitation.token is None
-            async with join(managed, "worker") as again:
-                assert again.may("mcp/proposal", {})
+    async with gathered(managed, "admin") as (admin,), anyio.create_task_group() as tasks:
+        tasks.start_soon(be_kicked)
+        await notes.until("in")
+        await admin.kick("worker", reason="loud")
+        await notes.until(("out", True))
+        await until(lambda: "worker" not in {each.id for each in admin.participants})
+        with pytest.raises(
+            TokenRefused,
+            match=r"removed from this space; ask a participant there to invite you again$",
+        ):
+            await join(managed, "worker").__aenter__()
+        invitation = await admin.invite("worker")
+        assert invitation.token is None
+        async with join(managed, "worker") as again:
+            assert again.may("mcp/proposal", {})
 
 
 async def test_handlers_are_told_of_nobody_elses_grants(managed: Meeting, notes: Notes) -> None:
@@ -247,9 +238,8 @@ async def test_handlers_are_told_of_nobody_elses_grants(managed: Meeting, notes:
     async def every(envelope: Envelope) -> None:
         notes(envelope.kind)
 
-    with anyio.fail_after(PATIENCE):
-        async with join(managed, "admin") as admin, join(managed, agent), join(managed, "tools"):
-            grant = await admin.grant("tools", [CALL])
-            await admin.revoke("tools", grant=grant)
-            await notes.until("capability/grant", "capability/revoke")
+    async with gathered(managed, "admin", agent, "tools") as (admin, _, _):
+        grant = await admin.grant("tools", [CALL])
+        await admin.revoke("tools", grant=grant)
+        await notes.until("capability/grant", "capability/revoke")
     assert all(isinstance(each, str) for each in notes.all)

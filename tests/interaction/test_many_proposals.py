@@ -197,25 +197,23 @@ async def test_dependent_is_offered_after_the_connection_was_lost(
         await proposal.fulfill()
 
     latch = Latch()
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, worker(notes)),
-            join(meeting, reviewer) as other,
-            join(meeting, "proposer", latch=latch) as space,
-            taped(other) as tape,
-            space.propose("tools", "work", {"step": 1}) as first,
-            space.propose("tools", "work", {"step": 2}, depends_on=[first]) as second,
-        ):
-            await tape.until(is_proposal)
-            latch.closed = True
-            meeting.drop("proposer")
-            await until(lambda: not space.connected)
-            go.set()  # it is fulfilled while its proposer is away
-            await notes.until(("did", 1))
-            await until(lambda: state_of(other, first.id) is ProposalState.FULFILLED)
-            assert not second.offered
-            latch.closed = False
-            assert await second.result() == "step 2"
+    async with (
+        gathered(meeting, worker(notes), reviewer) as (_, other),
+        join(meeting, "proposer", latch=latch) as space,
+        taped(other) as tape,
+        space.propose("tools", "work", {"step": 1}) as first,
+        space.propose("tools", "work", {"step": 2}, depends_on=[first]) as second,
+    ):
+        await tape.until(is_proposal)
+        latch.closed = True
+        meeting.drop("proposer")
+        await until(lambda: not space.connected)
+        go.set()  # it is fulfilled while its proposer is away
+        await notes.until(("did", 1))
+        await until(lambda: state_of(other, first.id) is ProposalState.FULFILLED)
+        assert not second.offered
+        latch.closed = False
+        assert await second.result() == "step 2"
 
 
 # --- withdrawn together ---
@@ -241,44 +239,43 @@ async def test_all_are_withdrawn_in_as_few_envelopes_as_the_dialect_needs(
         notes(("why", explanation.proposal_ids, explanation.text))
 
     settings = Settings(backoff=QUICK.backoff, dialect=dialect)
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, reviewer) as other,
-            join(meeting, "proposer", settings=settings) as space,
-            taped(other) as tape,
-            AsyncExitStack() as stack,
-        ):
-            steps = [
-                await stack.enter_async_context(
-                    space.propose("tools", "work", {"step": step}, to=() if step else "reviewer")
-                )
-                for step in range(4)
-            ]
-            last = await stack.enter_async_context(
-                space.propose("tools", "work", {"step": 9}, depends_on=[steps[0]])
+    async with (
+        gathered(meeting, reviewer) as (other,),
+        join(meeting, "proposer", settings=settings) as space,
+        taped(other) as tape,
+        AsyncExitStack() as stack,
+    ):
+        steps = [
+            await stack.enter_async_context(
+                space.propose("tools", "work", {"step": step}, to=() if step else "reviewer")
             )
-            await notes.until(*(("holds", step) for step in range(4)))
-            assert await space.withdraw_all(where=lambda each: each.arguments["step"] > 9) == []
-            receipts = await space.withdraw_all(
-                where=lambda each: each.arguments["step"] != 1, reason="policy", explain="enough"
-            )
-            gone = [steps[0].id, steps[2].id, steps[3].id]
-            joint = dialect in PUBLISHED
-            expected = [tuple(gone)] if joint else [(each,) for each in gone]
-            assert [receipt.proposal_ids for receipt in receipts] == expected
-            await notes.until(*(("let go", step) for step in (0, 2, 3)))
-            await notes.until(*(("why", names, "enough") for names in expected))
-            withdraws = tape.of(kinds.MCP_WITHDRAW)
-            assert [each.id for each in withdraws] == [receipt.id for receipt in receipts]
-            assert [each.correlation for each in withdraws] == expected
-            assert all(state_of(other, each) is ProposalState.WITHDRAWN for each in gone)
-            assert state_of(other, steps[1].id) is ProposalState.PENDING
-            for each in (steps[0], steps[2], steps[3], last):
-                outcome = await each.outcome()
-                assert isinstance(outcome, Withdrawal)
-                assert outcome.reason == "policy"
-            (only,) = await space.withdraw_all()
-            assert only.proposal_ids == (steps[1].id,)
+            for step in range(4)
+        ]
+        last = await stack.enter_async_context(
+            space.propose("tools", "work", {"step": 9}, depends_on=[steps[0]])
+        )
+        await notes.until(*(("holds", step) for step in range(4)))
+        assert await space.withdraw_all(where=lambda each: each.arguments["step"] > 9) == []
+        receipts = await space.withdraw_all(
+            where=lambda each: each.arguments["step"] != 1, reason="policy", explain="enough"
+        )
+        gone = [steps[0].id, steps[2].id, steps[3].id]
+        joint = dialect in PUBLISHED
+        expected = [tuple(gone)] if joint else [(each,) for each in gone]
+        assert [receipt.proposal_ids for receipt in receipts] == expected
+        await notes.until(*(("let go", step) for step in (0, 2, 3)))
+        await notes.until(*(("why", names, "enough") for names in expected))
+        withdraws = tape.of(kinds.MCP_WITHDRAW)
+        assert [each.id for each in withdraws] == [receipt.id for receipt in receipts]
+        assert [each.correlation for each in withdraws] == expected
+        assert all(state_of(other, each) is ProposalState.WITHDRAWN for each in gone)
+        assert state_of(other, steps[1].id) is ProposalState.PENDING
+        for each in (steps[0], steps[2], steps[3], last):
+            outcome = await each.outcome()
+            assert isinstance(outcome, Withdrawal)
+            assert outcome.reason == "policy"
+        (only,) = await space.withdraw_all()
+        assert only.proposal_ids == (steps[1].id,)
 
 
 @pytest.mark.rule("4.16.one_envelope")

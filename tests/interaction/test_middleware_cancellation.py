@@ -8,7 +8,16 @@ import pytest
 from meup_agent import Agent, Context, Proposal, ProposalState, Reason
 from meup_agent.errors import HandlerCancelled
 from meup_agent.types import CallNext, InboundMessage, OutboundMessage
-from tests.interaction.people import Meeting, Notes, has_state, is_idle, join, taped, until
+from tests.interaction.people import (
+    Meeting,
+    Notes,
+    gathered,
+    has_state,
+    is_idle,
+    join,
+    taped,
+    until,
+)
 from tests.patience import PATIENCE
 from tests.wire import kinds
 
@@ -32,12 +41,11 @@ async def test_withdrawal_ends_the_onion_with_its_reason(meeting: Meeting, notes
         finally:
             notes(("handler", ctx.reason and ctx.reason.code))
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, agent) as reviewer, join(meeting, "proposer") as proposer:
-            async with proposer.propose("tools", "add", to="reviewer") as proposal:
-                await notes.until("begun")
-                await proposal.withdraw(Reason.DUPLICATE)
-            await until(lambda: is_idle(reviewer))
+    async with gathered(meeting, agent, "proposer") as (reviewer, proposer):
+        async with proposer.propose("tools", "add", to="reviewer") as proposal:
+            await notes.until("begun")
+            await proposal.withdraw(Reason.DUPLICATE)
+        await until(lambda: is_idle(reviewer))
     assert notes.all == ["begun", ("handler", "duplicate"), ("middleware", "duplicate")]
 
 
@@ -59,21 +67,16 @@ async def test_middleware_that_waits_is_ended_before_the_handler_begins(
         notes("run")
         return "a result"
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, agent) as tools,
-            join(meeting, "second") as second,
-            taped(second) as tape,
-        ):
-            with anyio.CancelScope() as scope:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(second.call, "tools", "run")
-                    await notes.until("waiting")
-                    scope.cancel()
-            await notes.until("swallowed")
-            await until(lambda: is_idle(tools))
-            await tape.all_said(tools)
-            assert tape.of(kinds.MCP_RESPONSE, sender="tools") == []
+    async with gathered(meeting, agent, "second") as (tools, second), taped(second) as tape:
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(second.call, "tools", "run")
+                await notes.until("waiting")
+                scope.cancel()
+        await notes.until("swallowed")
+        await until(lambda: is_idle(tools))
+        await tape.all_said(tools)
+        assert tape.of(kinds.MCP_RESPONSE, sender="tools") == []
     assert notes.all == ["waiting", "swallowed"]
 
 
@@ -139,21 +142,16 @@ async def test_swallowed_cancellation_answers_nothing(meeting: Meeting, notes: N
         await anyio.sleep_forever()
         return 1
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, agent) as tools,
-            join(meeting, "second") as second,
-            taped(second) as tape,
-        ):
-            with anyio.CancelScope() as scope:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(second.call, "tools", "run")
-                    await notes.until("begun")
-                    scope.cancel()
-            await notes.until("swallowed")
-            await until(lambda: is_idle(tools))
-            await tape.all_said(tools)
-            assert tape.of(kinds.MCP_RESPONSE, sender="tools") == []
+    async with gathered(meeting, agent, "second") as (tools, second), taped(second) as tape:
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(second.call, "tools", "run")
+                await notes.until("begun")
+                scope.cancel()
+        await notes.until("swallowed")
+        await until(lambda: is_idle(tools))
+        await tape.all_said(tools)
+        assert tape.of(kinds.MCP_RESPONSE, sender="tools") == []
 
 
 async def test_cancelled_caller_ends_the_layers(meeting: Meeting, notes: Notes) -> None:
@@ -173,20 +171,16 @@ async def test_cancelled_caller_ends_the_layers(meeting: Meeting, notes: Notes) 
         finally:
             notes("stopped")
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, tools),
-            join(meeting, Agent("second", middleware=[around])) as second,
-        ):
-            with anyio.CancelScope() as scope:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(second.call, "tools", "run")
-                    await notes.until("begun")
-                    scope.cancel()
-            await notes.until("call ended", "stopped")
-            with anyio.CancelScope() as scope:
-                async with second.propose("tools", "run", to="reviewer") as proposal:
-                    scope.cancel()
-                    await anyio.sleep_forever()
-            await notes.until("propose ended")
-            await until(lambda: has_state(second, proposal.id, ProposalState.WITHDRAWN))
+    async with gathered(meeting, tools, Agent("second", middleware=[around])) as (_, second):
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(second.call, "tools", "run")
+                await notes.until("begun")
+                scope.cancel()
+        await notes.until("call ended", "stopped")
+        with anyio.CancelScope() as scope:
+            async with second.propose("tools", "run", to="reviewer") as proposal:
+                scope.cancel()
+                await anyio.sleep_forever()
+        await notes.until("propose ended")
+        await until(lambda: has_state(second, proposal.id, ProposalState.WITHDRAWN))

@@ -49,25 +49,22 @@ async def test_running_agent_decides_while_its_participant_is_observed(
     meeting: Meeting, notes: Notes
 ) -> None:
     async with (
-        join(meeting, tool_owner()),
-        join(meeting, reviewer(notes)) as running,
-        join(meeting, "proposer") as proposer,
+        gathered(meeting, tool_owner(), reviewer(notes), "proposer") as (_, running, proposer),
         taped(proposer) as tape,
     ):
-        with anyio.fail_after(PATIENCE):
-            async with join(meeting, Agent("looker"), "reviewer", observe=True) as observer:
-                assert (observer.me, observer.observing) == ("reviewer", True)
-                names = [each.id for each in observer.participants]
-                assert sorted(names) == ["proposer", "reviewer", "tools"]
-                async with taped(observer) as heard:
-                    for to in ((), ("reviewer",)):
-                        async with proposer.propose("tools", "write", {"text": "x"}, to=to) as one:
-                            assert isinstance(await one.outcome(), Fulfillment)
-                    await tape.all_said(proposer, running)
-                    await heard.all_said(proposer, running)
-                assert heard.of(kinds.MCP_PROPOSAL, sender="proposer")
-                assert not heard.of(kinds.MCP_REJECT)
-            await tape.all_said(running)
+        async with join(meeting, Agent("looker"), "reviewer", observe=True) as observer:
+            assert (observer.me, observer.observing) == ("reviewer", True)
+            names = [each.id for each in observer.participants]
+            assert sorted(names) == ["proposer", "reviewer", "tools"]
+            async with taped(observer) as heard:
+                for to in ((), ("reviewer",)):
+                    async with proposer.propose("tools", "write", {"text": "x"}, to=to) as one:
+                        assert isinstance(await one.outcome(), Fulfillment)
+                await tape.all_said(proposer, running)
+                await heard.all_said(proposer, running)
+            assert heard.of(kinds.MCP_PROPOSAL, sender="proposer")
+            assert not heard.of(kinds.MCP_REJECT)
+        await tape.all_said(running)
     assert not tape.of(kinds.MCP_REJECT)
     presences = [each.payload_object for each in tape.of(kinds.SYSTEM_PRESENCE)]
     assert {each["participant"]["id"] for each in presences} <= {"proposer"}
@@ -131,34 +128,32 @@ async def test_who_only_asks_answers_and_rejects_nothing(meeting: Meeting) -> No
     """The mode of `meup tools`: it is a member, and has no handlers."""
     asking = replace(QUICK, mode=Mode.OUTGOING_ONLY)
     async with (
-        join(meeting, tool_owner()),
+        gathered(meeting, tool_owner()),
         join(meeting, "asks", "reviewer", settings=asking) as asks,
         raw(meeting) as mallory,
         taped(asks) as tape,
     ):
-        with anyio.fail_after(PATIENCE):
-            call = {"method": "tools/call", "params": {"name": "write", "arguments": {}}}
-            await mallory.say(kinds.MCP_PROPOSAL, call, id="p-1", to=("reviewer",))
-            await mallory.request("reviewer", "tools/list", {}, id="r-1")
-            await tape.until(is_("r-1"))
-            [tool] = await asks.tools("tools")
-            assert tool["name"] == "write"
-            await tape.all_said(asks)
+        call = {"method": "tools/call", "params": {"name": "write", "arguments": {}}}
+        await mallory.say(kinds.MCP_PROPOSAL, call, id="p-1", to=("reviewer",))
+        await mallory.request("reviewer", "tools/list", {}, id="r-1")
+        await tape.until(is_("r-1"))
+        [tool] = await asks.tools("tools")
+        assert tool["name"] == "write"
+        await tape.all_said(asks)
     [*asked, _] = [each for each in tape.envelopes if each.sender == "reviewer"]
     assert [(each.kind, each.to) for each in asked] == [(kinds.MCP_REQUEST, ("tools",))]
 
 
 @pytest.mark.rule("3.observe.not_present")
 async def test_an_observer_is_present_to_nobody(meeting: Meeting) -> None:
-    async with join(meeting, "proposer") as proposer, taped(proposer) as tape:
-        with anyio.fail_after(PATIENCE):
-            async with join(meeting, "looker", "reviewer", observe=True) as observer:
-                assert [each.id for each in observer.participants] == ["proposer"]
-                async with join(meeting, "second") as second:
-                    assert {each.id for each in second.participants} == {"proposer", "second"}
-                    await until(lambda: len(observer.participants) == 2)
-                await until(lambda: len(observer.participants) == 1)
-            await tape.all_said(proposer)
+    async with gathered(meeting, "proposer") as (proposer,), taped(proposer) as tape:
+        async with join(meeting, "looker", "reviewer", observe=True) as observer:
+            assert [each.id for each in observer.participants] == ["proposer"]
+            async with join(meeting, "second") as second:
+                assert {each.id for each in second.participants} == {"proposer", "second"}
+                await until(lambda: len(observer.participants) == 2)
+            await until(lambda: len(observer.participants) == 1)
+        await tape.all_said(proposer)
         said = [each.payload_object["participant"]["id"] for each in tape.of(kinds.SYSTEM_PRESENCE)]
         assert [name for name in said if name != "proposer"] == ["second", "second"]
 
@@ -217,19 +212,18 @@ async def test_every_verb_says_that_one_only_looks_on(meeting: Meeting) -> None:
         lambda space: space.kick("proposer"),
     ]
     async with (
-        join(meeting, tool_owner()),
+        gathered(meeting, tool_owner()),
         join(meeting, "looker", "reviewer", observe=True) as observer,
         join(meeting, "proposer") as proposer,
         taped(proposer) as tape,
         taped(observer) as heard,
     ):
-        with anyio.fail_after(PATIENCE):
-            async with proposer.propose("tools", "write", {"text": "x"}):
-                await heard.until(by(kinds.MCP_PROPOSAL, "proposer"))
-                for verb in verbs:
-                    with pytest.raises(ObservingOnly, match="only observed; join without observe"):
-                        await verb(observer)
-            await tape.all_said(proposer)
+        async with proposer.propose("tools", "write", {"text": "x"}):
+            await heard.until(by(kinds.MCP_PROPOSAL, "proposer"))
+            for verb in verbs:
+                with pytest.raises(ObservingOnly, match="only observed; join without observe"):
+                    await verb(observer)
+        await tape.all_said(proposer)
     assert {each.sender for each in tape.envelopes} - {"system:gateway"} == {"proposer"}
 
 
@@ -241,31 +235,25 @@ async def test_taking_over_is_a_way_to_observe(meeting: Meeting) -> None:
 
 @pytest.mark.rule("3.observe.limit")
 async def test_several_look_on_side_by_side_up_to_a_limit(meeting: Meeting, notes: Notes) -> None:
-    async with (
-        join(meeting, reviewer(notes)) as running,
-        join(meeting, "proposer") as proposer,
-    ):
-        with anyio.fail_after(PATIENCE):
-            async with AsyncExitStack() as stack:
-                observers = [
-                    await stack.enter_async_context(observed(meeting, "reviewer"))
-                    for _ in range(MAX_OBSERVERS)
-                ]
-                with pytest.raises(HandshakeRefused) as refused:
-                    await stack.enter_async_context(observed(meeting, "reviewer"))
-                assert refused.value.status == 429
-                assert "(max_observers)" in refused.value.body
-                other = await stack.enter_async_context(observed(meeting, "second"))
-                said = await proposer.chat("hello")
-                for each in (*observers, other):
-                    assert (
-                        await each.hear(lambda envelope: envelope.id == said)
-                    ).sender == "proposer"
-                await observers[0].transport.aclose()
-                again = await joins_at_last(stack, meeting)
-                said = await proposer.chat("again")
-                await again.hear(lambda envelope: envelope.id == said)
-                assert running.connected
+    async with gathered(meeting, reviewer(notes), "proposer") as (running, proposer):
+        async with AsyncExitStack() as stack:
+            observers = [
+                await stack.enter_async_context(observed(meeting, "reviewer"))
+                for _ in range(MAX_OBSERVERS)
+            ]
+            with pytest.raises(HandshakeRefused) as refused:
+                await stack.enter_async_context(observed(meeting, "reviewer"))
+            assert refused.value.status == 429
+            assert "(max_observers)" in refused.value.body
+            other = await stack.enter_async_context(observed(meeting, "second"))
+            said = await proposer.chat("hello")
+            for each in (*observers, other):
+                assert (await each.hear(lambda envelope: envelope.id == said)).sender == "proposer"
+            await observers[0].transport.aclose()
+            again = await joins_at_last(stack, meeting)
+            said = await proposer.chat("again")
+            await again.hear(lambda envelope: envelope.id == said)
+            assert running.connected
 
 
 async def joins_at_last(stack: AsyncExitStack, meeting: Meeting) -> Raw:
@@ -281,20 +269,19 @@ async def joins_at_last(stack: AsyncExitStack, meeting: Meeting) -> Raw:
 async def test_what_is_for_others_alone_is_not_heard(meeting: Meeting) -> None:
     """Not even by an observer with the same token: an invitation's token, errors, welcomes."""
     async with (
-        join(meeting, "reviewer") as running,
+        gathered(meeting, "reviewer") as (running,),
         observed(meeting, "reviewer") as observer,
         join(meeting, "proposer") as proposer,
     ):
-        with anyio.fail_after(PATIENCE):
-            invitation = await running.invite("newcomer", [{"kind": "chat"}])
-            await running.grant("reviewer", [{"kind": "acme/*"}])
-            async with raw(meeting) as mallory:
-                await mallory.say(kinds.MCP_WITHDRAW, {}, id="nothing named")
-                await mallory.hear(lambda each: each.kind == kinds.SYSTEM_ERROR)
-            said = await proposer.chat("last")
-            heard = [await observer.hear(lambda each: True)]
-            while heard[-1].id != said:
-                heard.append(await observer.hear(lambda each: True))
+        invitation = await running.invite("newcomer", [{"kind": "chat"}])
+        await running.grant("reviewer", [{"kind": "acme/*"}])
+        async with raw(meeting) as mallory:
+            await mallory.say(kinds.MCP_WITHDRAW, {}, id="nothing named")
+            await mallory.hear(lambda each: each.kind == kinds.SYSTEM_ERROR)
+        said = await proposer.chat("last")
+        heard = [await observer.hear(lambda each: True)]
+        while heard[-1].id != said:
+            heard.append(await observer.hear(lambda each: True))
     assert invitation.token
     assert not [each for each in heard if invitation.token.encode() in each.frame]
     private = {kinds.SYSTEM_WELCOME, kinds.SYSTEM_ERROR, "space/invite-ack"}
@@ -350,14 +337,13 @@ async def test_an_observer_reads_what_it_missed(meeting: Meeting) -> None:
 
 @pytest.mark.rule("3.observe.resume")
 async def test_an_observer_by_hand_goes_on_from_a_number(meeting: Meeting) -> None:
-    async with join(meeting, "proposer") as proposer:
-        with anyio.fail_after(PATIENCE):
-            async with observed(meeting, "second", **{RESUME_HEADER: "1"}) as first:
-                await proposer.chat("one")
-                heard = await first.hear(lambda each: each.kind == kinds.CHAT)
-                seq = json.loads(heard.frame)["seq"]
-            await proposer.chat("two")
-            headers = {RESUME_HEADER: "1", LAST_SEEN_HEADER: str(seq)}
-            async with observed(meeting, "second", **headers) as again:
-                heard = await again.hear(lambda each: True)
-                assert heard.payload_object == {"message": "two"}
+    async with gathered(meeting, "proposer") as (proposer,):
+        async with observed(meeting, "second", **{RESUME_HEADER: "1"}) as first:
+            await proposer.chat("one")
+            heard = await first.hear(lambda each: each.kind == kinds.CHAT)
+            seq = json.loads(heard.frame)["seq"]
+        await proposer.chat("two")
+        headers = {RESUME_HEADER: "1", LAST_SEEN_HEADER: str(seq)}
+        async with observed(meeting, "second", **headers) as again:
+            heard = await again.hear(lambda each: True)
+            assert heard.payload_object == {"message": "two"}

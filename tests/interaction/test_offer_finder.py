@@ -67,24 +67,23 @@ async def test_a_newcomer_takes_no_name_over(meeting: Meeting, notes: Notes) -> 
 @IN_MEMORY
 async def test_a_name_whose_owner_has_gone_is_nobody_elses(meeting: Meeting, notes: Notes) -> None:
     stolen = Notes()
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, "second") as space:
-            async with join(meeting, writer(notes)):
-                await here(space, "tools")
-                assert await space.call(None, "write", {"path": "a"}) == "a"
-            async with join(meeting, writer(stolen), "mallory"):
-                await gone(space, "tools")
-                await here(space, "mallory")
-                with pytest.raises(OwnerChanged, match="was that of 'tools', which has it no") as e:
-                    await space.call(None, "write", {"path": "b"})
-                assert (e.value.owner, e.value.owners) == ("tools", ("mallory",))
-                assert await owners(space) == ["mallory"]
-                with pytest.raises(OwnerChanged):
-                    await space.request(None, "tools/call", {"name": "write", "arguments": {}})
-                assert stolen.all == []
-                # Only the caller gives the name away.
-                assert await owners(space, renew=True) == ["mallory"]
-                assert await space.call(None, "write", {"path": "c"}) == "c"
+    async with gathered(meeting, "second") as (space,):
+        async with join(meeting, writer(notes)):
+            await here(space, "tools")
+            assert await space.call(None, "write", {"path": "a"}) == "a"
+        async with join(meeting, writer(stolen), "mallory"):
+            await gone(space, "tools")
+            await here(space, "mallory")
+            with pytest.raises(OwnerChanged, match="was that of 'tools', which has it no") as e:
+                await space.call(None, "write", {"path": "b"})
+            assert (e.value.owner, e.value.owners) == ("tools", ("mallory",))
+            assert await owners(space) == ["mallory"]
+            with pytest.raises(OwnerChanged):
+                await space.request(None, "tools/call", {"name": "write", "arguments": {}})
+            assert stolen.all == []
+            # Only the caller gives the name away.
+            assert await owners(space, renew=True) == ["mallory"]
+            assert await space.call(None, "write", {"path": "c"}) == "c"
     assert (notes.all, stolen.all) == ([("write", "a", 0)], [("write", "c", 0)])
 
 
@@ -92,34 +91,30 @@ async def test_a_name_whose_owner_has_gone_is_nobody_elses(meeting: Meeting, not
 async def test_a_call_waits_for_an_owner_that_is_away_for_a_moment(
     meeting: Meeting, notes: Notes
 ) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, "second") as space, anyio.create_task_group() as tasks:
-            async with join(meeting, writer(notes)):
-                await here(space, "tools")
-                assert await owners(space) == ["tools"]
-            await gone(space, "tools")
-            async with taped(space) as tape:
-                tasks.start_soon(space.call, None, "write", {"path": "later"})
-                asked = await tape.until(lambda each: each.kind == kinds.MCP_REQUEST)
-            assert asked.to == ("tools",)
-            tasks.cancel_scope.cancel()
+    async with gathered(meeting, "second") as (space,), anyio.create_task_group() as tasks:
+        async with join(meeting, writer(notes)):
+            await here(space, "tools")
+            assert await owners(space) == ["tools"]
+        await gone(space, "tools")
+        async with taped(space) as tape:
+            tasks.start_soon(space.call, None, "write", {"path": "later"})
+            asked = await tape.until(lambda each: each.kind == kinds.MCP_REQUEST)
+        assert asked.to == ("tools",)
+        tasks.cancel_scope.cancel()
 
 
 @IN_MEMORY
 async def test_two_with_one_name_are_ambiguous(meeting: Meeting, notes: Notes) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, writer(notes)),
-            join(meeting, writer(notes), "deep"),
-            join(meeting, "second") as space,
-        ):
-            with pytest.raises(
-                OwnerUnknown, match="2 participants have the tool 'write'"
-            ) as caught:
-                await space.call(None, "write", {"path": "a"})
-            assert caught.value.owners == ("tools", "deep")
-            assert await owners(space) == ["tools", "deep"]
-            assert await space.call("deep", "write", {"path": "b"}) == "b"
+    async with (
+        gathered(meeting, writer(notes)),
+        join(meeting, writer(notes), "deep"),
+        join(meeting, "second") as space,
+    ):
+        with pytest.raises(OwnerUnknown, match="2 participants have the tool 'write'") as caught:
+            await space.call(None, "write", {"path": "a"})
+        assert caught.value.owners == ("tools", "deep")
+        assert await owners(space) == ["tools", "deep"]
+        assert await space.call("deep", "write", {"path": "b"}) == "b"
     assert notes.all == [("write", "b", 0)]
 
 
@@ -318,20 +313,19 @@ async def test_what_only_a_template_names_is_routed_and_pinned(
 async def test_a_template_that_is_gone_gives_its_resources_to_nobody(
     meeting: Meeting, notes: Notes
 ) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, "second") as space:
-            async with join(meeting, librarian("tools", ["notes://{day}"])):
-                await here(space, "tools")
-                [found] = await space.read_resource(None, "notes://monday")
-                assert found["text"] == "tools"
-            async with (
-                join(meeting, Agent("tools")),
-                join(meeting, librarian("mallory", ["notes://{day}"]), "mallory"),
-            ):
-                await here(space, "tools", "mallory")
-                with pytest.raises(OwnerChanged, match="was that of 'tools'") as caught:
-                    await space.read_resource(None, "notes://monday")
-                assert caught.value.owners == ("mallory",)
+    async with gathered(meeting, "second") as (space,):
+        async with join(meeting, librarian("tools", ["notes://{day}"])):
+            await here(space, "tools")
+            [found] = await space.read_resource(None, "notes://monday")
+            assert found["text"] == "tools"
+        async with (
+            join(meeting, Agent("tools")),
+            join(meeting, librarian("mallory", ["notes://{day}"]), "mallory"),
+        ):
+            await here(space, "tools", "mallory")
+            with pytest.raises(OwnerChanged, match="was that of 'tools'") as caught:
+                await space.read_resource(None, "notes://monday")
+            assert caught.value.owners == ("mallory",)
 
 
 @IN_MEMORY

@@ -29,6 +29,7 @@ from tests.interaction.people import (
     EVERYTHING,
     Meeting,
     Notes,
+    gathered,
     has_state,
     join,
     lines,
@@ -52,14 +53,13 @@ def noting(notes: Notes) -> Any:
 
 async def test_verbs_pass_once(meeting: Meeting, notes: Notes) -> None:
     sender = Agent("second", middleware=[noting(notes)])
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, adder()), join(meeting, sender) as second:
-            assert await second.call("tools", "add", {"a": 1, "b": 2}) == 3
-            assert await second.request("tools", "ping") == {}
-            await second.chat("hi")
-            await second.send("x.y", {})
-            async with second.propose("tools", "add", {"a": 1, "b": 2}, to="reviewer"):
-                pass
+    async with gathered(meeting, adder(), sender) as (_, second):
+        assert await second.call("tools", "add", {"a": 1, "b": 2}) == 3
+        assert await second.request("tools", "ping") == {}
+        await second.chat("hi")
+        await second.send("x.y", {})
+        async with second.propose("tools", "add", {"a": 1, "b": 2}, to="reviewer"):
+            pass
     assert notes.all == [
         ("call", "tools", "add"),
         ("call", "int"),
@@ -86,16 +86,11 @@ async def test_what_handlers_send_passes(meeting: Meeting, notes: Notes) -> None
             assert await ctx.call("tools", "add", {"a": 1, "b": 1}) == 2
             await proposal.fulfill()
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, adder()),
-            join(meeting, agent),
-            join(meeting, "proposer") as proposer,
-        ):
-            assert await proposer.call("tools", "add", {"a": 1, "b": 2}, to="reviewer") == 3
-            with pytest.raises(ProposalRejected, match="unsafe"):
-                await proposer.call("tools", "add", {"a": 2, "b": 2}, to="reviewer")
-            await notes.until(("reject", "DecisionReceipt"))
+    async with gathered(meeting, adder(), agent, "proposer") as (_, _, proposer):
+        assert await proposer.call("tools", "add", {"a": 1, "b": 2}, to="reviewer") == 3
+        with pytest.raises(ProposalRejected, match="unsafe"):
+            await proposer.call("tools", "add", {"a": 2, "b": 2}, to="reviewer")
+        await notes.until(("reject", "DecisionReceipt"))
     assert [each for each in notes.all if len(each) == 3] == [
         ("send", None, "chat"),
         ("call", "tools", "add"),
@@ -120,19 +115,18 @@ async def test_changed_call_is_judged_as_the_call_that_it_is(meeting: Meeting) -
         seen.append(proposal.arguments)
         await proposal.fulfill()
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, adder()),
-            join(meeting, reviewer),
-            join(meeting, Agent("proposer", middleware=[change])) as proposer,
-        ):
-            own = {"a": 1, "b": 1}
-            assert await proposer.call("tools", "other", own, to="reviewer") == 10
-            assert own == {"a": 1, "b": 1}
-            async with proposer.propose("tools", "other", own, to="reviewer") as proposal:
-                outcome = await proposal.outcome()
-                assert isinstance(outcome, Fulfillment)
-                assert outcome.as_proposed
+    async with gathered(meeting, adder(), reviewer, Agent("proposer", middleware=[change])) as (
+        _,
+        _,
+        proposer,
+    ):
+        own = {"a": 1, "b": 1}
+        assert await proposer.call("tools", "other", own, to="reviewer") == 10
+        assert own == {"a": 1, "b": 1}
+        async with proposer.propose("tools", "other", own, to="reviewer") as proposal:
+            outcome = await proposal.outcome()
+            assert isinstance(outcome, Fulfillment)
+            assert outcome.as_proposed
     assert seen == [{"a": 5, "b": 5}, {"a": 5, "b": 5}]
 
 
@@ -193,15 +187,10 @@ async def test_changed_fulfillment_is_told_as_an_edit(meeting: Meeting, how: str
         assert proposal.arguments == {"a": 1, "b": 2}
         await proposal.fulfill()
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, adder()),
-            join(meeting, reviewer),
-            join(meeting, "proposer") as proposer,
-        ):
-            with pytest.raises(ProposalEdited) as caught:
-                await proposer.call("tools", "add", {"a": 1, "b": 2}, to="reviewer")
-            assert caught.value.value == 9
+    async with gathered(meeting, adder(), reviewer, "proposer") as (_, _, proposer):
+        with pytest.raises(ProposalEdited) as caught:
+            await proposer.call("tools", "add", {"a": 1, "b": 2}, to="reviewer")
+        assert caught.value.value == 9
 
 
 async def test_only_what_a_verb_has_can_be_changed(meeting: Meeting) -> None:
@@ -221,10 +210,9 @@ async def test_only_what_a_verb_has_can_be_changed(meeting: Meeting) -> None:
         changes.clear()
         await proposal.reject("no")
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, reviewer), join(meeting, "proposer") as proposer:
-            async with proposer.propose("tools", "add", to="reviewer") as proposal:
-                await proposal.outcome()
+    async with gathered(meeting, reviewer, "proposer") as (_, proposer):
+        async with proposer.propose("tools", "add", to="reviewer") as proposal:
+            await proposal.outcome()
     assert errors == [
         "the tool of a fulfill cannot be changed; change arguments, participant, or raise to "
         "refuse it"
@@ -238,32 +226,26 @@ async def test_refused_sending_sends_nothing(meeting: Meeting) -> None:
         return await call_next(message)
 
     sender = Agent("second", middleware=[refuse])
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, adder()) as tools,
-            join(meeting, sender) as second,
-            taped(tools) as tape,
-        ):
-            with pytest.raises(RejectMessage, match="policy: no secrets"):
-                await second.chat("a secret")
-            with pytest.raises(RejectMessage):
-                await second.call("tools", "add", {"secret": 1})
-            with pytest.raises(RejectMessage):
-                async with second.propose("tools", "add", {"secret": 1}):
-                    raise AssertionError("nothing was proposed")
-            await tape.all_said(second)
-            assert [each.kind for each in tape.envelopes if each.sender == "second"] == ["chat"]
+    async with gathered(meeting, adder(), sender) as (tools, second), taped(tools) as tape:
+        with pytest.raises(RejectMessage, match="policy: no secrets"):
+            await second.chat("a secret")
+        with pytest.raises(RejectMessage):
+            await second.call("tools", "add", {"secret": 1})
+        with pytest.raises(RejectMessage):
+            async with second.propose("tools", "add", {"secret": 1}):
+                raise AssertionError("nothing was proposed")
+        await tape.all_said(second)
+        assert [each.kind for each in tape.envelopes if each.sender == "second"] == ["chat"]
 
 
 async def test_middleware_that_forgets_call_next_proposes_nothing(meeting: Meeting) -> None:
     async def forget(message: OutboundMessage, call_next: CallNext) -> Any:
         return None
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, Agent("second", middleware=[forget])) as second:
-            with pytest.raises(UsageError, match="returned without call_next"):
-                async with second.propose("tools", "add"):
-                    raise AssertionError("nothing was proposed")
+    async with gathered(meeting, Agent("second", middleware=[forget])) as (second,):
+        with pytest.raises(UsageError, match="returned without call_next"):
+            async with second.propose("tools", "add"):
+                raise AssertionError("nothing was proposed")
 
 
 async def test_middleware_times_a_proposal_until_its_outcome(
@@ -277,17 +259,12 @@ async def test_middleware_times_a_proposal_until_its_outcome(
         await proposal.fulfill()
 
     proposing = Agent("proposer", middleware=[noting(notes)])
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, adder()),
-            join(meeting, reviewer),
-            join(meeting, proposing) as proposer,
-        ):
-            arguments = {"a": 1, "b": 2}
-            async with proposer.propose("tools", "add", arguments, to="reviewer") as proposal:
-                await notes.until(("propose", "Fulfillment"))
-                assert await proposal.result() == 3
-                assert proposal.state is ProposalState.FULFILLED
+    async with gathered(meeting, adder(), reviewer, proposing) as (_, _, proposer):
+        arguments = {"a": 1, "b": 2}
+        async with proposer.propose("tools", "add", arguments, to="reviewer") as proposal:
+            await notes.until(("propose", "Fulfillment"))
+            assert await proposal.result() == 3
+            assert proposal.state is ProposalState.FULFILLED
 
 
 async def test_block_that_raises_withdraws_and_tells_the_layers(
@@ -316,11 +293,10 @@ async def test_proposal_that_cannot_be_made_fails_in_the_layers_too(meeting: Mee
             seen.append(error)
             raise
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, Agent("second", middleware=[see])) as second:
-            with pytest.raises(UsageError) as caught:
-                async with second.propose("tools", "add", ttl=-1):
-                    raise AssertionError("nothing was proposed")
+    async with gathered(meeting, Agent("second", middleware=[see])) as (second,):
+        with pytest.raises(UsageError) as caught:
+            async with second.propose("tools", "add", ttl=-1):
+                raise AssertionError("nothing was proposed")
     assert seen == [caught.value]
 
 
@@ -338,14 +314,10 @@ async def test_failing_layer_does_not_take_the_outcome_away(
         await proposal.reject("no")
 
     outcomes: list[Any] = []
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, reviewer),
-            join(meeting, Agent("proposer", middleware=[fail])) as proposer,
-        ):
-            with pytest.raises(ValueError, match="of the middleware"):
-                async with proposer.propose("tools", "add", to="reviewer") as proposal:
-                    outcomes.append(await proposal.outcome())
+    async with gathered(meeting, reviewer, Agent("proposer", middleware=[fail])) as (_, proposer):
+        with pytest.raises(ValueError, match="of the middleware"):
+            async with proposer.propose("tools", "add", to="reviewer") as proposal:
+                outcomes.append(await proposal.outcome())
     assert [type(each) for each in outcomes] == [Rejection]
     assert any("a middleware failed" in each for each in lines(caplog, logging.ERROR))
 
@@ -362,13 +334,8 @@ async def test_what_a_middleware_sends_passes_none(meeting: Meeting, notes: Note
     async def run(ctx: Context) -> None:
         await ctx.chat("from the tool")
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, agent),
-            join(meeting, "second") as second,
-            taped(second) as tape,
-        ):
-            await second.call("tools", "run")
-            said = [e.payload_object["message"] for e in tape.of("chat", sender="tools")]
-            assert said == ["from the middleware", "from the middleware", "from the tool"]
+    async with gathered(meeting, agent, "second") as (_, second), taped(second) as tape:
+        await second.call("tools", "run")
+        said = [e.payload_object["message"] for e in tape.of("chat", sender="tools")]
+        assert said == ["from the middleware", "from the middleware", "from the tool"]
     assert notes.all == ["InboundMessage", "OutboundMessage"]

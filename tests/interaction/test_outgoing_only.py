@@ -19,6 +19,7 @@ from tests.interaction.people import (
     QUICK,
     Notes,
     OverSockets,
+    gathered,
     join,
     session_of,
     taped,
@@ -99,29 +100,27 @@ async def test_it_answers_and_rejects_nothing_for_the_agent_beside_it(
     gateway: ThreadedGateway, meeting: OverSockets
 ) -> None:
     theirs, ours = Notes(), Notes()
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, rejecting("reviewer", theirs)) as first,
-            # The same handlers, which would start if the mode let them.
-            beside(gateway, "reviewer", agent=rejecting("reviewer", ours)) as second,
-            join(meeting, "tools") as asking,
-            taped(asking) as tape,
-        ):
-            # What the agent answers, what it rejects, and what no handler of its takes.
-            assert await asking.call("reviewer", "write", {"text": "a"}) == "a"
-            async with asking.propose("tools", "write", {}, to="reviewer") as proposal:
-                assert isinstance(await proposal.outcome(), Rejection)
-            with pytest.raises(RequestError):
-                await asking.call("reviewer", "missing")
-            with pytest.raises(RequestError):
-                await asking.request("reviewer", "prompts/list", {})
-            await asking.grant("reviewer", [{"kind": "chat"}])
-            await tape.until(lambda envelope: envelope.kind == "capability/grant-ack")
-            await tape.all_said(second, first)
-            assert len(tape.of("capability/grant-ack")) == 1
-            assert len(tape.of(kinds.MCP_RESPONSE, sender="reviewer")) == 3
-            assert len(tape.of(kinds.MCP_REJECT, sender="reviewer")) == 1
-            assert first.connected
+    async with (
+        gathered(meeting, rejecting("reviewer", theirs)) as (first,),
+        beside(gateway, "reviewer", agent=rejecting("reviewer", ours)) as second,
+        join(meeting, "tools") as asking,
+        taped(asking) as tape,
+    ):
+        # What the agent answers, what it rejects, and what no handler of its takes.
+        assert await asking.call("reviewer", "write", {"text": "a"}) == "a"
+        async with asking.propose("tools", "write", {}, to="reviewer") as proposal:
+            assert isinstance(await proposal.outcome(), Rejection)
+        with pytest.raises(RequestError):
+            await asking.call("reviewer", "missing")
+        with pytest.raises(RequestError):
+            await asking.request("reviewer", "prompts/list", {})
+        await asking.grant("reviewer", [{"kind": "chat"}])
+        await tape.until(lambda envelope: envelope.kind == "capability/grant-ack")
+        await tape.all_said(second, first)
+        assert len(tape.of("capability/grant-ack")) == 1
+        assert len(tape.of(kinds.MCP_RESPONSE, sender="reviewer")) == 3
+        assert len(tape.of(kinds.MCP_REJECT, sender="reviewer")) == 1
+        assert first.connected
     assert theirs.all == ["ran a", "reviewer decides"]
     assert ours.all == []
 
@@ -131,23 +130,20 @@ async def test_one_that_joins_in_a_pause_goes_on_after_it(
     gateway: ThreadedGateway, meeting: OverSockets
 ) -> None:
     notes = Notes()
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, rejecting("tools", notes)),
-            join(meeting, rejecting("reviewer", notes)) as agent,
-            join(meeting, "second") as boss,
-        ):
-            pause = await boss.pause("reviewer")
-            async with beside(gateway, "reviewer") as space:
-                assert (agent.paused, space.paused) == (pause, None)
-                # The gateway holds the participant to its pause, by whichever connection.
-                with pytest.raises(Refused):
-                    await space.call("tools", "write", {"text": "a"})
-                with pytest.raises(RequestError, match="busy"):
-                    await boss.call("reviewer", "write", {"text": "b"})
-                await boss.resume("reviewer", pause=pause)
-                assert await space.call("tools", "write", {"text": "c"}) == "c"
-                assert await boss.call("reviewer", "write", {"text": "d"}) == "d"
+    async with gathered(
+        meeting, rejecting("tools", notes), rejecting("reviewer", notes), "second"
+    ) as (_, agent, boss):
+        pause = await boss.pause("reviewer")
+        async with beside(gateway, "reviewer") as space:
+            assert (agent.paused, space.paused) == (pause, None)
+            # The gateway holds the participant to its pause, by whichever connection.
+            with pytest.raises(Refused):
+                await space.call("tools", "write", {"text": "a"})
+            with pytest.raises(RequestError, match="busy"):
+                await boss.call("reviewer", "write", {"text": "b"})
+            await boss.resume("reviewer", pause=pause)
+            assert await space.call("tools", "write", {"text": "c"}) == "c"
+            assert await boss.call("reviewer", "write", {"text": "d"}) == "d"
     assert notes.all == ["ran c", "ran d"]
 
 
@@ -163,18 +159,19 @@ async def test_a_broadcast_ends_when_all_who_could_have_rejected_it(
     gateway: ThreadedGateway, meeting: OverSockets
 ) -> None:
     notes = Notes()
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, rejecting("reviewer", notes)),
-            join(meeting, rejecting("second", notes)) as second,
-            join(meeting, "proposer"),
-            beside(gateway, "proposer") as space,
-            taped(second) as tape,
-        ):
-            async with space.propose("tools", "write", {}) as proposal:
-                outcome = await proposal.outcome()
-            assert isinstance(outcome, Rejection)
-            await tape.until(lambda envelope: envelope.kind == kinds.MCP_WITHDRAW)
+    async with (
+        gathered(meeting, rejecting("reviewer", notes), rejecting("second", notes), "proposer") as (
+            _,
+            second,
+            _,
+        ),
+        beside(gateway, "proposer") as space,
+        taped(second) as tape,
+    ):
+        async with space.propose("tools", "write", {}) as proposal:
+            outcome = await proposal.outcome()
+        assert isinstance(outcome, Rejection)
+        await tape.until(lambda envelope: envelope.kind == kinds.MCP_WITHDRAW)
     assert sorted(notes.all) == ["reviewer decides", "second decides"]
 
 
@@ -194,22 +191,20 @@ async def test_it_waits_for_an_executor_that_comes_back(
         assert await space.call("tools", "write") == "written"
         notes("answered")
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, tools) as executor,
-            join(meeting, "reviewer"),
-            beside(gateway, "reviewer") as space,
-            taped(space) as tape,
-            anyio.create_task_group() as tasks,
-        ):
-            tasks.start_soon(call, space)
-            await notes.until("began")
-            meeting.drop("tools")
-            await tape.until(lambda each: each.payload_object.get("event") == "leave")
-            await tape.until(lambda each: each.payload_object.get("event") == "join")
-            await until(lambda: executor.connected)
-            go.set()
-            await notes.until("answered")
+    async with (
+        gathered(meeting, tools, "reviewer") as (executor, _),
+        beside(gateway, "reviewer") as space,
+        taped(space) as tape,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(call, space)
+        await notes.until("began")
+        meeting.drop("tools")
+        await tape.until(lambda each: each.payload_object.get("event") == "leave")
+        await tape.until(lambda each: each.payload_object.get("event") == "join")
+        await until(lambda: executor.connected)
+        go.set()
+        await notes.until("answered")
 
 
 @pytest.mark.rule("4.6.gone")
@@ -217,14 +212,13 @@ async def test_it_gives_up_when_the_addressee_stays_away(
     gateway: ThreadedGateway, meeting: OverSockets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("meup_agent.protocol.exchange.table_context.ABSENCE_SECONDS", 0.01)
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, "proposer"), beside(gateway, "proposer") as space:
-            async with join(meeting, "second"):
-                await until(lambda: "second" in session_of(space).table.roster)
-                proposing = space.propose("tools", "write", {}, to="second")
-                proposal = await proposing.__aenter__()
-            assert isinstance(await proposal.outcome(), Gone)
-            await proposing.__aexit__(None, None, None)
+    async with gathered(meeting, "proposer"), beside(gateway, "proposer") as space:
+        async with join(meeting, "second"):
+            await until(lambda: "second" in session_of(space).table.roster)
+            proposing = space.propose("tools", "write", {}, to="second")
+            proposal = await proposing.__aenter__()
+        assert isinstance(await proposal.outcome(), Gone)
+        await proposing.__aexit__(None, None, None)
 
 
 @pytest.mark.rule("5.own.waiting.connection_lost")
@@ -259,24 +253,23 @@ async def test_nothing_is_lost_or_said_twice_when_the_stream_breaks(
     gateway: ThreadedGateway, meeting: OverSockets
 ) -> None:
     streams = Streams(gateway)
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, "tools") as other,
-            beside(gateway, "reviewer", streams=streams) as space,
-            taped(space) as ours,
-            taped(other) as theirs,
-        ):
-            said = list[str]()
-            for number in range(3):
-                said.append(await space.chat(f"said {number}"))
-                await streams.all[-1].abort()
-                await other.chat(f"missed {number}")
-                await until(lambda: session_of(space).connections == len(streams.all))
-            await theirs.all_said(space)
-            await ours.all_said(other)
-            assert [each.id for each in theirs.of(kinds.CHAT, sender="reviewer")][:-1] == said
-            texts = [each.payload_object["message"] for each in ours.of(kinds.CHAT, sender="tools")]
-            assert texts == ["missed 0", "missed 1", "missed 2", "so far"]
+    async with (
+        gathered(meeting, "tools") as (other,),
+        beside(gateway, "reviewer", streams=streams) as space,
+        taped(space) as ours,
+        taped(other) as theirs,
+    ):
+        said = list[str]()
+        for number in range(3):
+            said.append(await space.chat(f"said {number}"))
+            await streams.all[-1].abort()
+            await other.chat(f"missed {number}")
+            await until(lambda: session_of(space).connections == len(streams.all))
+        await theirs.all_said(space)
+        await ours.all_said(other)
+        assert [each.id for each in theirs.of(kinds.CHAT, sender="reviewer")][:-1] == said
+        texts = [each.payload_object["message"] for each in ours.of(kinds.CHAT, sender="tools")]
+        assert texts == ["missed 0", "missed 1", "missed 2", "so far"]
 
 
 async def test_what_the_gateway_refuses_is_raised(gateway: ThreadedGateway) -> None:
@@ -290,13 +283,12 @@ async def test_what_the_gateway_refuses_is_raised(gateway: ThreadedGateway) -> N
 async def test_who_leaves_withdraws_what_it_proposed(
     gateway: ThreadedGateway, meeting: OverSockets
 ) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, "tools") as other, taped(other) as tape:
-            async with beside(gateway, "proposer") as space:
-                async with space.propose("tools", "write", {}, ttl=None) as proposal:
-                    await tape.until(lambda each: each.id == proposal.id)
-            withdraw = await tape.until(lambda each: each.kind == kinds.MCP_WITHDRAW)
-            assert withdraw.correlation == (proposal.id,)
+    async with gathered(meeting, "tools") as (other,), taped(other) as tape:
+        async with beside(gateway, "proposer") as space:
+            async with space.propose("tools", "write", {}, ttl=None) as proposal:
+                await tape.until(lambda each: each.id == proposal.id)
+        withdraw = await tape.until(lambda each: each.kind == kinds.MCP_WITHDRAW)
+        assert withdraw.correlation == (proposal.id,)
 
 
 async def test_a_wrong_token_is_refused_in_words_and_no_token_is_logged(
@@ -334,14 +326,13 @@ async def test_it_writes_in_streams(meeting: OverSockets, gateway: ThreadedGatew
         async for chunk in stream:
             frames.append(chunk)
 
-    with anyio.fail_after(PATIENCE):
-        async with join(meeting, listener), beside(gateway, "reviewer") as space:
-            async with space.stream(to="second") as out:
-                for number in range(20):
-                    await out.send(b"%d\xff" % number)
-            await until(lambda: len(frames) == 20)
-            assert frames == [b"%d\xff" % number for number in range(20)]
-            assert not space.streams
+    async with gathered(meeting, listener), beside(gateway, "reviewer") as space:
+        async with space.stream(to="second") as out:
+            for number in range(20):
+                await out.send(b"%d\xff" % number)
+        await until(lambda: len(frames) == 20)
+        assert frames == [b"%d\xff" % number for number in range(20)]
+        assert not space.streams
 
 
 async def test_a_frame_that_is_refused_is_said_as_on_any_connection(
