@@ -23,11 +23,7 @@ EXAMPLES = ROOT / "examples" / "frameworks"
 
 pytestmark = pytest.mark.anyio
 
-PARTICIPANTS = {
-    "writer": ROLES["proposer"],
-    "reviewer": [{"kind": "*"}],
-    "tools": [{"kind": "*"}],
-}
+PARTICIPANTS = {"writer": ROLES["proposer"], "reviewer": [{"kind": "*"}], "tools": [{"kind": "*"}]}
 
 
 @pytest.fixture
@@ -78,8 +74,7 @@ async def run_program(gateway: ThreadedGateway, name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
-    [("pydantic_ai_proposer.py", "tools_add"), ("langchain_proposer.py", "5")],
+    ("program", "said"), [("pydantic_ai_proposer.py", "tools_add"), ("langchain_proposer.py", "5")]
 )
 async def test_proposer_is_answered(gateway: ThreadedGateway, program: str, said: str) -> None:
     meeting = OverSockets(gateway)

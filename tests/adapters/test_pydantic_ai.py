@@ -8,13 +8,7 @@ import anyio
 import pytest
 from pydantic_ai import Agent as ModelAgent
 from pydantic_ai.capabilities import HandleDeferredToolCalls
-from pydantic_ai.messages import (
-    ModelMessage,
-    ModelResponse,
-    TextPart,
-    ToolCallPart,
-    ToolReturnPart,
-)
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from meup_agent import Agent, Request, Space
@@ -24,12 +18,7 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.payloads import JsonObject
 from meup_agent.testing.memory import MemorySpace
-from tests.adapters.test_contract import (
-    PARTICIPANTS,
-    anyio_backend,
-    notes,
-    reviewer,
-)
+from tests.adapters.test_contract import PARTICIPANTS, anyio_backend, notes, reviewer
 from tests.interaction.people import LIMITS, Notes, join, taped, until
 from tests.patience import PATIENCE
 
@@ -102,10 +91,7 @@ async def test_a_rejected_tool_does_not_run(notes: Notes) -> None:
 
 async def test_silence_is_no_approval(notes: Notes) -> None:
     meeting = InMemory()
-    async with (
-        join(meeting, reviewer()),
-        approved_agent(meeting, notes, ttl=0.2) as (agent, _, _),
-    ):
+    async with join(meeting, reviewer()), approved_agent(meeting, notes, ttl=0.2) as (agent, _, _):
         assert "neither a refusal nor a permission" in (await agent.run("never")).output
     assert notes.all == []
 
@@ -120,10 +106,7 @@ async def test_nothing_runs_by_a_request_alone(notes: Notes) -> None:
 
 async def test_an_approval_counts_once(notes: Notes) -> None:
     meeting = InMemory()
-    async with (
-        approved_agent(meeting, notes) as (agent, _, _),
-        join(meeting, "trusted") as trusted,
-    ):
+    async with approved_agent(meeting, notes) as (agent, _, _), join(meeting, "trusted") as trusted:
         outputs: list[str] = []
 
         async def go() -> None:
@@ -176,10 +159,7 @@ async def test_a_request_of_another_tool_approves_nothing(notes: Notes) -> None:
             await until(lambda: bool(trusted.proposals and mallory.proposals))
             [open_one] = mallory.proposals
             await mallory.send(
-                kinds.MCP_REQUEST,
-                planted("read", "agent"),
-                to="agent",
-                correlation=open_one.id,
+                kinds.MCP_REQUEST, planted("read", "agent"), to="agent", correlation=open_one.id
             )
             answer = await tape.until(lambda each: each.kind == kinds.MCP_RESPONSE)
             assert "fulfill one of its open proposals" in json.dumps(answer.payload_object)
@@ -225,10 +205,7 @@ async def test_the_arguments_of_the_one_that_fulfilled_count(notes: Notes, propo
 async def test_parallel_calls_are_approved_each_with_its_own_arguments(notes: Notes) -> None:
     meeting = InMemory()
     outputs: list[str] = []
-    async with (
-        approved_agent(meeting, notes) as (agent, _, _),
-        join(meeting, "trusted") as trusted,
-    ):
+    async with approved_agent(meeting, notes) as (agent, _, _), join(meeting, "trusted") as trusted:
 
         async def go(path: str) -> None:
             outputs.append((await agent.run(path)).output)

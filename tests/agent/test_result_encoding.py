@@ -338,10 +338,7 @@ class Mute(Exception):
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )  # fmt: skip
 def test_exception_is_a_result_with_its_type_and_message(error: BaseException, text: str) -> None:
-    assert checked(error_result(error)) == {
-        "content": texts(text),
-        "isError": True,
-    }
+    assert checked(error_result(error)) == {"content": texts(text), "isError": True}
 
 
 def test_raised_exception_shows_no_traceback() -> None:

@@ -62,10 +62,7 @@ def test_description_comes_from_the_function() -> None:
         "description": "Write a file of text.",
         "inputSchema": {
             "type": "object",
-            "properties": {
-                "path": {"type": "string"},
-                "text": {"type": "string", "default": ""},
-            },
+            "properties": {"path": {"type": "string"}, "text": {"type": "string", "default": ""}},
             "required": ["path"],
             "additionalProperties": False,
         },
@@ -171,12 +168,7 @@ ARGUMENTS = [
     (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}, "b", "b"),
     (Color, {"type": "string", "enum": ["red", "blue"], "title": "Color"}, "red", Color.RED),
     (Path, {"type": "string", "format": "path"}, "a/b", Path("a/b")),
-    (
-        datetime.date,
-        {"type": "string", "format": "date"},
-        "2024-02-29",
-        datetime.date(2024, 2, 29),
-    ),
+    (datetime.date, {"type": "string", "format": "date"}, "2024-02-29", datetime.date(2024, 2, 29)),
     (uuid.UUID, {"type": "string", "format": "uuid"}, str(uuid.UUID(int=1)), uuid.UUID(int=1)),
     (Annotated[int, Field(gt=2)], {"type": "integer", "exclusiveMinimum": 2}, 3, 3),
     (

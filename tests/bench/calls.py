@@ -23,10 +23,7 @@ OF_MCP = 0.2
 """Share of these that the SDK makes: its calls take longer, and are as even."""
 
 SPACE = "demo"
-PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
-    "caller": [{"kind": "mcp/request"}],
-    "tools": [],
-}
+PARTICIPANTS: dict[str, list[dict[str, Any]]] = {"caller": [{"kind": "mcp/request"}], "tools": []}
 
 
 class Seen(NamedTuple):

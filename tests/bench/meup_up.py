@@ -215,11 +215,7 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
         for turn in range(1 + times):
             small, cpu, _ = first_tools(folder, SMALL)
             sdk, cpu_beside, of_servers = first_tools(folder, ON_THE_SDK)
-            found = {
-                "small": small,
-                "sdk": sdk,
-                "alone": alone(folder),
-            }
+            found = {"small": small, "sdk": sdk, "alone": alone(folder)}
             if turn or not times:  # the first compiles
                 own.append(cpu)
                 beside.append(cpu_beside)

@@ -19,14 +19,7 @@ from meup_agent.gateway.config import Config, HttpConfig, SpaceConfig, TlsConfig
 from meup_agent.gateway.embedded import Gateway
 from tests.bench.figures import Figure, Program, main
 from tests.bench.gateway_fanout import crowd, handshake
-from tests.bench.gateway_setup import (
-    CERTIFICATE,
-    HEALTH,
-    TOKEN,
-    WELCOME,
-    client_context,
-    timed,
-)
+from tests.bench.gateway_setup import CERTIFICATE, HEALTH, TOKEN, WELCOME, client_context, timed
 from tests.bench.processes import UNBOUNDED, answer, on_uvloop, process
 
 CONNECTIONS = 400

@@ -127,11 +127,7 @@ def test_what_cannot_be_read_is_no_obstacle(schema: Any, caplog: pytest.LogCaptu
 
 @pytest.mark.parametrize(
     "schema",
-    [
-        of({"$ref": "#/$defs/missing"}),
-        {"$ref": "#"},
-        of({"allOf": [{"$ref": "#/properties/x"}]}),
-    ],
+    [of({"$ref": "#/$defs/missing"}), {"$ref": "#"}, of({"allOf": [{"$ref": "#/properties/x"}]})],
 )
 def test_what_fails_when_it_is_used_is_given_up_once(
     schema: JsonObject, caplog: pytest.LogCaptureFixture

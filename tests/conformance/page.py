@@ -12,11 +12,7 @@ PAGE: Final = ROOT / "docs" / "explanation" / "conformance.md"
 TESTS: Final = ROOT / "tests"
 
 PARTS: Final = (
-    (
-        "meup/v0.2",
-        A,
-        "These hold for `mew/v0.4` as well; every test runs in both dialects.",
-    ),
+    ("meup/v0.2", A, "These hold for `mew/v0.4` as well; every test runs in both dialects."),
     ("mew/v0.4", C, "What the newer version changes or adds."),
     (
         "What neither says",

@@ -31,11 +31,7 @@ def test_whatever_the_gateway_says_is_one_whole_envelope(site: Site) -> None:
         ids = [envelope["id"] for envelope in said]
         assert len(set(ids)) == len(ids)
         errors = [each for each in said if each["kind"] == "system/error"]
-        assert [each.get("correlation_id") for each in errors] == [
-            *[None] * 4,
-            ["x"],
-            ["alice-1"],
-        ]
+        assert [each.get("correlation_id") for each in errors] == [*[None] * 4, ["x"], ["alice-1"]]
 
 
 @pytest.mark.rule("A.G2", "C.W1")

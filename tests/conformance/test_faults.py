@@ -56,11 +56,7 @@ async def test_after_a_drop_we_join_again_and_probe_before_we_speak(
 
 def pinging(gateway: ExistingGateway, interval: float, deadline: float = PATIENCE) -> Connector:
     return websocket_connector(
-        gateway.url,
-        space=SPACE,
-        ping_interval=interval,
-        ping_deadline=deadline,
-        close_timeout=0.1,
+        gateway.url, space=SPACE, ping_interval=interval, ping_deadline=deadline, close_timeout=0.1
     )
 
 

@@ -3,18 +3,10 @@
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
-from meup_agent import (
-    Agent,
-    Envelope,
-    Proposal,
-)
+from meup_agent import Agent, Envelope, Proposal
 from meup_agent.gateway import GatewayLimits
 from tests.gateways import OBSERVE_HEADER
-from tests.interaction.people import (
-    Meeting,
-    Notes,
-    Raw,
-)
+from tests.interaction.people import Meeting, Notes, Raw
 from tests.wire import decode, kinds
 
 MAX_OBSERVERS = GatewayLimits().max_observers

@@ -7,14 +7,7 @@ from typing import Any
 import anyio
 
 from meup_agent import Agent, Envelope, Space
-from tests.interaction.people import (
-    Meeting,
-    Notes,
-    Raw,
-    Tape,
-    call_of,
-    raw,
-)
+from tests.interaction.people import Meeting, Notes, Raw, Tape, call_of, raw
 from tests.wire import decode, kinds, payloads
 
 LIST = "tools/list"

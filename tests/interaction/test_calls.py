@@ -5,17 +5,9 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import (
-    Agent,
-    Context,
-    Progress,
-)
+from meup_agent import Agent, Context, Progress
 from meup_agent.agent import context
-from meup_agent.errors import (
-    Refused,
-    RequestError,
-    ToolError,
-)
+from meup_agent.errors import Refused, RequestError, ToolError
 from tests.interaction.cast import calculator, willing
 from tests.interaction.people import (
     Meeting,
@@ -35,10 +27,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_call_is_a_request_where_that_is_allowed(meeting: Meeting) -> None:
-    async with (
-        gathered(meeting, calculator(), "second") as (_, caller),
-        taped(caller) as tape,
-    ):
+    async with gathered(meeting, calculator(), "second") as (_, caller), taped(caller) as tape:
         assert await caller.call("tools", "add", {"a": 1, "b": 2}) == 3
         assert await caller.call("tools", "read", {"path": "a"}) == {"path": "a", "text": "…"}
         assert len(tape.of(kinds.MCP_REQUEST)) == 2
@@ -180,9 +169,7 @@ async def test_progress_grows_and_ends_with_the_result(
         )
 
 
-async def test_progress_may_come_from_a_thread_and_is_told_only_who_asked(
-    meeting: Meeting,
-) -> None:
+async def test_progress_may_come_from_a_thread_and_is_told_only_who_asked(meeting: Meeting) -> None:
     tools = Agent("tools")
 
     @tools.tool
@@ -191,10 +178,7 @@ async def test_progress_may_come_from_a_thread_and_is_told_only_who_asked(
         return "done"
 
     seen: list[Progress] = []
-    async with (
-        gathered(meeting, tools, "second") as (_, caller),
-        taped(caller) as tape,
-    ):
+    async with gathered(meeting, tools, "second") as (_, caller), taped(caller) as tape:
         assert await caller.call("tools", "work") == "done"
         assert tape.calls(kinds.PROGRESS) == []
         assert await caller.call("tools", "work", on_progress=seen.append) == "done"

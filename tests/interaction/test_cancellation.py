@@ -5,14 +5,8 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import (
-    Agent,
-    Context,
-)
-from meup_agent.errors import (
-    OutcomeUnknown,
-    RequestTimeout,
-)
+from meup_agent import Agent, Context
+from meup_agent.errors import OutcomeUnknown, RequestTimeout
 from tests.interaction.people import (
     LONG_ENOUGH,
     Meeting,
@@ -101,10 +95,7 @@ async def test_what_a_handler_leaves_behind_ends_with_it(meeting: Meeting, notes
             notes("stopped")
 
     with anyio.fail_after(PATIENCE):
-        async with (
-            anyio.create_task_group() as outside,
-            join(meeting, deep) as deeps,
-        ):
+        async with anyio.create_task_group() as outside, join(meeting, deep) as deeps:
 
             @tools.tool
             async def begin(ctx: Context) -> str:
@@ -162,10 +153,7 @@ async def test_a_cancel_may_come_before_its_request(meeting: Meeting, notes: Not
         notes(envelope_of.envelope.id)
         return "done"
 
-    async with (
-        gathered(meeting, tools) as (tools_space,),
-        raw(meeting) as mallory,
-    ):
+    async with gathered(meeting, tools) as (tools_space,), raw(meeting) as mallory:
         await mallory.cancel("tools", "r1", id="c1")
         await mallory.cancel("tools", 7, id="c2")
         await mallory.call("tools", "work", id="r1")
@@ -250,10 +238,7 @@ async def test_what_is_malformed_cancels_nothing(meeting: Meeting, notes: Notes)
         assert not ctx.cancelled
         return "done"
 
-    async with (
-        gathered(meeting, tools) as (tools_space,),
-        raw(meeting) as mallory,
-    ):
+    async with gathered(meeting, tools) as (tools_space,), raw(meeting) as mallory:
         await mallory.call("tools", "work", id="True")
         await notes.until("runs")
         malformed: list[Any] = [None, True, 1.5, {}, ["True"]]
@@ -266,10 +251,7 @@ async def test_what_is_malformed_cancels_nothing(meeting: Meeting, notes: Notes)
 
 @pytest.mark.rule("4.7.initialize")
 async def test_initialize_is_never_cancelled(meeting: Meeting) -> None:
-    async with (
-        gathered(meeting, Agent("tools")),
-        raw(meeting) as mallory,
-    ):
+    async with gathered(meeting, Agent("tools")), raw(meeting) as mallory:
         await mallory.request("tools", "initialize", {}, id="i")
         await mallory.cancel("tools", "i", id="c")
         assert "result" in (await mallory.response("i")).payload
@@ -298,10 +280,7 @@ async def test_a_stranger_s_cause_is_taken_with_care(meeting: Meeting, notes: No
             ]
         },
     }
-    async with (
-        gathered(meeting, tools) as (tools_space,),
-        raw(meeting) as mallory,
-    ):
+    async with gathered(meeting, tools) as (tools_space,), raw(meeting) as mallory:
         await mallory.call("tools", "work", id="r")
         await notes.until("runs")
         await mallory.cancel("tools", "r", id="c", **lies)

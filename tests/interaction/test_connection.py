@@ -221,10 +221,7 @@ async def test_the_newer_connection_of_a_participant_takes_over(
 
             tasks.start_soon(older)
             await notes.until("older")
-            async with (
-                join(meeting, slow_agent(notes)) as newer,
-                join(meeting, "second") as caller,
-            ):
+            async with join(meeting, slow_agent(notes)) as newer, join(meeting, "second") as caller:
                 await notes.until("taken over")
                 notes("go on")
                 assert await caller.call("tools", "work") == "done"
@@ -235,10 +232,7 @@ async def test_the_newer_connection_of_a_participant_takes_over(
 async def test_an_agent_that_loses_its_place_stops_its_handlers(
     meeting: Meeting, notes: Notes
 ) -> None:
-    async with (
-        gathered(meeting, "second") as (caller,),
-        anyio.create_task_group() as tasks,
-    ):
+    async with gathered(meeting, "second") as (caller,), anyio.create_task_group() as tasks:
 
         async def older() -> None:
             with pytest.raises(TakenOver):  # noqa: PT012
@@ -296,10 +290,7 @@ async def test_beyond_its_limits_an_agent_says_busy_and_does_the_rest(
         await notes.until("go on")
         return "done"
 
-    async with (
-        gathered(meeting, agent) as (tools,),
-        raw(meeting) as mallory,
-    ):
+    async with gathered(meeting, agent) as (tools,), raw(meeting) as mallory:
         for number in range(total + 3):
             await mallory.call("tools", "work", id=f"r{number}")
         busy = [await mallory.hear(lambda e: e.kind == kinds.MCP_RESPONSE) for _ in range(3)]

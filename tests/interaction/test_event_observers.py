@@ -8,11 +8,7 @@ import anyio
 import anyio.from_thread
 import pytest
 
-from meup_agent import (
-    Agent,
-    Counters,
-    log_events,
-)
+from meup_agent import Agent, Counters, log_events
 from meup_agent.errors import RequestError, ToolError, UsageError
 from meup_agent.events import (
     Connected,

@@ -6,15 +6,7 @@ import anyio
 import anyio.from_thread
 import pytest
 
-from meup_agent import (
-    Agent,
-    Context,
-    Limits,
-    Participant,
-    Proposal,
-    Reason,
-    Settings,
-)
+from meup_agent import Agent, Context, Limits, Participant, Proposal, Reason, Settings
 from meup_agent.agent import agent as agent_module
 from meup_agent.errors import RequestError, SessionEnded, ToolError
 from meup_agent.events import (
@@ -227,10 +219,7 @@ async def test_of_a_thread_that_is_left_behind_nothing_is_known(
 
     seen = Seen(agent)
     try:
-        async with (
-            gathered(meeting, "second") as (space,),
-            anyio.create_task_group() as tasks,
-        ):
+        async with gathered(meeting, "second") as (space,), anyio.create_task_group() as tasks:
             async with join(meeting, agent, grace=0):
 
                 async def call() -> None:

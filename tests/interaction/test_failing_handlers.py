@@ -7,15 +7,7 @@ import threading
 import anyio
 import pytest
 
-from meup_agent import (
-    Agent,
-    Chat,
-    Context,
-    Proposal,
-    ProposalState,
-    Reason,
-    Rejection,
-)
+from meup_agent import Agent, Chat, Context, Proposal, ProposalState, Reason, Rejection
 from meup_agent.errors import RequestError, ToolError
 from tests.interaction.people import (
     Meeting,
@@ -140,10 +132,7 @@ async def test_a_name_that_is_no_text_harms_only_who_asks_for_it(
     # The log would hold the name as it is, which no test report can.
     caplog.set_level(logging.CRITICAL, logger="meup_agent.agent")
     with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, Agent("bot-\udcff"), "tools"),
-            join(meeting, "second") as second,
-        ):
+        async with join(meeting, Agent("bot-\udcff"), "tools"), join(meeting, "second") as second:
             with pytest.raises(RequestError, match="failed") as caught:
                 await second.request("tools", "initialize")
             assert caught.value.code == -32603
@@ -229,10 +218,7 @@ async def test_a_stranger_s_words_do_not_forge_lines_of_the_log(
             )
             await until(lambda: session_of(tools).table.running == 1)
             await mallory.say(
-                kinds.MCP_WITHDRAW,
-                {"reason": words["reason"]},
-                id="w",
-                correlation=("p",),
+                kinds.MCP_WITHDRAW, {"reason": words["reason"]}, id="w", correlation=("p",)
             )
             await until(lambda: is_idle(tools))
             await mallory.say(words["kind"], {}, id="r", to=("tools",), correlation=("none",))

@@ -21,10 +21,7 @@ def forget(space: Space) -> None:
 
 
 async def test_propose_is_refused_where_it_is_not_entered(meeting: Meeting) -> None:
-    async with (
-        gathered(meeting, "proposer") as (space,),
-        taped(space) as tape,
-    ):
+    async with gathered(meeting, "proposer") as (space,), taped(space) as tape:
         for made in (space.propose("tools", "x"), space.propose("tools", "y", to="reviewer")):
             proposal: Any = made
             with pytest.raises(UsageError, match="awaited; write: async with"):

@@ -375,10 +375,7 @@ async def test_handlers_get_their_grace_when_an_agent_leaves(
             notes((ctx.reason.by, ctx.reason.text))
 
     answers: dict[str, Any] = {}
-    async with (
-        gathered(meeting, "second") as (caller,),
-        anyio.create_task_group() as tasks,
-    ):
+    async with gathered(meeting, "second") as (caller,), anyio.create_task_group() as tasks:
 
         async def call(tool: str) -> None:
             try:
@@ -419,10 +416,7 @@ async def test_a_cancelled_join_tells_its_handlers_why(meeting: Meeting, notes: 
             assert ctx.reason is not None
             notes(ctx.reason.text)
 
-    async with (
-        gathered(meeting, "second") as (caller,),
-        anyio.create_task_group() as tasks,
-    ):
+    async with gathered(meeting, "second") as (caller,), anyio.create_task_group() as tasks:
 
         async def call() -> None:
             with pytest.raises(Exception, match="cancelled"):

@@ -6,12 +6,7 @@ from typing import Any
 import pytest
 
 from meup_agent import Agent, Chat, Context, Proposal, Reason, Rejection
-from meup_agent.errors import (
-    RejectMessage,
-    RequestError,
-    ToolError,
-    UsageError,
-)
+from meup_agent.errors import RejectMessage, RequestError, ToolError, UsageError
 from meup_agent.types import CallNext, InboundMessage
 from tests.interaction.cast import adder
 from tests.interaction.people import Meeting, Notes, call_of, gathered, is_idle, join, lines, until

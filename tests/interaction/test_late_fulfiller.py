@@ -6,16 +6,7 @@ import pytest
 from meup_agent import Agent, Fulfillment, Proposal, ProposalState, Space
 from meup_agent.errors import AlreadyDecided
 from tests.interaction.cast import calculator, willing
-from tests.interaction.people import (
-    Meeting,
-    Notes,
-    gathered,
-    has_state,
-    join,
-    raw,
-    taped,
-    until,
-)
+from tests.interaction.people import Meeting, Notes, gathered, has_state, join, raw, taped, until
 from tests.wire import kinds
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("4.6.replays.handled")]

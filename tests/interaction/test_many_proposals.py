@@ -158,10 +158,7 @@ async def test_leaving_a_block_withdraws_what_depends_on_it(meeting: Meeting, no
 @pytest.mark.rule("4.15.cycles")
 async def test_what_cannot_be_depended_on_is_refused(meeting: Meeting, notes: Notes) -> None:
     async with gathered(meeting, worker(notes), "second", "proposer") as (_, other, space):
-        async with (
-            taped(other) as tape,
-            other.propose("tools", "work", {"step": 1}) as theirs,
-        ):
+        async with taped(other) as tape, other.propose("tools", "work", {"step": 1}) as theirs:
             await until(lambda: state_of(space, theirs.id) is not None)
             (record,) = space.proposals
             a = space.propose("tools", "work", {"step": 1})

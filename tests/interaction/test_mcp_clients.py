@@ -14,16 +14,7 @@ from meup_agent import Agent, Context
 from meup_agent.agent.results import MAX_RESULT_BYTES
 from meup_agent.errors import RequestError, ToolError
 from tests.interaction.mcp_client import mcp_client
-from tests.interaction.people import (
-    Meeting,
-    Notes,
-    gathered,
-    is_idle,
-    lines,
-    raw,
-    taped,
-    until,
-)
+from tests.interaction.people import Meeting, Notes, gathered, is_idle, lines, raw, taped, until
 from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
@@ -61,10 +52,7 @@ def weather() -> Agent:
 
 
 async def test_the_official_client_gets_on_with_an_agent(meeting: Meeting) -> None:
-    async with (
-        gathered(meeting, weather()),
-        mcp_client(meeting, "second", "tools") as client,
-    ):
+    async with gathered(meeting, weather()), mcp_client(meeting, "second", "tools") as client:
         hello = await client.initialize()
         assert hello.protocol_version == "2025-06-18"
         assert hello.server_info.name == "tools"
@@ -95,10 +83,7 @@ async def test_the_official_client_gets_on_with_an_agent(meeting: Meeting) -> No
 
 
 async def test_the_official_client_is_told_what_is_wrong(meeting: Meeting) -> None:
-    async with (
-        gathered(meeting, weather()),
-        mcp_client(meeting, "second", "tools") as client,
-    ):
+    async with gathered(meeting, weather()), mcp_client(meeting, "second", "tools") as client:
         await client.initialize()
         wrong_ones: list[tuple[dict[str, Any], str]] = [
             ({}, "'city' is required"),
@@ -166,10 +151,7 @@ async def test_the_official_client_hears_progress_and_cancels(
 
 @pytest.mark.rule("4.8.request_id")
 async def test_ids_come_back_as_they_were(meeting: Meeting) -> None:
-    async with (
-        gathered(meeting, weather()),
-        raw(meeting) as mallory,
-    ):
+    async with gathered(meeting, weather()), raw(meeting) as mallory:
         rpc_ids: list[str | int] = ["a", 7, 0, -1, ""]
         for number, rpc_id in enumerate(rpc_ids):
             await mallory.request("tools", "ping", {}, id=f"e{number}", rpc_id=rpc_id)
@@ -211,10 +193,7 @@ BAD_REQUESTS: list[tuple[Any, int]] = [
 
 @pytest.mark.rule("5.codes")
 async def test_bad_requests_get_the_protocol_s_errors(meeting: Meeting) -> None:
-    async with (
-        gathered(meeting, weather()),
-        raw(meeting) as mallory,
-    ):
+    async with gathered(meeting, weather()), raw(meeting) as mallory:
         for number, (payload, code) in enumerate(BAD_REQUESTS):
             await mallory.say(kinds.MCP_REQUEST, payload, id=f"b{number}", to=("tools",))
             answer = (await mallory.response(f"b{number}")).payload
@@ -250,10 +229,7 @@ async def test_the_same_request_twice_is_done_once(meeting: Meeting, notes: Note
         notes("paid")
         return "paid"
 
-    async with (
-        gathered(meeting, agent),
-        raw(meeting) as mallory,
-    ):
+    async with gathered(meeting, agent), raw(meeting) as mallory:
         await mallory.call("tools", "pay", id="once")
         first = await mallory.response("once")
         await mallory.call("tools", "pay", id="once")
@@ -366,10 +342,7 @@ async def test_answers_are_what_the_official_types_say(meeting: Meeting) -> None
         ("tools/call", {"name": "fail"}, mcp_types.CallToolResult),
         ("ping", {}, mcp_types.EmptyResult),
     ]
-    async with (
-        gathered(meeting, weather()),
-        raw(meeting) as mallory,
-    ):
+    async with gathered(meeting, weather()), raw(meeting) as mallory:
         for number, (method, params, model) in enumerate(methods):
             await mallory.request("tools", method, params, id=str(number))
             answer = (await mallory.response(str(number))).payload

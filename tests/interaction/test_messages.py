@@ -4,18 +4,8 @@ import json
 
 import pytest
 
-from meup_agent import (
-    Agent,
-    Chat,
-    Context,
-)
-from tests.interaction.people import (
-    Meeting,
-    Notes,
-    gathered,
-    join,
-    until,
-)
+from meup_agent import Agent, Chat, Context
+from tests.interaction.people import Meeting, Notes, gathered, join, until
 
 pytestmark = pytest.mark.anyio
 

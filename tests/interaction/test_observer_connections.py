@@ -291,10 +291,7 @@ async def test_what_is_for_others_alone_is_not_heard(meeting: Meeting) -> None:
 
 @pytest.mark.rule("3.observe.ends")
 async def test_who_is_removed_looks_on_no_more(meeting: Meeting) -> None:
-    async with (
-        gathered(meeting, "second") as (second,),
-        observed(meeting, "reviewer") as by_hand,
-    ):
+    async with gathered(meeting, "second") as (second,), observed(meeting, "reviewer") as by_hand:
         with pytest.raises(Kicked):
             await _kicks(second, "reviewer", meeting)
         with pytest.raises(AssertionError, match="the connection has ended"):

@@ -16,12 +16,7 @@ from meup_agent import (
     Rejection,
     Withdrawal,
 )
-from meup_agent.errors import (
-    ProposalEdited,
-    ProposalRejected,
-    RejectMessage,
-    UsageError,
-)
+from meup_agent.errors import ProposalEdited, ProposalRejected, RejectMessage, UsageError
 from meup_agent.testing import MemorySpace
 from meup_agent.types import CallNext, InboundMessage, OutboundMessage
 from tests.interaction.cast import adder

@@ -142,10 +142,7 @@ async def test_a_second_reject_raises_and_none_of_its_words_is_lost(meeting: Mee
 async def test_refusal_that_nobody_waits_for_is_an_error_in_the_log(
     meeting: Meeting, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with (
-        gathered(meeting, "observer") as (observer,),
-        taped(observer) as tape,
-    ):
+    async with gathered(meeting, "observer") as (observer,), taped(observer) as tape:
         id = (
             session_of(observer)
             .send_message(kinds.MCP_REJECT, {"reason": "busy"}, correlation=("p",))

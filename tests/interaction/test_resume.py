@@ -291,12 +291,7 @@ async def test_a_cut_while_the_missed_is_read_costs_nothing(
     cutter = Cutter()
     with anyio.fail_after(PATIENCE):
         async with (
-            join(
-                meeting,
-                listener(notes),
-                latch=cutter,
-                settings=IN_ORDER,
-            ) as tools,
+            join(meeting, listener(notes), latch=cutter, settings=IN_ORDER) as tools,
             join(meeting, "second") as second,
         ):
             cutter.closed = True
@@ -425,10 +420,7 @@ async def test_ends_are_said_again_to_those_alone_who_do_not_resume(
 async def test_a_takeover_while_the_missed_is_read(meeting: Meeting, notes: Notes) -> None:
     """The newer process is not the one that was away: it begins with what is new."""
     older, newer, cutter = Notes(), Notes(), Cutter()
-    async with (
-        gathered(meeting, "second") as (second,),
-        anyio.create_task_group() as tasks,
-    ):
+    async with gathered(meeting, "second") as (second,), anyio.create_task_group() as tasks:
 
         async def be_older() -> None:
             with pytest.raises(TakenOver):  # noqa: PT012

@@ -50,10 +50,7 @@ async def test_what_is_shown_is_what_the_digest_covers_and_what_runs(
         shown.append(proposal)
         await proposal.fulfill()
 
-    async with (
-        gathered(meeting, executor(notes), reviewer),
-        raw(meeting, "proposer") as alice,
-    ):
+    async with gathered(meeting, executor(notes), reviewer), raw(meeting, "proposer") as alice:
         call = f'{{"name":"work","arguments":{written}}}'
         params = call[:-1] + ',"_meta":{"dev.meup/target":"tools"}}'
         frame = (

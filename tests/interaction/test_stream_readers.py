@@ -112,10 +112,7 @@ async def until_open(space: Space, ids: list[str]) -> None:
 
 async def test_a_stream_without_handlers_is_read_by_its_id(gate: Gate) -> None:
     async with joined(gate, None, "bob", streams=(stream_of("bob"),)) as (space, end):
-        with (
-            space.read_stream("s-1") as first,
-            space.read_stream(space.streams[0]) as second,
-        ):
+        with space.read_stream("s-1") as first, space.read_stream(space.streams[0]) as second:
             await put(end, "s-1", b"one")
             assert [await anext(first), await anext(second)] == [b"one", b"one"]
             await close_stream(end, "s-1", "complete", "bob")

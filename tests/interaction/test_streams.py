@@ -6,15 +6,7 @@ import pytest
 from meup_agent import Agent, CallScope, Context, StreamReader
 from meup_agent.errors import Refused, StreamEnded
 from meup_agent.testing import FaultPlan, Faults, FaultyConnector
-from tests.interaction.people import (
-    QUICK,
-    Meeting,
-    Notes,
-    gathered,
-    join,
-    session_of,
-    until,
-)
+from tests.interaction.people import QUICK, Meeting, Notes, gathered, join, session_of, until
 
 pytestmark = pytest.mark.anyio
 

@@ -5,18 +5,10 @@ import threading
 import anyio
 import pytest
 
-from meup_agent import (
-    Agent,
-    Context,
-    Proposal,
-)
+from meup_agent import Agent, Context, Proposal
 from meup_agent.agent import agent as agent_module
 from meup_agent.agent import runner as runner_module
-from meup_agent.errors import (
-    HandlerCancelled,
-    ParticipantGone,
-    RequestError,
-)
+from meup_agent.errors import HandlerCancelled, ParticipantGone, RequestError
 from tests.interaction.people import (
     Meeting,
     Notes,
@@ -63,10 +55,7 @@ async def test_a_handler_that_swallows_it_is_named_and_its_result_discarded(
         assert ctx.cancelled
         return "a result that nobody wants"
 
-    async with (
-        gathered(meeting, tools, "second") as (tools_space, caller),
-        taped(caller) as tape,
-    ):
+    async with gathered(meeting, tools, "second") as (tools_space, caller), taped(caller) as tape:
         await call_and_give_up(caller, "stubborn", notes)
         await notes.until("swallowed")
         await until(lambda: is_idle(tools_space))
@@ -116,10 +105,7 @@ async def test_a_handler_that_fails_while_it_is_cancelled_answers_nothing(
         finally:
             raise LookupError("in the clean-up")
 
-    async with (
-        gathered(meeting, tools, "second") as (tools_space, caller),
-        taped(caller) as tape,
-    ):
+    async with gathered(meeting, tools, "second") as (tools_space, caller), taped(caller) as tape:
         await call_and_give_up(caller, "clumsy", notes)
         await until(lambda: is_idle(tools_space))
         await tape.all_said(tools_space)
@@ -180,10 +166,7 @@ async def test_a_thread_that_does_not_look_ends_when_it_ends(
         assert ctx.cancelled
         return "a result that nobody wants"
 
-    async with (
-        gathered(meeting, tools, "second") as (tools_space, caller),
-        taped(caller) as tape,
-    ):
+    async with gathered(meeting, tools, "second") as (tools_space, caller), taped(caller) as tape:
         await call_and_give_up(caller, "deaf", notes)
         await until(lambda: any("'deaf'" in line and "goes on" in line for line in lines(caplog)))
         assert session_of(tools_space).table.running == 1
@@ -204,10 +187,7 @@ async def test_a_thread_is_abandoned_when_the_agent_goes(meeting: Meeting, notes
         go_on.wait(PATIENCE)
         return "too late"
 
-    async with (
-        gathered(meeting, "second") as (caller,),
-        anyio.create_task_group() as tasks,
-    ):
+    async with gathered(meeting, "second") as (caller,), anyio.create_task_group() as tasks:
 
         async def ask() -> None:
             # Its word may be late: then the gateway's comes, that it is gone.

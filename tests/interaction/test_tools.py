@@ -106,10 +106,7 @@ async def test_it_is_asked_for_again_when_its_participant_has_come_anew(
     @changed.tool
     async def erase() -> None: ...
 
-    async with (
-        gathered(meeting, "second") as (space,),
-        taped(space) as tape,
-    ):
+    async with gathered(meeting, "second") as (space,), taped(space) as tape:
         async with join(meeting, writer(notes)):
             assert names(await space.tools("tools")) == ["write", "read"]
         async with join(meeting, changed):

@@ -89,10 +89,7 @@ def test_lost_connection_is_one_sentence(gateway: ThreadedGateway, backend: str)
 @BACKENDS
 @pytest.mark.parametrize(
     ("how", "last"),
-    [
-        ("failing", "LookupError: in the block"),
-        ("failing later", "LookupError: after the block"),
-    ],
+    [("failing", "LookupError: in the block"), ("failing later", "LookupError: after the block")],
 )
 def test_programs_own_failure_keeps_its_traceback(
     gateway: ThreadedGateway, backend: str, how: str, last: str

@@ -410,13 +410,7 @@ class HostilePeers(RuleBasedStateMachine):
         error = {"code": -32000, "message": "refused", "data": {"reason": "refused"}}
         body = {"jsonrpc": "2.0", "id": request, "error": error}
         self.gateway(
-            draft(
-                kinds.MCP_RESPONSE,
-                body,
-                id=self.new_id(),
-                sender=by,
-                correlation=(request,),
-            )
+            draft(kinds.MCP_RESPONSE, body, id=self.new_id(), sender=by, correlation=(request,))
         )
 
     @rule(by=st.sampled_from(("dora", "other")))

@@ -30,11 +30,7 @@ class Voting(Interruptions):
         self.world.propose(None, foreign=False, proposer=proposer, executor=executor)
         self.go_round()
 
-    @rule(
-        ttl=TTL,
-        proposer=st.sampled_from(PROPOSERS),
-        executor=st.sampled_from(EXECUTORS),
-    )
+    @rule(ttl=TTL, proposer=st.sampled_from(PROPOSERS), executor=st.sampled_from(EXECUTORS))
     def propose(self, ttl: float | None, proposer: str, executor: str) -> None:
         self.world.propose(ttl, foreign=False, proposer=proposer, executor=executor)
 

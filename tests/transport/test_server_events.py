@@ -30,12 +30,7 @@ def read(stream: bytes) -> list[ServerEvent]:
 
 @pytest.mark.parametrize(
     "stream",
-    [
-        b"data: " + b"x" * 101 + b"\n",
-        b"data: 0123456789\n" * 11,
-        b"x" * 400,
-        b"data:\n" * 102,
-    ],
+    [b"data: " + b"x" * 101 + b"\n", b"data: 0123456789\n" * 11, b"x" * 400, b"data:\n" * 102],
 )
 def test_an_event_is_bounded_in_one_line_and_in_many(stream: bytes) -> None:
     with pytest.raises(EventTooLarge):
