@@ -10,7 +10,7 @@ import pytest
 
 from meup_agent.agent.decorators import Decorators, definitions_of
 from meup_agent.agent.definitions import HandlerDefinition
-from meup_agent.agent.tool import ToolHints, ToolOptions
+from meup_agent.agent.tool import ToolOptions
 from meup_agent.errors import HandlerDefinitionError
 from tests.agent.stand_ins import Context, Proposal, reads
 from tests.tables import Role
@@ -54,21 +54,6 @@ def test_function_is_returned_unchanged() -> None:
     assert free.tool(fn) is fn
     assert free.tool(name="other")(fn) is fn
     assert (inspect.signature(fn), fn.__name__) == (signature, name)
-
-
-def test_tool_carries_its_definition() -> None:
-    @free.tool(name="say", title="Say", description="Say it.", read_only=True, idempotent=True)
-    async def fn(text: str) -> str:
-        return text
-
-    (definition,) = definitions_of(fn)
-    assert definition.tool is not None
-    assert (definition.role, definition.fn) == (Role.REQUEST, fn)
-    assert definition.tool.name == "say"
-    assert definition.tool.title == "Say"
-    assert definition.tool.description == "Say it."
-    assert definition.tool.annotations == ToolHints(read_only=True, idempotent=True)
-    assert definition.tool.bind({"text": "hi"}) == {"text": "hi"}
 
 
 def test_a_tool_takes_the_options_that_its_signature_declares() -> None:
@@ -150,15 +135,6 @@ def test_function_may_have_several_roles() -> None:
     assert [each.role for each in definitions_of(fn)] == [Role.KIND, Role.LEAVE, Role.JOIN]
 
 
-def test_decorators_of_an_agent_register() -> None:
-    registered: list[HandlerDefinition] = []
-    agent = Decorators(registered.append)
-    agent.tool(fresh(echo))
-    fn = agent.on_chat(fresh(observe))
-    assert [each.role for each in registered] == [Role.REQUEST, Role.CHAT]
-    assert definitions_of(fn) == tuple(registered[1:])
-
-
 @pytest.mark.parametrize(
     ("decorate", "said"),
     [
@@ -203,13 +179,3 @@ def test_bound_method_can_be_registered_but_not_marked() -> None:
     assert definitions_of(method) == ()
     with pytest.raises(HandlerDefinitionError, match=r"tool Methods\.say .*of an agent"):
         free.tool(method)
-
-
-def test_definition_is_frozen() -> None:
-    (definition,) = definitions_of(free.tool(fresh(echo)))
-    with pytest.raises(AttributeError):
-        definition.fn = echo  # type: ignore[misc]
-    with pytest.raises(AttributeError):
-        definition.tool.name = "other"  # type: ignore[misc,union-attr]
-    with pytest.raises(TypeError):
-        definition.signature.injected["text"] = repr  # type: ignore[index]

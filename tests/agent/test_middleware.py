@@ -8,7 +8,7 @@ import pytest
 
 from meup_agent import Agent, Space
 from meup_agent.agent import outbound_middleware, runner
-from meup_agent.agent.middleware import MiddlewareStack, wrap
+from meup_agent.agent.middleware import MiddlewareStack
 from meup_agent.errors import HandlerDefinitionError
 from meup_agent.testing import MemorySpace
 from meup_agent.types import CallNext, InboundMessage, OutboundMessage
@@ -93,26 +93,6 @@ def test_what_cannot_work_fails_when_added(layer: Any, said: str) -> None:
 
 def test_decorator_gives_the_function_back() -> None:
     assert Agent("tools").middleware(inbound) is inbound
-
-
-@pytest.mark.anyio
-async def test_first_layer_is_the_outermost() -> None:
-    passed: list[str] = []
-
-    def layer(name: str) -> Any:
-        async def each(message: Any, call_next: CallNext) -> Any:
-            passed.append(name)
-            return [name, await call_next(message)]
-
-        return each
-
-    async def innermost(message: Any) -> Any:
-        return message
-
-    message: Any = "message"
-    assert await wrap([layer("a"), layer("b")], innermost)(message) == ["a", ["b", "message"]]
-    assert passed == ["a", "b"]
-    assert wrap([], innermost) is innermost
 
 
 @pytest.mark.anyio

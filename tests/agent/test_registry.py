@@ -1,13 +1,12 @@
-"""The registry: handlers of an agent, included ones, and those that an envelope is for."""
+"""The registry: what an agent includes, and what cannot be registered."""
 
 import functools
 import types
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
 
-from meup_agent import Envelope
 from meup_agent.agent.decorators import Decorators, definitions_of
 from meup_agent.agent.definitions import HandlerDefinition
 from meup_agent.agent.registry import Registry
@@ -30,36 +29,15 @@ def names(registry: Registry) -> list[str]:
     return [each.name for each in registry.tools()]
 
 
-def envelope(kind: str = kinds.MCP_REQUEST, *, to: tuple[str, ...] = ("me",)) -> Envelope:
-    return draft(kind, {}, id="1", sender="other", to=to)
-
-
-def found(
-    registry: Registry, role: Role, envelope: Envelope, call: payloads.Call | None = None
-) -> list[Callable[..., Any]]:
-    """The functions that an envelope starts."""
-    match = registry.find(role, envelope, call, me=lambda: "me")
-    return [] if match is None else [each.fn for each in match.handlers]
-
-
-def notice(registry: Registry, role: Role) -> list[Callable[..., Any]]:
-    return found(registry, role, envelope())
-
-
-def watchers(registry: Registry, kind: str) -> list[Callable[..., Any]]:
-    return found(registry, Role.KIND, envelope(kind))
-
-
-def call_of(method: str, name: str | None) -> payloads.Call:
-    return payloads.read_call(payloads.request(method, {"name": name} if name else {}, "1"))
+def find(registry: Registry, role: Role, name: str) -> tuple[HandlerDefinition, ...]:
+    """The handlers for a call of this tool, as a request or as a proposal."""
+    call = payloads.read_call(payloads.request("tools/call", {"name": name}, "1"))
+    match = registry.find(role, draft(kinds.MCP_REQUEST, {}, id="1", sender="other"), call)
+    return () if match is None else match.handlers
 
 
 def tool(registry: Registry, name: str) -> HandlerDefinition | None:
-    """The tool of this name."""
-    match = registry.find(
-        Role.REQUEST, envelope(to=()), call_of("tools/call", name), me=lambda: "me"
-    )
-    return None if match is None else match.handlers[0]
+    return next(iter(find(registry, Role.REQUEST, name)), None)
 
 
 class Base:
@@ -107,37 +85,6 @@ class Files(Base):
 # --- registering ----------------------------------------------------------------------------
 
 
-def test_handlers_keep_the_order_of_registration() -> None:
-    registry, decorators = agent()
-
-    @decorators.on_chat
-    async def b(ctx: Context) -> None: ...
-
-    @decorators.on_chat
-    async def a(ctx: Context) -> None: ...
-
-    @decorators.on_join
-    async def c(ctx: Context) -> None: ...
-
-    assert notice(registry, Role.CHAT) == [b, a]
-    assert notice(registry, Role.JOIN) == [c]
-    assert notice(registry, Role.LEAVE) == []
-
-
-def test_tool_is_found_by_its_name() -> None:
-    registry, decorators = agent()
-
-    @decorators.tool(name="say")
-    async def fn(text: str) -> str:
-        return text
-
-    this = tool(registry, "say")
-    assert this is not None
-    assert this.fn is fn
-    assert this.tool is registry.tools()[0]
-    assert tool(registry, "fn") is None
-
-
 def test_second_tool_of_a_name_fails() -> None:
     registry, decorators = agent()
 
@@ -155,21 +102,7 @@ def test_second_tool_of_a_name_fails() -> None:
     assert "tool test_second_tool_of_a_name_fails.<locals>.other (" in message
     assert "a tool named 'say' exists already" in message
     assert f"test_second_tool_of_a_name_fails.<locals>.say ({__file__}:" in message
-    this = tool(registry, "say")
-    assert this is not None
-    assert this.fn is say
-    assert len(registry.tools()) == 1
-
-
-def test_one_function_may_be_two_tools() -> None:
-    registry, decorators = agent()
-
-    @decorators.tool(name="a")
-    @decorators.tool(name="b")
-    async def fn(text: str) -> str:
-        return text
-
-    assert names(registry) == ["b", "a"]
+    assert [each.fn for each in find(registry, Role.REQUEST, "say")] == [say]
 
 
 def test_method_without_its_instance_fails() -> None:
@@ -182,58 +115,6 @@ def test_method_without_its_instance_fails() -> None:
                 return path
 
     assert "Broken.read" in str(caught.value)
-
-
-def test_nothing_is_registered_after_the_start() -> None:
-    registry, decorators = agent()
-    registry.freeze()
-    with pytest.raises(UsageError, match=r"tool .*late.* comes too late"):
-
-        @decorators.tool
-        async def late(text: str) -> str:
-            return text
-
-    with pytest.raises(UsageError, match="comes too late"):
-        registry.include(marked)
-    assert registry.tools() == ()
-
-
-# --- looking up -----------------------------------------------------------------------------
-
-
-def test_first_matching_handler_decides_a_proposal() -> None:
-    registry, decorators = agent()
-
-    @decorators.on_proposal(name="write_*")
-    async def writes(proposal: Proposal) -> None: ...
-
-    @decorators.on_proposal
-    async def calls(proposal: Proposal) -> None: ...
-
-    @decorators.on_proposal(method="resources/*")
-    async def resources(proposal: Proposal) -> None: ...
-
-    def deciders(method: str, name: str | None) -> list[Callable[..., Any]]:
-        return found(registry, Role.PROPOSAL, envelope(), call_of(method, name))
-
-    assert deciders("tools/call", "write_a") == [writes]
-    assert deciders("tools/call", "read_a") == [calls]
-    assert deciders("resources/read", None) == [resources]
-    assert deciders("prompts/get", "write_a") == []
-
-
-def test_every_matching_handler_sees_a_kind() -> None:
-    registry, decorators = agent()
-
-    @decorators.on("mcp.reject")
-    async def rejections(ctx: Context) -> None: ...
-
-    @decorators.on("mcp/*", "chat")
-    async def several(ctx: Context) -> None: ...
-
-    assert watchers(registry, "mcp/reject") == [rejections, several]
-    assert watchers(registry, "chat") == [several]
-    assert watchers(registry, "acme/event") == []
 
 
 # --- including ------------------------------------------------------------------------------
@@ -297,8 +178,8 @@ def test_methods_are_bound_when_included() -> None:
 def test_methods_keep_the_order_in_which_they_are_written() -> None:
     registry, _ = agent()
     registry.include(Files("/"))
-    (first,) = found(registry, Role.PROPOSAL, envelope(), call_of("tools/call", "write_a"))
-    assert first.__name__ == "second"
+    (first,) = find(registry, Role.PROPOSAL, "write_a")
+    assert first.fn.__name__ == "second"
 
 
 def test_override_without_a_mark_is_no_handler() -> None:

@@ -1,13 +1,10 @@
 """Results of tools on the wire; the official types read every one."""
 
 import asyncio
-import dataclasses
 import datetime
-import enum
 import subprocess
 import sys
-import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from importlib import import_module
 from pathlib import Path
@@ -19,17 +16,13 @@ from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, computed_field
 from pydantic.alias_generators import to_camel
 
 from meup_agent.agent import tool as limits
-from meup_agent.agent.tool import ToolDefinition, error_result
+from meup_agent.agent.tool import error_result
 from meup_agent.errors import UsageError
 from tests.agent.stand_ins import tool_of
+from tests.agent.tool_types import Color, Item, Old, Point, returning
 from tests.wire import WRAPPED
 
 jsonschema: Any = import_module("jsonschema")  # comes with mcp, and without types
-
-
-class Item(BaseModel):
-    name: str
-    count: int = 1
 
 
 class SpecialItem(Item):
@@ -47,34 +40,10 @@ class Camel(BaseModel):
         return self.size * 2
 
 
-@dataclasses.dataclass
-class Point:
-    x: int
-    y: int = 0
-
-
-class Old(typing.TypedDict):
-    name: str
-
-
-class Color(enum.Enum):
-    RED = "red"
-
-
 TEXT = mcp_types.TextContent(text="said")
 IMAGE = mcp_types.ImageContent(data="AAAA", mime_type="image/png")
 TEXT_JSON = {"type": "text", "text": "said"}
 IMAGE_JSON = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
-
-
-def returning(annotation: Any) -> ToolDefinition:
-    """A tool with that return annotation."""
-
-    async def fn():  # type: ignore[no-untyped-def]
-        pass
-
-    fn.__annotations__ = {"return": annotation}
-    return tool_of(fn)
 
 
 def checked(result: dict[str, Any]) -> dict[str, Any]:
@@ -123,7 +92,7 @@ def texts(*texts: str) -> list[dict[str, str]]:
     ],
 )
 def test_value_without_a_schema_is_content(value: object, content: list[Any]) -> None:
-    assert checked(returning(Any).result(value)) == {"content": content, "isError": False}
+    assert checked(tool_of(returning(Any)).result(value)) == {"content": content, "isError": False}
 
 
 STRUCTURED = [
@@ -132,6 +101,7 @@ STRUCTURED = [
     pytest.param(bool, False, {"result": False}, "false", id="bool"),
     pytest.param(float, 2, {"result": 2.0}, "2.0", id="float"),
     pytest.param(int | None, 5, {"result": 5}, "5", id="optional"),
+    pytest.param(int | None, None, {"result": None}, None, id="none"),
     pytest.param(list[int], (1, 2), {"result": [1, 2]}, "[1,2]", id="list"),
     pytest.param(Path, Path("a/b"), {"result": "a/b"}, "a/b", id="path"),
     pytest.param(Decimal, Decimal("1.50"), {"result": "1.50"}, "1.50", id="decimal"),
@@ -182,28 +152,19 @@ STRUCTURED = [
 
 @pytest.mark.parametrize(("annotation", "value", "structured", "text"), STRUCTURED)
 def test_value_with_a_schema_is_structured_content(
-    annotation: Any, value: object, structured: dict[str, Any], text: str
+    annotation: Any, value: object, structured: dict[str, Any], text: str | None
 ) -> None:
-    tool = returning(annotation)
+    tool = tool_of(returning(annotation))
     assert tool.output_schema is not None
     result = checked(tool.result(value))
     marked = {"_meta": {WRAPPED: True}} if structured.keys() == {"result"} else {}
     assert result == {
-        "content": texts(text),
+        "content": [] if text is None else texts(text),
         "structuredContent": structured,
         "isError": False,
         **marked,
     }
     jsonschema.validate(result["structuredContent"], tool.output_schema)
-
-
-def test_none_is_structured_too() -> None:
-    assert checked(returning(int | None).result(None)) == {
-        "content": [],
-        "structuredContent": {"result": None},
-        "isError": False,
-        "_meta": {WRAPPED: True},
-    }
 
 
 # --- whole results --------------------------------------------------------------------------
@@ -213,7 +174,7 @@ def test_whole_result_is_passed_on() -> None:
     whole = mcp_types.CallToolResult(
         content=[TEXT, IMAGE], structured_content={"a": None}, is_error=True, _meta={"m": 1}
     )
-    assert checked(returning(mcp_types.CallToolResult).result(whole)) == {
+    assert checked(tool_of(returning(mcp_types.CallToolResult)).result(whole)) == {
         "content": [TEXT_JSON, IMAGE_JSON],
         "structuredContent": {"a": None},
         "isError": True,
@@ -232,7 +193,7 @@ def test_whole_result_that_keeps_the_promise_passes(
     annotation: Any, structured: dict[str, Any]
 ) -> None:
     whole = mcp_types.CallToolResult(content=[], structured_content=structured)
-    assert returning(annotation).result(whole)["structuredContent"] == structured
+    assert tool_of(returning(annotation)).result(whole)["structuredContent"] == structured
 
 
 @pytest.mark.parametrize(
@@ -248,12 +209,12 @@ def test_whole_result_that_keeps_the_promise_passes(
 def test_whole_result_that_breaks_the_promise_fails(annotation: Any, structured: Any) -> None:
     whole = mcp_types.CallToolResult(content=[], structured_content=structured)
     with pytest.raises(UsageError, match="tool 'fn' returned a value of type CallToolResult"):
-        returning(annotation).result(whole)
+        tool_of(returning(annotation)).result(whole)
 
 
 def test_whole_error_needs_no_structure() -> None:
     whole = mcp_types.CallToolResult(content=[TEXT], is_error=True)
-    assert returning(Item).result(whole)["isError"] is True
+    assert tool_of(returning(Item)).result(whole)["isError"] is True
 
 
 # --- values that cannot be results ----------------------------------------------------------
@@ -287,29 +248,26 @@ def endless() -> list[Any]:
 )
 def test_value_that_cannot_be_a_result_fails(annotation: Any, value: object, said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
-        returning(annotation).result(value)
+        tool_of(returning(annotation)).result(value)
     message = str(caught.value)
     assert message.startswith("tool 'fn' returned a value of type ")
     assert "\n" not in message
 
 
+class Later:
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+async def forgotten() -> str:
+    return "x"
+
+
 @pytest.mark.parametrize("annotation", [Any, str])
-def test_coroutine_that_nobody_awaits_fails(annotation: Any) -> None:
-    async def forgotten() -> str:
-        return "x"
-
-    with pytest.raises(UsageError, match=r"type coroutine .* async def"):
-        returning(annotation).result(forgotten())
-
-
-@pytest.mark.parametrize("annotation", [Any, str])
-def test_other_awaitable_fails(annotation: Any) -> None:
-    class Later:
-        def __await__(self) -> Iterator[None]:
-            yield
-
-    with pytest.raises(UsageError, match=r"type Later .* async def"):
-        returning(annotation).result(Later())
+@pytest.mark.parametrize(("make", "said"), [(forgotten, "coroutine"), (Later, "Later")])
+def test_what_nobody_awaits_fails(annotation: Any, make: Callable[[], object], said: str) -> None:
+    with pytest.raises(UsageError, match=rf"type {said} .* async def"):
+        tool_of(returning(annotation)).result(make())
 
 
 # --- errors ---------------------------------------------------------------------------------
@@ -339,14 +297,6 @@ class Mute(Exception):
 )  # fmt: skip
 def test_exception_is_a_result_with_its_type_and_message(error: BaseException, text: str) -> None:
     assert checked(error_result(error)) == {"content": texts(text), "isError": True}
-
-
-def test_raised_exception_shows_no_traceback() -> None:
-    try:
-        raise RuntimeError("broken")
-    except RuntimeError as error:
-        (content,) = error_result(error)["content"]
-    assert content["text"] == "RuntimeError: broken"
 
 
 def test_text_of_an_exception_is_bounded() -> None:

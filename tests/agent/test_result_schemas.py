@@ -1,7 +1,6 @@
 """Tools: the schemas of their results."""
 
 import typing
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,19 +11,9 @@ from pydantic import Field
 
 from meup_agent.errors import HandlerDefinitionError
 from tests.agent.stand_ins import tool_of
-from tests.agent.tool_types import Item, Old, Opaque, Point, Tree
+from tests.agent.tool_types import Item, Old, Opaque, Point, Tree, returning
 
 jsonschema: Any = import_module("jsonschema")  # comes with mcp, and without types
-
-
-def returning(annotation: Any) -> Callable[..., Any]:
-    """A function with that return annotation."""
-
-    async def fn():  # type: ignore[no-untyped-def]
-        pass
-
-    fn.__annotations__ = {"return": annotation}
-    return fn
 
 
 @pytest.mark.parametrize(

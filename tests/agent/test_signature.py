@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import pytest
 import typing_extensions
 
-from meup_agent.errors import HandlerDefinitionError, UsageError
+from meup_agent.errors import HandlerDefinitionError
 from tests.agent import future_hints
 from tests.agent.stand_ins import Context, Envelope, Proposal, SpecialContext, read, reads
 
@@ -74,14 +74,6 @@ def test_parameters_are_told_apart(
     signature = read(fn)
     assert signature.injected == injected
     assert parameters_of(signature) == arguments
-
-
-def test_handler_of_proposals_takes_only_what_is_injected() -> None:
-    async def review(proposal: Proposal, ctx: Context) -> None: ...
-
-    signature = read(review, tool=False)
-    assert signature.injected == reads(proposal=Proposal, ctx=Context)
-    assert signature.arguments is None
 
 
 def test_return_annotation_is_resolved() -> None:
@@ -181,18 +173,6 @@ def test_what_a_partial_has_fixed_is_no_argument(
     signature = read(fn)
     assert parameters_of(signature) == arguments
     assert signature.injected == reads(ctx=Context)
-
-
-def test_bound_method_has_no_self() -> None:
-    signature = read(Callables().method)
-    assert parameters_of(signature) == ["n"]
-    assert not signature.unbound
-
-
-def test_method_in_class_body_waits_for_its_instance() -> None:
-    signature = read(Callables.method)
-    assert parameters_of(signature) == ["n"]
-    assert signature.unbound
 
 
 def test_wrapper_is_read_through_in_the_module_of_what_it_wraps() -> None:
@@ -389,13 +369,6 @@ def test_other_handler_that_cannot_work_fails(fn: Callable[..., Any], said: list
 def test_what_is_no_function_fails(fn: Any, said: str) -> None:
     with pytest.raises(HandlerDefinitionError, match=said):
         read(fn)
-
-
-def test_the_error_is_the_callers_mistake() -> None:
-    with pytest.raises(UsageError):
-        read(star)
-    with pytest.raises(TypeError):
-        read(star)
 
 
 def test_definition_holds_for_what_a_partial_makes_optional() -> None:

@@ -1,7 +1,4 @@
-"""The tasks of handlers: each on its own, none beyond its block."""
-
-from contextvars import ContextVar
-from functools import partial
+"""The tasks of handlers: none goes on beyond a defect of another."""
 
 import anyio
 import pytest
@@ -10,30 +7,6 @@ from meup_agent.agent.tasks import handler_tasks
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
-
-colour: ContextVar[str] = ContextVar("colour", default="none")
-
-
-async def test_the_block_ends_with_the_last_task() -> None:
-    seen: list[str] = []
-    go = anyio.Event()
-
-    async def handler(name: str) -> None:
-        with anyio.CancelScope(shield=True):
-            await go.wait()
-        seen.append(name)
-
-    async def let_go() -> None:
-        go.set()
-
-    with anyio.fail_after(PATIENCE):
-        async with handler_tasks() as (tasks, group):
-            tasks.start(partial(handler, "a"), "a")
-            tasks.start(partial(handler, "b"), "b")
-            await anyio.lowlevel.checkpoint()
-            group.start_soon(let_go)
-            assert seen == []
-    assert sorted(seen) == ["a", "b"]
 
 
 async def test_what_a_task_raises_ends_the_block_and_leaves_it_as_it_was_raised() -> None:
@@ -60,25 +33,3 @@ async def test_what_a_task_raises_ends_the_block_and_leaves_it_as_it_was_raised(
     with anyio.fail_after(PATIENCE), pytest.raises(LookupError, match="a defect"):
         await block()
     assert ended.is_set()
-
-
-async def test_each_task_begins_in_the_context_of_the_block() -> None:
-    seen: list[str] = []
-
-    async def paint(name: str) -> None:
-        seen.append(colour.get())
-        colour.set(name)
-
-    with anyio.fail_after(PATIENCE):
-        colour.set("white")
-        async with handler_tasks() as (tasks, group):
-
-            async def start_one() -> None:
-                colour.set("red")
-                tasks.start(partial(paint, "green"), "green")
-
-            group.start_soon(start_one)
-            await anyio.wait_all_tasks_blocked()
-            tasks.start(partial(paint, "blue"), "blue")
-            await anyio.wait_all_tasks_blocked()
-    assert seen == ["white", "white"]

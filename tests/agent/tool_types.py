@@ -64,3 +64,13 @@ def one(annotation: Any, *default: Any) -> Callable[..., Any]:
     fn.__annotations__ = {"value": annotation}
     fn.__defaults__ = default
     return fn
+
+
+def returning(annotation: Any) -> Callable[..., Any]:
+    """A function with that return annotation."""
+
+    async def fn():  # type: ignore[no-untyped-def]
+        pass
+
+    fn.__annotations__ = {"return": annotation}
+    return fn

@@ -293,8 +293,9 @@ async def test_handlers_may_be_written_without_an_agent(meeting: Meeting) -> Non
 async def test_an_agent_that_has_started_takes_no_more_handlers(meeting: Meeting) -> None:
     agent = Agent("tools")
     async with gathered(meeting, agent):
-        with pytest.raises(UsageError, match="too late"):
-            agent.tool(shared)
+        for register in (agent.tool, agent.include):
+            with pytest.raises(UsageError, match=r"tool .*shared.* comes too late"):
+                register(shared)
 
 
 def test_a_handler_that_cannot_work_fails_where_it_is_written() -> None:
