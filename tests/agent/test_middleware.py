@@ -36,12 +36,12 @@ async def with_option(limit: int, message: InboundMessage, call_next: CallNext) 
 @pytest.mark.parametrize(
     ("layer", "directions"),
     [
-        pytest.param(inbound, (1, 0), id="inbound"),
-        pytest.param(outbound, (0, 1), id="outbound-as-string"),
-        pytest.param(both, (1, 1), id="both"),
-        pytest.param(Layer(), (1, 0), id="object"),
-        pytest.param(Layer().method, (0, 1), id="method"),
-        pytest.param(functools.partial(with_option, 3), (1, 0), id="partial"),
+        (inbound, (1, 0)),
+        (outbound, (0, 1)),
+        (both, (1, 1)),
+        (Layer(), (1, 0)),
+        (Layer().method, (0, 1)),
+        (functools.partial(with_option, 3), (1, 0)),
     ],
 )
 def test_annotation_tells_what_passes(layer: Any, directions: tuple[int, int]) -> None:
@@ -75,15 +75,15 @@ async def generator(message: InboundMessage, call_next: CallNext) -> Any:
 @pytest.mark.parametrize(
     ("layer", "said"),
     [
-        pytest.param(no_annotation, "'message' has no annotation; annotate it with the messages"),
-        pytest.param(alone, "takes a message and call_next, by position"),
-        pytest.param(by_name, "takes a message and call_next, by position"),
-        pytest.param(other_type, r"annotate it as InboundMessage, OutboundMessage or both"),
-        pytest.param(unknown, "'Nothing' cannot be resolved"),
-        pytest.param(plain, "is no async function; declare it with async def"),
-        pytest.param(generator, "is a generator"),
-        pytest.param(Layer, "is a class"),
-        pytest.param(3, "cannot be called"),
+        (no_annotation, "'message' has no annotation; annotate it with the messages"),
+        (alone, "takes a message and call_next, by position"),
+        (by_name, "takes a message and call_next, by position"),
+        (other_type, r"annotate it as InboundMessage, OutboundMessage or both"),
+        (unknown, "'Nothing' cannot be resolved"),
+        (plain, "is no async function; declare it with async def"),
+        (generator, "is a generator"),
+        (Layer, "is a class"),
+        (3, "cannot be called"),
     ],
 )
 def test_what_cannot_work_fails_when_added(layer: Any, said: str) -> None:

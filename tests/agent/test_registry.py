@@ -246,10 +246,10 @@ def test_values_of_a_module_are_not_touched() -> None:
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        pytest.param(Files, "a class cannot be included: Files; include an instance", id="class"),
-        pytest.param(future_hints, "no handler to include in module tests.agent", id="module"),
-        pytest.param(object(), "no handler to include in an object of type object", id="object"),
-        pytest.param(future_hints.at_module_level, "in an object of type function", id="function"),
+        (Files, "a class cannot be included: Files; include an instance"),
+        (future_hints, "no handler to include in module tests.agent"),
+        (object(), "no handler to include in an object of type object"),
+        (future_hints.at_module_level, "in an object of type function"),
     ],
 )
 def test_including_nothing_fails(source: object, said: str) -> None:

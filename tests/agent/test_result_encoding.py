@@ -64,31 +64,27 @@ def texts(*texts: str) -> list[dict[str, str]]:
 @pytest.mark.parametrize(
     ("value", "content"),
     [
-        pytest.param(None, [], id="none"),
-        pytest.param("hi", texts("hi"), id="text"),
-        pytest.param("", texts(""), id="empty-text"),
-        pytest.param('"quoted"', texts('"quoted"'), id="quoted"),
-        pytest.param("ü☃", texts("ü☃"), id="unicode"),
-        pytest.param(5, texts("5"), id="int"),
-        pytest.param(1.5, texts("1.5"), id="float"),
-        pytest.param(True, texts("true"), id="bool"),
-        pytest.param({"a": [1, None]}, texts('{"a":[1,null]}'), id="dict"),
-        pytest.param([1, "a"], texts('[1,"a"]'), id="list"),
-        pytest.param([], texts("[]"), id="empty-list"),
-        pytest.param((1, 2), texts("[1,2]"), id="tuple"),
-        pytest.param(Item(name="a"), texts('{"name":"a","count":1}'), id="model"),
-        pytest.param(Point(1), texts('{"x":1,"y":0}'), id="dataclass"),
-        pytest.param(Path("a/b"), texts("a/b"), id="path"),
-        pytest.param(Color.RED, texts("red"), id="enum"),
-        pytest.param(datetime.date(2024, 2, 29), texts("2024-02-29"), id="date"),
-        pytest.param(TEXT, [TEXT_JSON], id="content"),
-        pytest.param([TEXT, IMAGE], [TEXT_JSON, IMAGE_JSON], id="contents"),
-        pytest.param((IMAGE,), [IMAGE_JSON], id="tuple-of-content"),
-        pytest.param(
-            ["see", IMAGE, {"a": 1}],
-            [*texts("see"), IMAGE_JSON, *texts('{"a":1}')],
-            id="content-among-data",
-        ),
+        (None, []),
+        ("hi", texts("hi")),
+        ("", texts("")),
+        ('"quoted"', texts('"quoted"')),
+        ("ü☃", texts("ü☃")),
+        (5, texts("5")),
+        (1.5, texts("1.5")),
+        (True, texts("true")),
+        ({"a": [1, None]}, texts('{"a":[1,null]}')),
+        ([1, "a"], texts('[1,"a"]')),
+        ([], texts("[]")),
+        ((1, 2), texts("[1,2]")),
+        (Item(name="a"), texts('{"name":"a","count":1}')),
+        (Point(1), texts('{"x":1,"y":0}')),
+        (Path("a/b"), texts("a/b")),
+        (Color.RED, texts("red")),
+        (datetime.date(2024, 2, 29), texts("2024-02-29")),
+        (TEXT, [TEXT_JSON]),
+        ([TEXT, IMAGE], [TEXT_JSON, IMAGE_JSON]),
+        ((IMAGE,), [IMAGE_JSON]),
+        (["see", IMAGE, {"a": 1}], [*texts("see"), IMAGE_JSON, *texts('{"a":1}')]),
     ],
 )
 def test_value_without_a_schema_is_content(value: object, content: list[Any]) -> None:
@@ -96,57 +92,27 @@ def test_value_without_a_schema_is_content(value: object, content: list[Any]) ->
 
 
 STRUCTURED = [
-    pytest.param(str, "hi", {"result": "hi"}, "hi", id="text"),
-    pytest.param(int, 5, {"result": 5}, "5", id="int"),
-    pytest.param(bool, False, {"result": False}, "false", id="bool"),
-    pytest.param(float, 2, {"result": 2.0}, "2.0", id="float"),
-    pytest.param(int | None, 5, {"result": 5}, "5", id="optional"),
-    pytest.param(int | None, None, {"result": None}, None, id="none"),
-    pytest.param(list[int], (1, 2), {"result": [1, 2]}, "[1,2]", id="list"),
-    pytest.param(Path, Path("a/b"), {"result": "a/b"}, "a/b", id="path"),
-    pytest.param(Decimal, Decimal("1.50"), {"result": "1.50"}, "1.50", id="decimal"),
-    pytest.param(Base64Bytes, "aGk=", {"result": "aGk="}, "aGk=", id="base64"),
-    pytest.param(dict[str, int], {"a": 1}, {"a": 1}, '{"a":1}', id="dict-of-int"),
-    pytest.param(dict, {"a": None}, {"a": None}, '{"a":null}', id="dict"),
-    pytest.param(
-        Item, Item(name="a"), {"name": "a", "count": 1}, '{"name":"a","count":1}', id="model"
-    ),
-    pytest.param(
-        Item, {"name": "a"}, {"name": "a", "count": 1}, '{"name":"a","count":1}', id="dict-as-model"
-    ),
-    pytest.param(
-        Item,
-        SpecialItem(name="a"),
-        {"name": "a", "count": 1},
-        '{"name":"a","count":1}',
-        id="submodel",
-    ),
-    pytest.param(
-        Camel,
-        Camel.model_validate({"fileName": "a", "size": 2}),
-        {"fileName": "a", "size": 2, "doubled": 4},
-        '{"fileName":"a","size":2,"doubled":4}',
-        id="alias",
-    ),
-    pytest.param(
-        Camel,
-        {"file_name": "a"},
-        {"fileName": "a", "size": 0, "doubled": 0},
-        '{"fileName":"a","size":0,"doubled":0}',
-        id="by-name",
-    ),
-    pytest.param(Point, Point(1), {"x": 1, "y": 0}, '{"x":1,"y":0}', id="dataclass"),
-    pytest.param(Old, {"name": "a"}, {"name": "a"}, '{"name":"a"}', id="stdlib-typeddict"),
-    pytest.param(
-        list[Item],
-        [Item(name="a")],
-        {"result": [{"name": "a", "count": 1}]},
-        '[{"name":"a","count":1}]',
-        id="models",
-    ),
-    pytest.param(
-        Annotated[int, Field(ge=1)], 1, {"result": 1}, "1", id="annotated"
-    ),
+    (str, "hi", {"result": "hi"}, "hi"),
+    (int, 5, {"result": 5}, "5"),
+    (bool, False, {"result": False}, "false"),
+    (float, 2, {"result": 2.0}, "2.0"),
+    (int | None, 5, {"result": 5}, "5"),
+    (int | None, None, {"result": None}, None),
+    (list[int], (1, 2), {"result": [1, 2]}, "[1,2]"),
+    (Path, Path("a/b"), {"result": "a/b"}, "a/b"),
+    (Decimal, Decimal("1.50"), {"result": "1.50"}, "1.50"),
+    (Base64Bytes, "aGk=", {"result": "aGk="}, "aGk="),
+    (dict[str, int], {"a": 1}, {"a": 1}, '{"a":1}'),
+    (dict, {"a": None}, {"a": None}, '{"a":null}'),
+    (Item, Item(name="a"), {"name": "a", "count": 1}, '{"name":"a","count":1}'),
+    (Item, {"name": "a"}, {"name": "a", "count": 1}, '{"name":"a","count":1}'),
+    (Item, SpecialItem(name="a"), {"name": "a", "count": 1}, '{"name":"a","count":1}'),
+    (Camel, Camel.model_validate({"fileName": "a", "size": 2}), {"fileName": "a", "size": 2, "doubled": 4}, '{"fileName":"a","size":2,"doubled":4}'),
+    (Camel, {"file_name": "a"}, {"fileName": "a", "size": 0, "doubled": 0}, '{"fileName":"a","size":0,"doubled":0}'),
+    (Point, Point(1), {"x": 1, "y": 0}, '{"x":1,"y":0}'),
+    (Old, {"name": "a"}, {"name": "a"}, '{"name":"a"}'),
+    (list[Item], [Item(name="a")], {"result": [{"name": "a", "count": 1}]}, '[{"name":"a","count":1}]'),
+    (Annotated[int, Field(ge=1)], 1, {"result": 1}, "1"),
 ]  # fmt: skip
 
 
@@ -183,11 +149,7 @@ def test_whole_result_is_passed_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("annotation", "structured"),
-    [
-        pytest.param(Item, {"name": "a"}, id="object"),
-        pytest.param(int, {"result": 5}, id="wrapped"),
-    ],
+    ("annotation", "structured"), [(Item, {"name": "a"}), (int, {"result": 5})]
 )
 def test_whole_result_that_keeps_the_promise_passes(
     annotation: Any, structured: dict[str, Any]
@@ -199,11 +161,11 @@ def test_whole_result_that_keeps_the_promise_passes(
 @pytest.mark.parametrize(
     ("annotation", "structured"),
     [
-        pytest.param(Item, None, id="none"),
-        pytest.param(Item, {"count": 1}, id="incomplete"),
-        pytest.param(int, 5, id="not-wrapped"),
-        pytest.param(int, {"result": "five"}, id="wrong-type"),
-        pytest.param(int, {"result": 5, "more": 1}, id="too-much"),
+        (Item, None),
+        (Item, {"count": 1}),
+        (int, 5),
+        (int, {"result": "five"}),
+        (int, {"result": 5, "more": 1}),
     ],
 )
 def test_whole_result_that_breaks_the_promise_fails(annotation: Any, structured: Any) -> None:
@@ -229,21 +191,19 @@ def endless() -> list[Any]:
 @pytest.mark.parametrize(
     ("annotation", "value", "said"),
     [
-        pytest.param(Any, b"x", "type bytes .* base64", id="bytes"),
-        pytest.param(Any, bytearray(b"x"), "type bytearray .* base64", id="bytearray"),
-        pytest.param(Any, object(), "type object .* Unable to serialize", id="object"),
-        pytest.param(Any, [object()], "type list .* Unable to serialize", id="inside"),
-        pytest.param(Any, {"a": b"\xff"}, "type dict ", id="bytes-inside"),
-        pytest.param(Any, endless(), "Circular reference", id="endless"),
-        pytest.param(Any, "\ud800", "type str .* surrogates", id="surrogate"),
-        pytest.param(str, "\ud800", "type str .* surrogates", id="surrogate-with-schema"),
-        pytest.param(int, "five", "type str .*: Input should be a valid integer", id="wrong-type"),
-        pytest.param(int, None, "type NoneType .* valid integer", id="none"),
-        pytest.param(Item, {"count": 1}, "type dict .*: name: Field required", id="incomplete"),
-        pytest.param(
-            Item, Item.model_construct(name=5), "type Item .* annotation says", id="unvalidated"
-        ),
-        pytest.param(str, TEXT, "type TextContent", id="content-for-a-schema"),
+        (Any, b"x", "type bytes .* base64"),
+        (Any, bytearray(b"x"), "type bytearray .* base64"),
+        (Any, object(), "type object .* Unable to serialize"),
+        (Any, [object()], "type list .* Unable to serialize"),
+        (Any, {"a": b"\xff"}, "type dict "),
+        (Any, endless(), "Circular reference"),
+        (Any, "\ud800", "type str .* surrogates"),
+        (str, "\ud800", "type str .* surrogates"),
+        (int, "five", "type str .*: Input should be a valid integer"),
+        (int, None, "type NoneType .* valid integer"),
+        (Item, {"count": 1}, "type dict .*: name: Field required"),
+        (Item, Item.model_construct(name=5), "type Item .* annotation says"),
+        (str, TEXT, "type TextContent"),
     ],
 )
 def test_value_that_cannot_be_a_result_fails(annotation: Any, value: object, said: str) -> None:
@@ -281,17 +241,14 @@ class Mute(Exception):
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        pytest.param(FileNotFoundError("no such file: a"), "FileNotFoundError: no such file: a"),
-        pytest.param(ValueError(), "ValueError"),
-        pytest.param(KeyError("a"), "KeyError: 'a'"),
-        pytest.param(Mute(), "Mute"),
-        pytest.param(asyncio.CancelledError(), "CancelledError"),
-        pytest.param(OSError("caf\udce9"), "OSError: caf\\udce9"),
-        pytest.param(ExceptionGroup("tasks", [ValueError("a")]), "ValueError: a"),
-        pytest.param(
-            BaseExceptionGroup("g", [ExceptionGroup("h", [ValueError("a")]), KeyError("b")]),
-            "ValueError: a; KeyError: 'b'",
-        ),
+        (FileNotFoundError("no such file: a"), "FileNotFoundError: no such file: a"),
+        (ValueError(), "ValueError"),
+        (KeyError("a"), "KeyError: 'a'"),
+        (Mute(), "Mute"),
+        (asyncio.CancelledError(), "CancelledError"),
+        (OSError("caf\udce9"), "OSError: caf\\udce9"),
+        (ExceptionGroup("tasks", [ValueError("a")]), "ValueError: a"),
+        (BaseExceptionGroup("g", [ExceptionGroup("h", [ValueError("a")]), KeyError("b")]), "ValueError: a; KeyError: 'b'"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )  # fmt: skip

@@ -19,17 +19,17 @@ jsonschema: Any = import_module("jsonschema")  # comes with mcp, and without typ
 @pytest.mark.parametrize(
     "annotation",
     [
-        pytest.param(None, id="none"),
-        pytest.param(Any, id="any"),
-        pytest.param(object, id="object"),
-        pytest.param(typing.Never, id="never"),
-        pytest.param(mcp_types.TextContent, id="text"),
-        pytest.param(mcp_types.ContentBlock, id="any-content"),
-        pytest.param(list[mcp_types.ImageContent], id="contents"),
-        pytest.param(str | mcp_types.ImageContent, id="text-or-image"),
-        pytest.param(list[str | mcp_types.ResourceLink] | None, id="deep"),
-        pytest.param(Annotated[mcp_types.TextContent, "said"], id="annotated"),
-        pytest.param(mcp_types.CallToolResult, id="result"),
+        None,
+        Any,
+        object,
+        typing.Never,
+        mcp_types.TextContent,
+        mcp_types.ContentBlock,
+        list[mcp_types.ImageContent],
+        str | mcp_types.ImageContent,
+        list[str | mcp_types.ResourceLink] | None,
+        Annotated[mcp_types.TextContent, "said"],
+        mcp_types.CallToolResult,
     ],
 )
 def test_some_annotations_promise_no_structure(annotation: Any) -> None:
@@ -53,23 +53,17 @@ ITEM_SCHEMA = {
 INTEGER = {"type": "integer"}
 
 RETURNS = [
-    pytest.param(str, under_result({"type": "string"}), id="str"),
-    pytest.param(int, under_result(INTEGER), id="int"),
-    pytest.param(bool, under_result({"type": "boolean"}), id="bool"),
-    pytest.param(list[int], under_result({"type": "array", "items": INTEGER}), id="list"),
-    pytest.param(int | None, under_result({"anyOf": [INTEGER, {"type": "null"}]}), id="optional"),
-    pytest.param(Path, under_result({"type": "string", "format": "path"}), id="path"),
-    pytest.param(
-        Annotated[int, Field(description="n")],
-        under_result({"type": "integer", "description": "n"}),
-        id="annotated",
-    ),
-    pytest.param(dict, {"type": "object", "additionalProperties": True}, id="dict"),
-    pytest.param(
-        dict[str, int], {"type": "object", "additionalProperties": INTEGER}, id="dict-of-int"
-    ),
-    pytest.param(Item, ITEM_SCHEMA, id="model"),
-    pytest.param(
+    (str, under_result({"type": "string"})),
+    (int, under_result(INTEGER)),
+    (bool, under_result({"type": "boolean"})),
+    (list[int], under_result({"type": "array", "items": INTEGER})),
+    (int | None, under_result({"anyOf": [INTEGER, {"type": "null"}]})),
+    (Path, under_result({"type": "string", "format": "path"})),
+    (Annotated[int, Field(description="n")], under_result({"type": "integer", "description": "n"})),
+    (dict, {"type": "object", "additionalProperties": True}),
+    (dict[str, int], {"type": "object", "additionalProperties": INTEGER}),
+    (Item, ITEM_SCHEMA),
+    (
         Point,
         {
             "type": "object",
@@ -77,9 +71,8 @@ RETURNS = [
             "properties": {"x": INTEGER, "y": {"type": "integer", "default": 0}},
             "required": ["x"],
         },
-        id="dataclass",
     ),
-    pytest.param(
+    (
         Old,
         {
             "type": "object",
@@ -87,17 +80,15 @@ RETURNS = [
             "properties": {"name": {"type": "string"}, "size": INTEGER},
             "required": ["name"],
         },
-        id="stdlib-typeddict",
     ),
-    pytest.param(
+    (
         list[Item],
         {
             **under_result({"type": "array", "items": {"$ref": "#/$defs/Item"}}),
             "$defs": {"Item": ITEM_SCHEMA},
         },
-        id="models",
     ),
-    pytest.param(
+    (
         Tree,
         {
             "type": "object",
@@ -119,7 +110,6 @@ RETURNS = [
                 }
             },
         },
-        id="recursive",
     ),
 ]
 
@@ -136,9 +126,9 @@ def test_result_is_described(annotation: Any, schema: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("annotation", "said"),
     [
-        pytest.param(bytes, "it returns bytes, and a result has no bytes in it", id="bytes"),
-        pytest.param(Opaque, "it returns Opaque, which cannot be a tool's result", id="class"),
-        pytest.param(list[Opaque], "which cannot be a tool's result", id="inside"),
+        (bytes, "it returns bytes, and a result has no bytes in it"),
+        (Opaque, "it returns Opaque, which cannot be a tool's result"),
+        (list[Opaque], "which cannot be a tool's result"),
     ],
 )
 def test_result_without_a_json_form_fails(annotation: Any, said: str) -> None:

@@ -54,18 +54,16 @@ async def twice(one: Context, two: Context) -> None: ...
 @pytest.mark.parametrize(
     ("fn", "injected", "arguments"),
     [
-        pytest.param(plain, reads(ctx=Context), ["path", "text"], id="plain"),
-        pytest.param(no_parameters, {}, [], id="no-parameters"),
-        pytest.param(only_injected, reads(ctx=Context, envelope=Envelope), [], id="only-injected"),
-        pytest.param(as_string, reads(ctx=Context), ["path"], id="as-string"),
-        pytest.param(annotated, reads(ctx=Context), ["n"], id="annotated"),
-        pytest.param(aliased, reads(ctx=Context), ["n"], id="aliased"),
-        pytest.param(with_default, reads(ctx=Context), ["n"], id="with-default"),
-        pytest.param(keyword_only, reads(ctx=Context), ["n"], id="keyword-only"),
-        pytest.param(twice, reads(one=Context, two=Context), [], id="twice"),
-        pytest.param(
-            future_hints.at_module_level, reads(ctx=Context), ["path"], id="future-annotations"
-        ),
+        (plain, reads(ctx=Context), ["path", "text"]),
+        (no_parameters, {}, []),
+        (only_injected, reads(ctx=Context, envelope=Envelope), []),
+        (as_string, reads(ctx=Context), ["path"]),
+        (annotated, reads(ctx=Context), ["n"]),
+        (aliased, reads(ctx=Context), ["n"]),
+        (with_default, reads(ctx=Context), ["n"]),
+        (keyword_only, reads(ctx=Context), ["n"]),
+        (twice, reads(one=Context, two=Context), []),
+        (future_hints.at_module_level, reads(ctx=Context), ["path"]),
     ],
 )
 def test_parameters_are_told_apart(
@@ -155,16 +153,10 @@ def test_async_is_seen(fn: Callable[..., Any], is_async: bool) -> None:
 @pytest.mark.parametrize(
     ("fn", "arguments"),
     [
-        pytest.param(functools.partial(plain, "a.txt"), ["text"], id="by-position"),
-        pytest.param(functools.partial(plain, path="a.txt"), ["text"], id="by-name"),
-        pytest.param(
-            functools.partial(functools.partial(plain, path="a.txt"), text="x"), [], id="nested"
-        ),
-        pytest.param(
-            functools.partial(through(functools.partial(plain, text="x"))),
-            ["path"],
-            id="behind-a-wrapper",
-        ),
+        (functools.partial(plain, "a.txt"), ["text"]),
+        (functools.partial(plain, path="a.txt"), ["text"]),
+        (functools.partial(functools.partial(plain, path="a.txt"), text="x"), []),
+        (functools.partial(through(functools.partial(plain, text="x"))), ["path"]),
     ],
 )
 def test_what_a_partial_has_fixed_is_no_argument(
@@ -244,57 +236,33 @@ class GeneratorCall:
 
 
 TOOLS_THAT_FAIL = [
-    pytest.param(
-        optional,
-        ["'ctx' is meup_agent.agent.context.Context | None", "annotate it as Context"],
-        id="optional",
-    ),
-    pytest.param(optional_the_old_way, ["'ctx'", "annotate it as Context"], id="typing-optional"),
-    pytest.param(many, ["'contexts' is list[", "annotate it as Context"], id="list"),
-    pytest.param(subclass, ["'ctx' is SpecialContext", "annotate it as Context"], id="subclass"),
-    pytest.param(
+    (optional, ["'ctx' is meup_agent.agent.context.Context | None", "annotate it as Context"]),
+    (optional_the_old_way, ["'ctx'", "annotate it as Context"]),
+    (many, ["'contexts' is list[", "annotate it as Context"]),
+    (subclass, ["'ctx' is SpecialContext", "annotate it as Context"]),
+    (
         of_another_role,
         ["'proposal' is Proposal", "this handler can have: Context, Space, Envelope"],
-        id="other-role",
     ),
-    pytest.param(optional_of_another_role, ["'proposal' is", "have"], id="optional-other-role"),
-    pytest.param(star, ["'*paths'", "name each parameter"], id="star"),
-    pytest.param(double_star, ["'**options'", "name each parameter"], id="double-star"),
-    pytest.param(positional_only, ["'path' is positional-only", "'/'"], id="positional-only"),
-    pytest.param(
-        positional_only_injected, ["'ctx' is positional-only"], id="positional-only-injected"
-    ),
-    pytest.param(
-        unannotated,
-        ["'path' has no annotation", "the argument's type", "Context, Space, Envelope"],
-        id="unannotated",
-    ),
-    pytest.param(
+    (optional_of_another_role, ["'proposal' is", "have"]),
+    (star, ["'*paths'", "name each parameter"]),
+    (double_star, ["'**options'", "name each parameter"]),
+    (positional_only, ["'path' is positional-only", "'/'"]),
+    (positional_only_injected, ["'ctx' is positional-only"]),
+    (unannotated, ["'path' has no annotation", "the argument's type", "Context, Space, Envelope"]),
+    (
         no_such_name,
         ["'path'", "'NoSuchName' cannot be resolved", "is not defined", "at module level"],
-        id="no-such-name",
     ),
-    pytest.param(syntax_error, ["'path'", "'str |' cannot be resolved"], id="syntax-error"),
-    pytest.param(
-        unresolvable_return,
-        ["its return annotation 'NoSuchName' cannot be resolved"],
-        id="unresolvable-return",
-    ),
-    pytest.param(
-        future_hints.in_a_local_scope(),
-        ["'item'", "'Local' cannot be resolved", "at module level"],
-        id="local-scope",
-    ),
-    pytest.param(
-        not_json, ["'callback' is", "cannot be an argument", "reads from JSON"], id="not-json"
-    ),
-    pytest.param(
-        arbitrary, ["'thing' is SyncCall", "cannot be an argument", "reads from JSON"], id="class"
-    ),
-    pytest.param(generator, ["it is a generator", "return the value"], id="async-generator"),
-    pytest.param(sync_generator, ["it is a generator"], id="generator"),
-    pytest.param(functools.partial(generator, 1), ["it is a generator"], id="partial-generator"),
-    pytest.param(GeneratorCall(), ["it is a generator"], id="generator-object"),
+    (syntax_error, ["'path'", "'str |' cannot be resolved"]),
+    (unresolvable_return, ["its return annotation 'NoSuchName' cannot be resolved"]),
+    (future_hints.in_a_local_scope(), ["'item'", "'Local' cannot be resolved", "at module level"]),
+    (not_json, ["'callback' is", "cannot be an argument", "reads from JSON"]),
+    (arbitrary, ["'thing' is SyncCall", "cannot be an argument", "reads from JSON"]),
+    (generator, ["it is a generator", "return the value"]),
+    (sync_generator, ["it is a generator"]),
+    (functools.partial(generator, 1), ["it is a generator"]),
+    (GeneratorCall(), ["it is a generator"]),
 ]
 
 
@@ -323,26 +291,24 @@ async def wants_more_by_default(proposal: Proposal, verbose: bool = False) -> No
 @pytest.mark.parametrize(
     ("fn", "said"),
     [
-        pytest.param(
+        (
             wants_more,
             [
                 "'verbose' is bool, which cannot be injected",
                 "this handler can have: Context, Space, Envelope, Proposal",
             ],
-            id="argument",
         ),
-        pytest.param(wants_more_by_default, ["'verbose' is bool"], id="default"),
-        pytest.param(
+        (wants_more_by_default, ["'verbose' is bool"]),
+        (
             unannotated,
             [
                 "'path' has no annotation; annotate it with what is to be injected: "
                 "Context, Space, Envelope, Proposal"
             ],
-            id="unannotated",
         ),
-        pytest.param(no_such_name, ["'NoSuchName' cannot be resolved"], id="unresolvable"),
-        pytest.param(star, ["'*paths'"], id="star"),
-        pytest.param(generator, ["it is a generator"], id="generator"),
+        (no_such_name, ["'NoSuchName' cannot be resolved"]),
+        (star, ["'*paths'"]),
+        (generator, ["it is a generator"]),
     ],
 )
 def test_other_handler_that_cannot_work_fails(fn: Callable[..., Any], said: list[str]) -> None:
@@ -357,13 +323,13 @@ def test_other_handler_that_cannot_work_fails(fn: Callable[..., Any], said: list
 @pytest.mark.parametrize(
     ("fn", "said"),
     [
-        pytest.param(Callables, "it is a class", id="class"),
-        pytest.param(5, "it cannot be called", id="number"),
-        pytest.param(staticmethod(plain), "@staticmethod", id="staticmethod"),
-        pytest.param(vars(Callables)["class_method"], "@classmethod", id="classmethod"),
-        pytest.param(len, "'obj' is positional-only", id="builtin"),
-        pytest.param(dict.fromkeys, "parameter", id="builtin-method"),
-        pytest.param(min, "its parameters cannot be read", id="no-signature"),
+        (Callables, "it is a class"),
+        (5, "it cannot be called"),
+        (staticmethod(plain), "@staticmethod"),
+        (vars(Callables)["class_method"], "@classmethod"),
+        (len, "'obj' is positional-only"),
+        (dict.fromkeys, "parameter"),
+        (min, "its parameters cannot be read"),
     ],
 )
 def test_what_is_no_function_fails(fn: Any, said: str) -> None:

@@ -104,10 +104,10 @@ def test_hints_that_were_not_given_are_not_said() -> None:
 @pytest.mark.parametrize(
     ("fn", "options", "name", "description"),
     [
-        pytest.param(functools.partial(write_file, "a"), {}, "write_file", "Write", id="partial"),
-        pytest.param(Greeter().method, {}, "method", "Greet as a method.", id="method"),
-        pytest.param(Greeter(), {"name": "greet"}, "greet", "Greets people.", id="object"),
-        pytest.param(lambda: 1, {"name": "one"}, "one", None, id="lambda"),
+        (functools.partial(write_file, "a"), {}, "write_file", "Write"),
+        (Greeter().method, {}, "method", "Greet as a method."),
+        (Greeter(), {"name": "greet"}, "greet", "Greets people."),
+        (lambda: 1, {"name": "one"}, "one", None),
     ],
 )
 def test_name_and_description_of_other_callables(
@@ -122,12 +122,12 @@ def test_name_and_description_of_other_callables(
 @pytest.mark.parametrize(
     ("fn", "options", "said"),
     [
-        pytest.param(Greeter(), {}, "pass name=", id="object"),
-        pytest.param(lambda: 1, {}, "pass name=", id="lambda"),
-        pytest.param(write_file, {"name": ""}, "use 1 to 128", id="empty"),
-        pytest.param(write_file, {"name": "write file"}, "'write file'", id="space"),
-        pytest.param(write_file, {"name": "a\n"}, "use 1 to 128", id="newline"),
-        pytest.param(write_file, {"name": "a" * 129}, "use 1 to 128", id="long"),
+        (Greeter(), {}, "pass name="),
+        (lambda: 1, {}, "pass name="),
+        (write_file, {"name": ""}, "use 1 to 128"),
+        (write_file, {"name": "write file"}, "'write file'"),
+        (write_file, {"name": "a\n"}, "use 1 to 128"),
+        (write_file, {"name": "a" * 129}, "use 1 to 128"),
     ],
 )
 def test_tool_without_a_usable_name_fails(
@@ -204,29 +204,16 @@ def test_argument_is_described_and_read(
 @pytest.mark.parametrize(
     ("annotation", "sent", "got"),
     [
-        pytest.param(Item, {"name": "a"}, Item(name="a"), id="model"),
-        pytest.param(list[Item], [{"name": "a"}], [Item(name="a")], id="models"),
-        pytest.param(Tree, {"children": [{}]}, Tree(children=[Tree()]), id="recursive"),
-        pytest.param(Point, {"x": 1}, Point(1), id="dataclass"),
-        pytest.param(New, {"name": "a"}, {"name": "a"}, id="typeddict"),
-        pytest.param(Old, {"name": "a"}, {"name": "a"}, id="stdlib-typeddict"),
-        pytest.param(
-            list[Old | None], [None, {"name": "a", "size": 1}], [None, Old(name="a", size=1)],
-            id="stdlib-typeddict-inside",
-        ),
-        pytest.param(
-            typing.Optional[Old],  # noqa: UP045
-            {"name": "a"},
-            {"name": "a"},
-            id="stdlib-typeddict-optional",
-        ),
-        pytest.param(
-            Annotated[Nested, Field(description="n")],
-            {"must": 1, "inner": [{"name": "a"}]},
-            {"must": 1, "inner": [{"name": "a"}]},
-            id="stdlib-typeddict-nested",
-        ),
-        pytest.param(Decimal, "1.50", Decimal("1.50"), id="decimal"),
+        (Item, {"name": "a"}, Item(name="a")),
+        (list[Item], [{"name": "a"}], [Item(name="a")]),
+        (Tree, {"children": [{}]}, Tree(children=[Tree()])),
+        (Point, {"x": 1}, Point(1)),
+        (New, {"name": "a"}, {"name": "a"}),
+        (Old, {"name": "a"}, {"name": "a"}),
+        (list[Old | None], [None, {"name": "a", "size": 1}], [None, Old(name="a", size=1)]),
+        (typing.Optional[Old], {"name": "a"}, {"name": "a"}),
+        (Annotated[Nested, Field(description="n")], {"must": 1, "inner": [{"name": "a"}]}, {"must": 1, "inner": [{"name": "a"}]}),
+        (Decimal, "1.50", Decimal("1.50")),
     ],
 )  # fmt: skip
 def test_structured_argument_is_read(annotation: Any, sent: Any, got: Any) -> None:
@@ -250,16 +237,12 @@ def test_stdlib_typed_dict_keeps_what_is_required() -> None:
 @pytest.mark.parametrize(
     ("annotation", "said"),
     [
-        pytest.param(Opaque, "'value' is Opaque, which cannot be an argument", id="class"),
+        (Opaque, "'value' is Opaque, which cannot be an argument"),
         # Later, pydantic takes it.
-        *(
-            [pytest.param(Endless, "Endless contains itself", id="endless")]
-            if sys.version_info < (3, 12)
-            else []
-        ),
-        pytest.param(Callable[[], None], "cannot be an argument", id="callable"),
-        pytest.param(int | Callable[[], None], "cannot be an argument", id="partly"),
-        pytest.param(5, "cannot be an argument", id="no-type"),
+        *([(Endless, "Endless contains itself")] if sys.version_info < (3, 12) else []),
+        (Callable[[], None], "cannot be an argument"),
+        (int | Callable[[], None], "cannot be an argument"),
+        (5, "cannot be an argument"),
     ],
 )
 def test_argument_that_json_cannot_carry_fails(annotation: Any, said: str) -> None:
@@ -291,21 +274,13 @@ NOTHING = object()
 @pytest.mark.parametrize(
     ("annotation", "default", "got", "described"),
     [
-        pytest.param(int, 3, 3, {"type": "integer", "default": 3}, id="plain"),
-        pytest.param(int, None, None, {"type": "integer", "default": None}, id="none"),
-        pytest.param(
-            int, Field(4, description="n"), 4,
-            {"type": "integer", "default": 4, "description": "n"},
-            id="field",
-        ),
-        pytest.param(
-            Annotated[int, Field(default=5)], None, None,
-            {"type": "integer", "default": None},
-            id="default-over-field",
-        ),
-        pytest.param(Color, Color.BLUE, Color.BLUE, None, id="enum"),
-        pytest.param(Any, NOTHING, NOTHING, {}, id="not-json"),
-        pytest.param(list[int], Field(default_factory=list), [], None, id="factory"),
+        (int, 3, 3, {"type": "integer", "default": 3}),
+        (int, None, None, {"type": "integer", "default": None}),
+        (int, Field(4, description="n"), 4, {"type": "integer", "default": 4, "description": "n"}),
+        (Annotated[int, Field(default=5)], None, None, {"type": "integer", "default": None}),
+        (Color, Color.BLUE, Color.BLUE, None),
+        (Any, NOTHING, NOTHING, {}),
+        (list[int], Field(default_factory=list), [], None),
     ],
 )  # fmt: skip
 def test_default_reaches_the_function(

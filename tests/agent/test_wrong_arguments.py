@@ -19,46 +19,26 @@ async def search(
 @pytest.mark.parametrize(
     ("arguments", "problems"),
     [
-        pytest.param(
-            {},
-            {"query": "is required", "limit": "is required", "items": "is required"},
-            id="missing",
-        ),
-        pytest.param(None, {"query": "is required"}, id="none"),
-        pytest.param(
-            {"query": "q", "limit": "five", "items": []},
-            {"limit": "should be a valid integer"},
-            id="no-number",
-        ),
-        pytest.param(
-            {"query": 5, "limit": 1, "items": []},
-            {"query": "should be a valid string"},
-            id="number-for-text",
-        ),
-        pytest.param(
+        ({}, {"query": "is required", "limit": "is required", "items": "is required"}),
+        (None, {"query": "is required"}),
+        ({"query": "q", "limit": "five", "items": []}, {"limit": "should be a valid integer"}),
+        ({"query": 5, "limit": 1, "items": []}, {"query": "should be a valid string"}),
+        (
             {"query": "q", "limit": 0, "items": []},
             {"limit": "should be greater than or equal to 1"},
-            id="constraint",
         ),
-        pytest.param(
+        (
             {"query": "q", "limit": 1, "items": [{"name": "a"}, {"count": 1}]},
             {"items[1].name": "is required"},
-            id="inside",
         ),
-        pytest.param(
+        (
             {"query": "q", "limit": 1, "items": [], "ctx": {}, "more": 1},
             {"ctx": "is not an argument", "more": "is not an argument"},
-            id="unknown",
         ),
-        pytest.param(
-            {"query": "q", "limit": 1, "items": '["a"]'},
-            {"items": "should be a valid list"},
-            id="json-in-a-string",
-        ),
-        pytest.param(
+        ({"query": "q", "limit": 1, "items": '["a"]'}, {"items": "should be a valid list"}),
+        (
             {"query": None, "limit": 1, "items": None},
             {"query": "should be a valid string", "items": "should be a valid list"},
-            id="null",
         ),
     ],
 )
@@ -74,12 +54,7 @@ def test_wrong_argument_is_named(arguments: Any, problems: dict[str, str]) -> No
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [
-        pytest.param([1], "an array", id="array"),
-        pytest.param("{}", "a string", id="string"),
-        pytest.param(5, "a number", id="number"),
-        pytest.param(True, "a boolean", id="boolean"),
-    ],
+    [([1], "an array"), ("{}", "a string"), (5, "a number"), (True, "a boolean")],
 )
 def test_arguments_must_be_an_object(arguments: object, said: str) -> None:
     with pytest.raises(InvalidArguments, match=f"not as {said}"):
