@@ -1,21 +1,18 @@
 """A tool call, agent → gateway → agent and back: alone, and with 32 under way.
 
-Run it from the repository: `python -m tests.bench.calls`
-
 Caller, gateway and tool run in processes of their own, on uvloop. In the same round, messages of
 the same sizes make the same way without any of our code, two NATS clients make the same call
 through a server that checks and keeps nothing, and the official SDK makes it between two processes.
 """
 
-import sys
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from meup_agent import Agent
 from tests.bench import peers
-from tests.bench.figures import Figure, Program, main
-from tests.bench.processes import Address, answer, gateway, on_uvloop, process
+from tests.bench.figures import Figure, Program
+from tests.bench.processes import Address, adder, gateway, on_uvloop, process
 from tests.bench.timing import Calls, Times, measured
 
 ALONE, TOGETHER, IN_FLIGHT = 1500, 6400, 32
@@ -32,23 +29,6 @@ class Seen(NamedTuple):
     times: Times
     asked_bytes: int
     answer_bytes: int
-
-
-def tools(pipe: Connection, address: Address) -> None:
-    """The agent with the tool."""
-    agent = Agent("tools")
-
-    @agent.tool
-    async def add(a: int, b: int) -> int:
-        return a + b
-
-    async def serve() -> None:
-        token = address.tokens[SPACE, "tools"]
-        async with agent.join(address.url, space=SPACE, token=token):
-            pipe.send("ready")
-            await answer(pipe, lambda _: None)
-
-    on_uvloop(serve())
 
 
 def caller(pipe: Connection, address: Address, wanted: Calls) -> None:
@@ -73,7 +53,7 @@ def caller(pipe: Connection, address: Address, wanted: Calls) -> None:
 def ours(wanted: Calls) -> Seen:
     with process(gateway, {SPACE: PARTICIPANTS}) as middle:
         address = middle.recv()
-        with process(tools, address) as tool:
+        with process(adder, address, SPACE) as tool:
             tool.recv()
             with process(caller, address, wanted) as calling:
                 seen: Seen = calling.recv()
@@ -151,6 +131,3 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
 
 
 PROGRAM = Program("calls", "A tool call through the gateway", measure)
-
-if __name__ == "__main__":
-    main([PROGRAM], sys.argv[1:])

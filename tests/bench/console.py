@@ -1,7 +1,5 @@
 """The gateway's cost of open consoles, and of the delivery of messages beside them.
 
-Run it from the repository: `python -m tests.bench.console`
-
 CPU time of the gateway's process, less what the same 50 envelopes a second take without a console:
 10 proposals, their withdrawals, 10 calls with their results, and 10 chats. The browsers are plain
 sockets that hold an event stream each and read it. 200 consoles of 20 people are ten browsers of
@@ -14,7 +12,6 @@ other things opens another one.
 """
 
 import socket
-import sys
 import time
 from collections.abc import Iterator
 
@@ -29,7 +26,7 @@ from tests.bench.console_site import (
     proposal,
     review,
 )
-from tests.bench.figures import Figure, Program, main
+from tests.bench.figures import Figure, Program
 from tests.bench.processes import process
 
 CONSOLES = 200
@@ -146,6 +143,3 @@ def beside(scale: float, patience: float) -> Iterator[Figure]:
 
 
 PROGRAM = Program("console", "The console: CPU time of the gateway", measure)
-
-if __name__ == "__main__":
-    main([PROGRAM], sys.argv[1:])

@@ -1,13 +1,10 @@
 """Decoding and writing of an envelope of 450 bytes, beside other libraries.
 
-Run it from the repository: `python -m tests.bench.decoding`
-
 CPU time of `decode()` as a session uses it, its checks of size, UTF-8 and depth included. The peers
 check nothing but what they decode.
 """
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from time import process_time
@@ -18,7 +15,7 @@ from pydantic import BaseModel, Field
 
 from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.envelope import draft
-from tests.bench.figures import Figure, Program, main
+from tests.bench.figures import Figure, Program
 
 TIMES = 50_000
 
@@ -120,6 +117,3 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
 
 
 PROGRAM = Program("decoding", "Decoding and writing an envelope", measure)
-
-if __name__ == "__main__":
-    main([PROGRAM], sys.argv[1:])

@@ -1,6 +1,6 @@
 """The gateway's cost of many members: while they are idle, and when they all come back at once.
 
-Run it from the repository: `python -m tests.bench.gateway_crowd` (Linux; 12,000 open files)
+It needs Linux, and 12,000 open files.
 
 Members are bare sockets, 20 in each space. The idle ones are joined first; then nothing is said for
 some time, in which the gateway pings each of them. The others dial a gateway that has just taken
@@ -10,12 +10,11 @@ off.
 
 import selectors
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-from tests.bench.figures import Figure, Program, main
+from tests.bench.figures import Figure, Program
 from tests.bench.gateway_fanout import dial, empty, handshake
 from tests.bench.memory import spaces, welcomed
 from tests.bench.processes import Address, ask, gateway, process
@@ -116,6 +115,3 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
 PROGRAM = Program(
     "gateway_crowd", "Many members: idle ones, and a restart of their gateway", measure
 )
-
-if __name__ == "__main__":
-    main([PROGRAM], sys.argv[1:])

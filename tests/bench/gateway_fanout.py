@@ -1,7 +1,5 @@
 """The gateway's cost of delivery: CPU time of its process for each frame delivered.
 
-Run it from the repository: `python -m tests.bench.gateway_fanout`
-
 The gateway runs in a process of its own. One member speaks, in bursts that arrive together; the
 others' sockets are drained by hand, since a WebSocket client costs more than the gateway. What
 writing the same bytes to as many sockets costs, with nothing around it, stands beside it.
@@ -10,7 +8,6 @@ writing the same bytes to as many sockets costs, with nothing around it, stands 
 import contextlib
 import json
 import socket
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
@@ -22,7 +19,7 @@ from websockets.frames import Frame, Opcode
 from meup_agent.gateway.config import HttpConfig, JournalConfig
 from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.resume import numbered
-from tests.bench.figures import Figure, Program, main
+from tests.bench.figures import Figure, Program
 from tests.bench.processes import IN_MEMORY, ask, gateway, process
 
 RECEIVERS = 50
@@ -237,6 +234,3 @@ CROWD_PROGRAM = Program(
     "CPU time of the gateway for a delivery, 200 outstanding, 400 bytes",
     measure_crowds,
 )
-
-if __name__ == "__main__":
-    main([PROGRAM, CROWD_PROGRAM], sys.argv[1:])

@@ -1,7 +1,5 @@
 """The CPU time of an envelope at the gateway, from the socket it comes in at to those it leaves by.
 
-Run it from the repository: `python -m tests.bench.gateway_inbound`
-
 The members resume, as every agent does, so each envelope is numbered and looked up as a repeat. Of
 three members one chats, and calls a tool of another; 16 envelopes arrive together, as they do
 when as many are under way. CPU time of the gateway's process for each envelope, everything counted:
@@ -9,13 +7,12 @@ reading and checking it, deciding, keeping it in the journal, and three deliveri
 """
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 
 from websockets.frames import Frame, Opcode
 
 from meup_agent.protocol.resume import numbered
-from tests.bench.figures import Figure, Program, main
+from tests.bench.figures import Figure, Program
 from tests.bench.gateway_fanout import SEQ, dial, drain, empty
 from tests.bench.processes import ask, gateway, process
 
@@ -25,57 +22,30 @@ NAMES = ("caller", "tools", "onlooker")
 MAY = [{"kind": "mcp/request", "payload": {"method": "tools/*"}}, {"kind": "chat"}]
 
 
+def said(id: str, sender: str, kind: str, payload: object, **more: object) -> bytes:
+    head = {"protocol": "meup/v0.1", "id": id, "ts": "2025-01-01T00:00:00.000Z", "from": sender}
+    fields = head | more | {"kind": kind, "payload": payload}
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
 def chat(number: int) -> bytes:
     """Something said to everybody, of some 160 bytes."""
-    fields = {
-        "protocol": "meup/v0.1",
-        "id": f"c{number:031x}",
-        "ts": "2025-01-01T00:00:00.000Z",
-        "from": "caller",
-        "kind": "chat",
-        "payload": {"message": "the build is green again"},
-    }
-    return json.dumps(fields, separators=(",", ":")).encode()
+    return said(f"c{number:031x}", "caller", "chat", {"message": "the build is green again"})
 
 
 def request(number: int) -> bytes:
     """A tool call of some 300 bytes, as the SDK writes it."""
-    id = f"{number:032x}"
-    fields = {
-        "protocol": "meup/v0.1",
-        "id": id,
-        "ts": "2025-01-01T00:00:00.000Z",
-        "from": "caller",
-        "to": ["tools"],
-        "kind": "mcp.request",
-        "payload": {
-            "jsonrpc": "2.0",
-            "id": id,
-            "method": "tools/call",
-            "params": {"name": "write_file", "arguments": {"path": "a.txt", "text": "hi"}},
-        },
-    }
-    return json.dumps(fields, separators=(",", ":")).encode()
+    id, arguments = f"{number:032x}", {"path": "a.txt", "text": "hi"}
+    call = {"method": "tools/call", "params": {"name": "write_file", "arguments": arguments}}
+    return said(id, "caller", "mcp.request", {"jsonrpc": "2.0", "id": id, **call}, to=["tools"])
 
 
 def response(number: int) -> bytes:
     """Its result."""
     id = f"{number:032x}"
-    fields = {
-        "protocol": "meup/v0.1",
-        "id": f"r{id[1:]}",
-        "ts": "2025-01-01T00:00:00.000Z",
-        "from": "tools",
-        "to": ["caller"],
-        "kind": "mcp.response",
-        "correlationId": id,
-        "payload": {
-            "jsonrpc": "2.0",
-            "id": id,
-            "result": {"content": [{"type": "text", "text": "done"}], "isError": False},
-        },
-    }
-    return json.dumps(fields, separators=(",", ":")).encode()
+    result = {"content": [{"type": "text", "text": "done"}], "isError": False}
+    payload = {"jsonrpc": "2.0", "id": id, "result": result}
+    return said(f"r{id[1:]}", "tools", "mcp.response", payload, to=["caller"], correlationId=id)
 
 
 def framed(say: Callable[[int], bytes], burst: int) -> bytes:
@@ -122,6 +92,3 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
 PROGRAM = Program(
     "gateway_inbound", "CPU time of the gateway for an inbound request, three members", measure
 )
-
-if __name__ == "__main__":
-    main([PROGRAM], sys.argv[1:])

@@ -1,7 +1,5 @@
 """The set-up of a connection: until its welcome has been read, or its answer.
 
-Run it from the repository: `python -m tests.bench.gateway_setup`
-
 The gateway runs in a process of its own; connections come one after the other, by plain sockets.
 What the one port adds, beside a port that is told what it serves, is to read the first request's
 head and to hand the connection over; that is measured alone.
@@ -11,7 +9,6 @@ import asyncio
 import socket
 import ssl
 import statistics
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -22,7 +19,7 @@ from time import perf_counter, process_time
 from meup_agent.gateway.config import Config, HttpConfig, SpaceConfig, TlsConfig, participant
 from meup_agent.gateway.edge.first_request import HandshakeLimiter, WholeReads
 from meup_agent.gateway.embedded import Gateway
-from tests.bench.figures import Figure, Program, main
+from tests.bench.figures import Figure, Program
 from tests.bench.gateway_fanout import handshake
 from tests.bench.processes import UNBOUNDED, answer, on_uvloop, process
 
@@ -39,7 +36,7 @@ HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
 def gateway(pipe: Connection, http: HttpConfig | None, secure: bool) -> None:
-    """A gateway: tells its port, and that of HTTP."""
+    """A gateway: tells its port, and that of HTTP; then its CPU seconds, whenever asked."""
     members = {"speaker": participant("speaker", [{"kind": "chat"}], (TOKEN,))}
     config = Config(
         (SpaceConfig("demo", members),),
@@ -51,7 +48,7 @@ def gateway(pipe: Connection, http: HttpConfig | None, secure: bool) -> None:
     async def main() -> None:
         async with Gateway(config=config) as it:
             pipe.send((it.port, int(it.http_url.rpartition(":")[2])))
-            await answer(pipe, lambda _: None)
+            await answer(pipe, lambda _: process_time())
 
     on_uvloop(main())
 
@@ -141,6 +138,3 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
 
 
 PROGRAM = Program("gateway_setup", "A connection that is set up, one after the other", measure)
-
-if __name__ == "__main__":
-    main([PROGRAM], sys.argv[1:])

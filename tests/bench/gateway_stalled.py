@@ -1,6 +1,6 @@
 """The cost of a member that does not read, for the others and the gateway's memory.
 
-Run it from the repository: `python -m tests.bench.gateway_stalled` (Linux)
+It needs Linux.
 
 One member speaks, 50 read. In the one gateway a 51st does not read; its socket is full, and what
 is for it waits in its queue. In turns, messages are said one at a time, and the time is taken until
@@ -10,13 +10,12 @@ all 50 have read each of them.
 import selectors
 import socket
 import statistics
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 
-from tests.bench.figures import Figure, Program, main
-from tests.bench.gateway_fanout import DELIVERED_BYTES, dial, drain, empty, message
+from tests.bench.figures import Figure, Program
+from tests.bench.gateway_fanout import DELIVERED_BYTES, Crowd, drain, message
 from tests.bench.processes import UNBOUNDED, ask, gateway, process
 
 READERS = 50
@@ -31,19 +30,12 @@ MOST_BEFORE = 40_000
 """Messages until then, at most."""
 
 
-class Space:
+class PartlyRead(Crowd):
     """A gateway, a speaker, so many readers, and perhaps one who does not read."""
 
     def __init__(self, pipe: Connection, names: Sequence[str], readers: int) -> None:
-        self._pipe = pipe
-        address = pipe.recv()
-        members = len(names)
-        self._socks = [dial(address.port, "demo", address.tokens["demo", name]) for name in names]
-        ask(pipe, members + members * (members + 1) // 2)
-        for sock in self._socks:
-            empty(sock)
+        super().__init__(pipe, names, ("meup/v0.1",))
         self._reading = self._socks[: readers + 1]
-        self._said = 0
 
     def say(self, count: int) -> None:
         """Say something at once, and let the readers read it."""
@@ -76,10 +68,6 @@ class Space:
     def memory(self) -> int:
         return ask(self._pipe).memory
 
-    def close(self) -> None:
-        for sock in self._socks:
-            sock.close()
-
 
 def measure(scale: float = 1.0) -> Iterator[Figure]:
     readers = max(2, round(READERS * min(1.0, scale * 10)))
@@ -90,8 +78,8 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
         process(gateway, {"demo": {name: [{"kind": "chat"}] for name in names}}) as pipe,
         process(gateway, {"demo": {name: [{"kind": "chat"}] for name in with_one}}) as other,
     ):
-        alone = Space(pipe, names, readers)
-        beside = Space(other, with_one, readers)
+        alone = PartlyRead(pipe, names, readers)
+        beside = PartlyRead(other, with_one, readers)
         ahead = beside.memory() - alone.memory()
         for _ in range(max(1, round(MOST_BEFORE * scale) // 100)):
             alone.say(100)
@@ -115,6 +103,3 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
 
 
 PROGRAM = Program("gateway_stalled", "A member that does not read, beside 50 that do", measure)
-
-if __name__ == "__main__":
-    main([PROGRAM], sys.argv[1:])

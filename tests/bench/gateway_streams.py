@@ -1,19 +1,16 @@
 """The gateway's cost of a stream beside as many chats: a second of 1,000, to 200 readers.
 
-Run it from the repository: `python -m tests.bench.gateway_streams`
-
 The gateway runs in a process of its own, and its readers are sockets that are drained by hand. One
 member says chats and frames in turns, 20 at a time as they come in 20 ms, of as many bytes each.
 """
 
 import json
-import sys
 from collections.abc import Iterator
 
 from websockets.frames import Frame, Opcode
 
 from meup_agent.protocol.streams import write_frame
-from tests.bench.figures import Figure, Program, main
+from tests.bench.figures import Figure, Program
 from tests.bench.gateway_fanout import BYTES, Crowd, drain, empty
 from tests.bench.processes import ask, gateway, process
 
@@ -87,6 +84,3 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
 PROGRAM = Program(
     "gateway_streams", "CPU time of the gateway for a stream beside chats, 400 bytes", measure
 )
-
-if __name__ == "__main__":
-    main([PROGRAM], sys.argv[1:])

@@ -1,7 +1,5 @@
 """The time of an import, in fresh processes, beside the import of the libraries alone.
 
-Run it from the repository: `python -m tests.bench.imports`
-
 CPU time, from bytecode that is there: the first import after an installation compiles more.
 """
 
@@ -11,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from tests.bench.figures import Figure, Program, main
+from tests.bench.figures import Figure, Program
 
 TIMES = 5
 """Processes for each figure and round."""
@@ -62,6 +60,3 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
 
 
 PROGRAM = Program("imports", "Import time", measure)
-
-if __name__ == "__main__":
-    main([PROGRAM], sys.argv[1:])

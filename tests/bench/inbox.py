@@ -1,7 +1,5 @@
 """The time until an inbox of 10,000 open proposals is on the screen, and one more of them.
 
-Run it from the repository: `python -m tests.bench.inbox`
-
 The gateway is in memory. The first screen is counted from a space that knows the proposals to the
 text that goes to the terminal with the first of them in it, without the start of textual itself; a
 new one from the frame that leaves its proposer, over the gateway, to the screen that shows it. Both
@@ -12,7 +10,6 @@ other programs on the machine do not add to; the gateway and three participants 
 import asyncio
 import gc
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -26,7 +23,7 @@ from meup_agent.cli.inbox.screen import InboxApp
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.protocol import kinds, payloads
 from meup_agent.testing.memory import MemorySpace
-from tests.bench.figures import Figure, Program, main
+from tests.bench.figures import Figure, Program
 
 PROPOSALS = 10_000
 OF_A_PROPOSER = 1_000
@@ -162,7 +159,3 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
 
 
 PROGRAM = Program("inbox", "The inbox of a person", measure)
-
-
-if __name__ == "__main__":
-    main([PROGRAM], sys.argv[1:])

@@ -1,7 +1,5 @@
 """The cost of the journal in a file: until an envelope is accepted, and when much was missed.
 
-Run it from the repository: `python -m tests.bench.journal`
-
 The gateway runs in a process of its own, and its members are sockets driven by hand. An envelope
 is accepted when its sender has its own echo with a number, which comes when it is in the file.
 """
@@ -9,7 +7,6 @@ is accepted when its sender has its own echo with a number, which comes when it 
 import re
 import socket
 import statistics
-import sys
 import tempfile
 from collections.abc import Iterator
 from itertools import count, islice
@@ -17,7 +14,7 @@ from pathlib import Path
 from time import perf_counter
 
 from meup_agent.gateway.config import JournalConfig
-from tests.bench.figures import Figure, Program, main
+from tests.bench.figures import Figure, Program
 from tests.bench.gateway_fanout import DELIVERED_BYTES, DRAINED, drain, empty, handshake, message
 from tests.bench.processes import IN_MEMORY, ask, gateway, process
 
@@ -125,6 +122,3 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
 
 
 PROGRAM = Program("journal", "The journal: acceptance and resume, 400 bytes", measure)
-
-if __name__ == "__main__":
-    main([PROGRAM], sys.argv[1:])

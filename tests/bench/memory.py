@@ -1,6 +1,6 @@
 """The memory of an idle member in a gateway, and of an idle agent in its process.
 
-Run it from the repository: `python -m tests.bench.memory` (Linux)
+It needs Linux.
 
 What only that process has (private pages) is read before and after some more have joined. The
 gateway's members are bare sockets; the agents are real ones, all in one process.
@@ -8,14 +8,13 @@ gateway's members are bare sockets; the agents are real ones, all in one process
 
 import asyncio
 import gc
-import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from multiprocessing.connection import Connection
 from typing import Any
 
 from meup_agent import Agent
-from tests.bench.figures import Figure, Program, main
+from tests.bench.figures import Figure, Program
 from tests.bench.gateway_fanout import dial, empty
 from tests.bench.processes import Address, ask, gateway, on_uvloop, own_memory, process
 
@@ -111,6 +110,3 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
 
 
 PROGRAM = Program("memory", "Memory of who only listens", measure)
-
-if __name__ == "__main__":
-    main([PROGRAM], sys.argv[1:])

@@ -1,7 +1,5 @@
 """The cost of middleware: CPU time of one message through an agent, in memory, on asyncio.
 
-Run it from the repository: `python -m tests.bench.middleware`
-
 A message that is handled is a request for a tool, fed as in `tests.bench.request`; one that is sent
 is a chat. A middleware passes on what it gets. Agents without any, with one and with five take
 turns, and beside them one whose runner has no place for middleware.
@@ -9,7 +7,6 @@ turns, and beside them one whose runner has no place for middleware.
 
 import asyncio
 import statistics
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from itertools import count
@@ -23,7 +20,7 @@ from meup_agent.agent.results import encode_result
 from meup_agent.agent.runner import Runner
 from meup_agent.transport.memory import MemoryTransport
 from meup_agent.types import CallNext, InboundMessage, OutboundMessage
-from tests.bench.figures import Figure, Program, main
+from tests.bench.figures import Figure, Program
 from tests.bench.request import fed_agent, fed_echo, feed, requests, tool_agent
 
 MESSAGES = 200
@@ -115,6 +112,3 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
 
 
 PROGRAM = Program("middleware", "Middleware: CPU time of one message, in memory", measure)
-
-if __name__ == "__main__":
-    main([PROGRAM], sys.argv[1:])

@@ -1,26 +1,20 @@
 """The one port beside ports of their own: CPU time of the gateway for a connection and a delivery.
 
-Run it from the repository: `python -m tests.bench.one_port`
-
 Two gateways in processes of their own, one with HTTP at the port for WebSocket and one with a port
 for each, take turns; the same with TLS. Of a connection it is the least of the turns: whatever else
 runs on the machine adds to it.
 """
 
 import statistics
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from multiprocessing.connection import Connection
-from time import process_time
 
-from meup_agent.gateway.config import Config, HttpConfig, SpaceConfig, TlsConfig, participant
-from meup_agent.gateway.embedded import Gateway
-from tests.bench.figures import Figure, Program, main
+from meup_agent.gateway.config import HttpConfig
+from tests.bench.figures import Figure, Program
 from tests.bench.gateway_fanout import crowd, handshake
-from tests.bench.gateway_setup import CERTIFICATE, HEALTH, TOKEN, WELCOME, client_context, timed
-from tests.bench.processes import UNBOUNDED, answer, on_uvloop, process
+from tests.bench.gateway_setup import HEALTH, TOKEN, WELCOME, client_context, gateway, timed
+from tests.bench.processes import process
 
 CONNECTIONS = 400
 RECEIVERS = 50
@@ -29,24 +23,6 @@ PIECES = 10
 """Parts of a round, in which the gateways take turns: the machine is not always as fast."""
 
 GOAL = 50
-
-
-def gateway(pipe: Connection, shared: bool, secure: bool) -> None:
-    """A gateway: tells its ports, and the CPU seconds of its process."""
-    members = {"speaker": participant("speaker", [{"kind": "chat"}], (TOKEN,))}
-    config = Config(
-        (SpaceConfig("demo", members),),
-        http=None if shared else HttpConfig(port=0),
-        limits=replace(UNBOUNDED, joins_per_second=1e9, joins_burst=10**9),
-        tls=TlsConfig(CERTIFICATE, CERTIFICATE) if secure else None,
-    )
-
-    async def run() -> None:
-        async with Gateway(config=config) as it:
-            pipe.send((it.port, int(it.http_url.rpartition(":")[2])))
-            await answer(pipe, lambda _: process_time())
-
-    on_uvloop(run())
 
 
 def used(pipe: Connection) -> float:
@@ -61,7 +37,8 @@ def connections(scale: float, secure: bool) -> Iterator[Figure]:
     each = max(1, round(CONNECTIONS * scale / PIECES))
     found: dict[str, list[float]] = {}
     with ExitStack() as stack:
-        pipes = [stack.enter_context(process(gateway, shared, secure)) for shared in (True, False)]
+        ways = (None, HttpConfig(port=0))
+        pipes = [stack.enter_context(process(gateway, http, secure)) for http in ways]
         ports = [pipe.recv() for pipe in pipes]
         for piece in range(1 + PIECES):
             for pipe, at, (port, http) in zip(pipes, ("one", "own"), ports, strict=True):
@@ -104,6 +81,3 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
 
 
 PROGRAM = Program("one_port", "HTTP and WebSocket at one port, beside a port for each", measure)
-
-if __name__ == "__main__":
-    main([PROGRAM], sys.argv[1:])

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import uvloop
 
+from meup_agent import Agent
 from meup_agent.gateway.auth import new_token
 from meup_agent.gateway.config import Config, HttpConfig, JournalConfig, SpaceConfig, participant
 from meup_agent.gateway.embedded import Gateway
@@ -172,3 +173,26 @@ def ask(pipe: Connection, delivered: int = 0) -> Usage:
         if enough or not delivered:
             return used
         enough = used.delivered >= delivered
+
+
+def serve(pipe: Connection, address: Address, space: str, agent: Agent) -> None:
+    """Be in a space until the process is killed."""
+
+    async def stay() -> None:
+        token = address.tokens[space, agent.name]
+        async with agent.join(address.url, space=space, token=token):
+            pipe.send("ready")
+            await answer(pipe, lambda _: None)
+
+    on_uvloop(stay())
+
+
+def adder(pipe: Connection, address: Address, space: str) -> None:
+    """The agent with the tool that is called."""
+    agent = Agent("tools")
+
+    @agent.tool
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    serve(pipe, address, space, agent)

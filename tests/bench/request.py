@@ -1,7 +1,5 @@
 """An agent's cost of one inbound request: CPU time, in memory, on asyncio; and where it goes.
 
-Run it from the repository: `python -m tests.bench.request`
-
 A scripted peer stands in for the gateway. It feeds `tools/call` requests that were encoded before
 and drains the responses. What the same feeding costs without an agent is subtracted: the other end
 answers each request with bytes made before.
@@ -9,7 +7,6 @@ answers each request with bytes made before.
 
 import asyncio
 import signal
-import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -27,7 +24,7 @@ from meup_agent.protocol.dialects import DEFAULT_DIALECT, encode
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.space.state import SpaceState
 from meup_agent.transport.memory import MemoryTransport, memory_connector, memory_pair
-from tests.bench.figures import Figure, Program, main
+from tests.bench.figures import Figure, Program
 
 REQUESTS = 6000
 TOGETHER = 32
@@ -215,6 +212,3 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
 
 
 PROGRAM = Program("request", "One inbound request, CPU time of the agent in memory", measure)
-
-if __name__ == "__main__":
-    main([PROGRAM], sys.argv[1:])

@@ -19,7 +19,7 @@ from typing import Any
 
 from meup_agent import Agent, Space
 from tests.bench.figures import Figure, Program, main
-from tests.bench.processes import Address, answer, gateway, on_uvloop, process
+from tests.bench.processes import Address, adder, gateway, on_uvloop, process
 
 CALLS = 400
 TOGETHER = 10
@@ -35,23 +35,6 @@ ARGUMENTS = {"a": 1, "b": 2}
 AROUND = "langchain's ainvoke around it"
 
 Call = Callable[[], Awaitable[object]]
-
-
-def tools(pipe: Connection, address: Address) -> None:
-    """The agent with the tool."""
-    agent = Agent("tools")
-
-    @agent.tool
-    async def add(a: int, b: int) -> int:
-        return a + b
-
-    async def serve() -> None:
-        token = address.tokens[SPACE, "tools"]
-        async with agent.join(address.url, space=SPACE, token=token):
-            pipe.send("ready")
-            await answer(pipe, lambda _: None)
-
-    on_uvloop(serve())
 
 
 async def ways(space: Space) -> dict[str, Call]:
@@ -103,7 +86,7 @@ def caller(pipe: Connection, address: Address, calls: int) -> None:
 def measure(scale: float = 1.0) -> Iterator[Figure]:
     with process(gateway, {SPACE: PARTICIPANTS}) as middle:
         address = middle.recv()
-        with process(tools, address) as tool:
+        with process(adder, address, SPACE) as tool:
             tool.recv()
             with process(caller, address, max(1, round(CALLS * scale))) as calling:
                 took: dict[str, list[float]] = calling.recv()

@@ -1,13 +1,10 @@
 """The time of a withdrawal: from its sending to the first line of the tool's `finally`.
 
-Run it from the repository: `python -m tests.bench.withdraw`
-
 Proposer → gateway → fulfiller → gateway → executor, each in a process of its own on uvloop. The
 clock (CLOCK_MONOTONIC) is the same in all of them.
 """
 
 import statistics
-import sys
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from time import monotonic_ns
@@ -18,8 +15,8 @@ import anyio
 from meup_agent import Agent, Context, Proposal
 from meup_agent.protocol import kinds
 from meup_agent.session.envelope_listeners import EnvelopeStream
-from tests.bench.figures import Figure, Program, main
-from tests.bench.processes import Address, answer, gateway, on_uvloop, process
+from tests.bench.figures import Figure, Program
+from tests.bench.processes import Address, gateway, on_uvloop, process, serve
 
 WITHDRAWALS = 300
 WARM_UP = 10
@@ -32,18 +29,6 @@ PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def serve(pipe: Connection, address: Address, agent: Agent) -> None:
-    """Be in the space until the process is killed."""
-
-    async def stay() -> None:
-        token = address.tokens[SPACE, agent.name]
-        async with agent.join(address.url, space=SPACE, token=token):
-            pipe.send("ready")
-            await answer(pipe, lambda _: None)
-
-    on_uvloop(stay())
-
-
 def fulfiller(pipe: Connection, address: Address) -> None:
     """Fulfills everything."""
     agent = Agent("fulfiller")
@@ -52,7 +37,7 @@ def fulfiller(pipe: Connection, address: Address) -> None:
     async def review(proposal: Proposal) -> None:
         await proposal.fulfill()
 
-    serve(pipe, address, agent)
+    serve(pipe, address, SPACE, agent)
 
 
 def executor(pipe: Connection, address: Address) -> None:
@@ -69,7 +54,7 @@ def executor(pipe: Connection, address: Address) -> None:
             async with ctx.cleanup(5):
                 await ctx.space.chat(str(stopped), to="proposer")
 
-    serve(pipe, address, agent)
+    serve(pipe, address, SPACE, agent)
 
 
 async def said(heard: EnvelopeStream) -> str:
@@ -112,6 +97,3 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
 
 
 PROGRAM = Program("withdraw", "From a withdrawal to the tool's `finally`, over three hops", measure)
-
-if __name__ == "__main__":
-    main([PROGRAM], sys.argv[1:])
