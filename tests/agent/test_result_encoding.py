@@ -107,13 +107,28 @@ STRUCTURED = [
     (Item, Item(name="a"), {"name": "a", "count": 1}, '{"name":"a","count":1}'),
     (Item, {"name": "a"}, {"name": "a", "count": 1}, '{"name":"a","count":1}'),
     (Item, SpecialItem(name="a"), {"name": "a", "count": 1}, '{"name":"a","count":1}'),
-    (Camel, Camel.model_validate({"fileName": "a", "size": 2}), {"fileName": "a", "size": 2, "doubled": 4}, '{"fileName":"a","size":2,"doubled":4}'),
-    (Camel, {"file_name": "a"}, {"fileName": "a", "size": 0, "doubled": 0}, '{"fileName":"a","size":0,"doubled":0}'),
+    (
+        Camel,
+        Camel.model_validate({"fileName": "a", "size": 2}),
+        {"fileName": "a", "size": 2, "doubled": 4},
+        '{"fileName":"a","size":2,"doubled":4}',
+    ),
+    (
+        Camel,
+        {"file_name": "a"},
+        {"fileName": "a", "size": 0, "doubled": 0},
+        '{"fileName":"a","size":0,"doubled":0}',
+    ),
     (Point, Point(1), {"x": 1, "y": 0}, '{"x":1,"y":0}'),
     (Old, {"name": "a"}, {"name": "a"}, '{"name":"a"}'),
-    (list[Item], [Item(name="a")], {"result": [{"name": "a", "count": 1}]}, '[{"name":"a","count":1}]'),
+    (
+        list[Item],
+        [Item(name="a")],
+        {"result": [{"name": "a", "count": 1}]},
+        '[{"name":"a","count":1}]',
+    ),
     (Annotated[int, Field(ge=1)], 1, {"result": 1}, "1"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("annotation", "value", "structured", "text"), STRUCTURED)
@@ -248,10 +263,13 @@ class Mute(Exception):
         (asyncio.CancelledError(), "CancelledError"),
         (OSError("caf\udce9"), "OSError: caf\\udce9"),
         (ExceptionGroup("tasks", [ValueError("a")]), "ValueError: a"),
-        (BaseExceptionGroup("g", [ExceptionGroup("h", [ValueError("a")]), KeyError("b")]), "ValueError: a; KeyError: 'b'"),
+        (
+            BaseExceptionGroup("g", [ExceptionGroup("h", [ValueError("a")]), KeyError("b")]),
+            "ValueError: a; KeyError: 'b'",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
-)  # fmt: skip
+)
 def test_exception_is_a_result_with_its_type_and_message(error: BaseException, text: str) -> None:
     assert checked(error_result(error)) == {"content": texts(text), "isError": True}
 

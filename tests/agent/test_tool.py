@@ -211,11 +211,15 @@ def test_argument_is_described_and_read(
         (New, {"name": "a"}, {"name": "a"}),
         (Old, {"name": "a"}, {"name": "a"}),
         (list[Old | None], [None, {"name": "a", "size": 1}], [None, Old(name="a", size=1)]),
-        (typing.Optional[Old], {"name": "a"}, {"name": "a"}),
-        (Annotated[Nested, Field(description="n")], {"must": 1, "inner": [{"name": "a"}]}, {"must": 1, "inner": [{"name": "a"}]}),
+        (typing.Optional[Old], {"name": "a"}, {"name": "a"}),  # noqa: UP045
+        (
+            Annotated[Nested, Field(description="n")],
+            {"must": 1, "inner": [{"name": "a"}]},
+            {"must": 1, "inner": [{"name": "a"}]},
+        ),
         (Decimal, "1.50", Decimal("1.50")),
     ],
-)  # fmt: skip
+)
 def test_structured_argument_is_read(annotation: Any, sent: Any, got: Any) -> None:
     tool = tool_of(one(annotation))
     jsonschema.validate({"value": sent}, tool.input_schema)
@@ -282,7 +286,7 @@ NOTHING = object()
         (Any, NOTHING, NOTHING, {}),
         (list[int], Field(default_factory=list), [], None),
     ],
-)  # fmt: skip
+)
 def test_default_reaches_the_function(
     annotation: Any, default: Any, got: Any, described: dict[str, Any] | None
 ) -> None:

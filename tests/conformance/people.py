@@ -4,12 +4,14 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+import anyio
 import pytest
 from anyio import to_thread
 
 from meup_agent import Agent, Backoff, Settings, Space
 from tests.conformance.gateways import MEW_V04, ExistingGateway
 from tests.conformance.versions import Version
+from tests.patience import PATIENCE
 
 T = TypeVar("T")
 
@@ -47,12 +49,13 @@ def gateway_of(version: Version) -> ExistingGateway:
 async def joined(
     gateway: ExistingGateway, agent: Agent | str, **options: Any
 ) -> AsyncGenerator[Space]:
-    """An agent in the space, under the agent's name."""
+    """An agent in the space, under the agent's name, for a block that may not hang."""
     agent = Agent(agent) if isinstance(agent, str) else agent
     given: dict[str, Any] = {"space": SPACE, "token": f"{agent.name}-token", "settings": AT_ONCE}
     given |= options
-    async with agent.join(given.pop("url", gateway.url), **given) as space:
-        yield space
+    with anyio.fail_after(PATIENCE):
+        async with agent.join(given.pop("url", gateway.url), **given) as space:
+            yield space
 
 
 async def patiently(wait: Callable[..., T], *args: Any) -> T:

@@ -41,12 +41,11 @@ def files() -> Agent:
 async def test_after_a_drop_we_join_again_and_probe_before_we_speak(
     gateway: ExistingGateway,
 ) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with joined(gateway, files()), joined(gateway, "caller") as space:
-            await calls_after(space)
-            gateway.drop("caller")
-            await patiently(gateway.wait_joined, "caller", 2)
-            await calls_after(space)
+    async with joined(gateway, files()), joined(gateway, "caller") as space:
+        await calls_after(space)
+        gateway.drop("caller")
+        await patiently(gateway.wait_joined, "caller", 2)
+        await calls_after(space)
     mine = [heard for heard in gateway.frames if heard.who == "caller"]
     ours = [heard for heard in mine if heard.connection == mine[-1].connection]
     assert ours[0].frame["type"] == "join"
@@ -86,14 +85,13 @@ async def test_the_old_socket_is_closed_before_we_dial_again(gateway: ExistingGa
     dial = OneAtATime(
         [pinging(gateway, PATIENCE), pinging(gateway, 0.05, 2.0), pinging(gateway, PATIENCE)]
     )
-    with anyio.fail_after(PATIENCE):
-        async with joined(gateway, files()), joined(gateway, "caller", url=dial) as space:
-            gateway.say("caller", b"x" * (5 * 2**20))  # too large: we close
-            await patiently(gateway.wait_joined, "caller", 2)
-            await calls_after(space)
-            gateway.stall("caller")
-            await patiently(gateway.wait_joined, "caller", 3)
-            await calls_after(space)
+    async with joined(gateway, files()), joined(gateway, "caller", url=dial) as space:
+        gateway.say("caller", b"x" * (5 * 2**20))  # too large: we close
+        await patiently(gateway.wait_joined, "caller", 2)
+        await calls_after(space)
+        gateway.stall("caller")
+        await patiently(gateway.wait_joined, "caller", 3)
+        await calls_after(space)
     assert (dial.dialled, dial.found_open) == (3, 0)
     joins = [heard for heard in gateway.frames if heard.frame.get("type") == "join"]
     assert [heard.who for heard in joins].count("caller") == 3, "it was never evicted"
@@ -102,30 +100,28 @@ async def test_the_old_socket_is_closed_before_we_dial_again(gateway: ExistingGa
 @pytest.mark.rule("2.probe", "2.evicted")
 async def test_who_is_evicted_by_an_older_socket_gets_back_in(gateway: ExistingGateway) -> None:
     """The gateway notices the end of the old connection right after the new one has joined."""
-    with anyio.fail_after(PATIENCE):
-        async with joined(gateway, files()), joined(gateway, "caller") as space:
-            gateway.hold_close("caller", release_on_join=True)
-            gateway.drop("caller")
-            await patiently(gateway.wait_joined, "caller", 2)
-            await calls_after(space)
-            assert "caller" in gateway.members(SPACE)
-            assert space.connected
+    async with joined(gateway, files()), joined(gateway, "caller") as space:
+        gateway.hold_close("caller", release_on_join=True)
+        gateway.drop("caller")
+        await patiently(gateway.wait_joined, "caller", 2)
+        await calls_after(space)
+        assert "caller" in gateway.members(SPACE)
+        assert space.connected
 
 
 @pytest.mark.rule("2.probe", "2.evicted")
 async def test_who_is_evicted_long_after_joining_gets_back_in(gateway: ExistingGateway) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with joined(gateway, files()), joined(gateway, "caller") as space:
-            gateway.hold_close("caller")
-            gateway.drop("caller")
-            await patiently(gateway.wait_joined, "caller", 2)
-            await calls_after(space)
-            gateway.release_close("caller")
-            assert "caller" not in gateway.members(SPACE)
-            # The refusal of this is how it shows.
-            await space.chat("anybody?")
-            await patiently(gateway.wait_joined, "caller", 3)
-            await calls_after(space)
+    async with joined(gateway, files()), joined(gateway, "caller") as space:
+        gateway.hold_close("caller")
+        gateway.drop("caller")
+        await patiently(gateway.wait_joined, "caller", 2)
+        await calls_after(space)
+        gateway.release_close("caller")
+        assert "caller" not in gateway.members(SPACE)
+        # The refusal of this is how it shows.
+        await space.chat("anybody?")
+        await patiently(gateway.wait_joined, "caller", 3)
+        await calls_after(space)
 
 
 @pytest.mark.rule("2.liveness")
@@ -138,12 +134,11 @@ async def test_a_connection_that_is_open_and_dead_is_found_by_our_ping(
     def dial(headers: Mapping[str, str]) -> AbstractAsyncContextManager[Transport]:
         return pinging(gateway, 0.05, 0.5 if hasty else PATIENCE)(headers)
 
-    with anyio.fail_after(PATIENCE):
-        async with joined(gateway, files()), joined(gateway, "caller", url=dial) as space:
-            gateway.stall("caller")
-            hasty = False
-            await patiently(gateway.wait_joined, "caller", 2)
-            await calls_after(space)
+    async with joined(gateway, files()), joined(gateway, "caller", url=dial) as space:
+        gateway.stall("caller")
+        hasty = False
+        await patiently(gateway.wait_joined, "caller", 2)
+        await calls_after(space)
 
 
 @pytest.mark.rule("2.probe", "2.evicted")
@@ -153,23 +148,21 @@ async def test_where_the_probe_is_lost_we_join_again_on_the_same_connection(
     monkeypatch.setattr(joining, "PROBE_SECONDS", 0.2)
     second = FaultPlan(outgoing=Faults(drop_at=frozenset({2})))  # after the join frame
     dial = FaultyConnector(websocket_connector(gateway.url, space=SPACE), [FaultPlan(), second])
-    with anyio.fail_after(PATIENCE):
-        async with joined(gateway, files()), joined(gateway, "caller", url=dial) as space:
-            gateway.drop("caller")
-            await patiently(gateway.wait_joined, "caller", 3)
-            await calls_after(space)
+    async with joined(gateway, files()), joined(gateway, "caller", url=dial) as space:
+        gateway.drop("caller")
+        await patiently(gateway.wait_joined, "caller", 3)
+        await calls_after(space)
     assert dial.dialled == 2
 
 
 @pytest.mark.rule("2.no_close", "2.join_frame")
 async def test_a_restart_without_a_word_is_survived(gateway: ExistingGateway) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with joined(gateway, files()), joined(gateway, "caller") as space:
-            await calls_after(space)
-            gateway.restart()
-            await patiently(gateway.wait_joined, "files", 2)
-            await patiently(gateway.wait_joined, "caller", 2)
-            await calls_after(space)
+    async with joined(gateway, files()), joined(gateway, "caller") as space:
+        await calls_after(space)
+        gateway.restart()
+        await patiently(gateway.wait_joined, "files", 2)
+        await patiently(gateway.wait_joined, "caller", 2)
+        await calls_after(space)
 
 
 @pytest.mark.rule("4.14.on_join", "2.relay.sent")
@@ -191,15 +184,14 @@ async def test_an_outcome_that_came_while_the_proposer_was_away_is_said_again(
         await proposal.fulfill()
         relayed.set()
 
-    with anyio.fail_after(PATIENCE):
-        async with joined(gateway, agent), joined(gateway, reviewer):
-            async with joined(gateway, "proposer", settings=Settings()) as space:
-                async with space.propose("files", "slow", to="reviewer") as proposal:
-                    await began.wait()
-                    gateway.drop("proposer")
-                    may_go_on.set()
-                    await relayed.wait()
-                    assert await proposal.result() == "done"
+    async with joined(gateway, agent), joined(gateway, reviewer):
+        async with joined(gateway, "proposer", settings=Settings()) as space:
+            async with space.propose("files", "slow", to="reviewer") as proposal:
+                await began.wait()
+                gateway.drop("proposer")
+                may_go_on.set()
+                await relayed.wait()
+                assert await proposal.result() == "done"
 
 
 @pytest.mark.rule("4.14.on_join")
@@ -221,10 +213,9 @@ async def test_a_withdrawal_that_was_said_while_nobody_heard_stops_the_work_afte
     async def review(proposal: Proposal) -> None:
         await proposal.fulfill()
 
-    with anyio.fail_after(PATIENCE):
-        async with joined(gateway, agent), joined(gateway, reviewer):
-            async with joined(gateway, "proposer") as space:
-                async with space.propose("files", "wait", to="reviewer"):
-                    await began.wait()
-                    gateway.drop("reviewer")
-                await ended.wait()
+    async with joined(gateway, agent), joined(gateway, reviewer):
+        async with joined(gateway, "proposer") as space:
+            async with space.propose("files", "wait", to="reviewer"):
+                await began.wait()
+                gateway.drop("reviewer")
+            await ended.wait()

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import anyio
 import pytest
 
 from tests.conformance.gateways import ExistingGateway, Heard
 from tests.conformance.people import joined, patiently
 from tests.interaction.people import Notes
 from tests.interaction.test_malformed_calls import STRUCTURE, everything, proposals
-from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("1.calls")]
 
@@ -27,20 +25,19 @@ def kind_of(heard: Heard) -> str:
 
 async def test_no_handler_sees_one_and_its_sender_is_told(gateway: ExistingGateway) -> None:
     notes = Notes()
-    with anyio.fail_after(PATIENCE):
-        async with joined(gateway, everything(notes)):
-            malformed = list(proposals().values())
-            for number, payload in enumerate(malformed):
-                gateway.forge(said(gateway, "mcp/proposal", payload, f"p{number}"))
-            rejects = await patiently(
-                gateway.wait_frames, lambda each: kind_of(each) == "mcp/reject", len(malformed)
-            )
-            assert {each.frame["payload"]["reason"] for each in rejects} == {"invalid"}
-            for number, params in enumerate(STRUCTURE.values()):
-                call = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
-                gateway.forge(said(gateway, "mcp/request", call, f"r{number}"))
-            answers = await patiently(
-                gateway.wait_frames, lambda each: kind_of(each) == "mcp/response", len(STRUCTURE)
-            )
-            assert {each.frame["payload"]["error"]["code"] for each in answers} == {-32602}
+    async with joined(gateway, everything(notes)):
+        malformed = list(proposals().values())
+        for number, payload in enumerate(malformed):
+            gateway.forge(said(gateway, "mcp/proposal", payload, f"p{number}"))
+        rejects = await patiently(
+            gateway.wait_frames, lambda each: kind_of(each) == "mcp/reject", len(malformed)
+        )
+        assert {each.frame["payload"]["reason"] for each in rejects} == {"invalid"}
+        for number, params in enumerate(STRUCTURE.values()):
+            call = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+            gateway.forge(said(gateway, "mcp/request", call, f"r{number}"))
+        answers = await patiently(
+            gateway.wait_frames, lambda each: kind_of(each) == "mcp/response", len(STRUCTURE)
+        )
+        assert {each.frame["payload"]["error"]["code"] for each in answers} == {-32602}
     assert notes.all == []

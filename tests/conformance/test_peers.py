@@ -10,7 +10,6 @@ from meup_agent.errors import ProposalEdited, RequestError
 from tests.conformance.gateways import ExistingGateway
 from tests.conformance.people import SPACE, joined, only_on_v04, patiently
 from tests.conformance.reference_peers import Bridge, Fulfiller, Proposer, ReferencePeer, ToolOwner
-from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -42,19 +41,17 @@ ANSWERS: dict[str, Any] = {
 @pytest.mark.rule("1.lenient")
 async def test_their_tools_are_called_whatever_they_answer(gateway: ExistingGateway) -> None:
     with ToolOwner(gateway.url, "typescript", ANSWERS, **options(gateway)):
-        with anyio.fail_after(PATIENCE):
-            async with joined(gateway, "caller") as space:
-                assert await space.call("typescript", "five") == 5
-                assert await space.call("typescript", "text") == "text"
-                await space.call("typescript", "nothing")
-                assert (
-                    await space.call("typescript", "content")
-                    == ANSWERS["content"]["result"]["content"]
-                )
-                assert len(await space.tools("typescript")) == len(ANSWERS)
-                with pytest.raises(RequestError, match="no such file") as error:
-                    await space.call("typescript", "fails")
-                assert error.value.code == "NOT_FOUND"
+        async with joined(gateway, "caller") as space:
+            assert await space.call("typescript", "five") == 5
+            assert await space.call("typescript", "text") == "text"
+            await space.call("typescript", "nothing")
+            assert (
+                await space.call("typescript", "content") == ANSWERS["content"]["result"]["content"]
+            )
+            assert len(await space.tools("typescript")) == len(ANSWERS)
+            with pytest.raises(RequestError, match="no such file") as error:
+                await space.call("typescript", "fails")
+            assert error.value.code == "NOT_FOUND"
 
 
 @pytest.mark.rule("2.answered_notification")
@@ -63,14 +60,13 @@ async def test_their_answers_to_notifications_make_no_noise(
 ) -> None:
     caplog.set_level("WARNING", "meup_agent")
     with ToolOwner(gateway.url, "typescript", {}, **options(gateway)) as owner:
-        with anyio.fail_after(PATIENCE):
-            async with joined(gateway, "caller") as space:
-                with space.watch() as watcher:
-                    notification = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-                    sent = await space.send("mcp/request", notification, to="typescript")
-                    async for envelope in watcher:
-                        if envelope.kind == "mcp/response" and sent in envelope.correlation:
-                            break
+        async with joined(gateway, "caller") as space:
+            with space.watch() as watcher:
+                notification = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+                sent = await space.send("mcp/request", notification, to="typescript")
+                async for envelope in watcher:
+                    if envelope.kind == "mcp/response" and sent in envelope.correlation:
+                        break
     assert owner.you["id"] == "typescript"
     assert caplog.text == ""
 
@@ -80,13 +76,12 @@ async def test_their_heartbeats_and_registrations_make_no_noise(
     gateway: ExistingGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("WARNING", "meup_agent")
-    with anyio.fail_after(PATIENCE):
-        async with joined(gateway, "caller") as space, joined(gateway, "reviewer") as other:
-            with space.watch() as watcher, Bridge(gateway.url, "typescript", **options(gateway)):
-                marker = await other.chat("after")
-                async for envelope in watcher:
-                    if envelope.id == marker:
-                        break
+    async with joined(gateway, "caller") as space, joined(gateway, "reviewer") as other:
+        with space.watch() as watcher, Bridge(gateway.url, "typescript", **options(gateway)):
+            marker = await other.chat("after")
+            async for envelope in watcher:
+                if envelope.id == marker:
+                    break
     assert caplog.text == ""
 
 
@@ -96,20 +91,19 @@ async def test_what_they_say_after_a_restart_is_new_though_its_id_is_not(
 ) -> None:
     calls: list[str] = []
     with ReferencePeer(gateway.url, "typescript", **options(gateway)) as peer:
-        with anyio.fail_after(PATIENCE):
-            async with joined(gateway, files(calls)):
-                for path in ("a", "b"):
-                    call = {"name": "write", "arguments": {"path": path}}
-                    payload = {"method": "tools/call", "params": call}
-                    sent = peer.send("mcp/request", payload, to=["files"])
-                    assert sent == "typescript-2"
+        async with joined(gateway, files(calls)):
+            for path in ("a", "b"):
+                call = {"name": "write", "arguments": {"path": path}}
+                payload = {"method": "tools/call", "params": call}
+                sent = peer.send("mcp/request", payload, to=["files"])
+                assert sent == "typescript-2"
 
-                    def answers(envelope: Any, to: str = sent, path: str = path) -> bool:
-                        named = envelope.get("correlation_id") == [to]
-                        return bool(named and path in str(envelope["payload"]))
+                def answers(envelope: Any, to: str = sent, path: str = path) -> bool:
+                    named = envelope.get("correlation_id") == [to]
+                    return bool(named and path in str(envelope["payload"]))
 
-                    await patiently(peer.wait_heard, answers)
-                    await patiently(peer.restart)
+                await patiently(peer.wait_heard, answers)
+                await patiently(peer.restart)
     assert calls == ["a", "b"]
 
 
@@ -125,17 +119,16 @@ async def test_their_proposal_is_fulfilled_and_they_learn_the_outcome(
     async def review(proposal: Proposal) -> None:
         seen.append(await proposal.fulfill(executor="files"))
 
-    with anyio.fail_after(PATIENCE):
-        async with joined(gateway, files(calls)), joined(gateway, reviewer):
-            with Proposer(gateway.url, "typescript", **options(gateway)) as proposer:
-                params = {"name": "write", "arguments": {"path": "a"}}
-                proposal = proposer.propose("tools/call", params, to=["reviewer"])
+    async with joined(gateway, files(calls)), joined(gateway, reviewer):
+        with Proposer(gateway.url, "typescript", **options(gateway)) as proposer:
+            params = {"name": "write", "arguments": {"path": "a"}}
+            proposal = proposer.propose("tools/call", params, to=["reviewer"])
 
-                def outcome(envelope: Any) -> bool:
-                    return bool(envelope.get("kind") == "mcp/response")
+            def outcome(envelope: Any) -> bool:
+                return bool(envelope.get("kind") == "mcp/response")
 
-                await patiently(proposer.wait_heard, outcome)
-                result = proposer.outcomes[proposal]["payload"]["result"]
+            await patiently(proposer.wait_heard, outcome)
+            result = proposer.outcomes[proposal]["payload"]["result"]
     assert result["structuredContent"] == {"result": "wrote a"}
     assert calls == ["a"]
     assert [one.executor for one in seen] == ["files"]
@@ -157,13 +150,12 @@ async def test_their_withdraw_stops_our_handler(gateway: ExistingGateway) -> Non
         seen.append(withdrawal)
         told.set()
 
-    with anyio.fail_after(PATIENCE):
-        async with joined(gateway, reviewer):
-            with Proposer(gateway.url, "typescript", **options(gateway)) as proposer:
-                proposal = proposer.propose("tools/call", {"name": "write"}, to=["reviewer"])
-                await began.wait()
-                proposer.give_up(proposal)
-                await told.wait()
+    async with joined(gateway, reviewer):
+        with Proposer(gateway.url, "typescript", **options(gateway)) as proposer:
+            proposal = proposer.propose("tools/call", {"name": "write"}, to=["reviewer"])
+            await began.wait()
+            proposer.give_up(proposal)
+            await told.wait()
     assert [one.cause.code for one in seen] == [Reason.TIMEOUT]
 
 
@@ -175,13 +167,12 @@ async def test_they_learn_of_our_rejection(gateway: ExistingGateway) -> None:
     async def review(proposal: Proposal) -> None:
         await proposal.reject(Reason.UNSAFE)
 
-    with anyio.fail_after(PATIENCE):
-        async with joined(gateway, reviewer):
-            with Proposer(gateway.url, "typescript", **options(gateway)) as proposer:
-                proposal = proposer.propose("tools/call", {"name": "write"})
-                (reject,) = await patiently(
-                    proposer.wait_heard, lambda envelope: envelope.get("kind") == "mcp/reject"
-                )
+    async with joined(gateway, reviewer):
+        with Proposer(gateway.url, "typescript", **options(gateway)) as proposer:
+            proposal = proposer.propose("tools/call", {"name": "write"})
+            (reject,) = await patiently(
+                proposer.wait_heard, lambda envelope: envelope.get("kind") == "mcp/reject"
+            )
     assert reject["correlation_id"] == [proposal]
     assert reject["payload"] == {"reason": "unsafe"}
 
@@ -193,17 +184,16 @@ async def test_their_answer_to_our_proposal_itself_is_its_outcome(
     gateway: ExistingGateway, to: tuple[str, ...]
 ) -> None:
     calls: list[str] = []
-    with anyio.fail_after(PATIENCE):
-        async with joined(gateway, files(calls)):
-            with Fulfiller(gateway.url, "typescript", executor="files", **options(gateway)):
-                async with joined(gateway, "proposer") as space:
-                    async with space.propose("files", "write", {"path": "a"}, to=to) as proposal:
-                        outcome = await proposal.outcome()
-                    call = ("files", "write", {"path": "a"})
-                    with pytest.raises(ProposalEdited, match="perhaps not as it was") as error:
-                        await space.call(*call, to=to)
-                    assert not error.value.certain
-                    assert await space.call(*call, to=to, accept_edits=True) == error.value.value
+    async with joined(gateway, files(calls)):
+        with Fulfiller(gateway.url, "typescript", executor="files", **options(gateway)):
+            async with joined(gateway, "proposer") as space:
+                async with space.propose("files", "write", {"path": "a"}, to=to) as proposal:
+                    outcome = await proposal.outcome()
+                call = ("files", "write", {"path": "a"})
+                with pytest.raises(ProposalEdited, match="perhaps not as it was") as error:
+                    await space.call(*call, to=to)
+                assert not error.value.certain
+                assert await space.call(*call, to=to, accept_edits=True) == error.value.value
     assert isinstance(outcome, Fulfillment)
     assert outcome.by == "typescript"
     assert (outcome.relayed, outcome.knows_edits, outcome.edited) == (True, False, False)
@@ -218,9 +208,8 @@ async def test_their_answers_to_what_was_asked_of_others_are_left_out(
     """They answer whatever they see."""
     calls: list[str] = []
     answers = {"write": {"result": "not mine to answer"}}
-    with anyio.fail_after(PATIENCE):
-        async with joined(gateway, files(calls)):
-            with ToolOwner(gateway.url, "typescript", answers, **options(gateway)):
-                async with joined(gateway, "caller") as space:
-                    for _ in range(10):
-                        assert await space.call("files", "write", {"path": "a"}) == "wrote a"
+    async with joined(gateway, files(calls)):
+        with ToolOwner(gateway.url, "typescript", answers, **options(gateway)):
+            async with joined(gateway, "caller") as space:
+                for _ in range(10):
+                    assert await space.call("files", "write", {"path": "a"}) == "wrote a"

@@ -83,15 +83,14 @@ class Reviewer:
 async def test_agents_join_under_their_names_and_speak_its_dialect(
     gateway: ExistingGateway,
 ) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with joined(gateway, "proposer") as space:
-            assert (space.me, space.dialect) == ("proposer", gateway.version.protocol)
-            given = space.guarantees
-            assert not given.identity_checked
-            assert (given.hidden_targets, given.echo) == (
-                gateway.version.to_routes,
-                not gateway.version.to_routes,
-            )
+    async with joined(gateway, "proposer") as space:
+        assert (space.me, space.dialect) == ("proposer", gateway.version.protocol)
+        given = space.guarantees
+        assert not given.identity_checked
+        assert (given.hidden_targets, given.echo) == (
+            gateway.version.to_routes,
+            not gateway.version.to_routes,
+        )
     assert gateway.frames[0].frame == {
         "type": "join",
         "participantId": "proposer",
@@ -115,19 +114,14 @@ async def test_a_tool_is_called_and_a_call_that_is_given_up_stops_it(
     gateway: ExistingGateway,
 ) -> None:
     files = Files()
-    with anyio.fail_after(PATIENCE):
-        async with joined(gateway, files.agent), joined(gateway, "caller") as space:
-            assert await space.call("files", "write", {"path": "a"}) == "wrote a"
-            assert [tool["name"] for tool in await space.tools("files")] == [
-                "write",
-                "copy",
-                "wait",
-            ]
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(space.call, "files", "wait")
-                await files.running.wait()
-                tasks.cancel_scope.cancel()
-            await files.ended.wait()
+    async with joined(gateway, files.agent), joined(gateway, "caller") as space:
+        assert await space.call("files", "write", {"path": "a"}) == "wrote a"
+        assert [tool["name"] for tool in await space.tools("files")] == ["write", "copy", "wait"]
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(space.call, "files", "wait")
+            await files.running.wait()
+            tasks.cancel_scope.cancel()
+        await files.ended.wait()
     assert files.stopped == ["no_longer_needed"]
 
 
@@ -159,11 +153,10 @@ async def test_a_proposer_learns_that_something_else_was_carried_out(
 ) -> None:
     files, reviewer = Files(), Reviewer()
     reviewer.answer = "edit"
-    with anyio.fail_after(PATIENCE):
-        async with joined(gateway, files.agent), joined(gateway, reviewer.agent):
-            async with joined(gateway, "proposer") as space:
-                with pytest.raises(ProposalEdited) as error:
-                    await space.call("files", "write", {"path": "a"}, to="reviewer")
+    async with joined(gateway, files.agent), joined(gateway, reviewer.agent):
+        async with joined(gateway, "proposer") as space:
+            with pytest.raises(ProposalEdited) as error:
+                await space.call("files", "write", {"path": "a"}, to="reviewer")
     assert (error.value.by, error.value.value) == ("reviewer", "wrote b.txt")
     assert error.value.certain
     hidden = gateway.version.to_routes
@@ -174,10 +167,9 @@ async def test_a_proposer_learns_that_something_else_was_carried_out(
 async def test_a_proposer_follows_the_progress(gateway: ExistingGateway) -> None:
     files, reviewer = Files(), Reviewer()
     told: list[Progress] = []
-    with anyio.fail_after(PATIENCE):
-        async with joined(gateway, files.agent), joined(gateway, reviewer.agent):
-            async with joined(gateway, "proposer") as space:
-                result = await space.call("files", "copy", to="reviewer", on_progress=told.append)
+    async with joined(gateway, files.agent), joined(gateway, reviewer.agent):
+        async with joined(gateway, "proposer") as space:
+            result = await space.call("files", "copy", to="reviewer", on_progress=told.append)
     assert result == 2
     assert told == [Progress(1, 2, "half")]
 
@@ -185,14 +177,13 @@ async def test_a_proposer_follows_the_progress(gateway: ExistingGateway) -> None
 async def test_a_proposal_is_rejected_with_its_reason(gateway: ExistingGateway) -> None:
     reviewer = Reviewer()
     reviewer.answer = "reject"
-    with anyio.fail_after(PATIENCE):
-        async with joined(gateway, reviewer.agent), joined(gateway, "proposer") as space:
-            with pytest.raises(ProposalRejected) as error:
-                await space.call("files", "write", {"path": "a"}, to="reviewer")
-            assert (error.value.by, error.value.reason) == ("reviewer", "unsafe")
-            async with space.propose("files", "write", {"path": "a"}) as proposal:
-                outcome = await proposal.outcome()
-            assert isinstance(outcome, Rejection)
+    async with joined(gateway, reviewer.agent), joined(gateway, "proposer") as space:
+        with pytest.raises(ProposalRejected) as error:
+            await space.call("files", "write", {"path": "a"}, to="reviewer")
+        assert (error.value.by, error.value.reason) == ("reviewer", "unsafe")
+        async with space.propose("files", "write", {"path": "a"}) as proposal:
+            outcome = await proposal.outcome()
+        assert isinstance(outcome, Rejection)
 
 
 @pytest.mark.rule("5.proposal.settled.rejected")
@@ -207,15 +198,14 @@ async def test_code_after_a_rejection_runs_to_its_end(gateway: ExistingGateway) 
         await anyio.lowlevel.checkpoint()
         seen.append(ctx.cancelled)
 
-    with anyio.fail_after(PATIENCE):
-        async with joined(gateway, agent) as there, joined(gateway, "proposer") as space:
-            with there.watch() as watcher:
-                with pytest.raises(ProposalRejected):
-                    await space.call("files", "write", to="reviewer")
-                async for envelope in watcher:
-                    if envelope.kind == "mcp/withdraw":
-                        break
-                came.set()
+    async with joined(gateway, agent) as there, joined(gateway, "proposer") as space:
+        with there.watch() as watcher:
+            with pytest.raises(ProposalRejected):
+                await space.call("files", "write", to="reviewer")
+            async for envelope in watcher:
+                if envelope.kind == "mcp/withdraw":
+                    break
+            came.set()
     assert seen == [False]
 
 
@@ -224,15 +214,14 @@ async def test_a_withdrawal_stops_what_already_runs(
     gateway: ExistingGateway, to: tuple[str, ...]
 ) -> None:
     files, reviewer = Files(), Reviewer()
-    with anyio.fail_after(PATIENCE):
-        async with joined(gateway, files.agent), joined(gateway, reviewer.agent):
-            async with joined(gateway, "proposer") as space:
-                async with space.propose("files", "wait", to=to) as proposal:
-                    await files.running.wait()
-                    await proposal.withdraw(Reason.POLICY)
-                    outcome = await proposal.outcome()
-                await files.ended.wait()
-                await reviewer.told.wait()
+    async with joined(gateway, files.agent), joined(gateway, reviewer.agent):
+        async with joined(gateway, "proposer") as space:
+            async with space.propose("files", "wait", to=to) as proposal:
+                await files.running.wait()
+                await proposal.withdraw(Reason.POLICY)
+                outcome = await proposal.outcome()
+            await files.ended.wait()
+            await reviewer.told.wait()
     assert isinstance(outcome, Withdrawal)
     assert files.stopped == ["policy"]
     assert [told.cause.code for told in reviewer.withdrawals] == ["policy"]
@@ -249,22 +238,21 @@ async def test_a_grant_is_an_update_and_no_new_session(gateway: ExistingGateway)
         joins.append(ctx.sender)
 
     request = {"method": "tools/call", "params": {"name": "write"}}
-    with anyio.fail_after(PATIENCE):
-        async with joined(gateway, agent) as space, joined(gateway, "reviewer") as other:
-            assert not space.may("mcp/request", request)
-            before = space.guarantees
-            with space.watch() as watcher:
-                gateway.grant("proposer", [{"kind": "mcp/request"}])
-                async for envelope in watcher:
-                    if envelope.kind == "capability/grant":
-                        break
-                assert space.may("mcp/request", request)
-                marker = await other.chat("done")
-                async for envelope in watcher:
-                    if envelope.id == marker:
-                        break
-            assert space.guarantees == before
-            assert space.me == "proposer"
+    async with joined(gateway, agent) as space, joined(gateway, "reviewer") as other:
+        assert not space.may("mcp/request", request)
+        before = space.guarantees
+        with space.watch() as watcher:
+            gateway.grant("proposer", [{"kind": "mcp/request"}])
+            async for envelope in watcher:
+                if envelope.kind == "capability/grant":
+                    break
+            assert space.may("mcp/request", request)
+            marker = await other.chat("done")
+            async for envelope in watcher:
+                if envelope.id == marker:
+                    break
+        assert space.guarantees == before
+        assert space.me == "proposer"
     assert joins.count("reviewer") <= 1
 
 

@@ -8,6 +8,7 @@ import anyio
 
 from meup_agent import Agent, Envelope, Space
 from tests.interaction.people import Meeting, Notes, Raw, Tape, call_of, raw
+from tests.patience import PATIENCE
 from tests.wire import decode, kinds, payloads
 
 LIST = "tools/list"
@@ -91,11 +92,13 @@ class Lister:
 
 @asynccontextmanager
 async def lister(meeting: Meeting) -> AsyncGenerator[Lister]:
-    async with raw(meeting) as by_hand, anyio.create_task_group() as tasks:
-        lists = Lister(by_hand)
-        tasks.start_soon(lists.hear)
-        yield lists
-        tasks.cancel_scope.cancel()
+    """Give a list by hand, for a block that may not hang."""
+    with anyio.fail_after(PATIENCE):
+        async with raw(meeting) as by_hand, anyio.create_task_group() as tasks:
+            lists = Lister(by_hand)
+            tasks.start_soon(lists.hear)
+            yield lists
+            tasks.cancel_scope.cancel()
 
 
 async def ask(space: Space, into: list[Any], **options: Any) -> None:

@@ -11,7 +11,6 @@ from meup_agent.client import offer_lists
 from meup_agent.errors import InvalidArguments, RequestError
 from tests.interaction.offer_lists import READ, WRITE, ask, lister, writer
 from tests.interaction.people import Meeting, Notes, Tape, gathered, join, session_of, taped, until
-from tests.patience import PATIENCE
 from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
@@ -80,27 +79,26 @@ async def test_an_old_list_refuses_nothing_before_it_was_asked_for_again(
         async with space.propose("mallory", tool, {"path": "a"}):
             pass
 
-    with anyio.fail_after(PATIENCE):
-        async with lister(meeting) as mallory, join(meeting, "second") as space:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ask, space, lists)
-                await mallory.give(await mallory.asked(1), WRITE)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(propose, space, "read")
-                await mallory.give(await mallory.asked(2), WRITE, READ)
-            async with anyio.create_task_group() as tasks:
+    async with lister(meeting) as mallory, join(meeting, "second") as space:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, space, lists)
+            await mallory.give(await mallory.asked(1), WRITE)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(propose, space, "read")
+            await mallory.give(await mallory.asked(2), WRITE, READ)
+        async with anyio.create_task_group() as tasks:
 
-                async def refused() -> None:
-                    with pytest.raises(InvalidArguments, match="it has 'write', 'read'"):
-                        await propose(space, "erase")
+            async def refused() -> None:
+                with pytest.raises(InvalidArguments, match="it has 'write', 'read'"):
+                    await propose(space, "erase")
 
-                tasks.start_soon(refused)
-                await mallory.give(await mallory.asked(3), WRITE, READ)
-            await propose(space, "write")
-            await propose(space, "read")
-            # Who does not answer has the last word on the call itself.
-            monkeypatch.setattr(offer_lists, "ASKING_SECONDS", 0.0)
-            await propose(space, "erase")
+            tasks.start_soon(refused)
+            await mallory.give(await mallory.asked(3), WRITE, READ)
+        await propose(space, "write")
+        await propose(space, "read")
+        # Who does not answer has the last word on the call itself.
+        monkeypatch.setattr(offer_lists, "ASKING_SECONDS", 0.0)
+        await propose(space, "erase")
 
 
 async def test_what_is_not_known_is_sent_and_the_tool_has_its_own_word(

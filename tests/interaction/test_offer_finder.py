@@ -12,7 +12,6 @@ from meup_agent.types import CallNext, OutboundMessage
 from tests.cli.commands import requests
 from tests.interaction.offer_lists import READ, WRITE, lister, writer
 from tests.interaction.people import Meeting, Notes, gathered, join, taped, until
-from tests.patience import PATIENCE
 from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
@@ -127,27 +126,26 @@ async def test_a_list_that_changes_does_not_move_a_call_that_is_open(
     async def call(space: Space) -> None:
         answers.append(await space.call(None, "write", {"path": "a"}))
 
-    with anyio.fail_after(PATIENCE):
-        async with lister(meeting) as mallory, join(meeting, "second") as space:
-            async with anyio.create_task_group() as tasks, taped(space) as tape:
-                tasks.start_soon(call, space)
-                await mallory.give(await mallory.asked(1), WRITE)
-                asked = await tape.until(lambda each: each in tape.calls("tools/call"))
-                await mallory.say_changed("changed")
-                async with join(meeting, writer(notes)):
-                    await here(space, "tools")
-                    await mallory.raw.say(
-                        kinds.MCP_RESPONSE,
-                        {"jsonrpc": "2.0", "id": asked.id, "result": {"content": []}},
-                        id="late",
-                        to=("second",),
-                        correlation=(asked.id,),
-                    )
-                    await until(lambda: bool(answers))
-                    # The list was forgotten; its owner says that it has the tool no more.
-                    async with anyio.create_task_group() as asking:
-                        asking.start_soon(raises_changed, space)
-                        await mallory.give(await mallory.asked(2), READ)
+    async with lister(meeting) as mallory, join(meeting, "second") as space:
+        async with anyio.create_task_group() as tasks, taped(space) as tape:
+            tasks.start_soon(call, space)
+            await mallory.give(await mallory.asked(1), WRITE)
+            asked = await tape.until(lambda each: each in tape.calls("tools/call"))
+            await mallory.say_changed("changed")
+            async with join(meeting, writer(notes)):
+                await here(space, "tools")
+                await mallory.raw.say(
+                    kinds.MCP_RESPONSE,
+                    {"jsonrpc": "2.0", "id": asked.id, "result": {"content": []}},
+                    id="late",
+                    to=("second",),
+                    correlation=(asked.id,),
+                )
+                await until(lambda: bool(answers))
+                # The list was forgotten; its owner says that it has the tool no more.
+                async with anyio.create_task_group() as asking:
+                    asking.start_soon(raises_changed, space)
+                    await mallory.give(await mallory.asked(2), READ)
     assert notes.all == []
 
 
@@ -162,49 +160,47 @@ async def test_a_million_tools_hide_no_other(
 ) -> None:
     monkeypatch.setattr(requests, "MAX_PAGES", 3)
     flood = [{"name": f"tool{number}", "inputSchema": {}} for number in range(1000)]
-    with anyio.fail_after(PATIENCE):
-        async with (
-            lister(meeting) as mallory,
-            join(meeting, writer(notes)),
-            join(meeting, "second") as space,
-        ):
+    async with (
+        lister(meeting) as mallory,
+        join(meeting, writer(notes)),
+        join(meeting, "second") as space,
+    ):
 
-            async def answer() -> None:
-                for page in range(1, 4):
-                    await mallory.give(await mallory.asked(page), *flood, nextCursor=str(page))
+        async def answer() -> None:
+            for page in range(1, 4):
+                await mallory.give(await mallory.asked(page), *flood, nextCursor=str(page))
 
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(answer)
-                assert await owners(space) == ["tools"]
-            # It is not asked again, though its list was cut, and its names are known.
-            assert await space.call(None, "write", {"path": "a"}) == "a"
-            assert await owners(space, "tool7") == ["mallory"]
-            assert mallory.count() == 3
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(answer)
+            assert await owners(space) == ["tools"]
+        # It is not asked again, though its list was cut, and its names are known.
+        assert await space.call(None, "write", {"path": "a"}) == "a"
+        assert await owners(space, "tool7") == ["mallory"]
+        assert mallory.count() == 3
 
 
 @IN_MEMORY
 async def test_one_that_does_not_answer_is_left_out(meeting: Meeting, notes: Notes) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with (
-            lister(meeting) as mallory,
-            join(meeting, writer(notes)),
-            join(meeting, "second") as space,
-        ):
-            await space.tools("tools")  # known, and not waited for
-            assert await owners(space, timeout=0.5) == ["tools"]
-            assert await owners(space, "read") == ["tools"]
-            assert mallory.count() == 1
-            # What it says of its list is a reason to ask again.
-            await mallory.say_changed("changed")
-            async with anyio.create_task_group() as tasks:
-                found = list[str]()
+    async with (
+        lister(meeting) as mallory,
+        join(meeting, writer(notes)),
+        join(meeting, "second") as space,
+    ):
+        await space.tools("tools")  # known, and not waited for
+        assert await owners(space, timeout=0.5) == ["tools"]
+        assert await owners(space, "read") == ["tools"]
+        assert mallory.count() == 1
+        # What it says of its list is a reason to ask again.
+        await mallory.say_changed("changed")
+        async with anyio.create_task_group() as tasks:
+            found = list[str]()
 
-                async def find() -> None:
-                    found.extend(await owners(space))
+            async def find() -> None:
+                found.extend(await owners(space))
 
-                tasks.start_soon(find)
-                await mallory.give(await mallory.asked(2), WRITE)
-            assert found == ["mallory", "tools"]
+            tasks.start_soon(find)
+            await mallory.give(await mallory.asked(2), WRITE)
+        assert found == ["mallory", "tools"]
 
 
 @IN_MEMORY

@@ -67,34 +67,32 @@ async def test_each_participant_has_its_own_list(meeting: Meeting, notes: Notes)
 
 async def test_it_is_asked_for_again_after_a_change_was_announced(meeting: Meeting) -> None:
     lists: list[Any] = []
-    with anyio.fail_after(PATIENCE):
-        async with lister(meeting) as mallory, join(meeting, "second") as space:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ask, space, lists)
-                await mallory.give(await mallory.asked(1), WRITE)
-            await ask(space, lists)
-            async with taped(space) as tape:
-                await mallory.say_changed("changed")
-                await tape.until(lambda e: e.id == "changed")
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ask, space, lists)
-                await mallory.give(await mallory.asked(2), READ)
+    async with lister(meeting) as mallory, join(meeting, "second") as space:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, space, lists)
+            await mallory.give(await mallory.asked(1), WRITE)
+        await ask(space, lists)
+        async with taped(space) as tape:
+            await mallory.say_changed("changed")
+            await tape.until(lambda e: e.id == "changed")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, space, lists)
+            await mallory.give(await mallory.asked(2), READ)
     assert [names(each) for each in lists] == [["write"], ["write"], ["read"]]
 
 
 async def test_a_list_that_changed_on_its_way_is_given_and_not_kept(meeting: Meeting) -> None:
     lists: list[Any] = []
-    with anyio.fail_after(PATIENCE):
-        async with lister(meeting) as mallory, join(meeting, "second") as space:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ask, space, lists)
-                first = await mallory.asked(1)
-                await mallory.say_changed("changed")
-                await mallory.give(first, WRITE)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ask, space, lists)
-                await mallory.give(await mallory.asked(2), READ)
-            await ask(space, lists)
+    async with lister(meeting) as mallory, join(meeting, "second") as space:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, space, lists)
+            first = await mallory.asked(1)
+            await mallory.say_changed("changed")
+            await mallory.give(first, WRITE)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, space, lists)
+            await mallory.give(await mallory.asked(2), READ)
+        await ask(space, lists)
     assert [names(each) for each in lists] == [["write"], ["read"], ["read"]]
 
 
@@ -159,29 +157,27 @@ async def test_a_list_that_was_asked_for_while_we_were_away_is_kept(
 
 async def test_a_list_of_several_pages_is_one(meeting: Meeting) -> None:
     lists: list[Any] = []
-    with anyio.fail_after(PATIENCE):
-        async with lister(meeting) as mallory, join(meeting, "second") as space:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ask, space, lists)
-                await mallory.give(await mallory.asked(1), WRITE, nextCursor="2")
-                second = await mallory.asked(2)
-                assert call_of(second).params["cursor"] == "2"
-                await mallory.give(second, READ)
-            await ask(space, lists)
-            with pytest.raises(InvalidArguments, match="has no tool 'x'; it has 'write', 'read'"):
-                await space.call("mallory", "x")
+    async with lister(meeting) as mallory, join(meeting, "second") as space:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, space, lists)
+            await mallory.give(await mallory.asked(1), WRITE, nextCursor="2")
+            second = await mallory.asked(2)
+            assert call_of(second).params["cursor"] == "2"
+            await mallory.give(second, READ)
+        await ask(space, lists)
+        with pytest.raises(InvalidArguments, match="has no tool 'x'; it has 'write', 'read'"):
+            await space.call("mallory", "x")
     assert lists == [[WRITE, READ], [WRITE, READ]]
 
 
 async def test_an_answer_that_is_no_list_refuses_no_call(meeting: Meeting) -> None:
     lists: list[Any] = []
-    with anyio.fail_after(PATIENCE):
-        async with lister(meeting) as mallory, join(meeting, "second") as space:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ask, space, lists)
-                await mallory.give(await mallory.asked(1), tools={"write": WRITE})
-            async with space.propose("mallory", "write", {"path": "a"}):
-                pass
+    async with lister(meeting) as mallory, join(meeting, "second") as space:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, space, lists)
+            await mallory.give(await mallory.asked(1), tools={"write": WRITE})
+        async with space.propose("mallory", "write", {"path": "a"}):
+            pass
     assert lists == [[]]
 
 
@@ -190,36 +186,34 @@ async def test_an_answer_that_is_no_list_refuses_no_call(meeting: Meeting) -> No
 
 async def test_a_caller_who_goes_leaves_the_request_to_the_others(meeting: Meeting) -> None:
     lists: list[Any] = []
-    with anyio.fail_after(PATIENCE):
-        async with lister(meeting) as mallory, join(meeting, "second") as space:
-            async with anyio.create_task_group() as tasks:
-                async with anyio.create_task_group() as impatient:
-                    impatient.start_soon(ask, space, lists)
-                    request = await mallory.asked(1)
-                    tasks.start_soon(ask, space, lists)
-                    tasks.start_soon(ask, space, lists)
-                    await anyio.wait_all_tasks_blocked()
-                    impatient.cancel_scope.cancel()
-                await mallory.give(request, WRITE)
-            marker = await space.chat("so far")
-            await mallory.tape.until(lambda e: e.id == marker)
-            assert len(mallory.tape.calls(LIST)) == 1
-            assert mallory.tape.calls(kinds.CANCELLED) == []
+    async with lister(meeting) as mallory, join(meeting, "second") as space:
+        async with anyio.create_task_group() as tasks:
+            async with anyio.create_task_group() as impatient:
+                impatient.start_soon(ask, space, lists)
+                request = await mallory.asked(1)
+                tasks.start_soon(ask, space, lists)
+                tasks.start_soon(ask, space, lists)
+                await anyio.wait_all_tasks_blocked()
+                impatient.cancel_scope.cancel()
+            await mallory.give(request, WRITE)
+        marker = await space.chat("so far")
+        await mallory.tape.until(lambda e: e.id == marker)
+        assert len(mallory.tape.calls(LIST)) == 1
+        assert mallory.tape.calls(kinds.CANCELLED) == []
     assert [names(each) for each in lists] == [["write"], ["write"]]
 
 
 async def test_when_the_last_one_has_gone_the_request_is_cancelled(meeting: Meeting) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with lister(meeting) as mallory, join(meeting, "second") as space:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ask, space, [])
-                tasks.start_soon(ask, space, [])
-                request = await mallory.asked(1)
-                await anyio.wait_all_tasks_blocked()
-                tasks.cancel_scope.cancel()
-            cancel = await mallory.cancelled()
-            assert call_of(cancel).params["requestId"] == request.id
-            await until(lambda: is_idle(space))
+    async with lister(meeting) as mallory, join(meeting, "second") as space:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, space, [])
+            tasks.start_soon(ask, space, [])
+            request = await mallory.asked(1)
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+        cancel = await mallory.cancelled()
+        assert call_of(cancel).params["requestId"] == request.id
+        await until(lambda: is_idle(space))
 
 
 async def test_a_handler_that_is_cancelled_passes_its_cause_on(meeting: Meeting) -> None:
@@ -229,50 +223,43 @@ async def test_a_handler_that_is_cancelled_passes_its_cause_on(meeting: Meeting)
     async def look(ctx: Context) -> None:
         await ctx.space.tools("mallory")
 
-    with anyio.fail_after(PATIENCE):
-        async with (
-            lister(meeting) as mallory,
-            join(meeting, agent),
-            join(meeting, "second") as space,
-        ):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(space.call, "tools", "look")
-                request = await mallory.asked(1)
-                tasks.cancel_scope.cancel()
-            cancel = await mallory.tape.until(
-                lambda e: e.sender == "tools" and kinds.CANCELLED.encode() in e.raw_payload
-            )
-            assert call_of(cancel).params["requestId"] == request.id
-            by = [link["by"] for link in call_of(cancel).meta[payloads.CAUSE]]
-            assert by == ["tools", "second"]
+    async with lister(meeting) as mallory, join(meeting, agent), join(meeting, "second") as space:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(space.call, "tools", "look")
+            request = await mallory.asked(1)
+            tasks.cancel_scope.cancel()
+        cancel = await mallory.tape.until(
+            lambda e: e.sender == "tools" and kinds.CANCELLED.encode() in e.raw_payload
+        )
+        assert call_of(cancel).params["requestId"] == request.id
+        by = [link["by"] for link in call_of(cancel).meta[payloads.CAUSE]]
+        assert by == ["tools", "second"]
 
 
 async def test_a_deadline_is_its_own_callers(meeting: Meeting) -> None:
     lists: list[Any] = []
-    with anyio.fail_after(PATIENCE):
-        async with lister(meeting) as mallory, join(meeting, "second") as space:
-            async with anyio.create_task_group() as tasks:
+    async with lister(meeting) as mallory, join(meeting, "second") as space:
+        async with anyio.create_task_group() as tasks:
 
-                async def ask_in_haste() -> None:
-                    with pytest.raises(RequestTimeout):
-                        await space.tools("mallory", timeout=0.05)
+            async def ask_in_haste() -> None:
+                with pytest.raises(RequestTimeout):
+                    await space.tools("mallory", timeout=0.05)
 
-                tasks.start_soon(ask_in_haste)
-                await mallory.asked(1)
-                tasks.start_soon(ask, space, lists)
-                again = await mallory.asked(2)
-                assert (await mallory.cancelled()).sender == "second"
-                await mallory.give(again, WRITE)
+            tasks.start_soon(ask_in_haste)
+            await mallory.asked(1)
+            tasks.start_soon(ask, space, lists)
+            again = await mallory.asked(2)
+            assert (await mallory.cancelled()).sender == "second"
+            await mallory.give(again, WRITE)
     assert [names(each) for each in lists] == [["write"]]
 
 
 async def test_a_lone_caller_who_gives_up_says_that_its_time_was_over(meeting: Meeting) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with lister(meeting) as mallory, join(meeting, "second") as space:
-            with pytest.raises(RequestTimeout, match="tools/list to 'mallory'"):
-                await space.tools("mallory", timeout=0.01)
-            cancel = await mallory.cancelled()
-            assert call_of(cancel).params["reason"].startswith("timeout")
+    async with lister(meeting) as mallory, join(meeting, "second") as space:
+        with pytest.raises(RequestTimeout, match="tools/list to 'mallory'"):
+            await space.tools("mallory", timeout=0.01)
+        cancel = await mallory.cancelled()
+        assert call_of(cancel).params["reason"].startswith("timeout")
 
 
 async def test_everybody_gets_the_same_error_and_nothing_is_kept(meeting: Meeting) -> None:
@@ -284,23 +271,22 @@ async def test_everybody_gets_the_same_error_and_nothing_is_kept(meeting: Meetin
             await space.tools("mallory")
         failed.append("yes")
 
-    with anyio.fail_after(PATIENCE):
-        async with lister(meeting) as mallory, join(meeting, "second") as space:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ask_and_fail, space)
-                tasks.start_soon(ask_and_fail, space)
-                request = await mallory.asked(1)
-                await anyio.wait_all_tasks_blocked()
-                await mallory.raw.say(
-                    kinds.MCP_RESPONSE,
-                    payloads.error(request.id, -32000, "not now"),
-                    id="error",
-                    to=("second",),
-                    correlation=(request.id,),
-                )
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ask, space, lists)
-                await mallory.give(await mallory.asked(2), READ)
+    async with lister(meeting) as mallory, join(meeting, "second") as space:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask_and_fail, space)
+            tasks.start_soon(ask_and_fail, space)
+            request = await mallory.asked(1)
+            await anyio.wait_all_tasks_blocked()
+            await mallory.raw.say(
+                kinds.MCP_RESPONSE,
+                payloads.error(request.id, -32000, "not now"),
+                id="error",
+                to=("second",),
+                correlation=(request.id,),
+            )
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, space, lists)
+            await mallory.give(await mallory.asked(2), READ)
     assert failed == ["yes", "yes"]
 
 
@@ -318,19 +304,18 @@ async def test_waiting_for_a_list_keeps_no_other_handler_from_running(meeting: M
 
 
 async def test_leaving_the_space_ends_the_wait(meeting: Meeting) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with lister(meeting) as mallory:
-            async with anyio.create_task_group() as tasks:
-                failures: list[str] = []
+    async with lister(meeting) as mallory:
+        async with anyio.create_task_group() as tasks:
+            failures: list[str] = []
 
-                async def ask_in_vain(space: Space) -> None:
-                    with pytest.raises(Exception, match="tools/list to 'mallory'") as caught:
-                        await space.tools("mallory")
-                    failures.append(type(caught.value).__name__)
+            async def ask_in_vain(space: Space) -> None:
+                with pytest.raises(Exception, match="tools/list to 'mallory'") as caught:
+                    await space.tools("mallory")
+                failures.append(type(caught.value).__name__)
 
-                async with join(meeting, "second") as space:
-                    tasks.start_soon(ask_in_vain, space)
-                    await mallory.asked(1)
-            assert failures == ["OutcomeUnknown"]
-            with pytest.raises(Exception, match="was not"):
-                await space.tools("mallory")
+            async with join(meeting, "second") as space:
+                tasks.start_soon(ask_in_vain, space)
+                await mallory.asked(1)
+        assert failures == ["OutcomeUnknown"]
+        with pytest.raises(Exception, match="was not"):
+            await space.tools("mallory")

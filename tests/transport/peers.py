@@ -56,8 +56,10 @@ class TransportPair(Protocol):
 
 @asynccontextmanager
 async def linked(link: TransportPair) -> AsyncGenerator[tuple[Transport, Peer]]:
-    async with link.connector()({}) as transport:
-        yield transport, await link.accept()
+    """The two ends of a connection, for the length of a block that may not hang."""
+    with anyio.fail_after(PATIENCE):
+        async with link.connector()({}) as transport:
+            yield transport, await link.accept()
 
 
 class MemoryPeer:

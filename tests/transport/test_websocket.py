@@ -16,7 +16,7 @@ from websockets.server import ServerProtocol
 
 from meup_agent.errors import CannotConnect, ConfigurationError, HandshakeRefused, TransportClosed
 from meup_agent.transport import websocket
-from tests.gateways import CloseInfo, websocket_connector
+from tests.gateways import CloseInfo, Connector, Transport, websocket_connector
 from tests.patience import PATIENCE
 from tests.transport.peers import Server, SocketPeer
 
@@ -25,12 +25,27 @@ pytestmark = pytest.mark.anyio
 
 @asynccontextmanager
 async def listening(serve: Callable[[SocketStream], Awaitable[None]]) -> AsyncGenerator[str]:
-    """A TCP server in the test's own loop; yields its address."""
-    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(listener.serve, serve)
-            yield f"ws://127.0.0.1:{listener.extra(SocketAttribute.local_port)}"
-            tasks.cancel_scope.cancel()
+    """A TCP server in the test's own loop, which may not hang; yields its address."""
+    with anyio.fail_after(PATIENCE):
+        async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(listener.serve, serve)
+                yield f"ws://127.0.0.1:{listener.extra(SocketAttribute.local_port)}"
+                tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def dialled(server: Server) -> AsyncGenerator[tuple[Transport, SocketPeer]]:
+    """Both ends of a connection to the server."""
+    with anyio.fail_after(PATIENCE):
+        async with websocket_connector(f"ws://127.0.0.1:{server.port}")({}) as transport:
+            yield transport, await server.accept()
+
+
+async def cannot_connect(connector: Connector, said: str) -> None:
+    with anyio.fail_after(PATIENCE), pytest.raises(CannotConnect, match=said):
+        async with connector({}):
+            pytest.fail("must not connect")
 
 
 async def shake_hands(stream: SocketStream) -> ServerProtocol:
@@ -85,19 +100,15 @@ async def test_refused_handshake_says_why(
 
 
 async def test_nobody_listens() -> None:
-    with socket.socket() as taken, anyio.fail_after(PATIENCE):
+    with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
-        port = taken.getsockname()[1]
-        with pytest.raises(CannotConnect, match=f"127.0.0.1:{port}: connection refused"):
-            async with websocket_connector(f"ws://127.0.0.1:{port}")({}):
-                pytest.fail("must not connect")
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        await cannot_connect(websocket_connector(f"ws://{where}"), f"{where}: connection refused")
 
 
 async def test_name_does_not_exist() -> None:
-    with anyio.fail_after(PATIENCE):
-        with pytest.raises(CannotConnect, match=r"nowhere\.invalid:8420: "):
-            async with websocket_connector("ws://nowhere.invalid:8420")({}):
-                pytest.fail("must not connect")
+    nowhere = websocket_connector("ws://nowhere.invalid:8420")
+    await cannot_connect(nowhere, r"nowhere\.invalid:8420: ")
 
 
 def test_unusable_address_fails_before_anything_is_dialled() -> None:
@@ -112,18 +123,14 @@ async def test_header_with_a_line_break_is_not_sent(server: Server) -> None:
 
 
 async def test_peer_without_tls(server: Server) -> None:
-    with anyio.fail_after(PATIENCE):
-        with pytest.raises(CannotConnect, match=f"localhost:{server.port}: "):
-            async with websocket_connector(f"wss://localhost:{server.port}")({}):
-                pytest.fail("must not connect")
+    where = f"localhost:{server.port}"
+    await cannot_connect(websocket_connector(f"wss://{where}"), f"{where}: ")
 
 
 async def test_certificate_that_nobody_trusts(tls_server: Server) -> None:
     address = f"wss://localhost:{tls_server.port}"
-    with anyio.fail_after(PATIENCE):
-        with pytest.raises(CannotConnect, match="is not to be trusted: self-signed"):
-            async with websocket_connector(address, ssl=ssl.create_default_context())({}):
-                pytest.fail("must not connect")
+    connector = websocket_connector(address, ssl=ssl.create_default_context())
+    await cannot_connect(connector, "is not to be trusted: self-signed")
 
 
 @pytest.mark.parametrize(
@@ -136,11 +143,8 @@ async def test_peer_that_is_no_gateway(answer: bytes) -> None:
             if answer:
                 await stream.send(answer)
 
-    with anyio.fail_after(PATIENCE):
-        async with listening(serve) as address:
-            with pytest.raises(CannotConnect, match=address.removeprefix("ws://")):
-                async with websocket_connector(address)({}):
-                    pytest.fail("must not connect")
+    async with listening(serve) as address:
+        await cannot_connect(websocket_connector(address), address.removeprefix("ws://"))
 
 
 async def test_peer_that_never_answers_the_handshake() -> None:
@@ -148,11 +152,9 @@ async def test_peer_that_never_answers_the_handshake() -> None:
         async with stream:
             await anyio.sleep_forever()
 
-    with anyio.fail_after(PATIENCE):
-        async with listening(serve) as address:
-            with pytest.raises(CannotConnect, match=r"no answer within 0\.1 seconds"):
-                async with websocket_connector(address, handshake_timeout=0.1)({}):
-                    pytest.fail("must not connect")
+    async with listening(serve) as address:
+        connector = websocket_connector(address, handshake_timeout=0.1)
+        await cannot_connect(connector, r"no answer within 0\.1 seconds")
 
 
 async def test_cancelled_attempt_leaves_no_connection() -> None:
@@ -170,15 +172,14 @@ async def test_cancelled_attempt_leaves_no_connection() -> None:
             async with websocket_connector(address)({}):
                 pytest.fail("must not connect")
 
-    with anyio.fail_after(PATIENCE):
-        async with listening(serve) as address:
-            scope = anyio.CancelScope()
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(dial, address, scope)
-                await asked.wait()
-                scope.cancel()
-            assert scope.cancelled_caught
-            await ended.wait()
+    async with listening(serve) as address:
+        scope = anyio.CancelScope()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(dial, address, scope)
+            await asked.wait()
+            scope.cancel()
+        assert scope.cancelled_caught
+        await ended.wait()
 
 
 async def test_attempt_cancelled_at_any_step_leaves_no_connection() -> None:
@@ -200,21 +201,20 @@ async def test_attempt_cancelled_at_any_step_leaves_no_connection() -> None:
             await anyio.lowlevel.checkpoint()
         scope.cancel()
 
-    with anyio.fail_after(PATIENCE):
-        async with listening(serve) as address:
-            for turns in range(1_000):
-                through = False
-                async with anyio.create_task_group() as tasks:
-                    with anyio.CancelScope() as scope:
-                        tasks.start_soon(cancel_after, turns, scope)
-                        async with websocket_connector(address, close_timeout=0.1)({}) as transport:
-                            through = True
-                            # Nobody answers the close frame here.
-                            await transport.aclose()
-                if through:
-                    break
-            while ended < served:
-                await anyio.lowlevel.checkpoint()
+    async with listening(serve) as address:
+        for turns in range(1_000):
+            through = False
+            async with anyio.create_task_group() as tasks:
+                with anyio.CancelScope() as scope:
+                    tasks.start_soon(cancel_after, turns, scope)
+                    async with websocket_connector(address, close_timeout=0.1)({}) as transport:
+                        through = True
+                        # Nobody answers the close frame here.
+                        await transport.aclose()
+            if through:
+                break
+        while ended < served:
+            await anyio.lowlevel.checkpoint()
     assert through
 
 
@@ -223,23 +223,19 @@ async def test_message_that_is_no_utf8_is_the_peers_to_refuse(server: Server) ->
         with pytest.raises(ConnectionClosed):
             await server.call(peer.connection.recv())
 
-    with anyio.fail_after(PATIENCE):
-        async with websocket_connector(f"ws://127.0.0.1:{server.port}")({}) as transport:
-            peer = await server.accept()
-            await transport.send(b'{"\xff"')
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(read, peer)
-                assert [frame async for frame in transport] == []
-            assert transport.closed is not None
-            assert (transport.closed.code, transport.closed.local) == (1007, False)
+    async with dialled(server) as (transport, peer):
+        await transport.send(b'{"\xff"')
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read, peer)
+            assert [frame async for frame in transport] == []
+        assert transport.closed is not None
+        assert (transport.closed.code, transport.closed.local) == (1007, False)
 
 
 async def test_fragments_become_one_message(server: Server) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with websocket_connector(f"ws://127.0.0.1:{server.port}")({}) as transport:
-            peer = await server.accept()
-            await server.call(peer.connection.send(["one ", "two ", "three"]))
-            assert await anext(transport) == b"one two three"
+    async with dialled(server) as (transport, peer):
+        await server.call(peer.connection.send(["one ", "two ", "three"]))
+        assert await anext(transport) == b"one two three"
 
 
 @pytest.mark.parametrize("reads", [True, False], ids=["reads", "does not even read"])
@@ -252,24 +248,23 @@ async def test_peer_that_never_answers_a_ping_is_lost(reads: bool) -> None:
             await read_all(stream)
 
     lost = anyio.Event()
-    with anyio.fail_after(PATIENCE):
-        async with listening(serve) as address:
-            connector = websocket_connector(
-                address, ping_interval=0.05, ping_deadline=0.1, close_timeout=0.1
-            )
-            async with connector({}) as transport:
+    async with listening(serve) as address:
+        connector = websocket_connector(
+            address, ping_interval=0.05, ping_deadline=0.1, close_timeout=0.1
+        )
+        async with connector({}) as transport:
 
-                async def send() -> None:
-                    with suppress(TransportClosed):
-                        while True:
-                            await transport.send(bytes(1_000_000))
+            async def send() -> None:
+                with suppress(TransportClosed):
+                    while True:
+                        await transport.send(bytes(1_000_000))
 
-                async with anyio.create_task_group() as tasks:
-                    if not reads:
-                        tasks.start_soon(send)
-                    assert [frame async for frame in transport] == []
-                assert transport.closed == CloseInfo(1011, "no pong within 0.1 seconds", local=True)
-                lost.set()
+            async with anyio.create_task_group() as tasks:
+                if not reads:
+                    tasks.start_soon(send)
+                assert [frame async for frame in transport] == []
+            assert transport.closed == CloseInfo(1011, "no pong within 0.1 seconds", local=True)
+            lost.set()
 
 
 async def test_peer_that_answers_pings_is_kept() -> None:
@@ -286,14 +281,13 @@ async def test_peer_that_answers_pings_is_kept() -> None:
                     for data in protocol.data_to_send():
                         await stream.send(data)
 
-    with anyio.fail_after(PATIENCE):
-        async with listening(serve) as address:
-            connector = websocket_connector(
-                address, ping_interval=0.01, ping_deadline=PATIENCE, close_timeout=0.1
-            )
-            async with connector({}) as transport:
-                assert await anext(transport) == b"kept"
-                assert transport.closed is None
+    async with listening(serve) as address:
+        connector = websocket_connector(
+            address, ping_interval=0.01, ping_deadline=PATIENCE, close_timeout=0.1
+        )
+        async with connector({}) as transport:
+            assert await anext(transport) == b"kept"
+            assert transport.closed is None
 
 
 async def test_close_without_a_code() -> None:
@@ -303,11 +297,10 @@ async def test_close_without_a_code() -> None:
             await stream.send(Frame(Opcode.CLOSE, b"").serialize(mask=False))
             await stream.receive()
 
-    with anyio.fail_after(PATIENCE):
-        async with listening(serve) as address:
-            async with websocket_connector(address)({}) as transport:
-                assert [frame async for frame in transport] == []
-                assert transport.closed == CloseInfo(1005)
+    async with listening(serve) as address:
+        async with websocket_connector(address)({}) as transport:
+            assert [frame async for frame in transport] == []
+            assert transport.closed == CloseInfo(1005)
 
 
 async def test_end_in_the_middle_of_a_message() -> None:
@@ -317,11 +310,10 @@ async def test_end_in_the_middle_of_a_message() -> None:
             await stream.send(Frame(Opcode.TEXT, b"whole").serialize(mask=False))
             await stream.send(Frame(Opcode.TEXT, b"x" * 1_000).serialize(mask=False)[:500])
 
-    with anyio.fail_after(PATIENCE):
-        async with listening(serve) as address:
-            async with websocket_connector(address)({}) as transport:
-                assert [frame async for frame in transport] == [b"whole"]
-                assert transport.closed == CloseInfo(1006)
+    async with listening(serve) as address:
+        async with websocket_connector(address)({}) as transport:
+            assert [frame async for frame in transport] == [b"whole"]
+            assert transport.closed == CloseInfo(1006)
 
 
 async def test_peer_that_breaks_the_protocol() -> None:
@@ -335,12 +327,11 @@ async def test_peer_that_breaks_the_protocol() -> None:
             codes.append(int(Close.parse(bytes(payload)).code))
 
     codes: list[int] = []
-    with anyio.fail_after(PATIENCE):
-        async with listening(serve) as address:
-            async with websocket_connector(address)({}) as transport:
-                assert [frame async for frame in transport] == []
-                assert transport.closed is not None
-                assert (transport.closed.code, transport.closed.local) == (1002, True)
+    async with listening(serve) as address:
+        async with websocket_connector(address)({}) as transport:
+            assert [frame async for frame in transport] == []
+            assert transport.closed is not None
+            assert (transport.closed.code, transport.closed.local) == (1002, True)
     assert codes == [1002]
 
 
