@@ -1,8 +1,5 @@
 """Calls, requests and tool lists: what the caller gets, and the progress on the way."""
 
-from typing import Any
-
-import anyio
 import pytest
 
 from meup_agent import Agent, Context, Progress
@@ -15,12 +12,9 @@ from tests.interaction.people import (
     call_of,
     gathered,
     is_idle,
-    join,
-    raw,
     taped,
     until,
 )
-from tests.patience import PATIENCE
 from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
@@ -63,48 +57,6 @@ async def test_errors_of_a_call_say_whose_they_are(meeting: Meeting) -> None:
             with pytest.raises(RequestError, match="'b'") as wrong:
                 await caller.call("tools", "add", {"a": 1, "b": "x"})
             assert (wrong.value.code, wrong.value.by) == (payloads.INVALID_PARAMS, "tools")
-
-
-async def test_request_and_tools(meeting: Meeting) -> None:
-    async with gathered(meeting, calculator(), "second") as (_, caller):
-        assert await caller.request("tools", "ping") == {}
-        listed = await caller.tools("tools")
-        assert [tool["name"] for tool in listed] == ["add", "divide", "read"]
-        with pytest.raises(RequestError) as unknown:
-            await caller.request("tools", "resources/list")
-        assert unknown.value.code == payloads.METHOD_NOT_FOUND
-
-
-async def test_tools_reads_every_page(meeting: Meeting) -> None:
-    pages: dict[str | None, dict[str, Any]] = {
-        None: {"tools": [{"name": "a"}], "nextCursor": "2"},
-        "2": {"tools": [{"name": "b"}, "nonsense"], "nextCursor": "3"},
-        "3": {"tools": [{"name": "c"}]},
-    }
-    found: list[Any] = []
-    with anyio.fail_after(PATIENCE):
-        async with (
-            raw(meeting) as mallory,
-            join(meeting, "second") as caller,
-            anyio.create_task_group() as tasks,
-        ):
-
-            async def ask() -> None:
-                found.extend(await caller.tools("mallory"))
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(ask)
-            while True:
-                request = await mallory.hear(lambda e: e.kind == kinds.MCP_REQUEST)
-                page = pages[call_of(request).params.get("cursor")]
-                await mallory.say(
-                    kinds.MCP_RESPONSE,
-                    payloads.result(request.id, page),
-                    id=f"answer to {request.id}",
-                    to=("second",),
-                    correlation=(request.id,),
-                )
-    assert [tool.get("name") for tool in found] == ["a", "b", None, "c"]
 
 
 @pytest.mark.rule("5.own.waiting.refused")

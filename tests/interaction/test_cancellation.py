@@ -11,7 +11,6 @@ from tests.interaction.people import (
     LONG_ENOUGH,
     Meeting,
     Notes,
-    call_and_give_up,
     call_of,
     gathered,
     is_idle,
@@ -60,25 +59,6 @@ async def test_a_call_that_times_out_is_cancelled_where_it_runs(
         assert cancel.correlation == (request.id,)
         assert call_of(cancel).params["requestId"] == request.id == call_of(request).rpc_id
         assert tape.of(kinds.MCP_RESPONSE) == []
-
-
-async def test_a_cancelled_call_is_cancelled_where_it_runs(meeting: Meeting, notes: Notes) -> None:
-    tools = Agent("tools")
-
-    @tools.tool
-    async def slow(ctx: Context) -> None:
-        notes("runs")
-        try:
-            await anyio.sleep_forever()
-        finally:
-            assert ctx.reason is not None
-            notes((ctx.reason.code, ctx.reason.by))
-
-    async with gathered(meeting, tools, "second") as (tools_space, caller):
-        await call_and_give_up(caller, "slow", notes)
-        await notes.until(("no_longer_needed", "second"))
-        await until(lambda: is_idle(tools_space))
-        await until(lambda: is_idle(caller))
 
 
 @pytest.mark.rule("5.children")

@@ -7,7 +7,7 @@ import anyio.lowlevel
 import pytest
 
 from meup_agent import Agent, Envelope, Explanation, Proposal, Reason, Rejection, Settings
-from meup_agent.errors import NotSent, Refused, UsageError
+from meup_agent.errors import NotSent, ProposalRejected, Refused, UsageError
 from meup_agent.gateway import Gateway
 from meup_agent.testing import MemorySpace
 from tests.gateways import one_space_config
@@ -155,6 +155,9 @@ async def test_only_the_first_words_of_the_sender_count_however_many_come(
             space.propose("tools", "x", to="reviewer") as proposal,
         ):
             found = await reviewer.hear(is_proposal)
+            about = {"to": ("proposer",), "correlation": ("r1",)}
+            await mallory.say(kinds.CHAT, {"message": "too soon"}, id="c0", **about)
+            await tape.until(lambda envelope: envelope.id == "c0")
             for each, id in ((mallory, "m1"), (reviewer, "r1")):
                 await each.say(
                     kinds.MCP_REJECT,
@@ -164,7 +167,6 @@ async def test_only_the_first_words_of_the_sender_count_however_many_come(
                     correlation=(found.id,),
                 )
             outcome = await proposal.outcome()
-            about = {"to": ("proposer",), "correlation": ("r1",)}
             # By another, of what it did reject, of nothing, of a number, and to others.
             await mallory.say(kinds.CHAT, {"message": "forged"}, id="c1", **about)
             await reviewer.say(
@@ -174,15 +176,18 @@ async def test_only_the_first_words_of_the_sender_count_however_many_come(
             await reviewer.say(
                 kinds.CHAT, {"message": "aside"}, id="c4", to=("tools",), correlation=("r1",)
             )
-            await reviewer.say(kinds.CHAT, {"message": "x" * 9000}, id="c5", **about)
+            await reviewer.say(kinds.CHAT, {"message": "\x1b[2J" + "x" * 9000}, id="c5", **about)
             for number in range(300):
                 await reviewer.say(kinds.CHAT, {"message": "again"}, id=f"d{number}", **about)
             await tape.until(lambda envelope: envelope.id == "d299")
             assert isinstance(outcome, Rejection)
-            assert await outcome.explanation() == "x" * EXPLANATION_CHARS
-            await notes.until(
-                Explanation((proposal.id,), "reviewer", "r1", "x" * EXPLANATION_CHARS, False)
-            )
+            words = ("\x1b[2J" + "x" * 9000)[:EXPLANATION_CHARS]
+            assert await outcome.explanation() == words
+            await notes.until(Explanation((proposal.id,), "reviewer", "r1", words, False))
+            with pytest.raises(ProposalRejected) as caught:
+                await proposal.result()
+            assert "\x1b" not in str(caught.value)
+            assert len(str(caught.value)) < 1_000
         assert len(notes.all) == 1
 
 

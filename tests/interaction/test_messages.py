@@ -5,7 +5,7 @@ import json
 import pytest
 
 from meup_agent import Agent, Chat, Context
-from tests.interaction.people import Meeting, Notes, gathered, join, until
+from tests.interaction.people import Meeting, Notes, gathered
 
 pytestmark = pytest.mark.anyio
 
@@ -34,19 +34,6 @@ async def test_chat_reaches_those_it_is_for(meeting: Meeting, notes: Notes) -> N
         )
     assert ("second", "observer", "hello?", None) not in notes.all
     assert ("observer", "observer", "all", None) not in notes.all, "an echo is no message"
-
-
-async def test_participants_come_and_go(meeting: Meeting) -> None:
-    async with gathered(meeting, "observer") as (observer,):
-        assert [p.id for p in observer.participants] == ["observer"]
-        async with join(meeting, "tools") as tools:
-            await until(lambda: len(observer.participants) == 2)
-            assert {p.id for p in tools.participants} == {"observer", "tools"}
-            found = {p.id: p.capabilities for p in observer.participants}
-            assert found["tools"] == ({"kind": "*"},)
-            assert observer.me == "observer"
-            assert observer.connected
-        await until(lambda: len(observer.participants) == 1)
 
 
 async def test_any_kind_can_be_sent_and_watched(meeting: Meeting) -> None:

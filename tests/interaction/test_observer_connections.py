@@ -1,6 +1,5 @@
 """Connections that observe: beside the running agent of the same participant, without a part."""
 
-import json
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -21,7 +20,6 @@ from meup_agent import (
     Space,
 )
 from meup_agent.errors import HandshakeRefused, Kicked, ObservingOnly, UsageError
-from tests.gateways import LAST_SEEN_HEADER, RESUME_HEADER
 from tests.interaction.observed import MAX_OBSERVERS, by, is_, observed, reviewer, tool_owner
 from tests.interaction.people import (
     QUICK,
@@ -330,17 +328,3 @@ async def test_an_observer_reads_what_it_missed(meeting: Meeting) -> None:
             assert session_of(observer).connections == 2
             said = [each.id for each in tape.of(kinds.CHAT)]
             assert said == [first, missed]
-
-
-@pytest.mark.rule("3.observe.resume")
-async def test_an_observer_by_hand_goes_on_from_a_number(meeting: Meeting) -> None:
-    async with gathered(meeting, "proposer") as (proposer,):
-        async with observed(meeting, "second", **{RESUME_HEADER: "1"}) as first:
-            await proposer.chat("one")
-            heard = await first.hear(lambda each: each.kind == kinds.CHAT)
-            seq = json.loads(heard.frame)["seq"]
-        await proposer.chat("two")
-        headers = {RESUME_HEADER: "1", LAST_SEEN_HEADER: str(seq)}
-        async with observed(meeting, "second", **headers) as again:
-            heard = await again.hear(lambda each: True)
-            assert heard.payload_object == {"message": "two"}

@@ -9,9 +9,7 @@ import pytest
 
 from meup_agent import Agent, Envelope, Proposal, Reason, Rejection
 from meup_agent.errors import AlreadyDecided, ProposalRejected, Refused
-from tests.interaction.people import Meeting, Notes, gathered, join, lines, raw, session_of, taped
-from tests.patience import PATIENCE
-from tests.tables import EXPLANATION_CHARS
+from tests.interaction.people import Meeting, Notes, gathered, lines, session_of, taped
 from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
@@ -60,44 +58,6 @@ async def test_nobody_waits_for_an_explanation_that_does_not_come(meeting: Meeti
                 await proposal.result()
             assert caught.value.explanation == ""
             assert await proposal.explanation(timeout=0.0) == ""
-
-
-@pytest.mark.rule("4.3.explained")
-async def test_only_who_rejected_explains_and_only_once(meeting: Meeting) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with (
-            raw(meeting) as mallory,
-            raw(meeting, "reviewer") as reviewer,
-            join(meeting, "proposer") as space,
-            taped(space) as tape,
-        ):
-            async with space.propose("tools", "x", to="reviewer") as proposal:
-                found = await reviewer.hear(is_proposal)
-                about = {"to": ("proposer",), "correlation": ("r1",)}
-                await mallory.say(kinds.CHAT, {"message": "too soon"}, id="c0", **about)
-                await tape.until(said("c0"))
-                await reviewer.say(
-                    kinds.MCP_REJECT,
-                    {"reason": "unsafe"},
-                    id="r1",
-                    to=("proposer",),
-                    correlation=(found.id,),
-                )
-                outcome = await proposal.outcome()
-                assert isinstance(outcome, Rejection)
-                await mallory.say(kinds.CHAT, {"message": "forged"}, id="c1", **about)
-                await tape.until(said("c1"))
-                await reviewer.say(
-                    kinds.CHAT, {"message": "\x1b[2J" + "x" * 9000}, id="c2", **about
-                )
-                await reviewer.say(kinds.CHAT, {"message": "another"}, id="c3", **about)
-                await tape.until(said("c3"))
-                words = await proposal.explanation()
-                assert words == ("\x1b[2J" + "x" * 9000)[:EXPLANATION_CHARS]
-                with pytest.raises(ProposalRejected) as caught:
-                    await proposal.result()
-                assert "\x1b" not in str(caught.value)
-                assert len(str(caught.value)) < 1_000
 
 
 def said(id: str) -> Callable[[Envelope], bool]:

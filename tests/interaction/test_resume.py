@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent, Chat, Context, Gap, Limits, Proposal, Rejection, Settings
+from meup_agent import Agent, Chat, Gap, Limits, Proposal, Rejection, Settings
 from meup_agent.errors import TakenOver, TransportClosed
 from meup_agent.events import Resumed
 from meup_agent.testing import MemorySpace
@@ -444,37 +444,3 @@ async def test_a_takeover_while_the_missed_is_read(meeting: Meeting, notes: Note
             await newer.until("new")
     assert newer.all == ["new"]
     assert set(older.all) <= {"held"}
-
-
-async def test_a_slow_handler_is_not_asked_to_handle_it_again(
-    meeting: Meeting, notes: Notes
-) -> None:
-    agent = Agent("tools")
-
-    @agent.tool
-    async def work(ctx: Context) -> str:
-        notes("runs")
-        await notes.until("go on")
-        return "done"
-
-    with anyio.fail_after(PATIENCE):
-        async with (
-            join(meeting, agent) as tools,
-            join(meeting, "second") as second,
-            anyio.create_task_group() as tasks,
-        ):
-            results: list[Any] = []
-
-            async def call() -> None:
-                results.append(await second.call("tools", "work"))
-
-            tasks.start_soon(call)
-            await notes.until("runs")
-            for _ in range(3):
-                for who, space in (("tools", tools), ("second", second)):
-                    before = session_of(space).connections
-                    meeting.drop(who)
-                    await until(lambda s=space, n=before: session_of(s).connections > n)  # type: ignore[misc]  # bound now
-            notes("go on")
-        assert results == ["done"]
-    assert notes.all == ["runs", "go on"]

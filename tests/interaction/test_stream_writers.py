@@ -318,25 +318,6 @@ async def test_writers_are_let_in_and_put_out_by_the_owner(gate: Gate) -> None:
                 await end.echo(said)
 
 
-async def test_a_participant_writes_where_it_was_let_and_no_longer(gate: Gate) -> None:
-    async with joined(gate, None, "bob", streams=(stream_of("bob"),)) as (space, end):
-        with pytest.raises(UsageError, match="has not let us"), space.write_stream("s-1"):
-            raise AssertionError("it is not ours")
-        said = {"stream_id": "s-1", "participant_id": ME, "authorized_writers": ["bob", ME]}
-        await end.say(kinds.STREAM_WRITE_GRANTED, said, sender=kinds.GATEWAY)
-        await until(lambda: ME in space.streams[0].writers)
-        with space.write_stream("s-1") as out:
-            await out.send(b"ours")
-            assert await frames(end, 1) == [b"#s-1#ours"]
-            said["authorized_writers"] = ["bob"]
-            await end.say(kinds.STREAM_WRITE_REVOKED, said, sender=kinds.GATEWAY)
-            await until(lambda: out.ended is not None)
-            with pytest.raises(StreamEnded, match="revoked"):
-                await out.send(b"more")
-        with space.read_stream("s-1"):
-            pass  # it goes on without us
-
-
 async def test_a_stream_that_was_transferred_does_not_end_with_our_block(gate: Gate) -> None:
     async with joined(gate, None, "bob") as (space, end), anyio.create_task_group() as tasks:
         tasks.start_soon(accept, end)

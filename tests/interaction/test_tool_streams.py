@@ -105,24 +105,6 @@ async def test_a_caller_that_ends_the_stream_gets_its_answer_all_the_same(
         assert response.payload["result"]["content"][0]["text"] == "cancelled"
 
 
-async def test_a_caller_that_cancels_the_tool_ends_its_stream_with_the_reason(
-    gate: Gate, notes: Notes
-) -> None:
-    async with joined(gate, writer(notes), "bob") as (_, end):
-        request = await call(end, "endless")
-        await accept(end)
-        assert await frames(end, 1) == [b"#s-1#begun"]
-        params = {"requestId": request, "reason": "disagree: I have seen enough"}
-        cancel = payloads.notification(kinds.CANCELLED, params)
-        await end.say(kinds.MCP_REQUEST, cancel, sender="bob", to=(ME,), correlation=(request,))
-        closed = await heard(end, kinds.STREAM_CLOSE)
-        assert closed.payload == {
-            "stream_id": "s-1",
-            "reason": "cancelled",
-            "text": "disagree: I have seen enough",
-        }
-
-
 @pytest.mark.rule("8.beside")
 async def test_a_stream_for_a_fulfilled_proposal_goes_to_its_proposer_too(
     gate: Gate, notes: Notes

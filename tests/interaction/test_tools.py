@@ -163,11 +163,12 @@ async def test_a_list_of_several_pages_is_one(meeting: Meeting) -> None:
             await mallory.give(await mallory.asked(1), WRITE, nextCursor="2")
             second = await mallory.asked(2)
             assert call_of(second).params["cursor"] == "2"
-            await mallory.give(second, READ)
+            await mallory.give(second, tools=["nonsense"], nextCursor="3")
+            await mallory.give(await mallory.asked(3), READ)
         await ask(space, lists)
         with pytest.raises(InvalidArguments, match="has no tool 'x'; it has 'write', 'read'"):
             await space.call("mallory", "x")
-    assert lists == [[WRITE, READ], [WRITE, READ]]
+    assert lists == [[WRITE, {}, READ]] * 2
 
 
 async def test_an_answer_that_is_no_list_refuses_no_call(meeting: Meeting) -> None:
