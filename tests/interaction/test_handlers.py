@@ -1,7 +1,6 @@
 """Every kind of handler, sync and async, alone and together with others, in one space or two."""
 
 import contextvars
-import logging
 import threading
 from functools import partial
 from typing import Any
@@ -24,14 +23,13 @@ from meup_agent import (
     Space,
     handlers,
 )
-from meup_agent.errors import HandlerDefinitionError, ToolError, UsageError
+from meup_agent.errors import ToolError, UsageError
 from tests.interaction.people import (
     Meeting,
     Notes,
     gathered,
     is_idle,
     join,
-    lines,
     session_of,
     state_of,
     until,
@@ -80,16 +78,6 @@ async def test_handlers_get_what_they_ask_for(meeting: Meeting, notes: Notes) ->
             )
         await notes.until(("leave", "second"))
     assert not [note for note in notes.all if note[:2] == ("kind", "x/other")]
-
-
-async def test_unknown_kinds_are_ignored(
-    meeting: Meeting, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with gathered(meeting, Agent("tools"), "second") as (tools, second):
-        await second.send("who/knows", {"x": [1]}, to="tools")
-        assert await second.request("tools", "ping") == {}
-        assert is_idle(tools)
-    assert lines(caplog, logging.WARNING) == []
 
 
 async def test_plain_functions_run_in_threads_and_do_not_block_the_loop(
@@ -296,14 +284,6 @@ async def test_an_agent_that_has_started_takes_no_more_handlers(meeting: Meeting
         for register in (agent.tool, agent.include):
             with pytest.raises(UsageError, match=r"tool .*shared.* comes too late"):
                 register(shared)
-
-
-def test_a_handler_that_cannot_work_fails_where_it_is_written() -> None:
-    agent = Agent("tools")
-    with pytest.raises(HandlerDefinitionError, match="broken"):
-
-        @agent.on_chat
-        async def broken(who_knows: int) -> None: ...
 
 
 async def test_one_agent_in_two_spaces(meeting: Meeting, notes: Notes) -> None:

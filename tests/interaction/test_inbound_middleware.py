@@ -284,25 +284,6 @@ async def test_error_of_a_middleware_is_reported_like_a_handlers(
     assert len([each for each in lines(caplog, logging.ERROR) if "failed" in each]) == 3
 
 
-async def test_error_of_a_handler_passes_the_middleware(meeting: Meeting, notes: Notes) -> None:
-    async def retry_note(message: InboundMessage, call_next: CallNext) -> Any:
-        try:
-            return await call_next(message)
-        except ZeroDivisionError:
-            notes("seen")
-            return 0
-
-    agent = Agent("tools", middleware=[retry_note])
-
-    @agent.tool
-    def divide(a: int, b: int) -> float:
-        return a / b
-
-    async with gathered(meeting, agent, "second") as (_, second):
-        assert await second.call("tools", "divide", {"a": 1, "b": 0}) == 0
-    assert notes.all == ["seen"]
-
-
 async def test_middleware_comes_before_the_start(meeting: Meeting) -> None:
     agent = adder()
     async with join(meeting, agent):

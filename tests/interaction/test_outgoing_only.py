@@ -272,14 +272,6 @@ async def test_nothing_is_lost_or_said_twice_when_the_stream_breaks(
         assert texts == ["missed 0", "missed 1", "missed 2", "so far"]
 
 
-async def test_what_the_gateway_refuses_is_raised(gateway: ThreadedGateway) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with beside(gateway, "proposer") as space:
-            with pytest.raises(Refused, match="capability_violation"):
-                await space.request("tools", "tools/list", {})
-            assert space.connected
-
-
 async def test_who_leaves_withdraws_what_it_proposed(
     gateway: ThreadedGateway, meeting: OverSockets
 ) -> None:

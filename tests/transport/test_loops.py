@@ -10,24 +10,6 @@ from tests.patience import PATIENCE
 pytestmark = pytest.mark.anyio
 
 
-async def test_everybody_who_waits_is_woken() -> None:
-    condition = Condition()
-    woken: list[int] = []
-
-    async def wait(number: int) -> None:
-        await condition.wait()
-        woken.append(number)
-
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as tasks:
-            for number in range(3):
-                tasks.start_soon(wait, number)
-            await anyio.wait_all_tasks_blocked()
-            assert woken == []
-            condition.notify_all()
-    assert sorted(woken) == [0, 1, 2]
-
-
 async def test_a_notification_is_not_kept_for_a_later_waiter() -> None:
     condition = Condition()
     condition.notify_all()

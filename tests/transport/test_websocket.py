@@ -157,31 +157,6 @@ async def test_peer_that_never_answers_the_handshake() -> None:
         await cannot_connect(connector, r"no answer within 0\.1 seconds")
 
 
-async def test_cancelled_attempt_leaves_no_connection() -> None:
-    asked, ended = anyio.Event(), anyio.Event()
-
-    async def serve(stream: SocketStream) -> None:
-        async with stream:
-            await stream.receive()
-            asked.set()
-            await read_all(stream)
-            ended.set()
-
-    async def dial(address: str, scope: anyio.CancelScope) -> None:
-        with scope:
-            async with websocket_connector(address)({}):
-                pytest.fail("must not connect")
-
-    async with listening(serve) as address:
-        scope = anyio.CancelScope()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(dial, address, scope)
-            await asked.wait()
-            scope.cancel()
-        assert scope.cancelled_caught
-        await ended.wait()
-
-
 async def test_attempt_cancelled_at_any_step_leaves_no_connection() -> None:
     """Cancels after each number of turns of the loop until one attempt gets through."""
     served = 0
@@ -290,30 +265,34 @@ async def test_peer_that_answers_pings_is_kept() -> None:
             assert transport.closed is None
 
 
-async def test_close_without_a_code() -> None:
+@pytest.mark.parametrize(
+    ("frames", "read", "code"),
+    [
+        ([Frame(Opcode.CLOSE, b"").serialize(mask=False)], [], 1005),
+        (
+            [
+                Frame(Opcode.TEXT, b"whole").serialize(mask=False),
+                Frame(Opcode.TEXT, b"x" * 1_000).serialize(mask=False)[:500],
+            ],
+            [b"whole"],
+            1006,
+        ),
+    ],
+    ids=["close without a code", "end in the middle of a message"],
+)
+async def test_end_that_says_nothing(frames: list[bytes], read: list[bytes], code: int) -> None:
     async def serve(stream: SocketStream) -> None:
         async with stream:
             await shake_hands(stream)
-            await stream.send(Frame(Opcode.CLOSE, b"").serialize(mask=False))
-            await stream.receive()
+            for frame in frames:
+                await stream.send(frame)
+            if code == 1005:
+                await stream.receive()
 
     async with listening(serve) as address:
         async with websocket_connector(address)({}) as transport:
-            assert [frame async for frame in transport] == []
-            assert transport.closed == CloseInfo(1005)
-
-
-async def test_end_in_the_middle_of_a_message() -> None:
-    async def serve(stream: SocketStream) -> None:
-        async with stream:
-            await shake_hands(stream)
-            await stream.send(Frame(Opcode.TEXT, b"whole").serialize(mask=False))
-            await stream.send(Frame(Opcode.TEXT, b"x" * 1_000).serialize(mask=False)[:500])
-
-    async with listening(serve) as address:
-        async with websocket_connector(address)({}) as transport:
-            assert [frame async for frame in transport] == [b"whole"]
-            assert transport.closed == CloseInfo(1006)
+            assert [frame async for frame in transport] == read
+            assert transport.closed == CloseInfo(code)
 
 
 async def test_peer_that_breaks_the_protocol() -> None:
