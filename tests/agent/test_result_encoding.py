@@ -1,11 +1,9 @@
 """Results of tools on the wire; the official types read every one."""
 
 import asyncio
-import datetime
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from decimal import Decimal
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +17,7 @@ from meup_agent.agent import tool as limits
 from meup_agent.agent.tool import error_result
 from meup_agent.errors import UsageError
 from tests.agent.stand_ins import tool_of
-from tests.agent.tool_types import Color, Item, Old, Point, returning
+from tests.agent.tool_types import Item, Old, Point, returning
 from tests.wire import WRAPPED
 
 jsonschema: Any = import_module("jsonschema")  # comes with mcp, and without types
@@ -67,20 +65,14 @@ def texts(*texts: str) -> list[dict[str, str]]:
         (None, []),
         ("hi", texts("hi")),
         ("", texts("")),
-        ('"quoted"', texts('"quoted"')),
-        ("ü☃", texts("ü☃")),
-        (5, texts("5")),
-        (1.5, texts("1.5")),
+        ('"ü☃"', texts('"ü☃"')),
         (True, texts("true")),
         ({"a": [1, None]}, texts('{"a":[1,null]}')),
         ([1, "a"], texts('[1,"a"]')),
         ([], texts("[]")),
-        ((1, 2), texts("[1,2]")),
         (Item(name="a"), texts('{"name":"a","count":1}')),
         (Point(1), texts('{"x":1,"y":0}')),
         (Path("a/b"), texts("a/b")),
-        (Color.RED, texts("red")),
-        (datetime.date(2024, 2, 29), texts("2024-02-29")),
         (TEXT, [TEXT_JSON]),
         ([TEXT, IMAGE], [TEXT_JSON, IMAGE_JSON]),
         ((IMAGE,), [IMAGE_JSON]),
@@ -93,14 +85,11 @@ def test_value_without_a_schema_is_content(value: object, content: list[Any]) ->
 
 STRUCTURED = [
     (str, "hi", {"result": "hi"}, "hi"),
-    (int, 5, {"result": 5}, "5"),
-    (bool, False, {"result": False}, "false"),
     (float, 2, {"result": 2.0}, "2.0"),
     (int | None, 5, {"result": 5}, "5"),
     (int | None, None, {"result": None}, None),
     (list[int], (1, 2), {"result": [1, 2]}, "[1,2]"),
     (Path, Path("a/b"), {"result": "a/b"}, "a/b"),
-    (Decimal, Decimal("1.50"), {"result": "1.50"}, "1.50"),
     (Base64Bytes, "aGk=", {"result": "aGk="}, "aGk="),
     (dict[str, int], {"a": 1}, {"a": 1}, '{"a":1}'),
     (dict, {"a": None}, {"a": None}, '{"a":null}'),

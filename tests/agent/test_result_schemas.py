@@ -11,7 +11,7 @@ from pydantic import Field
 
 from meup_agent.errors import HandlerDefinitionError
 from tests.agent.stand_ins import tool_of
-from tests.agent.tool_types import Item, Old, Opaque, Point, Tree, returning
+from tests.agent.tool_types import Item, Old, Opaque, Tree, returning
 
 jsonschema: Any = import_module("jsonschema")  # comes with mcp, and without types
 
@@ -54,8 +54,6 @@ INTEGER = {"type": "integer"}
 
 RETURNS = [
     (str, under_result({"type": "string"})),
-    (int, under_result(INTEGER)),
-    (bool, under_result({"type": "boolean"})),
     (list[int], under_result({"type": "array", "items": INTEGER})),
     (int | None, under_result({"anyOf": [INTEGER, {"type": "null"}]})),
     (Path, under_result({"type": "string", "format": "path"})),
@@ -63,15 +61,6 @@ RETURNS = [
     (dict, {"type": "object", "additionalProperties": True}),
     (dict[str, int], {"type": "object", "additionalProperties": INTEGER}),
     (Item, ITEM_SCHEMA),
-    (
-        Point,
-        {
-            "type": "object",
-            "title": "Point",
-            "properties": {"x": INTEGER, "y": {"type": "integer", "default": 0}},
-            "required": ["x"],
-        },
-    ),
     (
         Old,
         {

@@ -1,15 +1,13 @@
 """Tools: how they are described, and which arguments they take."""
 
-import datetime
 import functools
 import sys
 import typing
-import uuid
 from collections.abc import Callable
 from decimal import Decimal
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pytest
 from pydantic import AliasChoices, Field
@@ -150,27 +148,13 @@ def test_description_is_the_callers_to_change() -> None:
 
 ARGUMENTS = [
     (str, {"type": "string"}, "a", "a"),
-    (int, {"type": "integer"}, 5, 5),
     (int, {"type": "integer"}, "5", 5),
-    (float, {"type": "number"}, 5, 5.0),
-    (bool, {"type": "boolean"}, True, True),
     (Any, {}, {"x": [None]}, {"x": [None]}),
     (int | None, {"anyOf": [{"type": "integer"}, {"type": "null"}]}, None, None),
-    (list[int], {"type": "array", "items": {"type": "integer"}}, [1], [1]),
     (NAMES, {"type": "array", "items": {"type": "string"}}, ["a"], ["a"]),
     (set[int], {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, [1], {1}),
-    (
-        dict[str, int],
-        {"type": "object", "additionalProperties": {"type": "integer"}},
-        {"a": 1},
-        {"a": 1},
-    ),
-    (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}, "b", "b"),
     (Color, {"type": "string", "enum": ["red", "blue"], "title": "Color"}, "red", Color.RED),
     (Path, {"type": "string", "format": "path"}, "a/b", Path("a/b")),
-    (datetime.date, {"type": "string", "format": "date"}, "2024-02-29", datetime.date(2024, 2, 29)),
-    (uuid.UUID, {"type": "string", "format": "uuid"}, str(uuid.UUID(int=1)), uuid.UUID(int=1)),
-    (Annotated[int, Field(gt=2)], {"type": "integer", "exclusiveMinimum": 2}, 3, 3),
     (
         Annotated[str, Field(description="Where", min_length=1, examples=["a"])],
         {"type": "string", "description": "Where", "minLength": 1, "examples": ["a"]},

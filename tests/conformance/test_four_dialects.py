@@ -1,8 +1,8 @@
 """One space, four dialects: each member sees only its own, and all of them mean the same."""
 
 import json
-from collections.abc import Generator
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -297,9 +297,12 @@ class People:
         if proposal.arguments.get("path") != "secret":
             await proposal.fulfill()
 
-    async def join(self, stack: AsyncExitStack) -> Space:
-        """Lets all of them in; the proposer's view of the space."""
-        return {name: await self.join_as(name, stack) for name in self.agents}["proposer"]
+    @asynccontextmanager
+    async def joined(self) -> AsyncGenerator[dict[str, Space]]:
+        """All of them in the space, for a block that may not hang; the view of each."""
+        with anyio.fail_after(PATIENCE):
+            async with AsyncExitStack() as stack:
+                yield {name: await self.join_as(name, stack) for name in self.agents}
 
     async def join_as(self, name: str, stack: AsyncExitStack) -> Space:
         space = await stack.enter_async_context(
@@ -322,13 +325,12 @@ async def test_agents_of_four_dialects_settle_a_proposal(
     place: MemorySpace | ThreadedGateway,
 ) -> None:
     people = People(place)
-    with anyio.fail_after(PATIENCE):
-        async with AsyncExitStack() as stack:
-            space = await people.join(stack)
-            assert await space.call("files", "write", {"path": "a.txt"}) == "wrote a.txt"
-            with pytest.raises(ProposalRejected) as rejected:
-                await space.call("files", "write", {"path": "secret"}, to=["reviewer"])
-            assert (rejected.value.by, rejected.value.reason) == ("reviewer", "policy")
+    async with people.joined() as spaces:
+        space = spaces["proposer"]
+        assert await space.call("files", "write", {"path": "a.txt"}) == "wrote a.txt"
+        with pytest.raises(ProposalRejected) as rejected:
+            await space.call("files", "write", {"path": "secret"}, to=["reviewer"])
+        assert (rejected.value.by, rejected.value.reason) == ("reviewer", "policy")
 
 
 @pytest.mark.anyio
@@ -337,13 +339,11 @@ async def test_a_withdrawal_in_one_dialect_stops_what_runs_in_another(
     place: MemorySpace | ThreadedGateway,
 ) -> None:
     people = People(place)
-    with anyio.fail_after(PATIENCE):
-        async with AsyncExitStack() as stack:
-            space = await people.join(stack)
-            async with space.propose("files", "wait") as proposal:
-                await people.running.wait()
-                await proposal.withdraw(Reason.POLICY)
-                await people.ended.wait()
+    async with people.joined() as spaces:
+        async with spaces["proposer"].propose("files", "wait") as proposal:
+            await people.running.wait()
+            await proposal.withdraw(Reason.POLICY)
+            await people.ended.wait()
     assert people.stopped == ["policy"]
 
 
@@ -363,17 +363,15 @@ async def test_a_revocation_in_one_dialect_stops_what_others_asked_for(
         except Refused as error:
             refused.append(error)
 
-    with anyio.fail_after(PATIENCE):
-        async with AsyncExitStack() as stack:
-            spaces = {name: await people.join_as(name, stack) for name in people.agents}
-            for asks, manages in (("proposer", "approver"), ("reviewer", "approver")):
-                people.running, people.ended = anyio.Event(), anyio.Event()
-                grant = await spaces[manages].grant(asks, allowed)
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(call, spaces[asks])
-                    await people.running.wait()
-                    await spaces[manages].revoke(asks, grant=grant)
-                    await people.ended.wait()
+    async with people.joined() as spaces:
+        for asks in ("proposer", "reviewer"):
+            people.running, people.ended = anyio.Event(), anyio.Event()
+            grant = await spaces["approver"].grant(asks, allowed)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(call, spaces[asks])
+                await people.running.wait()
+                await spaces["approver"].revoke(asks, grant=grant)
+                await people.ended.wait()
     assert people.stopped == ["revoked", "revoked"]
     assert [each.error for each in refused] == ["revoked", "revoked"]
 

@@ -1,7 +1,5 @@
 """Proposer, fulfiller and tool owner at the gateways that exist, from end to end (PROTOCOL 2)."""
 
-from contextlib import AsyncExitStack
-
 import anyio
 import pytest
 
@@ -13,7 +11,6 @@ from meup_agent import (
     Proposal,
     Reason,
     Rejection,
-    Space,
     Withdrawal,
 )
 from meup_agent.errors import ProposalEdited, ProposalRejected
@@ -131,11 +128,8 @@ async def test_a_proposal_is_fulfilled_and_its_proposer_sees_the_outcome(
     gateway: ExistingGateway, to: tuple[str, ...]
 ) -> None:
     files, reviewer = Files(), Reviewer()
-    with anyio.fail_after(PATIENCE):
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(joined(gateway, files.agent))
-            await stack.enter_async_context(joined(gateway, reviewer.agent))
-            space = await stack.enter_async_context(joined(gateway, "proposer"))
+    async with joined(gateway, files.agent), joined(gateway, reviewer.agent):
+        async with joined(gateway, "proposer") as space:
             async with space.propose("files", "write", {"path": "a"}, to=to) as proposal:
                 outcome = await proposal.outcome()
             assert isinstance(outcome, Fulfillment)
@@ -274,14 +268,11 @@ async def test_two_fulfillers_race_and_the_tool_runs_once(
 
     first, second = Reviewer(), Reviewer()
     second.agent.name = "caller"
-
-    async def settled(space: Space) -> str:
-        return str(await space.call("files", "write", {"path": "a"}, to=to))
-
-    with anyio.fail_after(PATIENCE):
-        async with AsyncExitStack() as stack:
-            for one in (agent, first.agent, second.agent):
-                await stack.enter_async_context(joined(gateway, one))
-            space = await stack.enter_async_context(joined(gateway, "proposer"))
-            assert await settled(space) == "a"
+    async with (
+        joined(gateway, agent),
+        joined(gateway, first.agent),
+        joined(gateway, second.agent),
+        joined(gateway, "proposer") as space,
+    ):
+        assert await space.call("files", "write", {"path": "a"}, to=to) == "a"
     assert ran == ["a"]
