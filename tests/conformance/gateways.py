@@ -22,6 +22,7 @@ from tests.conformance.matcher import Json
 from tests.conformance.spaces import Spaces, now
 from tests.conformance.versions import MEUP_V02, MEW_V04, Version
 from tests.patience import PATIENCE
+from tests.transport.peers import in_thread
 
 __all__ = ["MEUP_V02", "MEW_V04", "ExistingGateway", "Heard", "Version"]
 
@@ -115,18 +116,8 @@ class ExistingGateway:
         """Serves until the block ends; then every socket is gone, without a close frame."""
         loop = asyncio.new_event_loop()
         self._loop = loop
-        ready, stop = threading.Event(), asyncio.Event()
-        thread = threading.Thread(
-            target=lambda: loop.run_until_complete(self._run(ready, stop)), name="existing gateway"
-        )
-        thread.start()
-        try:
-            assert ready.wait(PATIENCE)
+        with in_thread(loop, self._run):
             yield self
-        finally:
-            loop.call_soon_threadsafe(stop.set)
-            thread.join(PATIENCE)
-            loop.close()
 
     @property
     def url(self) -> str:

@@ -1,15 +1,14 @@
 """Speaking and reading over HTTP (mew/v0.4, sections 5.3 and 8.1)."""
 
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
-from anyio.from_thread import start_blocking_portal
 
-from meup_agent.gateway import Config, HttpConfig, RunningGateway, SpaceConfig, serve
-from tests.conformance.wire import V02, V04, Json, Site
-from tests.gateways import participant
+from meup_agent.gateway import Gateway, HttpConfig, ThreadedGateway
+from tests.conformance.wire import V02, V04, Json, Site, config_of
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 
@@ -20,41 +19,23 @@ PEOPLE: dict[str, list[Json]] = {
 }
 
 
-class Place:
-    """The part of a gateway that a site needs."""
-
-    def __init__(self, running: RunningGateway) -> None:
-        assert running.http_url is not None
-        self._url = running.url
-        self.http_url = running.http_url
-
-    @property
-    def url(self) -> str:
-        return self._url
-
-    def token(self, participant: str, space: str | None = None) -> str:
-        return f"{participant}-token"
-
-
 @pytest.fixture
-def place(dialect: str) -> Generator[Place]:
+def place(dialect: str) -> Generator[ThreadedGateway]:
     """A gateway with an HTTP port."""
-    members = {name: participant(name, may, (f"{name}-token",)) for name, may in PEOPLE.items()}
-    config = Config((SpaceConfig("demo", members, dialect=dialect),), http=HttpConfig(port=0))
-    with start_blocking_portal("asyncio") as portal:
-        with portal.wrap_async_context_manager(serve(config, "127.0.0.1", 0)) as running:
-            yield Place(running)
+    config = replace(config_of(PEOPLE, dialect=dialect), http=HttpConfig(port=0))
+    with Gateway(config=config).in_thread() as running:
+        yield running
 
 
 @pytest.fixture
-def site(place: Place, dialect: str) -> Site:
+def site(place: ThreadedGateway, dialect: str) -> Site:
     return Site(place, dialect)
 
 
 class Caller:
     """A client without a connection."""
 
-    def __init__(self, place: Place, name: str, token: str | None = None) -> None:
+    def __init__(self, place: ThreadedGateway, name: str, token: str | None = None) -> None:
         self.name = name
         self.path = f"{place.http_url}/participants/{name}/messages"
         self.headers = {"Authorization": f"Bearer {token or f'{name}-token'}"}
@@ -74,7 +55,9 @@ class Caller:
 
 
 @pytest.mark.rule("C.W24")
-def test_what_is_posted_reaches_everybody_as_if_it_were_said(site: Site, place: Place) -> None:
+def test_what_is_posted_reaches_everybody_as_if_it_were_said(
+    site: Site, place: ThreadedGateway
+) -> None:
     with site.join("bob", "root") as members:
         answer = Caller(place, "alice").post("chat", {"text": "hi"}, to=["bob"], odd=[1])
         assert answer.is_success
@@ -99,7 +82,13 @@ def test_what_is_posted_reaches_everybody_as_if_it_were_said(site: Site, place: 
     ],
 )
 def test_the_rules_are_those_of_the_socket(
-    site: Site, place: Place, kind: str, payload: Any, header: Json, status: int, error: str
+    site: Site,
+    place: ThreadedGateway,
+    kind: str,
+    payload: Any,
+    header: Json,
+    status: int,
+    error: str,
 ) -> None:
     with site.join("alice", "bob") as (alice, bob):
         answer = Caller(place, "alice").post(kind, payload, **header)
@@ -112,7 +101,7 @@ def test_the_rules_are_those_of_the_socket(
 
 
 @pytest.mark.rule("C.W24")
-def test_a_withdrawal_is_the_proposers_by_http_too(site: Site, place: Place) -> None:
+def test_a_withdrawal_is_the_proposers_by_http_too(site: Site, place: ThreadedGateway) -> None:
     with site.join("bob") as (bob,):
         proposal = (
             Caller(place, "alice")
@@ -129,7 +118,7 @@ def test_a_withdrawal_is_the_proposers_by_http_too(site: Site, place: Place) -> 
 
 @pytest.mark.rule("C.W25")
 def test_what_was_said_is_read_whole_and_without_the_private_words_of_others(
-    site: Site, place: Place
+    site: Site, place: ThreadedGateway
 ) -> None:
     with site.join("alice", "bob") as (alice, bob):
         alice.send("system/presence")
@@ -169,7 +158,7 @@ def test_what_was_said_is_read_whole_and_without_the_private_words_of_others(
 
 
 @pytest.mark.rule("C.W26")
-def test_the_token_says_who_one_is_by_http_too(place: Place) -> None:
+def test_the_token_says_who_one_is_by_http_too(place: ThreadedGateway) -> None:
     for name, token, status in (
         ("alice", "wrong", 401),
         ("alice", "bob-token", 403),

@@ -1,8 +1,18 @@
 from collections.abc import Generator
+from dataclasses import replace
 
 import pytest
 
-from tests.interaction.people import InMemory, Meeting, Notes, OverSockets, gateway_for_everybody
+from meup_agent.testing import MemorySpace
+from tests.gateways import one_space_config
+from tests.interaction.people import (
+    PARTICIPANTS,
+    InMemory,
+    Meeting,
+    Notes,
+    OverSockets,
+    gateway_for_everybody,
+)
 from tests.session.gate import Gate
 
 
@@ -14,6 +24,18 @@ def meeting(request: pytest.FixtureRequest) -> Generator[Meeting]:
     else:
         with gateway_for_everybody().in_thread() as gateway:
             yield OverSockets(gateway)
+
+
+@pytest.fixture
+def forgetful() -> InMemory:
+    """A space in memory whose gateway keeps four envelopes."""
+    meeting = InMemory()
+    config = one_space_config("demo", PARTICIPANTS)
+    config = replace(config, journal=replace(config.journal, memory_entries=4))
+    meeting.space = MemorySpace(config=config)
+    meeting.token, meeting.connector = meeting.space.token, meeting.space.connector
+    meeting.drop = meeting.space.drop
+    return meeting
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Explanations of rejects and withdraws: said later, by their sender alone (PROTOCOL 4.3)."""
 
-from dataclasses import replace
+from collections.abc import Generator
 
 import anyio
 import anyio.lowlevel
@@ -9,8 +9,6 @@ import pytest
 from meup_agent import Agent, Envelope, Explanation, Proposal, Reason, Rejection, Settings
 from meup_agent.errors import NotSent, ProposalRejected, Refused, UsageError
 from meup_agent.gateway import Gateway
-from meup_agent.testing import MemorySpace
-from tests.gateways import one_space_config
 from tests.interaction.people import (
     PARTICIPANTS,
     QUICK,
@@ -37,6 +35,16 @@ MUTE = {
     "reviewer": [{"kind": "mcp/reject"}],
     "proposer": [{"kind": "mcp/proposal"}],
 }
+
+
+@pytest.fixture(params=["memory", "sockets"])
+def mute(request: pytest.FixtureRequest) -> Generator[Meeting]:
+    """A space in which neither the proposer nor the reviewer may chat."""
+    if request.param == "memory":
+        yield InMemory(MUTE)
+    else:
+        with Gateway(participants=MUTE).in_thread() as gateway:
+            yield OverSockets(gateway)
 
 
 def is_proposal(envelope: Envelope) -> bool:
@@ -192,21 +200,8 @@ async def test_only_the_first_words_of_the_sender_count_however_many_come(
 
 
 @pytest.mark.rule("4.3.may_explain")
-async def test_words_that_no_capability_allows_raise_and_nothing_is_sent() -> None:
-    meeting = InMemory()
-    meeting.space = MemorySpace(participants=MUTE)
-    meeting.token, meeting.connector = meeting.space.token, meeting.space.connector
-    await _mute(meeting)
-
-
-@pytest.mark.rule("4.3.may_explain")
-async def test_words_that_no_capability_allows_raise_over_sockets() -> None:
-    with Gateway(participants=MUTE).in_thread() as gateway:
-        await _mute(OverSockets(gateway))
-
-
-async def _mute(meeting: Meeting) -> None:
-    async with gathered(meeting, "tools", undecided(), "proposer") as (tools, reviewer, space):
+async def test_words_that_no_capability_allows_raise_and_nothing_is_sent(mute: Meeting) -> None:
+    async with gathered(mute, "tools", undecided(), "proposer") as (tools, reviewer, space):
         async with (
             taped(tools) as tape,
             taped(reviewer) as shown,
@@ -268,14 +263,11 @@ async def test_explanation_passes_the_middleware_as_a_chat(meeting: Meeting, not
 
 @pytest.mark.rule("4.14.words")
 @pytest.mark.parametrize("later", [False, True], ids=["missed", "said later"])
-async def test_a_reject_that_was_missed_keeps_its_words(notes: Notes, later: bool) -> None:
+async def test_a_reject_that_was_missed_keeps_its_words(
+    forgetful: InMemory, notes: Notes, later: bool
+) -> None:
     """The gateway keeps too little, so the proposer hears of a copy of the reject alone."""
-    everybody = {name: [{"kind": "*"}] for name in ("proposer", "reviewer", "second")}
-    config = one_space_config("demo", everybody)
-    config = replace(config, journal=replace(config.journal, memory_entries=4))
-    meeting, latch = InMemory(), Latch()
-    meeting.space = MemorySpace(config=config)
-    meeting.token, meeting.connector = meeting.space.token, meeting.space.connector
+    meeting, latch = forgetful, Latch()
     async with (
         gathered(meeting, undecided()) as (reviewer,),
         join(meeting, listening("proposer", notes), latch=latch) as proposer,
@@ -283,7 +275,7 @@ async def test_a_reject_that_was_missed_keeps_its_words(notes: Notes, later: boo
     ):
         await until(lambda: bool(reviewer.proposals))
         latch.closed = True
-        meeting.space.drop("proposer")
+        meeting.drop("proposer")
         words = None if later else "too much"
         receipt = await reviewer.proposal(proposal.id).reject("unsafe", explain=words)
         for number in range(10):

@@ -10,7 +10,6 @@ import pytest
 from meup_agent import Agent, Context, Envelope, Space, Withdrawal
 from meup_agent.errors import Kicked, Refused, TokenRefused, UsageError
 from meup_agent.gateway import Gateway
-from meup_agent.testing import MemorySpace
 from meup_agent.types import Grant, Invitation, Revocation
 from tests.interaction.people import (
     InMemory,
@@ -38,11 +37,7 @@ PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
 def managed(request: pytest.FixtureRequest) -> Generator[Meeting]:
     """A space with a participant that may manage it."""
     if request.param == "memory":
-        memory = InMemory.__new__(InMemory)
-        space = memory.space = MemorySpace(participants=PARTICIPANTS)
-        memory.token, memory.connector = space.token, space.connector
-        memory.drop, memory.kill, memory.restart = space.drop, space.kill, space.restart
-        yield memory
+        yield InMemory(PARTICIPANTS)
     else:
         with Gateway(participants=PARTICIPANTS).in_thread() as gateway:
             yield OverSockets(gateway)

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -11,9 +10,8 @@ import pytest
 from meup_agent import Agent, Chat, Gap, Limits, Proposal, Rejection, Settings
 from meup_agent.errors import TakenOver, TransportClosed
 from meup_agent.events import Resumed
-from meup_agent.testing import MemorySpace
 from meup_agent.types import Guarantees
-from tests.gateways import LAST_SEEN_HEADER, RESUME_HEADER, Connector, Transport, one_space_config
+from tests.gateways import LAST_SEEN_HEADER, RESUME_HEADER, Connector, Transport
 from tests.interaction.people import (
     QUICK,
     InMemory,
@@ -366,20 +364,15 @@ async def test_after_a_gap_a_request_is_not_sent_again(meeting: Meeting, notes: 
 
 
 @pytest.mark.rule("6.resume.gap")
-async def test_a_gateway_that_remembers_little_says_so(notes: Notes) -> None:
-    config = one_space_config("demo", {"tools": [{"kind": "*"}], "second": [{"kind": "*"}]}, None)
-    config = replace(config, journal=replace(config.journal, memory_entries=4))
-    meeting = InMemory()
-    meeting.space = MemorySpace(config=config)
-    meeting.token, meeting.connector = meeting.space.token, meeting.space.connector
-    latch = Latch()
+async def test_a_gateway_that_remembers_little_says_so(forgetful: InMemory, notes: Notes) -> None:
+    meeting, latch = forgetful, Latch()
     with anyio.fail_after(PATIENCE):
         async with (
             join(meeting, listener(notes), latch=latch, settings=IN_ORDER) as tools,
             join(meeting, "second") as second,
         ):
             latch.closed = True
-            meeting.space.drop("tools")
+            meeting.drop("tools")
             await until(lambda: not tools.connected)
             for number in range(10):
                 await second.chat(str(number))
