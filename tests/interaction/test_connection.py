@@ -209,45 +209,27 @@ async def test_a_withdraw_that_the_reviewer_missed_reaches_it_when_it_is_back(
 async def test_the_newer_connection_of_a_participant_takes_over(
     meeting: Meeting, notes: Notes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with anyio.fail_after(PATIENCE), caplog.at_level(logging.INFO, "meup_agent"):
-        async with anyio.create_task_group() as tasks:
+    async def older() -> None:
+        with pytest.raises(TakenOver, match="token of its own"):  # noqa: PT012
+            async with join(meeting, slow_agent(notes)):
+                notes("older")
+                await anyio.sleep_forever()
+        notes("taken over")
 
-            async def older() -> None:
-                with pytest.raises(TakenOver, match="token of its own"):  # noqa: PT012
-                    async with join(meeting, slow_agent(notes)):
-                        notes("older")
-                        await anyio.sleep_forever()
-                notes("taken over")
-
-            tasks.start_soon(older)
-            await notes.until("older")
-            async with join(meeting, slow_agent(notes)) as newer, join(meeting, "second") as caller:
-                await notes.until("taken over")
-                notes("go on")
-                assert await caller.call("tools", "work") == "done"
-                assert newer.connected
-    assert any("took over" in line for line in lines(caplog))
-
-
-async def test_an_agent_that_loses_its_place_stops_its_handlers(
-    meeting: Meeting, notes: Notes
-) -> None:
+    caplog.set_level(logging.INFO, "meup_agent")
     async with gathered(meeting, "second") as (caller,), anyio.create_task_group() as tasks:
-
-        async def older() -> None:
-            with pytest.raises(TakenOver):  # noqa: PT012
-                async with join(meeting, slow_agent(notes)):
-                    notes("older")
-                    await anyio.sleep_forever()
-            notes("taken over")
-
         tasks.start_soon(older)
         await notes.until("older")
         tasks.start_soon(caller.call, "tools", "work")
         await notes.until("runs")
-        async with join(meeting, Agent("tools")):
+        later = Notes()
+        async with join(meeting, slow_agent(later)) as newer:
             await notes.until(("stopped", "no_longer_needed"), "taken over")
+            later("go on")
+            assert await caller.call("tools", "work") == "done"
+            assert newer.connected
         tasks.cancel_scope.cancel()
+    assert any("took over" in line for line in lines(caplog))
 
 
 async def test_a_wrong_token_is_refused(meeting: Meeting) -> None:

@@ -1,14 +1,12 @@
-"""The table of handlers: a new type is one row, and each message is looked up once."""
+"""The table of handlers: a new type is one row."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
-from meup_agent import Agent, Chat, Context, Envelope, Proposal
+from meup_agent import Agent, Chat, Context
 from meup_agent.agent.decorators import HandlerRow
 from meup_agent.agent.definitions import Invocation
-from meup_agent.agent.registry import Registry
 from meup_agent.errors import HandlerDefinitionError
 from meup_agent.protocol.payload_reader import PayloadReader
 from tests.interaction.people import Meeting, Notes, gathered, session_of
@@ -89,41 +87,3 @@ def test_row_says_what_its_handlers_may_ask_for() -> None:
 
         @Agent("tools").tool
         async def tool(nap: Nap) -> None: ...
-
-
-class CountingRegistry(Registry):
-    def __init__(self) -> None:
-        super().__init__()
-        self.looked_up: list[tuple[str, str]] = []
-
-    def find(self, role: Role, envelope: Envelope, *args: Any, **kwargs: Any) -> Any:
-        self.looked_up.append((str(role), envelope.id))
-        return super().find(role, envelope, *args, **kwargs)
-
-
-async def test_handler_is_looked_up_once_for_a_message(meeting: Meeting, notes: Notes) -> None:
-    agent = Agent("tools")
-    registry = agent._registry = CountingRegistry()
-    agent.register = registry.add
-    agent.observe(lambda _: None)  # observers are told the handler's name
-
-    @agent.tool
-    async def add(a: int, b: int) -> int:
-        return a + b
-
-    @agent.on_proposal
-    async def decide(proposal: Proposal) -> None:
-        notes("proposal")
-
-    @agent.on("x/y")
-    async def watch(envelope: Envelope) -> None:
-        notes("kind")
-
-    async with gathered(meeting, agent, "second") as (_, second):
-        assert await second.call("tools", "add", {"a": 1, "b": 2}) == 3
-        async with second.propose("tools", "add", to="tools"):
-            await notes.until("proposal")
-        await second.send("x/y", {}, to="tools")
-        await notes.until("kind")
-    assert len(registry.looked_up) == len(set(registry.looked_up))
-    assert {role for role, _ in registry.looked_up} >= {"request", "proposal", "kind"}

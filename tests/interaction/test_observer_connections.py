@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -13,16 +12,14 @@ from meup_agent import (
     Chat,
     Envelope,
     Fulfillment,
-    Mode,
     Participant,
     Proposal,
     Rejection,
     Space,
 )
 from meup_agent.errors import HandshakeRefused, Kicked, ObservingOnly, UsageError
-from tests.interaction.observed import MAX_OBSERVERS, by, is_, observed, reviewer, tool_owner
+from tests.interaction.observed import MAX_OBSERVERS, by, observed, reviewer, tool_owner
 from tests.interaction.people import (
-    QUICK,
     Latch,
     Meeting,
     Notes,
@@ -119,27 +116,6 @@ async def test_nothing_is_rejected_where_no_agent_runs(meeting: Meeting) -> None
     assert started == []
     assert {envelope.sender for envelope in tape.envelopes} <= {"mallory", "system:gateway"}
     assert is_idle(observer)
-
-
-@pytest.mark.rule("3.observe.takes_no_part")
-async def test_who_only_asks_answers_and_rejects_nothing(meeting: Meeting) -> None:
-    """The mode of `meup tools`: it is a member, and has no handlers."""
-    asking = replace(QUICK, mode=Mode.OUTGOING_ONLY)
-    async with (
-        gathered(meeting, tool_owner()),
-        join(meeting, "asks", "reviewer", settings=asking) as asks,
-        raw(meeting) as mallory,
-        taped(asks) as tape,
-    ):
-        call = {"method": "tools/call", "params": {"name": "write", "arguments": {}}}
-        await mallory.say(kinds.MCP_PROPOSAL, call, id="p-1", to=("reviewer",))
-        await mallory.request("reviewer", "tools/list", {}, id="r-1")
-        await tape.until(is_("r-1"))
-        [tool] = await asks.tools("tools")
-        assert tool["name"] == "write"
-        await tape.all_said(asks)
-    [*asked, _] = [each for each in tape.envelopes if each.sender == "reviewer"]
-    assert [(each.kind, each.to) for each in asked] == [(kinds.MCP_REQUEST, ("tools",))]
 
 
 @pytest.mark.rule("3.observe.not_present")
