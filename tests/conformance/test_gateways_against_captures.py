@@ -48,8 +48,6 @@ LEFT_OUT = {"http_inject": "PROTOCOL.md has members on sockets only; this inject
 AFTER = {"presence": "double_join_same_socket"}
 # Each of its clients was gone before the next one joined.
 ONE_AT_A_TIME = "join_shapes"
-# A client joins a second time on the socket that it has, or on one more.
-SAME_SOCKET = "double_join_same_socket"
 ONE_MORE_SOCKET = "duplicate_participant"
 
 Row = dict[str, Any]

@@ -50,14 +50,6 @@ def worker(notes: Notes) -> Agent:
         return "done"
 
     @agent.tool
-    async def ask_other(ctx: Context) -> str:
-        try:
-            await ctx.call("other", "anything")
-        except Refused as refused:
-            return refused.error
-        return ""
-
-    @agent.tool
     async def wait(ctx: Context) -> None:
         notes("waiting")
         try:
