@@ -149,16 +149,6 @@ def test_a_cancelled_fulfillment_leaves_the_proposal_pending() -> None:
     assert only.state == "pending"
 
 
-def test_what_an_executor_refuses_was_not_carried_out() -> None:
-    journal = Journal()
-    proposal = journal.propose()
-    journal.request(proposal)
-    journal.respond(error={"code": -32000, "message": "no", "data": {"reason": "refused"}})
-    assert journal.only.state == "pending"
-    assert journal.only.steps[-1].ignored is Ignored.REFUSED
-    assert journal.only.fulfillments[0].is_error
-
-
 REFUSAL = {"code": -32000, "message": "no", "data": {"reason": "refused"}}
 
 
@@ -269,17 +259,6 @@ def test_a_proposal_that_is_made_a_second_time_is_another_one() -> None:
     assert said == ["fulfilled", "fulfilled", "withdrawn", "pending"]
 
 
-@pytest.mark.rule("4.8.audit")
-def test_two_proposers_may_use_one_id() -> None:
-    journal = Journal()
-    journal.propose("alice", id="p1")
-    journal.propose("carol", id="p1")
-    journal.withdraw("p1", by="carol", reason="policy")
-    states = {item.proposer: item.state.value for item in journal.audit.named("p1")}
-    assert states == {"alice": "pending", "carol": "withdrawn"}
-    assert [item.proposer for item in journal.audit.named("p1", proposer="carol")] == ["carol"]
-
-
 @pytest.mark.rule("4.4.by_proposer", "4.8.audit")
 def test_the_decisions_of_two_proposals_with_one_id_are_not_swapped() -> None:
     journal = Journal()
@@ -386,16 +365,6 @@ def test_a_withdrawal_before_its_proposal_takes_effect() -> None:
     journal.propose(id="p1")
     assert journal.only.state == "withdrawn"
     assert journal.only.decision is not None
-
-
-def test_a_decision_may_take_days() -> None:
-    journal = Journal()
-    proposal = journal.propose()
-    journal.pass_time(7 * 86_400)
-    journal.request(proposal)
-    journal.pass_time(7 * 86_400)
-    journal.respond()
-    assert journal.only.state == "fulfilled"
 
 
 def test_decisions_about_what_is_older_than_the_journal_are_counted() -> None:

@@ -77,14 +77,6 @@ def test_votes_stand_beside_their_rule(journal: Journal) -> None:
     assert f"by the rule four eyes of policy 0123456789abcdef, {words}" in text_of(journal.only)
 
 
-def test_a_decision_without_a_rule_has_none(journal: Journal) -> None:
-    p = journal.propose()
-    journal.request(p)
-    journal.respond()
-    assert proposal_as_json(journal.only)["decision"]["rule"] is None
-    assert "rule" not in text_of(journal.only)
-
-
 def test_a_rule_of_a_proposal_means_nothing(journal: Journal) -> None:
     params = {"name": "write_file", "arguments": {}, META: {RULE: ALLOWED}}
     payload = {"method": "tools/call", "params": params}

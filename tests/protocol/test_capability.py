@@ -4,15 +4,13 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from meup_agent.errors import InvalidPattern
 from meup_agent.protocol.capability.compiled_capabilities import MAX_KINDS_REMEMBERED
 from meup_agent.protocol.capability.glob import MAX_BRACES
 from meup_agent.protocol.capability.patterns import MAX_NESTING, MAX_PARTS
 from meup_agent.protocol.capability.strings import MAX_PATTERN_CHARS
-from meup_agent.protocol.kinds import KINDS
-from tests.protocol.matching import LITERALS, SCALARS, VALUES, matches, place_of_refusal
+from tests.protocol.matching import VALUES, matches, place_of_refusal
 from tests.wire import (
     MAX_CAPABILITIES,
     compile_announced,
@@ -24,31 +22,12 @@ from tests.wire import (
 # --- other values ---------------------------------------------------------------------------
 
 
-@given(st.dictionaries(st.text(), VALUES, max_size=4))
-def test_the_empty_object_matches_every_object(value: dict[str, Any]) -> None:
-    assert matches({}, value)
-
-
-@given(SCALARS | st.lists(VALUES, max_size=4))
-def test_the_empty_object_matches_nothing_else(value: object) -> None:
-    assert not matches({}, value)
-
-
-@given(
-    st.dictionaries(LITERALS, st.integers(), min_size=1),
-    st.dictionaries(st.text(), VALUES, max_size=4),
-)
-def test_an_object_matches_what_has_at_least_its_keys(
-    pattern: dict[str, int], more: dict[str, Any]
-) -> None:
-    assert matches(pattern, {**more, **pattern})
-    for key in pattern:
-        assert not matches(pattern, {k: v for k, v in {**more, **pattern}.items() if k != key})
-
-
 @pytest.mark.parametrize(
     ("pattern", "value", "expected"),
     [
+        ({}, {"a": [1]}, True),
+        ({}, [], False),
+        ({}, None, False),
         (1, 1, True),
         (1, 1.0, True),
         (1, 2, False),
@@ -117,10 +96,6 @@ def test_what_stands_anywhere_below_is_found(value: object) -> None:
     assert matches({"$..b[*]": needle}, {"a": [value, {"b": [needle]}, value]})
 
 
-def test_a_compiled_pattern_knows_its_source() -> None:
-    assert compile_pattern({"a": "x*"}).source == {"a": "x*"}
-
-
 # --- kinds ----------------------------------------------------------------------------------
 
 
@@ -168,10 +143,6 @@ def test_the_gateways_own_kinds_are_never_granted(pattern: Any, kind: str) -> No
 # --- capabilities ---------------------------------------------------------------------------
 
 
-def test_without_capabilities_nothing_is_allowed() -> None:
-    assert not any(compile_capabilities([]).allow(kind, {}) for kind in KINDS)
-
-
 def test_any_capability_may_allow() -> None:
     capabilities = compile_capabilities(
         [
@@ -208,11 +179,6 @@ def test_a_payload_is_decoded_once_and_only_if_the_answer_depends_on_it() -> Non
     assert decoded == []
     assert not capabilities.allow("mcp/request", payload)
     assert decoded == ["once"]
-
-
-def test_patterns_are_kept_as_they_were_written() -> None:
-    written: list[object] = [{"kind": "mcp.*", "payload": {"a": ["x", 1]}}, {"kind": "chat"}]
-    assert list(compile_capabilities(written).patterns) == written
 
 
 def test_made_up_kinds_do_not_pile_up_and_are_decided_alike() -> None:

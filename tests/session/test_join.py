@@ -15,14 +15,12 @@ from meup_agent.session import Session
 from meup_agent.session.join import (
     PROBE_ATTEMPTS,
     PROBE_SECONDS,
-    EchoProbe,
     JoinPlan,
-    Welcomed,
     join_frame,
 )
 from tests.patience import PATIENCE
 from tests.session.gate import ME, End, Gate, Recorder, present
-from tests.wire import draft, kinds, payloads
+from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
 
@@ -324,17 +322,6 @@ async def test_a_gateway_that_may_never_send_a_probe_back_is_not_probed(
             again = await dropped(existing, end)
             said = session.send_message("chat", {"message": "hi"})
             assert (await again.hear()).id == said.id
-
-
-@pytest.mark.rule("2.probe")
-async def test_an_eviction_is_believed_whatever_comes_after_it() -> None:
-    probe = EchoProbe(lambda: "1", Welcomed(ME, "mew/v0.4", may_evict=True, capable=True))
-    sent = probe.next()
-    evicted = {"error": "capability_violation", "your_capabilities": []}
-    error = draft(kinds.SYSTEM_ERROR, evicted, id="e", sender=kinds.GATEWAY, correlation=(sent.id,))
-    assert probe.takes(error)
-    assert not probe.takes(draft(kinds.CHAT, {}, id="c", sender="bob"))
-    assert not await probe.came_back()
 
 
 @pytest.mark.rule("2.probe", "4.14.on_join")

@@ -4,7 +4,6 @@ import anyio
 import pytest
 
 from meup_agent import Envelope
-from meup_agent.session.envelope_listeners import EnvelopeStream
 from meup_agent.session.outbox import (
     MAX_BYTES,
     MAX_ENVELOPES,
@@ -178,25 +177,6 @@ async def test_it_is_emptied_when_everything_has_been_sent_and_not_before() -> N
     assert emptied == ["yes"]
 
 
-async def test_it_is_not_emptied_while_the_last_one_is_on_its_way() -> None:
-    outbox = Outbox()
-    emptied: list[str] = []
-
-    async def wait() -> None:
-        await outbox.wait_emptied()
-        emptied.append("yes")
-
-    outbox.put(said("a"), Priority.END, 0.0)
-    assert outbox.take(0.0) is not None
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(wait)
-            await anyio.wait_all_tasks_blocked()
-            assert emptied == []
-            outbox.gone()
-    assert emptied == ["yes"]
-
-
 async def test_a_writer_wakes_for_what_is_put_back() -> None:
     outbox = Outbox()
     outbox.put(said("a"), Priority.END, 0.0)
@@ -219,23 +199,6 @@ async def test_everybody_who_waits_for_room_gets_it() -> None:
                 tasks.start_soon(outbox.room)
             await anyio.wait_all_tasks_blocked()
             assert len(taken(outbox)) == MAX_ENVELOPES
-
-
-async def test_everybody_who_waits_for_a_watcher_gets_something() -> None:
-    watcher = EnvelopeStream()
-    seen: list[str] = []
-
-    async def one() -> None:
-        seen.append((await anext(watcher)).id)
-
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as tasks:
-            for _ in range(2):
-                tasks.start_soon(one)
-            await anyio.wait_all_tasks_blocked()
-            for id in "ab":
-                watcher.put(said(id))
-    assert sorted(seen) == ["a", "b"]
 
 
 # --- what was sent, and has not come back ---

@@ -250,16 +250,6 @@ async def test_a_token_callable_is_asked_once_for_each_attempt(gate: Gate, as_as
     assert len(asked) == 3
 
 
-async def test_a_refused_token_is_asked_for_once_more(gate: Gate) -> None:
-    asked: list[str] = []
-    gate.refuse(401)
-    token = await sync_or_async("token", as_async=False, asked=asked)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(gate.welcomed)
-        async with session_at(gate, token):
-            assert len(asked) == 2
-
-
 @pytest.mark.rule("3.codes.token_again")
 @pytest.mark.parametrize(
     ("status", "words", "error"),

@@ -5,11 +5,10 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Expiry, Limits, Settings, Space
+from meup_agent import Space
 from meup_agent.errors import (
     NotExpressible,
     NotSent,
-    ProposalExpired,
     Refused,
     RequestTimeout,
     UsageError,
@@ -22,7 +21,7 @@ from tests.gateways import memory_connector
 from tests.patience import PATIENCE
 from tests.session.gate import AT_ONCE, ME, Caller, Gate, Recorder, method_of, present
 from tests.tables import Priority
-from tests.wire import MAX_FRAME_BYTES, kinds, payloads, raise_for
+from tests.wire import MAX_FRAME_BYTES, kinds, payloads
 
 pytestmark = pytest.mark.anyio
 
@@ -59,24 +58,6 @@ async def test_the_reader_waits_for_nobody(gate: Gate) -> None:
                 tasks.start_soon(session.outbox.wait_emptied)
                 for _ in range(10):
                     await anext(ends[0])
-
-
-@pytest.mark.rule("5.overflow.busy")
-async def test_beyond_the_limits_requests_are_answered_busy(gate: Gate) -> None:
-    handlers = Recorder()
-    settings = Settings(limits=Limits(handlers=2, queued=3))
-    with anyio.fail_after(PATIENCE):
-        async with present(gate, handlers, "bob", settings=settings) as (session, end):
-            ids = [await end.request("tools/call", sender="bob", name="add") for _ in range(6)]
-            response = await end.hear(kinds.MCP_RESPONSE)
-            assert response.correlation == (ids[5],)
-            assert response.payload["error"]["code"] == -32000
-            assert response.payload["error"]["data"] == {"reason": "busy"}
-            assert (session.table.running, session.table.queued) == (2, 3)
-            assert session.counters["overflow"] == 1
-            session.returned(handlers.started[0][0], 1)
-            assert (await end.hear(kinds.MCP_RESPONSE)).correlation == (ids[0],)
-            assert len(handlers.started) == 3
 
 
 def timers() -> int:
@@ -152,13 +133,6 @@ async def test_what_nobody_would_take_is_not_sent(gate: Gate) -> None:
                 await space.send("chat", {"message": "\ud800"})
             assert await end.probe(session) == []
             assert session.table.waiting == 0
-
-
-async def test_nobody_is_said_to_have_let_expire_what_never_left() -> None:
-    with pytest.raises(ProposalExpired, match="it could not be sent in time"):
-        raise_for(Expiry("p1", sent=False))
-    with pytest.raises(ProposalExpired, match="no participant decided it in time"):
-        raise_for(Expiry("p1"))
 
 
 async def test_who_has_left_says_nothing_more(gate: Gate) -> None:

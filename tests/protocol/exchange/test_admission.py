@@ -230,17 +230,6 @@ def test_a_request_with_very_many_ids_is_refused(me: Peer, to: tuple[str, ...]) 
     assert (starts(effects), refusals(effects)) == ([], ["b1"])
 
 
-@pytest.mark.rule("4.4.one_proposal")
-def test_one_that_names_a_withdrawn_proposal_among_others_is_refused(me: Peer) -> None:
-    me.proposal("alice", "p1")
-    me.withdraw("alice", "p1")
-    body = payloads.request("tools/call", CALL, "b1")
-    effects = me.hears(
-        kinds.MCP_REQUEST, body, sender="bob", id="b1", to=("me",), correlation=("x", "p1", "y")
-    )
-    assert refusals(effects) == ["b1"]
-
-
 # --- where it begins ---
 
 

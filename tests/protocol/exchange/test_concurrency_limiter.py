@@ -61,17 +61,6 @@ def test_handlers_that_await_exchanges_are_bounded_as_well() -> None:
 
 
 @pytest.mark.rule("5.overflow.busy")
-def test_a_request_beyond_gets_busy() -> None:
-    me = full_peer()
-    effects = me.request("bob", "b1")
-    (response,) = said(effects)
-    assert (response.to, response.correlation) == (("bob",), ("b1",))
-    assert response.payload["error"]["code"] == -32000
-    assert response.payload["error"]["data"] == {"reason": "busy"}
-    assert dropped(effects) == ["overflow"]
-
-
-@pytest.mark.rule("5.overflow.busy")
 def test_a_request_that_got_busy_and_comes_again_gets_the_same_answer() -> None:
     me = full_peer()
     (response,) = said(me.request("bob", "b1"))

@@ -14,18 +14,9 @@ from tests.protocol.exchange.peer import (
     started,
 )
 from tests.tables import Key, ProposalKey
-from tests.wire import JsonObject, LostRace, draft, payloads
+from tests.wire import JsonObject, draft, payloads
 
 PROPOSAL = ProposalKey("alice", "p1")
-
-
-@pytest.mark.rule("4.2.in_progress")
-def test_a_proposal_whose_fulfilling_request_was_cancelled_waits_again(me: Peer) -> None:
-    me.proposal("alice", "p1")
-    me.request("bob", "b1", to=("tool",), fulfills="p1")
-    me.cancel("bob", "b1", to=("tool",))
-    assert me.record("alice", "p1").state == "pending"
-    me.begins_request(fulfills=PROPOSAL)
 
 
 @pytest.mark.rule("4.2.in_progress")
@@ -37,53 +28,6 @@ def test_a_proposal_with_two_requests_waits_again_after_the_last(me: Peer) -> No
     assert me.record("alice", "p1").in_progress_by == "tool"
     me.cancel("tool", "1", to=("tool",))
     assert me.record("alice", "p1").state == "pending"
-
-
-@pytest.mark.rule("4.2.refusal_completes_nothing")
-def test_a_refusal_of_the_executor_completes_nothing(me: Peer) -> None:
-    key = me.begins_proposal()
-    me.request("bob", "b1", to=("tool",), fulfills=key.id)
-    refusal = {"code": -32000, "message": "refused: no", "data": {"reason": "refused"}}
-    me.response("tool", "b1", to=("bob",), error=refusal)
-    assert me.is_waiting(key)
-    assert me.own(key).state == "pending"
-
-
-@pytest.mark.rule("4.2.refusal_completes_nothing")
-def test_an_executor_refuses_what_was_withdrawn(me: Peer) -> None:
-    me.proposal("alice", "p1", to=("bob",))
-    me.withdraw("alice", "p1")
-    effects = me.request("bob", "b1", fulfills="p1")
-    (response,) = said(effects)
-    assert response.payload["error"]["data"] == {"reason": "refused"}
-    assert response.payload["error"]["code"] == -32000
-    assert started(effects) == []
-    assert said(me.request("bob", "b1", fulfills="p1")) == [response]
-
-
-@pytest.mark.rule("4.2.refusal_completes_nothing")
-@pytest.mark.parametrize("answered", [False, True])
-def test_an_executor_carries_a_proposal_out_once(me: Peer, answered: bool) -> None:
-    me.proposal("alice", "p1", to=("bob",))
-    me.request("bob", "1", fulfills="p1")
-    key = Key("in", "bob", "1")
-    if answered:
-        (answer,) = said(me.returns(key))
-        me.echo(answer)
-    effects = me.request("tool", "1", fulfills="p1")
-    assert started(effects) == []
-    (response,) = said(effects)
-    assert response.to == ("tool",)
-    assert "bob" in response.payload["error"]["message"]
-
-
-@pytest.mark.rule("4.2.refusal_completes_nothing")
-def test_an_executor_may_run_it_when_the_first_fulfillment_was_cancelled(me: Peer) -> None:
-    me.proposal("alice", "p1", to=("bob",))
-    me.request("bob", "b1", fulfills="p1")
-    me.cancel("bob", "b1")
-    me.returns(Key("in", "bob", "b1"))
-    assert started(me.request("tool", "t1", fulfills="p1")) == [Key("in", "tool", "t1")]
 
 
 @pytest.mark.rule("4.2.refusal_completes_nothing")
@@ -109,15 +53,6 @@ def test_after_our_own_request_our_fulfill_raises(me: Peer, sent: bool) -> None:
     me.proposal("alice", "p1")
     me.begins_request(fulfills=PROPOSAL, sent=sent)
     with pytest.raises(AlreadyInProgress, match="'me'"):
-        me.begins_request(fulfills=PROPOSAL)
-
-
-@pytest.mark.rule("4.4.already_in_progress")
-def test_what_is_decided_is_not_fulfilled(me: Peer) -> None:
-    me.proposal("alice", "p1")
-    me.request("bob", "b1", to=("tool",), fulfills="p1")
-    me.response("tool", "b1", to=("bob",))
-    with pytest.raises(AlreadyDecided, match="fulfilled"):
         me.begins_request(fulfills=PROPOSAL)
 
 
@@ -171,21 +106,6 @@ def test_all_correlation_ids_are_looked_at(me: Peer) -> None:
     )
     me.did(me.table.receive(relay, me.now))
     assert isinstance(me.ending(key), Fulfillment)
-
-
-def test_losing_the_race_is_told_apart(me: Peer) -> None:
-    me.proposal("alice", "p1")
-    key = me.begins_request(fulfills=PROPOSAL, sent=False)
-    me.request("bob", "b1", to=("tool",), fulfills="p1")
-    assert me.ending(key) == LostRace("bob")
-
-
-@pytest.mark.rule("5.tombstone.before_fulfillment")
-def test_a_fulfillment_is_not_sent_after_a_withdraw(me: Peer) -> None:
-    me.proposal("alice", "p1")
-    me.withdraw("alice", "p1")
-    with pytest.raises(AlreadyDecided, match="withdrawn"):
-        me.begins_request(fulfills=PROPOSAL)
 
 
 @pytest.mark.rule("5.tombstone.before_fulfillment")

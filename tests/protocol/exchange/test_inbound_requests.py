@@ -49,12 +49,6 @@ def cancelling(me: Peer) -> Key:
 # --- queued ---
 
 
-def test_queued_begins_when_there_is_a_slot() -> None:
-    me = busy_peer()
-    assert started(me.returns(A1)) == [A2]
-    assert me.table.queued == 0
-
-
 @pytest.mark.rule("5.request.queued.cancel")
 def test_queued_valid_cancel_drops_it_without_a_response() -> None:
     me = busy_peer()
@@ -343,25 +337,9 @@ def test_a_handler_that_never_began_cannot_end() -> None:
 
 
 @pytest.mark.rule("5.codes")
-def test_an_unknown_method_is_answered_with_its_code() -> None:
-    me = Peer(find_handler=lambda *_: False)
-    me.welcomed("alice")
-    (response,) = said(me.request("alice", "a1", method="no/such"))
-    assert response.payload["error"]["code"] == -32601
-    assert "no/such" in response.payload["error"]["message"]
-
-
-@pytest.mark.rule("5.codes")
 def test_a_request_without_a_method_is_invalid(me: Peer) -> None:
     (response,) = said(me.hears("mcp/request", {"id": "a1"}, sender="alice", id="a1", to=("me",)))
     assert response.payload["error"]["code"] == -32600
-
-
-@pytest.mark.rule("5.codes")
-def test_a_broadcast_request_for_another_participant_is_not_answered() -> None:
-    me = Peer(find_handler=lambda *_: False)
-    me.welcomed("alice")
-    assert said(me.request("alice", "a1", method="no/such", to=())) == []
 
 
 @pytest.mark.rule("5.codes")

@@ -69,19 +69,6 @@ def test_what_has_certainly_expired_is_not_fulfilled(
 
 
 @pytest.mark.rule("4.4.before_it_is_sent")
-def test_what_expires_in_the_outbox_does_not_leave(me: Peer, clock: Clock) -> None:
-    proposed(me, seconds=10)
-    key = me.begins_request(fulfills=P1, sent=False, deadline=None)
-    clock.at = NOW + timedelta(seconds=71)
-    effects = me.did(me.table.sent(key.id, me.now))
-    ending = me.ending(key)
-    assert isinstance(ending, Unwanted)
-    assert isinstance(ending.error, AlreadyDecided)
-    assert unsent(effects) == [key.id]
-    assert not me.table.is_open(key)
-
-
-@pytest.mark.rule("4.4.before_it_is_sent")
 def test_nothing_is_fulfilled_for_a_proposer_who_has_left(me: Peer) -> None:
     me.proposal("alice", "p1")
     me.left("alice")
@@ -186,7 +173,9 @@ def test_what_was_held_for_hours_is_looked_at_the_same(me: Peer, clock: Clock) -
     me.passes(12 * 3600 + 60)
     key = me.begins_request(fulfills=P1, sent=False, deadline=None)
     clock.at = NOW + timedelta(hours=12, seconds=61)
-    me.did(me.table.sent(key.id, me.now))
+    effects = me.did(me.table.sent(key.id, me.now))
     assert isinstance(me.ending(key), Unwanted)
+    assert unsent(effects) == [key.id]
+    assert not me.table.is_open(key)
     with pytest.raises(AlreadyDecided, match="expired"):
         me.begins_request(fulfills=P1)

@@ -121,15 +121,6 @@ def test_waiting_a_bare_result_is_read(me: Peer) -> None:
     assert me.ending(key) == Responded("tool", 5)
 
 
-@pytest.mark.rule("5.own.waiting.response", "4.4.follow")
-def test_waiting_proposal_is_fulfilled_by_the_response_to_its_request(me: Peer) -> None:
-    key = me.begins_proposal()
-    me.request("bob", "b1", to=("tool",), fulfills=key.id)
-    assert me.is_waiting(key)
-    me.response("tool", "b1", to=("bob",), result={"content": [2]})
-    assert me.ending(key) == Fulfillment(key.id, "bob", "tool", {"content": [2]})
-
-
 @pytest.mark.rule("5.own.waiting.rejection")
 def test_waiting_rejection_that_counts_ends_it_with_a_withdraw(me: Peer) -> None:
     key = me.begins_proposal(to=("bob",))
@@ -273,15 +264,6 @@ def test_waiting_no_further_connection_leaves_the_outcome_unknown(me: Peer) -> N
 
 
 # --- given up ---
-
-
-@pytest.mark.rule("5.own.given_up.response")
-def test_given_up_late_response_to_a_request_is_counted(me: Peer) -> None:
-    key = me.begins_request()
-    me.gives_up(key)
-    effects = me.response("tool", key.id)
-    assert dropped(effects) == ["late_response"]
-    assert isinstance(me.ending(key), Withdrawal)
 
 
 @pytest.mark.rule("5.own.given_up.response", "4.13.loser_is_reported")

@@ -23,20 +23,6 @@ def test_progress_only_increases(me: Peer) -> None:
     assert told == [1.0, 3.0, 3.5, 4.0]
 
 
-@pytest.mark.rule("4.9.none_after_completion")
-def test_there_is_no_progress_after_completion(me: Peer) -> None:
-    key = me.begins_request()
-    me.response("tool", key.id)
-    assert me.progress("tool", key.id, 5) == []
-
-
-@pytest.mark.rule("5.who.progress", "4.9.token")
-def test_progress_from_the_one_who_was_asked_is_told(me: Peer) -> None:
-    key = me.begins_request(to=("tool",))
-    effects = me.progress("tool", key.id, 3)
-    assert effects == [Progressed(key, 3.0, 10.0, "")]
-
-
 @pytest.mark.rule("5.who.progress")
 def test_progress_from_another_participant_is_dropped(me: Peer) -> None:
     key = me.begins_request(to=("tool",))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from meup_agent import Fulfillment, Gone, Rejection, Withdrawal
+from meup_agent import Fulfillment, Rejection, Withdrawal
 from tests.protocol.exchange.peer import (
-    EXCHANGES,
     Peer,
     cancelled,
     cancels_said,
@@ -16,7 +15,7 @@ from tests.protocol.exchange.peer import (
     unsent,
     woken,
 )
-from tests.tables import Key, ProposalKey, Role
+from tests.tables import Key, ProposalKey
 from tests.wire import LostRace, Responded
 
 P1 = Key("in", "alice", "p1")
@@ -25,28 +24,6 @@ PROPOSAL = ProposalKey("alice", "p1")
 
 
 # --- a reject that crosses a fulfillment ---
-
-
-@pytest.mark.rule("race.reject_crosses_fulfillment")
-@pytest.mark.parametrize("first", ["reject", "request"])
-def test_a_reject_that_crosses_a_fulfillment(first: str) -> None:
-    me = Peer(roles=EXCHANGES | {Role.CONFLICT})
-    me.welcomed("alice", "bob", "tool")
-    key = me.begins_proposal(to=("bob", "alice"))
-    if first == "reject":
-        (withdraw,) = said(me.reject("bob", key.id))
-        me.request("alice", "a1", to=("tool",), fulfills=key.id)
-        effects = me.response("tool", "a1", to=("alice",))
-        me.echo(withdraw)
-        assert isinstance(me.ending(key), Rejection)
-        assert [start.side for start in started(effects, Role.CONFLICT)] == ["job"]
-        # Our withdraw, which alone ends it for others, was ordered after the response.
-        assert me.own(key).state == "fulfilled"
-    else:
-        me.request("alice", "a1", to=("tool",), fulfills=key.id)
-        assert said(me.reject("bob", key.id)) == []
-        me.response("tool", "a1", to=("alice",))
-        assert isinstance(me.ending(key), Fulfillment)
 
 
 # --- two fulfillers that race ---
@@ -62,15 +39,6 @@ def test_the_fulfiller_whose_request_is_ordered_second_cancels_it(me: Peer) -> N
     (cancel,) = cancels_said(effects)
     assert cancel.correlation == (key.id,)
     assert cancel.payload["params"]["reason"] == "duplicate"
-
-
-@pytest.mark.rule("race.two_fulfillers")
-def test_the_fulfiller_whose_request_is_ordered_first_goes_on(me: Peer) -> None:
-    me.proposal("alice", "p1")
-    key = me.begins_request(fulfills=PROPOSAL)
-    assert cancels_said(me.request("bob", "b1", to=("tool",), fulfills="p1")) == []
-    assert me.is_waiting(key)
-    assert me.record("alice", "p1").in_progress_by == "me"
 
 
 @pytest.mark.rule("race.two_fulfillers")
@@ -252,27 +220,6 @@ def test_the_same_proposal_again_changes_nothing(me: Peer) -> None:
 # --- a proposer that dies ---
 
 
-@pytest.mark.rule("race.proposer_dies")
-def test_a_proposer_that_dies(me: Peer) -> None:
-    me.proposal("alice", "p1")
-    key = me.begins_request(parent=P1, fulfills=PROPOSAL)
-    me.left("alice")
-    effects = me.passes(30)
-    cause = cancelled(effects)[P1]
-    assert (cause.code, cause.by) == ("no_longer_needed", "alice")
-    assert isinstance(me.ending(key), Withdrawal)
-    (cancel,) = cancels_said(effects)
-    assert cancel.correlation == (key.id,)
-
-
-@pytest.mark.rule("race.proposer_dies")
-def test_an_executor_that_dies(me: Peer) -> None:
-    key = me.begins_request(to=("tool",))
-    me.left("tool")
-    me.passes(30)
-    assert me.ending(key) == Gone(key.id, ("tool",))
-
-
 # --- a response after the cancel ---
 
 
@@ -286,30 +233,7 @@ def test_a_response_after_the_cancel(me: Peer) -> None:
     assert isinstance(me.ending(key), Withdrawal)
 
 
-@pytest.mark.rule("race.response_after_cancel")
-def test_a_result_that_the_handler_has_when_the_cancel_comes_is_not_sent(me: Peer) -> None:
-    me.request("alice", "a1")
-    me.cancel("alice", "a1")
-    assert said(me.returns(A1, {"content": [1]})) == []
-    assert said(me.joined("alice")) == []
-
-
 # --- many cancels for nothing ---
-
-
-@pytest.mark.rule("race.many_unknown_cancels")
-def test_ten_thousand_cancels_for_unknown_ids_disturb_no_work(me: Peer) -> None:
-    me.request("alice", "a1")
-    key = me.begins_request()
-    me.effects.clear()
-    for number in range(10_000):
-        effects = me.cancel("alice", f"unknown-{number}", id="always-the-same")
-        assert said(effects) == []
-        assert cancelled(effects) == {}
-    assert len(dropped(me.effects)) == 10_000
-    assert len(said(me.returns(A1))) == 1
-    me.response("tool", key.id)
-    assert isinstance(me.ending(key), Responded)
 
 
 # --- an answer that comes for what we believe unsent ---

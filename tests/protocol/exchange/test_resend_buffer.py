@@ -4,26 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from meup_agent import Envelope
 from tests.protocol.exchange.peer import (
     Peer,
     said,
 )
 from tests.tables import Key
-from tests.wire import kinds
-
-
-def endings(me: Peer) -> dict[str, str]:
-    """A withdraw, a cancel, a rejection and a response; which id concerns whom."""
-    me.proposal("alice", "p1")
-    withdrawn = me.begins_proposal(to=("bob",))
-    cancelled_one = me.begins_request(to=("tool",))
-    me.request("carol", "c1")
-    (withdraw,) = said(me.gives_up(withdrawn))
-    (cancel,) = said(me.gives_up(cancelled_one))
-    reject = me.rejects("alice", "p1")
-    (response,) = said(me.returns(Key("in", "carol", "c1")))
-    return {"bob": withdraw.id, "tool": cancel.id, "alice": reject.id, "carol": response.id}
 
 
 @pytest.mark.rule("4.14.limits")
@@ -50,10 +35,3 @@ def test_at_most_sixteen_mebibytes_of_endings_are_remembered(me: Peer) -> None:
         me.request("alice", f"a{number}")
         me.returns(Key("in", "alice", f"a{number}"), {"text": "x" * (4 * 1024 * 1024)})
     assert len(said(me.joined("alice"))) == 3
-
-
-def explains(me: Peer, decision: str, text: str = "no") -> Envelope:
-    payload = {"message": text}
-    chat, effects = me.table.send(kinds.CHAT, payload, now=me.now, correlation=(decision,))
-    me.did(effects)
-    return chat

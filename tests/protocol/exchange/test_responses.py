@@ -74,14 +74,6 @@ def test_the_fulfiller_may_relay_the_outcome(me: Peer) -> None:
 
 
 @pytest.mark.rule("5.who.response")
-def test_the_first_valid_response_wins(me: Peer) -> None:
-    key = me.begins_request()
-    me.response("tool", key.id, result={"content": [1]})
-    assert dropped(me.response("tool", key.id, result={"content": [2]})) == ["duplicate_response"]
-    assert me.ending(key) == Responded("tool", {"content": [1]})
-
-
-@pytest.mark.rule("5.who.response")
 def test_the_copy_that_the_fulfiller_relays_is_a_duplicate(me: Peer) -> None:
     key = me.begins_proposal()
     me.request("bob", "b1", to=("tool",), fulfills=key.id)

@@ -162,17 +162,6 @@ def test_what_is_new_shows_that_the_rest_was_not_for_us(me: Numbered) -> None:
     assert started(me.arrives("carol", "new"), Role.REQUEST) == [Key("in", "alice", "r1")]
 
 
-@pytest.mark.rule("6.resume.taken_back", "6.resume.no_handler_yet")
-def test_what_was_taken_back_meanwhile_never_starts(me: Numbered) -> None:
-    me.returns_to_space(5)
-    me.request("alice", "r1")
-    me.proposal("alice", "p1", to=("me",))
-    me.request("bob", "r2")
-    me.cancel("alice", "r1")
-    assert started(me.withdraw("alice", "p1")) == [Key("in", "bob", "r2")]
-    assert started(me.effects, Role.PROPOSAL) == []
-
-
 @pytest.mark.rule("6.resume.no_handler_yet")
 def test_ends_and_answers_count_at_once(me: Numbered) -> None:
     me.request("alice", "r1")
@@ -181,18 +170,6 @@ def test_ends_and_answers_count_at_once(me: Numbered) -> None:
     assert Key("in", "alice", "r1") in cancelled(me.cancel("alice", "r1"))
     assert isinstance(woken(me.response("tool", mine.id))[mine], Responded)
     assert not me.table.caught_up
-
-
-@pytest.mark.rule("6.resume.order")
-def test_a_connection_lost_while_we_read_is_read_on_from_there(me: Numbered) -> None:
-    me.returns_to_space(4)
-    me.request("alice", "r1")
-    me.request("alice", "r2")
-    assert started(me.effects) == []
-    assert me.table.seq == 102
-    assert started(me.returns_to_space(2)) == []
-    me.request("alice", "r3")
-    assert [key.id for key in started(me.cancel("alice", "r2"))] == ["r1", "r3"]
 
 
 @pytest.mark.rule("6.resume.order")

@@ -12,7 +12,7 @@ from meup_agent.errors import AlreadyDecided
 from meup_agent.protocol.exchange.table import SPARE_TIMERS
 from meup_agent.protocol.payloads import INVALID_REQUEST, MAX_RPC_ID_CHARS
 from tests.protocol.exchange.peer import Peer, cancelled, cancels_said, dropped, said, started
-from tests.tables import MAX_FULFILLMENTS, MAX_PROPOSALS, Key, ProposalKey, Role
+from tests.tables import MAX_FULFILLMENTS, MAX_PROPOSALS, Key, ProposalKey
 from tests.wire import decode
 
 A1 = Key("in", "alice", "a1")
@@ -39,16 +39,6 @@ def test_a_flood_of_proposals_pushes_nothing_out_that_is_open(me: Peer) -> None:
     me.request("bob", "r1", to=("tool",), fulfills=own.id)
     me.response("tool", "r1", to=("bob",))
     assert isinstance(me.ending(own), Fulfillment)
-
-
-@pytest.mark.rule("5.memory.open_is_kept")
-def test_our_own_proposal_may_wait_for_hours(me: Peer) -> None:
-    key = me.begins_proposal(deadline=None)
-    me.passes(10_000)
-    me.request("bob", "b1", to=("tool",), fulfills=key.id)
-    me.passes(10_000)
-    me.response("tool", "b1", to=("bob",))
-    assert isinstance(me.ending(key), Fulfillment)
 
 
 @pytest.mark.rule("5.memory.open_is_kept")
@@ -104,15 +94,6 @@ def test_fulfillments_of_one_proposal_are_bounded(me: Peer) -> None:
 def test_names_that_are_never_used_are_not_remembered(me: Peer) -> None:
     assert dropped(me.request("alice", "a" * 257)) == ["name_too_long"]
     assert dropped(me.request("a" * 257, "a1")) == ["name_too_long"]
-
-
-@pytest.mark.rule("5.memory.once")
-def test_what_is_delivered_twice_counts_once() -> None:
-    me = Peer(roles=set(Role))
-    me.welcomed("alice")
-    for ts, expected in [("t1", 2), ("t1", 0), ("t2", 2)]:
-        effects = me.hears("chat", {"message": "hi"}, sender="alice", id="c1", ts=ts)
-        assert len(started(effects)) == expected
 
 
 def test_a_welcome_that_does_not_say_who_we_are_is_no_welcome() -> None:

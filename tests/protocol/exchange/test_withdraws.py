@@ -11,9 +11,6 @@ from tests.protocol.exchange.peer import (
     said,
     started,
 )
-from tests.tables import ProposalKey
-
-PROPOSAL = ProposalKey("alice", "p1")
 
 
 @pytest.mark.rule("4.2.withdrawal_wins_until_response")
@@ -24,15 +21,6 @@ def test_a_withdrawal_wins_until_the_response_is_there(me: Peer) -> None:
     me.response("tool", "b1", to=("bob",))
     record = me.record("alice", "p1")
     assert (record.state, record.reason, record.decided_by) == ("withdrawn", "policy", "alice")
-
-
-@pytest.mark.rule("4.2.withdrawal_wins_until_response")
-def test_a_withdrawal_after_the_response_is_ignored(me: Peer) -> None:
-    me.proposal("alice", "p1")
-    me.request("bob", "b1", to=("tool",), fulfills="p1")
-    me.response("tool", "b1", to=("bob",))
-    assert dropped(me.withdraw("alice", "p1")) == ["late_withdraw"]
-    assert me.record("alice", "p1").state == "fulfilled"
 
 
 @pytest.mark.rule("4.14.no_harm_twice")

@@ -38,28 +38,6 @@ def test_grant_takes_effect_at_once_and_its_recipient_is_told_first() -> None:
     assert CALL in others[1]["payload"]["participant"]["capabilities"]
 
 
-@pytest.mark.rule("3.manage.grant")
-def test_grants_to_somebody_who_is_away_are_there_when_they_come() -> None:
-    scene = Scene(present=("lead", "onlooker"))
-    scene.grant("lead", "worker", CALL)
-    assert kinds_of(scene.got("onlooker")) == ["capability.grant"]
-    scene.members["worker"] = scene.join("worker")
-    assert CALL in scene.got("worker")[0]["payload"]["you"]["capabilities"]
-    # They survive a reconnect.
-    scene.host.leave(scene.members["worker"])
-    scene.join("worker")
-    assert scene.may("worker")
-
-
-def test_grants_add_up() -> None:
-    scene = Scene()
-    scene.grant("lead", "worker", CALL)
-    scene.grant("lead", "worker", {"kind": "chat"})
-    assert scene.may("worker", CALL)
-    assert scene.may("worker", {"kind": "chat"})
-    assert scene.may("worker", {"kind": "mcp/proposal"})
-
-
 @pytest.mark.rule("3.manage.lacking")
 @pytest.mark.parametrize(
     "lacking", [{"kind": "*"}, {"kind": "mcp/request"}, {"kind": ["chat", "mcp/reject"]}]
@@ -72,14 +50,6 @@ def test_nobody_grants_what_they_lack(lacking: dict[str, Any]) -> None:
     assert error["capability"] == lacking
     assert not scene.may("worker", {"kind": "chat"})
     assert scene.got("worker") == []
-
-
-@pytest.mark.rule("3.manage.lacking")
-def test_less_than_one_has_can_be_granted() -> None:
-    scene = Scene()
-    scene.grant("lead", "worker", READ)
-    assert scene.may("worker", READ)
-    assert not scene.may("worker", CALL)
 
 
 @pytest.mark.parametrize(
@@ -106,12 +76,6 @@ def test_grant_that_cannot_be_carried_out(payload: dict[str, Any], code: str) ->
     scene.say("admin", "capability.grant", payload)
     assert scene.error("admin")["error"] == code
     assert scene.got("worker") == []
-
-
-def test_only_who_may_grant_grants() -> None:
-    scene = Scene()
-    scene.grant("worker", "onlooker", {"kind": "mcp/proposal"})
-    assert scene.error("worker")["error"] == "capability_violation"
 
 
 def test_id_of_a_grant_in_force_names_no_other() -> None:
@@ -165,18 +129,6 @@ def test_more_than_can_be_granted_in_a_space_is_refused() -> None:
     )
     scene.grant("admin", "worker", {"kind": "mcp/reject"})
     assert scene.may("worker", {"kind": "mcp/reject"})
-
-
-@pytest.mark.rule("3.manage.ack")
-def test_recipient_may_acknowledge_and_nobody_else() -> None:
-    scene = Scene()
-    grant = scene.grant("lead", "worker", CALL)
-    scene.forget()
-    scene.say("worker", "capability.grant-ack", {"status": "accepted"}, correlationId=grant)
-    assert kinds_of(scene.got("lead")) == ["capability.grant-ack"]
-    scene.forget()
-    scene.say("onlooker", "capability.grant-ack", {"status": "accepted"}, correlationId=grant)
-    assert scene.error("onlooker")["error"] == "capability_violation"
 
 
 @pytest.mark.rule("3.manage.revoke.id")
@@ -243,18 +195,6 @@ def test_revocation_that_cannot_be_carried_out(payload: dict[str, Any], code: st
     scene.revoke("admin", payload)
     assert scene.error("admin")["error"] == code
     assert scene.may("worker")
-
-
-@pytest.mark.rule("3.manage.rests")
-def test_nobody_keeps_what_its_granter_no_longer_has() -> None:
-    scene = Scene()
-    first = scene.grant("lead", "worker", CALL, GRANTING)
-    scene.grant("worker", "onlooker", READ)
-    assert scene.may("onlooker", READ)
-    scene.forget()
-    scene.revoke("admin", {"grant_id": first})
-    assert not scene.may("onlooker", READ)
-    assert kinds_of(scene.got("onlooker"))[:2] == ["system.welcome", "capability.revoke"]
 
 
 @pytest.mark.rule("3.manage.rests")

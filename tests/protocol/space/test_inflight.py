@@ -98,29 +98,6 @@ def test_a_proposal_is_open_until_the_response_to_a_request_that_fulfills_it(
     assert proposal.state is ProposalState.FULFILLED
 
 
-def test_a_proposal_is_open_until_its_proposer_takes_it_back(following: Following) -> None:
-    following.propose("ann", "p")
-    following.say("mcp/withdraw", "eve", "w1", {"reason": "other"}, correlation=("p",))
-    assert following.ids("ann") == ["p"]
-    following.say("mcp/withdraw", "ann", "w2", {"reason": "other"}, correlation=("p",))
-    assert following.ids("ann") == []
-    assert following.open.open_proposals("ann", 0) == 0
-
-
-def test_of_two_with_one_id_the_request_tells_which_it_fulfills(following: Following) -> None:
-    following.propose("ann", "1")
-    following.propose("bob", "1")
-    following.request("carol", "r", "tools", "1")
-    following.respond("tools", "r")
-    assert (following.ids("ann"), following.ids("bob")) == (["1"], ["1"])
-    following.request("carol", "s", "tools", "1", proposer="bob")
-    following.respond("tools", "s")
-    assert (following.ids("ann"), following.ids("bob")) == (["1"], [])
-    following.propose("bob", "1")
-    following.say("mcp/withdraw", "bob", "w", {}, correlation=("1",))
-    assert (following.ids("ann"), following.ids("bob")) == (["1"], [])
-
-
 def test_an_id_that_is_used_again_is_another_proposal(following: Following) -> None:
     following.propose("ann", "1")
     following.request("bob", "r", "tools", "1")
@@ -199,14 +176,6 @@ def test_payloads_are_kept_as_long_as_there_is_room(following: Following) -> Non
 REFUSED = {"code": -32000, "message": "no", "data": {"reason": "refused"}}
 
 
-def test_what_is_refused_leaves_the_proposal_pending(following: Following) -> None:
-    following.propose("ann", "p")
-    following.request("bob", "r", "tools", "p")
-    following.respond("tools", "r", REFUSED)
-    assert following.state("ann") is ProposalState.PENDING
-    assert following.ids("bob") == []
-
-
 def test_of_several_executors_one_may_refuse_and_another_carry_out(following: Following) -> None:
     following.propose("ann", "p")
     following.request("bob", "r", ("tools", "spare"), "p")
@@ -246,21 +215,3 @@ def test_a_result_for_the_proposal_before_does_not_fulfill_another_under_its_id(
     following.propose("ann", "p")
     following.respond("tools", "r")
     assert following.state("ann") is ProposalState.PENDING
-
-
-@pytest.mark.rule("5.who.fulfill")
-def test_a_request_for_something_else_only_refers_to_a_proposal(following: Following) -> None:
-    following.propose("ann", "p")
-    following.request("eve", "r", "tools", "p", tool="read")
-    following.respond("tools", "r")
-    following.request("ann", "s", "tools", "p")  # nobody fulfills their own
-    following.respond("tools", "s")
-    assert following.state("ann") is ProposalState.PENDING
-
-
-def test_a_request_that_names_two_proposals_fulfills_none(following: Following) -> None:
-    following.propose("ann", "p")
-    following.propose("ann", "q")
-    following.request("bob", "r", "tools", "p", "q")
-    following.respond("tools", "r")
-    assert following.ids("ann") == ["p", "q"]

@@ -24,26 +24,6 @@ def observes(host: SpaceServer, participant: str) -> Listener:
     return listener
 
 
-@pytest.mark.rule("3.observe.not_present")
-def test_nobody_hears_of_one_who_comes_and_goes() -> None:
-    host, (alice, bob) = host_with("alice", "bob")
-    one = observes(host, "alice")
-    [(kind, welcome)] = one.heard()
-    assert kind == "system.welcome"
-    assert welcome["observing"] is True
-    assert welcome["you"]["id"] == "alice"
-    assert [each["id"] for each in welcome["participants"]] == ["alice", "bob"]
-    assert (len(host), len(host.observers)) == (2, 1)
-    host.leave(one)
-    host.leave(one)
-    assert (len(host), len(host.observers)) == (2, 0)
-    assert alice.heard() == bob.heard() == []
-    assert (host.counters.observed, host.counters.joined, host.counters.left) == (1, 2, 0)
-    host.receive(bob, chat("bob"))
-    assert one.heard() == []
-    assert [kind for kind, _ in alice.heard()] == ["chat"]
-
-
 @pytest.mark.rule("3.observe.takes_no_part")
 def test_the_agent_of_the_same_participant_hears_first_what_names_it() -> None:
     """An observer has its name, and must not take its place among those that are named."""
@@ -105,22 +85,3 @@ def test_what_an_observer_says_is_not_kept_and_its_id_not_taken() -> None:
     assert host.journal.latest("demo") == latest
     host.receive(alice, chat("alice"))
     assert [kind for kind, _ in alice.heard()] == ["chat"]
-
-
-@pytest.mark.rule("3.observe.says_nothing")
-def test_a_million_frames_wait_at_a_pace_of_their_own() -> None:
-    host, (alice,) = host_with("alice")
-    one = observes(host, "alice")
-    waits = [host.receive(one, chat("alice")) for _ in range(3_000)]
-    assert waits[0] == 0.0
-    assert waits[-1] > 0.0
-    assert host.receive(alice, chat("alice")) == 0.0
-
-
-@pytest.mark.rule("3.observe.ends")
-def test_a_gateway_that_stops_closes_them() -> None:
-    host, (alice,) = host_with("alice")
-    one = observes(host, "alice")
-    host.close(1012, "stops")
-    assert alice.closed == one.closed == (1012, "stops")
-    assert len(host.observers) == 0

@@ -77,27 +77,6 @@ def chat(sender: str, number: int = 1) -> bytes:
     )
 
 
-def test_newcomer_hears_the_welcome_first_and_everybody_the_join() -> None:
-    host, (alice,) = host_with("alice")
-    bob = Listener("bob")
-    host.grants.configure(bob.participant, member_capabilities([]))
-    host.join(bob)
-    assert [kind for kind, _ in bob.heard()] == ["system.welcome", "system.presence"]
-    assert [(kind, said["event"]) for kind, said in alice.heard()] == [("system.presence", "join")]
-
-
-def test_gateway_says_when_and_under_which_id() -> None:
-    host, _ = host_with()
-    alice = Listener("alice")
-    host.grants.configure(alice.participant, member_capabilities([]))
-    host.join(alice)
-    said = [json.loads(frame) for frame in alice.frames]
-    assert {(each["id"], each["ts"]) for each in said} == {
-        ("g1", "2025-01-01T00:00:00.000Z"),
-        ("g2", "2025-01-01T00:00:00.000Z"),
-    }
-
-
 def test_accepted_envelope_goes_to_everybody_packed_once() -> None:
     packed: list[bytes] = []
 
@@ -111,47 +90,6 @@ def test_accepted_envelope_goes_to_everybody_packed_once() -> None:
     assert packed == [chat("alice")]
     assert [member.frames for member in members] == [[b"<" + chat("alice") + b">"]] * 3
     assert (host.counters.frames_in, host.counters.accepted) == (1, 1)
-
-
-def test_refusal_goes_to_the_sender_alone() -> None:
-    host, (alice, bob) = host_with("alice", "bob")
-    host.receive(alice, chat("bob"))
-    assert [(kind, said["error"]) for kind, said in alice.heard()] == [
-        ("system.error", "identity_mismatch")
-    ]
-    assert bob.frames == []
-    assert host.counters.refused == {"identity_mismatch": 1}
-    assert host.counters.accepted == 0
-
-
-def test_dropped_is_counted() -> None:
-    host, (alice,) = host_with("alice")
-    host.receive(alice, chat("alice").replace(b'"chat"', b'"system/heartbeat"'))
-    assert alice.frames == []
-    assert host.counters.dropped == 1
-
-
-def test_leaving_is_told_to_the_others() -> None:
-    host, (alice, bob) = host_with("alice", "bob")
-    host.leave(alice)
-    host.leave(alice)
-    assert bob.heard() == [("system.presence", {"event": "leave", "participant": {"id": "alice"}})]
-    assert alice.frames == []
-    assert host.counters.left == 1
-
-
-def test_newer_connection_takes_over() -> None:
-    host, (older, bob) = host_with("alice", "bob")
-    newer = Listener("alice")
-    host.grants.configure(newer.participant, member_capabilities([{"kind": "chat"}]))
-    host.join(newer)
-    assert older.closed is not None
-    assert older.closed[0] == 4409
-    assert older.frames == []
-    assert [kind for kind, _ in newer.heard()] == ["system.welcome", "system.presence"]
-    # A join without a leave: what must not be missed is said again (PROTOCOL 4.14).
-    assert [said["event"] for _, said in bob.heard()] == ["join"]
-    assert host.counters.taken_over == 1
 
 
 def test_end_of_the_older_connection_changes_nothing_for_the_newer() -> None:
