@@ -5,6 +5,8 @@ It is the first one with *valid withdraw* for cancel, and no response is owed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from meup_agent import Limits, Withdrawal
@@ -18,7 +20,7 @@ from tests.protocol.exchange.peer import (
     said,
     started,
 )
-from tests.tables import Key, ProposalKey, Role, Start
+from tests.tables import Effect, Key, ProposalKey, Role, Start
 
 P1 = Key("in", "alice", "p1")
 P2 = Key("in", "alice", "p2")
@@ -69,17 +71,15 @@ def test_queued_rejected_by_our_user_starts_no_handler() -> None:
     assert me.withdraw("alice", "p2") == []
 
 
-@pytest.mark.rule("5.proposal.queued.sender_leaves")
-def test_queued_sender_leaves_keeps_it() -> None:
+@pytest.mark.rule("5.proposal.queued.sender_leaves", "5.proposal.queued.connection_lost")
+@pytest.mark.parametrize(
+    "happens",
+    [lambda me: me.left("alice"), lambda me: me.loses_connection()],
+    ids=["sender_leaves", "connection_lost"],
+)
+def test_queued_it_is_kept(happens: Callable[[Peer], list[Effect]]) -> None:
     me = busy_peer()
-    assert me.left("alice") == []
-    assert started(me.returns(P1)) == [P2]
-
-
-@pytest.mark.rule("5.proposal.queued.connection_lost")
-def test_queued_connection_lost_keeps_it() -> None:
-    me = busy_peer()
-    assert me.loses_connection() == []
+    assert happens(me) == []
     assert started(me.returns(P1)) == [P2]
 
 
@@ -102,10 +102,24 @@ def test_running_returns_undecided_says_nothing(me: Peer) -> None:
 
 
 @pytest.mark.rule("5.proposal.running.raises")
-def test_running_raises_rejects_what_was_addressed_to_us(me: Peer) -> None:
-    (reject,) = said(me.raises(running(me)))
-    assert (reject.kind, reject.correlation) == ("mcp/reject", ("p1",))
-    assert reject.payload == {"reason": "other"}
+@pytest.mark.parametrize(
+    ("before", "rejects"),
+    [
+        (lambda me: None, True),
+        (lambda me: me.begins_request(parent=P1, fulfills=PROPOSAL, sent=False), True),
+        (lambda me: me.refused(me.begins_request(parent=P1, fulfills=PROPOSAL).id), True),
+        (lambda me: me.rejects("alice", "p1", "unsafe"), False),
+    ],
+    ids=["undecided", "unsent", "refused by the gateway", "rejected"],
+)
+def test_running_raises_rejects_what_was_addressed_to_us(
+    me: Peer, before: Callable[[Peer], object], rejects: bool
+) -> None:
+    key = running(me)
+    before(me)
+    found = said(me.raises(key), "mcp/reject")
+    expected = [(("p1",), {"reason": "other"})] if rejects else []
+    assert [(each.correlation, each.payload) for each in found] == expected
 
 
 @pytest.mark.rule("5.proposal.running.raises")
@@ -122,28 +136,6 @@ def test_running_raises_after_its_fulfilling_request_was_sent_says_nothing(me: P
     assert [cancel.correlation for cancel in cancels_said(effects)] == [(request.id,)]
 
 
-@pytest.mark.rule("5.proposal.running.raises")
-def test_running_raises_before_its_fulfilling_request_was_sent_rejects(me: Peer) -> None:
-    key = running(me)
-    me.begins_request(parent=key, fulfills=PROPOSAL, sent=False)
-    assert len(said(me.raises(key), "mcp/reject")) == 1
-
-
-@pytest.mark.rule("5.proposal.running.raises")
-def test_running_raises_after_the_gateway_refused_its_request_rejects(me: Peer) -> None:
-    key = running(me)
-    request = me.begins_request(parent=key, fulfills=PROPOSAL)
-    me.refused(request.id)
-    assert len(said(me.raises(key), "mcp/reject")) == 1
-
-
-@pytest.mark.rule("5.proposal.running.raises")
-def test_running_raises_after_it_rejected_does_not_reject_again(me: Peer) -> None:
-    key = running(me)
-    me.rejects("alice", "p1", "unsafe")
-    assert said(me.raises(key)) == []
-
-
 @pytest.mark.rule("5.proposal.running.withdraw")
 def test_running_valid_withdraw_ends_the_scope(me: Peer) -> None:
     key = running(me)
@@ -155,22 +147,15 @@ def test_running_valid_withdraw_ends_the_scope(me: Peer) -> None:
 
 
 @pytest.mark.rule("5.proposal.fulfillment_out")
-def test_running_withdraw_cancels_our_fulfilling_request(me: Peer) -> None:
+@pytest.mark.parametrize("in_handler", [True, False])
+def test_withdraw_cancels_our_fulfilling_request(me: Peer, in_handler: bool) -> None:
     key = running(me)
-    request = me.begins_request(parent=key, fulfills=PROPOSAL)
-    effects = me.withdraw("alice", "p1")
-    (cancel,) = cancels_said(effects)
-    assert cancel.correlation == (request.id,)
-    assert cancel.to == ("tool",)
-    assert me.ending(request).cause.by == "alice"  # type: ignore[union-attr]
-
-
-@pytest.mark.rule("5.proposal.fulfillment_out")
-def test_a_withdraw_cancels_a_fulfilling_request_that_no_handler_has(me: Peer) -> None:
-    me.returns(running(me))
-    request = me.begins_request(fulfills=PROPOSAL)
+    if not in_handler:
+        me.returns(key)
+    request = me.begins_request(parent=key if in_handler else None, fulfills=PROPOSAL)
     (cancel,) = cancels_said(me.withdraw("alice", "p1"))
-    assert cancel.correlation == (request.id,)
+    assert (cancel.to, cancel.correlation) == (("tool",), (request.id,))
+    assert me.ending(request).cause.by == "alice"  # type: ignore[union-attr]
 
 
 @pytest.mark.rule("5.proposal.running.sender_leaves")
@@ -193,59 +178,50 @@ def test_running_connection_lost_keeps_it(me: Peer) -> None:
 
 
 @pytest.mark.rule("5.proposal.running.shutdown")
-def test_running_shutdown_waits_for_the_grace_then_cancels_and_rejects(me: Peer) -> None:
-    key = running(me)
+@pytest.mark.parametrize(("to", "said_so"), [(("me",), [{"reason": "busy"}]), ((), [])])
+def test_running_shutdown_waits_for_the_grace_then_cancels_and_rejects(
+    me: Peer, to: tuple[str, ...], said_so: list[object]
+) -> None:
+    key = running(me, to=to)
     assert me.shuts_down() == []
     effects = me.ends_grace()
     assert list(cancelled(effects)) == [key]
-    (reject,) = said(effects)
-    assert reject.payload == {"reason": "busy"}
-
-
-@pytest.mark.rule("5.proposal.running.shutdown")
-def test_running_shutdown_of_a_broadcast_rejects_nothing(me: Peer) -> None:
-    key = running(me, to=())
-    me.shuts_down()
-    effects = me.ends_grace()
-    assert list(cancelled(effects)) == [key]
-    assert said(effects) == []
+    assert [reject.payload for reject in said(effects)] == said_so
 
 
 # --- cancelling ---
 
 
-@pytest.mark.rule("5.proposal.cancelling.returns")
-def test_cancelling_returns_says_nothing(me: Peer) -> None:
+@pytest.mark.rule("5.proposal.cancelling.returns", "5.proposal.cancelling.raises")
+@pytest.mark.parametrize("ends", [Peer.returns, Peer.raises])
+def test_cancelling_its_end_says_nothing(
+    me: Peer, ends: Callable[[Peer, Key], list[Effect]]
+) -> None:
     key = withdrawn(me)
-    assert said(me.returns(key)) == []
+    assert said(ends(me, key)) == []
     assert not me.table.is_open(key)
 
 
-@pytest.mark.rule("5.proposal.cancelling.raises")
-def test_cancelling_raises_says_nothing(me: Peer) -> None:
-    assert said(me.raises(withdrawn(me))) == []
-
-
-@pytest.mark.rule("5.proposal.cancelling.withdraw")
-def test_cancelling_a_second_withdraw_is_ignored(me: Peer) -> None:
+@pytest.mark.rule(
+    "5.proposal.cancelling.withdraw",
+    "5.proposal.cancelling.sender_leaves",
+    "5.proposal.cancelling.shutdown",
+)
+@pytest.mark.parametrize(
+    ("happens", "why"),
+    [
+        (lambda me: me.withdraw("alice", "p1"), ["late_withdraw"]),
+        (lambda me: me.left("alice") + me.passes(100), []),
+        (lambda me: me.shuts_down() + me.ends_grace(), []),
+    ],
+    ids=["withdraw", "sender_leaves", "shutdown"],
+)
+def test_cancelling_nothing_else_counts(
+    me: Peer, happens: Callable[[Peer], list[Effect]], why: list[str]
+) -> None:
     withdrawn(me)
-    effects = me.withdraw("alice", "p1")
-    assert cancelled(effects) == {}
-    assert dropped(effects) == ["late_withdraw"]
-
-
-@pytest.mark.rule("5.proposal.cancelling.sender_leaves")
-def test_cancelling_sender_leaves_is_ignored(me: Peer) -> None:
-    withdrawn(me)
-    me.left("alice")
-    assert me.passes(100) == []
-
-
-@pytest.mark.rule("5.proposal.cancelling.shutdown")
-def test_cancelling_shutdown_is_ignored(me: Peer) -> None:
-    withdrawn(me)
-    assert me.shuts_down() == []
-    assert me.ends_grace() == []
+    effects = happens(me)
+    assert (cancelled(effects), said(effects), dropped(effects)) == ({}, [], why)
 
 
 # --- settled ---

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from meup_agent import Limits, Withdrawal
@@ -15,7 +17,7 @@ from tests.protocol.exchange.peer import (
     started,
     unsent,
 )
-from tests.tables import Key
+from tests.tables import Effect, Key
 
 A1 = Key("in", "alice", "a1")
 A2 = Key("in", "alice", "a2")
@@ -53,18 +55,26 @@ def cancelling(me: Peer) -> Key:
 def test_queued_valid_cancel_drops_it_without_a_response() -> None:
     me = busy_peer()
     effects = me.cancel("alice", "a2")
-    assert said(effects) == []
-    assert dropped(effects) == ["cancelled_in_queue"]
+    assert (said(effects), dropped(effects)) == ([], ["cancelled_in_queue"])
     assert not me.table.is_open(A2)
     assert started(me.returns(A1)) == []
 
 
-@pytest.mark.rule("5.request.queued.sender_leaves")
-def test_queued_sender_leaves_keeps_it() -> None:
+@pytest.mark.rule("5.request.queued.sender_leaves", "5.request.queued.connection_lost")
+@pytest.mark.parametrize(
+    "happens",
+    [
+        lambda me: me.left("alice"),
+        lambda me: me.loses_connection(),
+    ],
+    ids=["sender_leaves", "connection_lost"],
+)
+def test_queued_it_is_kept(happens: Callable[[Peer], list[Effect]]) -> None:
     me = busy_peer()
-    assert me.left("alice") == []
+    assert happens(me) == []
     assert me.table.is_open(A2)
     assert started(me.returns(A1)) == [A2]
+    assert me.table.queued == 0
 
 
 @pytest.mark.rule("5.request.queued.sender_leaves")
@@ -77,23 +87,14 @@ def test_queued_sender_left_counts_its_grace_from_when_it_left() -> None:
     assert list(cancelled(me.passes(1))) == [A2]
 
 
-@pytest.mark.rule("5.request.queued.connection_lost")
-def test_queued_connection_lost_keeps_it() -> None:
-    me = busy_peer()
-    assert me.loses_connection() == []
-    assert started(me.returns(A1)) == [A2]
-
-
 @pytest.mark.rule("5.request.queued.shutdown")
 def test_queued_shutdown_answers_busy() -> None:
     me = busy_peer()
     (response,) = said(me.shuts_down())
-    assert response.correlation == ("a2",)
-    assert response.to == ("alice",)
+    assert (response.to, response.correlation) == (("alice",), ("a2",))
     assert response.payload["error"]["code"] == -32000
     assert response.payload["error"]["data"] == {"reason": "busy"}
-    assert not me.table.is_open(A2)
-    assert me.table.is_open(A1)
+    assert (me.table.is_open(A1), me.table.is_open(A2)) == (True, False)
 
 
 # --- running ---
@@ -108,8 +109,7 @@ def test_running_returns_responds(me: Peer) -> None:
         ("a1",),
     )
     assert response.payload == {"jsonrpc": "2.0", "id": "a1", "result": {"content": [1]}}
-    assert not me.table.is_open(A1)
-    assert me.table.running == 0
+    assert (me.table.is_open(A1), me.table.running) == (False, 0)
 
 
 @pytest.mark.rule("5.request.running.raises")
@@ -137,7 +137,9 @@ def test_running_valid_cancel_ends_the_scope_without_a_response(me: Peer) -> Non
 def test_running_sender_leaves_keeps_it_for_the_grace_then_cancels(me: Peer) -> None:
     key = running(me)
     assert cancelled(me.left("alice")) == {}
-    assert cancelled(me.passes(29.5)) == {}
+    assert cancelled(me.passes(20)) == {}
+    me.left("alice")  # a second time, which prolongs nothing
+    assert cancelled(me.passes(9.5)) == {}
     effects = me.passes(0.5)
     assert cancelled(effects)[key].by == "alice"
     assert said(effects) == []
@@ -152,15 +154,6 @@ def test_running_sender_who_comes_back_in_time_loses_nothing(me: Peer) -> None:
     me.joined("alice")
     assert cancelled(me.passes(100)) == {}
     assert len(said(me.returns(key), "mcp/response")) == 1
-
-
-@pytest.mark.rule("5.request.running.sender_leaves")
-def test_running_a_second_leave_does_not_prolong_the_grace(me: Peer) -> None:
-    key = running(me)
-    me.left("alice")
-    me.passes(20)
-    me.left("alice")
-    assert list(cancelled(me.passes(10))) == [key]
 
 
 @pytest.mark.rule("5.request.running.connection_lost")
@@ -180,23 +173,18 @@ def test_after_the_welcome_a_sender_who_was_never_there_has_not_left(me: Peer) -
 
 
 @pytest.mark.rule("5.request.running.connection_lost")
-def test_after_the_welcome_a_sender_who_is_not_there_has_left(me: Peer) -> None:
-    key = running(me)
-    me.loses_connection()
-    me.passes(500)
-    me.welcomed("bob")
-    assert cancelled(me.passes(29)) == {}
-    assert list(cancelled(me.passes(1))) == [key]
-
-
-@pytest.mark.rule("5.request.running.connection_lost")
-def test_after_the_welcome_a_sender_who_is_there_goes_on(me: Peer) -> None:
+@pytest.mark.parametrize(("present", "goes_on"), [("alice", True), ("bob", False)])
+def test_after_the_welcome_a_sender_who_is_not_there_has_left(
+    me: Peer, present: str, goes_on: bool
+) -> None:
     key = running(me)
     me.left("alice")
     me.passes(10)
     me.loses_connection()
-    me.welcomed("alice")
-    assert cancelled(me.passes(1000)) == {}
+    me.passes(500)
+    me.welcomed(present)
+    assert cancelled(me.passes(29)) == {}
+    assert list(cancelled(me.passes(1))) == ([] if goes_on else [key])
     assert me.table.is_open(key)
 
 
@@ -224,48 +212,40 @@ def test_running_a_handler_that_ends_in_the_grace_is_answered(me: Peer) -> None:
 # --- cancelling ---
 
 
-@pytest.mark.rule("5.request.cancelling.returns")
-def test_cancelling_returns_discards_the_result(me: Peer) -> None:
+@pytest.mark.rule("5.request.cancelling.returns", "5.request.cancelling.raises")
+@pytest.mark.parametrize(
+    "ends",
+    [
+        lambda me: me.returns(A1, {"content": [1]}),
+        lambda me: me.raises(A1),
+    ],
+    ids=["returns", "raises"],
+)
+def test_cancelling_its_end_is_discarded(me: Peer, ends: Callable[[Peer], list[Effect]]) -> None:
     key = cancelling(me)
-    assert said(me.returns(key, {"content": [1]})) == []
-    assert not me.table.is_open(key)
-    assert me.table.running == 0
+    assert said(ends(me)) == []
+    assert (me.table.is_open(key), me.table.running) == (False, 0)
 
 
-@pytest.mark.rule("5.request.cancelling.raises")
-def test_cancelling_raises_says_nothing(me: Peer) -> None:
+@pytest.mark.rule(
+    "5.request.cancelling.cancel",
+    "5.request.cancelling.sender_leaves",
+    "5.request.cancelling.shutdown",
+)
+@pytest.mark.parametrize(
+    "happens",
+    [
+        lambda me: me.cancel("alice", "a1"),
+        lambda me: me.left("alice") + me.passes(100),
+        lambda me: me.shuts_down() + me.ends_grace(),
+        lambda me: me.loses_connection(),
+    ],
+    ids=["cancel", "sender_leaves", "shutdown", "connection_lost"],
+)
+def test_cancelling_nothing_else_counts(me: Peer, happens: Callable[[Peer], list[Effect]]) -> None:
     key = cancelling(me)
-    assert said(me.raises(key)) == []
-    assert not me.table.is_open(key)
-
-
-@pytest.mark.rule("5.request.cancelling.cancel")
-def test_cancelling_a_second_cancel_is_ignored(me: Peer) -> None:
-    cancelling(me)
-    effects = me.cancel("alice", "a1")
-    assert cancelled(effects) == {}
-    assert said(effects) == []
-
-
-@pytest.mark.rule("5.request.cancelling.sender_leaves")
-def test_cancelling_sender_leaves_is_ignored(me: Peer) -> None:
-    cancelling(me)
-    me.left("alice")
-    effects = me.passes(100)
-    assert cancelled(effects) == {}
-    assert said(effects) == []
-
-
-@pytest.mark.rule("5.request.cancelling.shutdown")
-def test_cancelling_shutdown_is_ignored_and_not_answered(me: Peer) -> None:
-    cancelling(me)
-    assert me.shuts_down() == []
-    assert me.ends_grace() == []
-
-
-def test_cancelling_connection_lost_changes_nothing(me: Peer) -> None:
-    key = cancelling(me)
-    assert me.loses_connection() == []
+    effects = happens(me)
+    assert (said(effects), cancelled(effects)) == ([], {})
     assert me.table.is_open(key)
 
 
@@ -273,19 +253,11 @@ def test_cancelling_connection_lost_changes_nothing(me: Peer) -> None:
 
 
 @pytest.mark.rule("5.request.settled.cancel")
-def test_settled_cancel_is_counted_as_late(me: Peer) -> None:
-    me.returns(running(me))
-    effects = me.cancel("alice", "a1")
-    assert dropped(effects) == ["late_cancel"]
-    assert cancelled(effects) == {}
-    assert said(effects) == []
-
-
-@pytest.mark.rule("5.request.settled.cancel")
-def test_a_late_cancel_leaves_no_tombstone(me: Peer) -> None:
+def test_settled_cancel_is_counted_as_late_and_leaves_no_tombstone(me: Peer) -> None:
     me.request("alice", "a1", rpc_id=5)
     me.returns(A1)
-    assert dropped(me.cancel("alice", 5)) == ["late_cancel"]
+    effects = me.cancel("alice", 5)
+    assert (dropped(effects), cancelled(effects), said(effects)) == (["late_cancel"], {}, [])
     assert started(me.request("alice", "a2", rpc_id=5)) == [A2]
 
 
@@ -316,13 +288,8 @@ def test_a_result_that_json_cannot_say_changes_nothing(me: Peer) -> None:
     with pytest.raises(NotExpressible):
         me.returns(key, object())
     assert me.table.is_open(key)
-    (response,) = said(me.raises(key))
-    assert response.payload["error"]["code"] == -32603
-
-
-@pytest.mark.rule("5.request.first_event_wins")
-def test_error_data_that_json_cannot_say_is_left_out(me: Peer) -> None:
-    (response,) = said(me.raises(running(me), data=object()))
+    # And data of an error that it cannot say is left out.
+    (response,) = said(me.raises(key, data=object()))
     assert response.payload["error"] == {"code": -32603, "message": "the handler failed"}
 
 
@@ -366,15 +333,10 @@ def test_what_a_handler_has_open_ends_with_it(me: Peer) -> None:
     (withdraw,) = said(effects, "mcp/withdraw")
     assert withdraw.correlation == (proposal.id,)
     assert me.is_waiting(other)
-
-
-@pytest.mark.rule("5.children")
-def test_a_handler_that_has_ended_begins_nothing_more(me: Peer) -> None:
-    key = running(me)
-    me.returns(key)
+    waiting = me.table.waiting
     with pytest.raises(IllegalStep, match="has ended"):
         me.begins_request(parent=key)
-    assert me.table.waiting == 0
+    assert me.table.waiting == waiting
 
 
 @pytest.mark.rule("5.children")
