@@ -147,19 +147,7 @@ def test_kinds_with_dots_and_with_slashes(written: str, expected: str) -> None:
 
 @pytest.mark.rule("1.read.payloads")
 @pytest.mark.parametrize(
-    "payload",
-    [
-        {"method": "tools/call"},
-        {"proposal": {"method": "tools/call"}},
-        {"result": 5},
-        {"error": {"code": "NOT_FOUND"}},
-        {"reason": "lunch"},
-        {"event": "invited"},
-        5,
-        None,
-        [],
-        "text",
-    ],
+    "payload", [{"proposal": {"method": "x"}}, {"error": {"code": "NOT_FOUND"}}, 5, None, [], "x"]
 )
 def test_a_payload_may_be_anything(payload: Any) -> None:
     read = decode(frame(payload=payload))

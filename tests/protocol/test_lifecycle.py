@@ -163,9 +163,3 @@ def test_a_decided_proposal_stays_decided() -> None:
     decided = [state for state in ProposalState if not state.is_pending]
     assert decided == ["fulfilled", "rejected", "withdrawn", "expired"]
     assert not any(state in decided for state, _ in PROPOSAL)
-
-
-def test_each_state_can_be_reached() -> None:
-    assert {"pending", *PROPOSAL.values()} == set(ProposalState)
-    assert {"queued", *(state for state, _ in INBOUND.values())} == set(InboundState)
-    assert {"unsent", *(state for state, _ in OUTBOUND.values())} == set(OutboundState)

@@ -233,20 +233,6 @@ async def test_an_error_about_the_probe_shows_as_well_that_we_are_heard(existing
 
 
 @pytest.mark.rule("2.probe")
-async def test_who_is_evicted_joins_again(existing: Gate) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with present(existing, settings=AT_ONCE) as (session, end):
-            await end.joined()
-            again = await dropped(existing, end)
-            said = session.send_message("chat", {"message": "hi"})
-            await refuse(again, await probe(again), your_capabilities=[])
-            assert await again.joined() == JOIN
-            await again.welcome()
-            await again.echo(await probe(again))
-            assert (await again.hear()).id == said.id
-
-
-@pytest.mark.rule("2.probe")
 async def test_who_is_evicted_later_joins_again_when_it_shows(existing: Gate) -> None:
     """The gateway may notice the end of the older connection long after the probe."""
     with anyio.fail_after(PATIENCE):

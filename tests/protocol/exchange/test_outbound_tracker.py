@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from meup_agent import Expiry, Fulfillment, Gone, Rejection, Withdrawal
@@ -9,7 +11,6 @@ from meup_agent.types import Cause, Conflict
 from tests.protocol.exchange.peer import (
     EXCHANGES,
     Peer,
-    cancels_said,
     dropped,
     of,
     said,
@@ -17,8 +18,8 @@ from tests.protocol.exchange.peer import (
     unsent,
     woken,
 )
-from tests.tables import Key, Role, Start
-from tests.wire import GatewayRefused, Responded, Unknown, Unsent
+from tests.tables import Effect, Key, Role, Start
+from tests.wire import Ending, GatewayRefused, Responded, Unknown, Unsent, kinds
 
 
 def rejected_by_bob(me: Peer) -> Key:
@@ -150,32 +151,50 @@ def test_a_refusal_that_is_for_another_participant_is_not_ours(me: Peer) -> None
     assert me.is_waiting(key)
 
 
-@pytest.mark.rule("5.own.waiting.gone")
-def test_waiting_addressees_gone_ends_a_request_with_a_cancel(me: Peer) -> None:
-    key = me.begins_request(to=("tool",))
+def _gone(me: Peer, key: Key) -> list[Effect]:
     me.left("tool")
-    effects = me.passes(30)
-    assert woken(effects) == {key: Gone(key.id, ("tool",))}
-    assert [cancel.correlation for cancel in cancels_said(effects)] == [(key.id,)]
+    assert me.passes(29) == []
+    return me.passes(1)
 
 
-@pytest.mark.rule("5.own.waiting.gone")
-def test_waiting_addressees_gone_ends_a_proposal_with_a_withdraw(me: Peer) -> None:
-    key = me.begins_proposal(to=("bob",))
-    me.left("bob")
-    effects = me.passes(30)
-    assert woken(effects) == {key: Gone(key.id, ("bob",))}
-    assert [withdraw.correlation for withdraw in said(effects)] == [(key.id,)]
+def _late(me: Peer, key: Key) -> list[Effect]:
+    assert me.passes(44.5) == []
+    return me.passes(0.5)
 
 
-@pytest.mark.rule("5.own.waiting.deadline")
-def test_waiting_deadline_expires_a_proposal_with_a_withdraw(me: Peer) -> None:
-    key = me.begins_proposal(deadline=5.0)
-    assert me.passes(4.5) == []
-    effects = me.passes(0.5)
-    assert woken(effects) == {key: Expiry(key.id)}
-    (withdraw,) = said(effects)
-    assert withdraw.payload == {"reason": "timeout"}
+@pytest.mark.rule("5.own.waiting.gone", "5.own.waiting.deadline", "5.own.waiting.gives_up")
+@pytest.mark.parametrize(
+    ("ends", "ending", "reason"),
+    [
+        (_gone, lambda id: Gone(id, ("tool",)), "no_longer_needed"),
+        (_late, Expiry, "timeout"),
+        (
+            lambda me, key: me.gives_up(key, "policy"),
+            lambda id: Withdrawal(id, "me", Cause("policy", "me")),
+            "policy",
+        ),
+    ],
+    ids=["gone", "deadline", "gives_up"],
+)
+@pytest.mark.parametrize("begins", ["begins_request", "begins_proposal"])
+def test_waiting_its_end_is_told_to_its_addressees(
+    me: Peer,
+    begins: str,
+    ends: Callable[[Peer, Key], list[Effect]],
+    ending: Callable[[str], Ending],
+    reason: str,
+) -> None:
+    key: Key = getattr(me, begins)(to=("tool",), deadline=45.0)
+    effects = ends(me, key)
+    assert woken(effects) == {key: ending(key.id)}
+    (word,) = said(effects)
+    assert (word.to, word.correlation) == (("tool",), (key.id,))
+    if begins == "begins_proposal":
+        assert (word.kind, word.payload) == ("mcp/withdraw", {"reason": reason})
+    else:
+        assert word.payload["method"] == kinds.CANCELLED
+        params = word.payload["params"]
+        assert (params["requestId"], params["reason"]) == (key.id, reason)
 
 
 @pytest.mark.rule("5.own.waiting.deadline")
@@ -183,15 +202,6 @@ def test_what_expires_in_progress_names_its_fulfiller(me: Peer) -> None:
     key = me.begins_proposal(deadline=5.0)
     me.request("bob", "b1", to=("tool",), fulfills=key.id)
     assert woken(me.passes(5)) == {key: Expiry(key.id, begun_by="bob")}
-
-
-@pytest.mark.rule("5.own.waiting.deadline")
-def test_waiting_deadline_ends_a_request_with_a_cancel(me: Peer) -> None:
-    key = me.begins_request(deadline=5.0)
-    effects = me.passes(5)
-    assert woken(effects) == {key: Expiry(key.id)}
-    (cancel,) = cancels_said(effects)
-    assert cancel.payload["params"]["reason"] == "timeout"
 
 
 @pytest.mark.rule("5.own.waiting.deadline")
@@ -205,27 +215,6 @@ def test_waiting_deadline_after_a_lost_connection_is_an_unknown_outcome(
     effects = me.passes(50)
     assert isinstance(woken(effects)[key], Unknown)
     assert len(said(effects)) == 1
-
-
-@pytest.mark.rule("5.own.waiting.gives_up")
-def test_waiting_caller_gives_up_withdraws_a_proposal(me: Peer) -> None:
-    key = me.begins_proposal(to=("bob",))
-    effects = me.gives_up(key, "policy")
-    (withdraw,) = said(effects)
-    assert (withdraw.kind, withdraw.to, withdraw.correlation) == (
-        "mcp/withdraw",
-        ("bob",),
-        (key.id,),
-    )
-    assert withdraw.payload == {"reason": "policy"}
-
-
-@pytest.mark.rule("5.own.waiting.gives_up")
-def test_waiting_caller_gives_up_cancels_a_request(me: Peer) -> None:
-    key = me.begins_request()
-    (cancel,) = cancels_said(me.gives_up(key, "policy"))
-    assert cancel.payload["params"]["requestId"] == key.id
-    assert cancel.payload["params"]["reason"] == "policy"
 
 
 @pytest.mark.rule("5.own.waiting.connection_lost")

@@ -86,19 +86,6 @@ def test_an_executor_that_has_answered_does_not_run_it_again(me: Peer) -> None:
 # --- two requesters, and two proposers, that use the same id ---
 
 
-@pytest.mark.rule("race.same_id", "4.8.key_by_sender")
-def test_two_proposers_that_use_the_same_id(me: Peer) -> None:
-    me.proposal("alice", "1", to=("me",))
-    me.proposal("bob", "1", to=("me",))
-    me.withdraw("bob", "1")
-    assert me.record("alice", "1").state == "pending"
-    key = me.begins_request(fulfills=ProposalKey("alice", "1"))
-    assert me.record("alice", "1").in_progress_by == "me"
-    me.response("tool", key.id)
-    assert me.record("alice", "1").state == "fulfilled"
-    assert me.record("bob", "1").state == "withdrawn"
-
-
 @pytest.mark.rule("race.same_id")
 def test_a_withdraw_of_ones_own_proposal_that_is_still_to_come(me: Peer) -> None:
     me.proposal("alice", "1")
@@ -187,13 +174,6 @@ def test_the_end_of_the_older_request_does_not_make_us_forget_the_newer(me: Peer
 
 
 @pytest.mark.rule("race.restarted_peer")
-def test_a_cancel_names_the_newer_of_two_requests(me: Peer) -> None:
-    me.request("alice", "a1", params={"name": "one"})
-    me.request("alice", "a1", params={"name": "two"})
-    assert list(cancelled(me.cancel("alice", "a1"))) == [A1._replace(again=1)]
-
-
-@pytest.mark.rule("race.restarted_peer")
 @pytest.mark.parametrize("decided", [True, False])
 def test_another_proposal_under_the_same_id_is_a_new_one(me: Peer, decided: bool) -> None:
     me.proposal("alice", "p1", params={"name": "one"})
@@ -206,15 +186,6 @@ def test_another_proposal_under_the_same_id_is_a_new_one(me: Peer, decided: bool
     assert me.record("alice", "p1").state == "pending"
     me.raises(P1)
     assert list(cancelled(me.withdraw("alice", "p1"))) == [second]
-
-
-@pytest.mark.rule("race.restarted_peer")
-def test_the_same_proposal_again_changes_nothing(me: Peer) -> None:
-    me.proposal("alice", "p1")
-    assert dropped(me.proposal("alice", "p1")) == ["duplicate_proposal"]
-    me.withdraw("alice", "p1")
-    assert started(me.proposal("alice", "p1")) == []
-    assert me.record("alice", "p1").state == "withdrawn"
 
 
 # --- a proposer that dies ---

@@ -49,26 +49,6 @@ def copied(me: Peer) -> Peer:
 # --- the executor ---
 
 
-@pytest.mark.rule("4.4.ambiguous")
-def test_a_copied_id_does_not_let_a_withdrawn_proposal_run(copied: Peer) -> None:
-    copied.withdraw("alice", "p1")
-    effects = copied.request("bob", "b1", fulfills="p1")
-    assert started(effects) == []
-    assert refusals(effects) == ["b1"]
-    for by in ("alice", "mallory"):
-        assert copied.record(by, "p1").fulfillments == []
-
-
-@pytest.mark.rule("4.4.ambiguous")
-def test_a_copied_id_does_not_let_a_fulfilled_proposal_run_again(me: Peer) -> None:
-    me.proposal("alice", "p1")
-    me.request("bob", "b1", fulfills="p1")
-    me.returns(Key("in", "bob", "b1"))
-    me.proposal("mallory", "p1")
-    assert refusals(me.request("tool", "t1", fulfills="p1")) == ["t1"]
-    assert refusals(me.request("tool", "t2", fulfills="p1", meta=meta_of("alice"))) == ["t2"]
-
-
 @pytest.mark.rule("4.4.says_whose")
 def test_a_request_that_says_whose_proposal_it_means_runs(copied: Peer) -> None:
     effects = copied.request("bob", "b1", fulfills="p1", meta=meta_of("mallory"))
@@ -96,14 +76,6 @@ def test_a_proposer_who_is_not_known_under_the_id_does_not_count(me: Peer) -> No
     ghost = meta_of("ghost", edited=True)
     assert refusals(me.request("bob", "b1", fulfills="p1", meta=ghost)) == ["b1"]
     assert refusals(me.request("bob", "b2", fulfills="p1", params=OTHER, meta=ghost)) == ["b2"]
-
-
-@pytest.mark.rule("4.4.says_whose")
-def test_in_a_proposal_the_key_means_nothing(me: Peer) -> None:
-    claim = {**CALL, "_meta": {payloads.PROPOSER: "alice", payloads.DIGEST: "0" * 64}}
-    me.proposal("mallory", "p1", params=claim)
-    assert started(me.request("bob", "b1", fulfills="p1")) == [Key("in", "bob", "b1")]
-    assert me.record("mallory", "p1").in_progress_by == "bob"
 
 
 @pytest.mark.rule("4.4.says_whose")

@@ -18,26 +18,6 @@ from tests.protocol.space.scene import (
 from tests.spaces import Entry
 
 
-@pytest.mark.rule("3.manage.grant")
-def test_grant_takes_effect_at_once_and_its_recipient_is_told_first() -> None:
-    scene = Scene()
-    assert not scene.may("worker")
-    grant = scene.grant("lead", "worker", CALL)
-    assert scene.may("worker")
-    welcome, granted, update = scene.got("worker")
-    assert kinds_of([welcome, granted, update]) == [
-        "system.welcome",
-        "capability.grant",
-        "system.presence",
-    ]
-    assert CALL in welcome["payload"]["you"]["capabilities"]
-    assert granted["id"] == grant
-    others = scene.got("onlooker")
-    assert kinds_of(others) == ["capability.grant", "system.presence"]
-    assert others[1]["payload"]["event"] == "update"
-    assert CALL in others[1]["payload"]["participant"]["capabilities"]
-
-
 @pytest.mark.rule("3.manage.lacking")
 @pytest.mark.parametrize(
     "lacking", [{"kind": "*"}, {"kind": "mcp/request"}, {"kind": ["chat", "mcp/reject"]}]

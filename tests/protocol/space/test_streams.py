@@ -167,23 +167,6 @@ def test_paused_writer_writes_nothing(scene: StreamScene) -> None:
     assert scene.frames("cid") == [b"x"]
 
 
-@pytest.mark.rule("8.writers")
-def test_after_a_transfer_the_previous_owner_writes_only_if_granted(scene: StreamScene) -> None:
-    stream = scene.open("ann")
-    scene.say("ann", "stream/transfer-ownership", {"stream_id": stream, "new_owner": "bob"})
-    scene.write("ann", stream)
-    assert scene.error("ann") == "unauthorized_stream_write"
-    scene.say("bob", "stream/grant-write", {"stream_id": stream, "participant_id": "ann"})
-    scene.say("bob", "stream/transfer-ownership", {"stream_id": stream, "new_owner": "ann"})
-    scene.say("ann", "stream/transfer-ownership", {"stream_id": stream, "new_owner": "cid"})
-    scene.forget()
-    scene.write("ann", stream)
-    assert scene.frames("bob") == [b"x"]
-    # It counts for the participant that requested it: no other is left without room by a gift.
-    (info,) = scene.host.streams.active
-    assert (info.owner, info.writers) == ("cid", ("cid", "ann"))
-
-
 @pytest.mark.rule("8.bounds")
 @pytest.mark.limit("max_open_streams", "max_space_streams")
 def test_streams_and_writers_are_bounded() -> None:
