@@ -208,22 +208,3 @@ async def test_a_second_welcome_is_an_update(gate: Gate, caplog: pytest.LogCaptu
             assert session.table.roster.is_allowed("carol", "chat", {})
             assert not caplog.records, "it is no connection"
             assert await end.probe(session) == [], "nothing is said again"
-
-
-async def test_each_event_of_the_connection_is_one_line(
-    gate: Gate, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO, "meup_agent"), anyio.fail_after(PATIENCE):
-        gate.refuse(503)
-        async with present(gate, settings=AT_ONCE) as (_, end):
-            await end.close(1012, "restarting")
-            await gate.welcomed()
-            await anyio.wait_all_tasks_blocked()
-    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
-    assert [line.split(";")[0] for line in lines] == [
-        "the gateway refused the connection with status 503",
-        "connected to gateway as 'alice'",
-        "the connection is closed (code 1012: restarting)",
-        "connected to gateway as 'alice'",
-        "leaving gateway",
-    ]

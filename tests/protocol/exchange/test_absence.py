@@ -44,15 +44,6 @@ def test_a_shorter_wait_tells_it_at_its_deadline() -> None:
         raise_for(ending)
 
 
-@pytest.mark.rule("4.6.nobody_may")
-def test_an_expiry_blames_no_capability_where_one_could_decide() -> None:
-    me = Peer()
-    me.welcomed("bob", capabilities=MAY_CALL)
-    key = me.begins_proposal(deadline=5)
-    me.passes(5)
-    assert me.ending(key) == Expiry(key.id)
-
-
 @pytest.mark.rule("4.6.later")
 def test_a_caller_may_wait_for_those_who_are_still_to_come() -> None:
     me = Peer()

@@ -124,15 +124,6 @@ def test_who_has_no_handler_to_decide_with_may_have_the_tool() -> None:
 
 
 @pytest.mark.rule("4.4.executor_refuses")
-def test_what_is_in_anothers_hands_is_refused(me: Peer) -> None:
-    me.proposal("alice", "p1")
-    me.request("carol", "c1", fulfills="p1", to=("tool",))
-    assert refusals(me.request("bob", "b1", fulfills="p1")) == ["b1"]
-    me.cancel("carol", "c1", to=("tool",))
-    assert len(starts(me.request("bob", "b2", fulfills="p1"))) == 1
-
-
-@pytest.mark.rule("4.4.executor_refuses")
 def test_a_refusal_by_another_participant_frees_nothing_that_runs_here(me: Peer) -> None:
     me.proposal("alice", "p1")
     assert len(starts(me.request("bob", "b1", fulfills="p1", to=()))) == 1
@@ -413,18 +404,6 @@ def test_what_runs_is_not_forgotten_by_its_proposers_own_flood(me: Peer) -> None
     for number in range(MAX_PROPOSALS + 10):
         me.proposal("alice", f"x{number}", to=("nobody",))
     assert refusals(me.request("carol", "c1", fulfills="p1")) == ["c1"]
-
-
-@pytest.mark.rule("4.8.request_id")
-def test_a_cancel_by_a_json_rpc_id_that_is_used_again_means_what_is_out(me: Peer) -> None:
-    for number in (1, 2):
-        me.proposal("alice", f"p{number}", to=("nobody",))
-        me.request("bob", f"b{number}", to=("tool",), fulfills=f"p{number}", rpc_id=1)
-        if number == 1:
-            me.response("tool", "b1", to=("bob",))
-    me.cancel("bob", 1, to=("tool",))
-    assert me.record("alice", "p1").state == "fulfilled"
-    assert me.record("alice", "p2").state == "pending"
 
 
 # --- cancels ---

@@ -79,16 +79,6 @@ def test_a_proposal_beyond_is_rejected_as_busy_only_if_addressed_to_us() -> None
 
 
 @pytest.mark.rule("5.overflow.waiting_does_not_count")
-def test_a_handler_that_awaits_an_exchange_releases_its_slot() -> None:
-    me = full_peer()
-    assert started(me.did(me.table.count_waits(A0, +1, me.now))) == [Key("in", "alice", "a1")]
-    assert me.table.running == 2
-    me.did(me.table.count_waits(A0, -1, me.now))
-    assert started(me.returns(A0)) == []
-    assert started(me.returns(Key("in", "alice", "a1"))) == [Key("in", "alice", "a2")]
-
-
-@pytest.mark.rule("5.overflow.waiting_does_not_count")
 def test_a_handler_that_awaits_two_exchanges_releases_one_slot() -> None:
     me = full_peer()
     assert len(started(me.did(me.table.count_waits(A0, +1, me.now)))) == 1

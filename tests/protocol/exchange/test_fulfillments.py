@@ -47,15 +47,6 @@ def test_after_anothers_request_our_fulfill_raises(me: Peer) -> None:
     assert me.table.waiting == 0
 
 
-@pytest.mark.rule("4.4.already_in_progress")
-@pytest.mark.parametrize("sent", [True, False])
-def test_after_our_own_request_our_fulfill_raises(me: Peer, sent: bool) -> None:
-    me.proposal("alice", "p1")
-    me.begins_request(fulfills=PROPOSAL, sent=sent)
-    with pytest.raises(AlreadyInProgress, match="'me'"):
-        me.begins_request(fulfills=PROPOSAL)
-
-
 @pytest.mark.rule("4.4.follow")
 def test_what_was_changed_is_told(me: Peer) -> None:
     params = {"name": "write", "arguments": {"path": "a", "n": 1}, "_meta": {payloads.TARGET: "x"}}

@@ -95,12 +95,6 @@ def test_queued_shutdown_rejects_as_busy_what_was_addressed_to_us() -> None:
 # --- running ---
 
 
-@pytest.mark.rule("5.proposal.running.returns")
-def test_running_returns_undecided_says_nothing(me: Peer) -> None:
-    assert said(me.returns(running(me))) == []
-    assert me.record("alice", "p1").state == "pending"
-
-
 @pytest.mark.rule("5.proposal.running.raises")
 @pytest.mark.parametrize(
     ("before", "rejects"),
@@ -136,16 +130,6 @@ def test_running_raises_after_its_fulfilling_request_was_sent_says_nothing(me: P
     assert [cancel.correlation for cancel in cancels_said(effects)] == [(request.id,)]
 
 
-@pytest.mark.rule("5.proposal.running.withdraw")
-def test_running_valid_withdraw_ends_the_scope(me: Peer) -> None:
-    key = running(me)
-    effects = me.withdraw("alice", "p1", "policy")
-    cause = cancelled(effects)[key]
-    assert (cause.code, cause.by, cause.id) == ("policy", "alice", "p1")
-    assert said(effects) == []
-    assert said(me.raises(key)) == []
-
-
 @pytest.mark.rule("5.proposal.fulfillment_out")
 @pytest.mark.parametrize("in_handler", [True, False])
 def test_withdraw_cancels_our_fulfilling_request(me: Peer, in_handler: bool) -> None:
@@ -156,16 +140,6 @@ def test_withdraw_cancels_our_fulfilling_request(me: Peer, in_handler: bool) -> 
     (cancel,) = cancels_said(me.withdraw("alice", "p1"))
     assert (cancel.to, cancel.correlation) == (("tool",), (request.id,))
     assert me.ending(request).cause.by == "alice"  # type: ignore[union-attr]
-
-
-@pytest.mark.rule("5.proposal.running.sender_leaves")
-def test_running_sender_leaves_keeps_it_for_the_grace_then_cancels(me: Peer) -> None:
-    key = running(me)
-    me.left("alice")
-    assert cancelled(me.passes(29)) == {}
-    effects = me.passes(1)
-    assert list(cancelled(effects)) == [key]
-    assert said(effects) == []
 
 
 @pytest.mark.rule("5.proposal.running.connection_lost")
@@ -225,15 +199,6 @@ def test_cancelling_nothing_else_counts(
 
 
 # --- settled ---
-
-
-@pytest.mark.rule("5.proposal.settled.withdraw")
-def test_a_withdraw_after_the_handler_ended_still_counts_and_reaches_no_handler(me: Peer) -> None:
-    me.returns(running(me))
-    effects = me.withdraw("alice", "p1")
-    assert cancelled(effects) == {}
-    assert said(effects) == []
-    assert me.record("alice", "p1").state == "withdrawn"
 
 
 @pytest.mark.rule("5.proposal.settled.rejected")
@@ -296,17 +261,3 @@ def test_a_withdrawal_is_told_when_the_handler_had_returned_undecided(told: Peer
     told.returns(running(told))
     assert len(started(told.withdraw("alice", "p1"), Role.WITHDRAW)) == 1
     assert started(told.withdraw("alice", "p1"), Role.WITHDRAW) == []
-
-
-@pytest.mark.rule("5.proposal.told_of_withdraw")
-def test_a_withdrawal_of_what_never_began_is_not_told() -> None:
-    me = busy_peer()
-    assert started(me.withdraw("alice", "p2")) == []
-
-
-@pytest.mark.rule("5.proposal.told_of_withdraw")
-def test_the_withdraw_that_follows_our_own_rejection_is_not_told(told: Peer) -> None:
-    key = running(told)
-    told.echo(told.rejects("alice", "p1"))
-    told.returns(key)
-    assert started(told.withdraw("alice", "p1")) == []

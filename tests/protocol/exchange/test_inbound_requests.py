@@ -156,14 +156,6 @@ def test_running_sender_who_comes_back_in_time_loses_nothing(me: Peer) -> None:
     assert len(said(me.returns(key), "mcp/response")) == 1
 
 
-@pytest.mark.rule("5.request.running.connection_lost")
-def test_running_connection_lost_keeps_it_and_the_result_is_sent(me: Peer) -> None:
-    key = running(me)
-    assert me.loses_connection() == []
-    assert cancelled(me.passes(1000)) == {}
-    assert len(said(me.returns(key), "mcp/response")) == 1
-
-
 @pytest.mark.rule("4.6.unattended")
 def test_after_the_welcome_a_sender_who_was_never_there_has_not_left(me: Peer) -> None:
     me.request("carol", "c1")
@@ -198,15 +190,6 @@ def test_running_shutdown_waits_for_the_grace_then_cancels_and_answers(me: Peer)
     assert response.payload["error"]["code"] == -32000
     assert cancelled(effects)[key].text == "the agent shuts down"
     assert said(me.returns(key)) == []
-
-
-@pytest.mark.rule("5.request.running.shutdown")
-def test_running_a_handler_that_ends_in_the_grace_is_answered(me: Peer) -> None:
-    key = running(me)
-    me.shuts_down()
-    (response,) = said(me.returns(key, {"content": [7]}))
-    assert response.payload["result"] == {"content": [7]}
-    assert me.ends_grace() == []
 
 
 # --- cancelling ---

@@ -136,15 +136,6 @@ def test_what_was_decided_while_it_waited_for_a_connection_does_not_leave(
         assert unsent(me.effects) == [key.id]
 
 
-@pytest.mark.rule("4.4.before_it_is_sent")
-def test_what_was_withdrawn_while_it_waited_for_a_connection_does_not_leave(me: Peer) -> None:
-    me.proposal("alice", "p1")
-    key = me.begins_request(fulfills=P1, sent=False, deadline=None)
-    me.withdraw("alice", "p1")
-    assert not me.table.is_open(key)
-    assert unsent(me.effects) == [key.id]
-
-
 @pytest.mark.rule("4.4.even_if_gone")
 def test_work_that_is_wanted_anyway_is_fulfilled_for_a_proposer_who_has_left(me: Peer) -> None:
     me.proposal("alice", "p1")

@@ -94,14 +94,6 @@ def test_unsent_no_further_connection_ends_it_as_not_sent(me: Peer) -> None:
 
 
 @pytest.mark.rule("5.own.waiting.response")
-def test_waiting_valid_response_is_the_result(me: Peer) -> None:
-    key = me.begins_request()
-    effects = me.response("tool", key.id, result={"content": [1]})
-    assert woken(effects) == {key: Responded("tool", {"content": [1]})}
-    assert said(effects) == []
-
-
-@pytest.mark.rule("5.own.waiting.response")
 @pytest.mark.parametrize(
     ("said_so", "read"),
     [
@@ -218,25 +210,6 @@ def test_waiting_deadline_after_a_lost_connection_is_an_unknown_outcome(
 
 
 @pytest.mark.rule("5.own.waiting.connection_lost")
-def test_waiting_connection_lost_waits_on(me: Peer) -> None:
-    key = me.begins_request()
-    assert me.loses_connection() == []
-    assert said(me.welcomed("alice", "tool")) == []
-    me.response("tool", key.id)
-    assert isinstance(me.ending(key), Responded)
-
-
-@pytest.mark.rule("5.own.waiting.connection_lost")
-def test_waiting_idempotent_ones_are_sent_again_under_the_same_id(me: Peer) -> None:
-    key = me.begins_request(idempotent=True)
-    other = me.begins_request()
-    me.loses_connection()
-    (again,) = said(me.welcomed("alice", "tool"))
-    assert again.id == key.id
-    assert me.is_waiting(other)
-
-
-@pytest.mark.rule("5.own.waiting.connection_lost")
 def test_waiting_what_was_sent_again_has_no_unknown_outcome(me: Peer) -> None:
     key = me.begins_request(idempotent=True, deadline=50.0)
     me.loses_connection()
@@ -310,18 +283,6 @@ def test_given_up_connection_lost_the_end_is_sent_again(me: Peer) -> None:
 
 
 # --- every wait ends once ---
-
-
-@pytest.mark.rule("5.own.once")
-def test_each_waiter_is_woken_once(me: Peer) -> None:
-    key = me.begins_request()
-    me.response("tool", key.id)
-    me.response("tool", key.id)
-    me.gives_up(key)
-    me.refused(key.id)
-    me.passes(1000)
-    assert isinstance(me.ending(key), Responded)
-    assert me.table.waiting == 0
 
 
 @pytest.mark.rule("5.own.once")

@@ -74,15 +74,6 @@ def test_the_proposer_takes_the_first_response(me: Peer) -> None:
     assert ending.by == "bob"
 
 
-@pytest.mark.rule("race.two_fulfillers")
-def test_an_executor_that_has_answered_does_not_run_it_again(me: Peer) -> None:
-    me.proposal("alice", "p1", to=("bob",))
-    me.request("bob", "b1", fulfills="p1")
-    me.returns(Key("in", "bob", "b1"))
-    me.cancel("bob", "b1")
-    assert started(me.request("tool", "t1", fulfills="p1")) == []
-
-
 # --- two requesters, and two proposers, that use the same id ---
 
 

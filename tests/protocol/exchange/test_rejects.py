@@ -19,10 +19,8 @@ from tests.protocol.exchange.peer import (
     started,
     woken,
 )
-from tests.tables import EXPLANATION_CHARS, Key, Role
+from tests.tables import EXPLANATION_CHARS, Role
 from tests.wire import draft, kinds
-
-P1 = Key("in", "alice", "p1")
 
 
 @pytest.mark.rule("4.4.recorded_in_progress")
@@ -84,17 +82,6 @@ def test_a_narrow_capability_counts_only_for_what_it_allows() -> None:
     key = me.begins_proposal(params={"name": "write"})
     me.reject("alice", key.id)
     assert isinstance(me.ending(key), Rejection)
-
-
-@pytest.mark.rule("4.5.choice")
-@pytest.mark.parametrize("to", [(), ("alice",)])
-def test_the_caller_can_choose_the_deadline(me: Peer, to: tuple[str, ...]) -> None:
-    key = me.begins_proposal(to=to, wait=Wait.DEADLINE)
-    for name in ("alice", "bob", "tool"):
-        me.reject(name, key.id)
-    assert me.is_waiting(key)
-    me.passes(60)
-    assert me.ending(key) == Expiry(key.id)
 
 
 @pytest.mark.rule("4.5.all")

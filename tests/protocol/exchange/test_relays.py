@@ -242,17 +242,6 @@ def test_where_names_are_checked_those_addressed_need_the_capability_too() -> No
 
 
 @pytest.mark.rule("2.relay.accepted")
-@pytest.mark.parametrize("gives", [HIDES, SHOWS])
-def test_a_response_to_the_proposal_alone_counts_too(gives: Guarantees) -> None:
-    """Some fulfillers make a request that names no proposal, and answer the proposal."""
-    me = present(gives)
-    key = me.begins_proposal(("bob",))
-    ending = woken(relay(me, key.id, ids=(), body={"result": 5}))[key]
-    assert isinstance(ending, Fulfillment)
-    assert (ending.result, ending.relayed, ending.knows_edits) == (5, True, False)
-
-
-@pytest.mark.rule("2.relay.accepted")
 def test_what_is_for_another_participant_is_not_ours(hidden: Peer) -> None:
     key = hidden.begins_proposal()
     assert woken(relay(hidden, key.id, to=("alice",))) == {}

@@ -82,13 +82,6 @@ def test_the_copy_that_the_fulfiller_relays_is_a_duplicate(me: Peer) -> None:
     assert isinstance(me.ending(key), Fulfillment)
 
 
-@pytest.mark.rule("5.who.response")
-def test_a_request_to_everybody_takes_each_participants_response(me: Peer) -> None:
-    key = me.begins_request(to=())
-    me.response("bob", key.id)
-    assert me.ending(key) == Responded("bob", {"content": []})
-
-
 @pytest.mark.rule("5.who.response", "4.8.key_by_sender")
 def test_a_response_to_another_requester_with_our_id_is_not_ours(me: Peer) -> None:
     key = me.begins_request(to=("tool",))

@@ -203,19 +203,6 @@ def told(effects: list[Effect]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.rule("6.resume.order")
-def test_who_came_and_went_is_told_once_and_in_order(me: Numbered) -> None:
-    me.effects.clear()
-    me.returns_to_space(4, others=("alice", "tool", "me"))
-    me.left("bob")
-    me.arrives("carol", "new")
-    assert "carol" in me.table.roster
-    me.left("carol")
-    me.arrives("me", "resumed")
-    assert told(me.effects) == [("leave", "bob"), ("join", "carol"), ("leave", "carol")]
-    assert {item.id for item in me.table.roster.participants()} == {"me", "alice", "tool"}
-
-
-@pytest.mark.rule("6.resume.order")
 def test_who_is_not_there_any_more_has_left_although_nobody_says_so(me: Numbered) -> None:
     """A gateway that was killed reports no leave."""
     me.request("bob", "b1")
@@ -293,16 +280,6 @@ def test_who_reads_what_it_missed_is_told_nothing_again(
 ) -> None:
     me.gives_up(me.begins_proposal(to=("bob",)))
     assert len(said(me.arrives("bob", arrived))) == repeated
-
-
-@pytest.mark.rule("6.resume.not_said_again")
-def test_where_a_gateway_does_not_resume_nobody_s_word_keeps_us_from_repeating() -> None:
-    me = Peer()
-    me.welcomed("alice", "bob")
-    me.gives_up(me.begins_proposal(to=("bob",)))
-    participant = {"id": "bob", "capabilities": []}
-    presence = {"event": "join", "participant": participant, ARRIVED: "resumed"}
-    assert len(said(me.system(kinds.SYSTEM_PRESENCE, presence))) == 1
 
 
 # --- a gap ---

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from meup_agent import Fulfillment, Participant
+from meup_agent import Fulfillment
 from meup_agent.errors import AlreadyDecided
 from meup_agent.protocol.exchange.table import SPARE_TIMERS
 from meup_agent.protocol.payloads import INVALID_REQUEST, MAX_RPC_ID_CHARS
@@ -109,28 +109,6 @@ def test_a_welcome_that_does_not_say_who_we_are_is_no_welcome() -> None:
 def test_our_own_leave_is_an_older_connections(me: Peer) -> None:
     assert me.left("me") == []
     assert "me" in me.table.roster
-
-
-def test_participants_are_those_of_the_last_welcome_and_what_changed_since(me: Peer) -> None:
-    me.left("alice")
-    me.joined("carol", [{"kind": "chat"}])
-    names = {participant.id for participant in me.table.roster.participants()}
-    assert names == {"me", "bob", "tool", "carol"}
-    assert Participant("carol", ({"kind": "chat"},)) in me.table.roster.participants()
-    assert me.table.roster.is_allowed("carol", "chat", {})
-    assert not me.table.roster.is_allowed("carol", "mcp/request", {})
-    assert not me.table.roster.is_allowed("alice", "mcp/request", {})
-
-
-def test_the_table_tells_what_is_open(me: Peer) -> None:
-    me.request("alice", "a1")
-    key = me.begins_request(deadline=5.0)
-    assert me.table.is_open(key)
-    assert me.table.is_open(Key("in", "alice", "a1"))
-    assert me.table.next_deadline() == me.now + 5
-    assert (me.table.running, me.table.waiting, me.table.connected) == (1, 1, True)
-    assert said(me.gives_up(key)) != []
-    assert not me.table.is_open(key)
 
 
 @pytest.mark.rule("5.memory.bounded")
