@@ -17,11 +17,7 @@ def test_the_gateway_takes_back_what_was_revoked() -> None:
     journal = Journal()
     proposal = journal.propose(to=("bob",))
     journal.request(proposal)
-    params = {
-        "requestId": "r1",
-        "reason": "revoked",
-        payloads.META: {payloads.BEGUN_BY: "bob"},
-    }
+    params = {"requestId": "r1", "reason": "revoked", payloads.META: {payloads.BEGUN_BY: "bob"}}
     journal.say(
         kinds.GATEWAY,
         kinds.MCP_REQUEST,

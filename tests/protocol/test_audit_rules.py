@@ -85,8 +85,7 @@ def test_a_rule_of_a_proposal_means_nothing(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize(
-    "rule",
-    [None, [], "reads", {}, {"rule": 7}, {"rule": ""}, {"rule": None, "verdict": "allow"}],
+    "rule", [None, [], "reads", {}, {"rule": 7}, {"rule": ""}, {"rule": None, "verdict": "allow"}]
 )
 def test_what_is_no_rule_is_none(rule: Any) -> None:
     assert read_told_rule({META: {RULE: rule}}) is None

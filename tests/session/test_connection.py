@@ -152,9 +152,7 @@ async def owed(answers: bool) -> float:
 @pytest.mark.rule("6.resume.accepted")
 @pytest.mark.parametrize("answers", [True, False])
 def test_what_a_gateway_owes_is_waited_for_and_not_for_ever(
-    answers: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    answers: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("meup_agent.session.outbox.MAX_UNACCEPTED", 2)
     waited = trio.run(owed, answers, clock=MockClock(autojump_threshold=0))

@@ -6,13 +6,7 @@ import anyio
 import pytest
 
 from meup_agent import Space
-from meup_agent.errors import (
-    NotExpressible,
-    NotSent,
-    Refused,
-    RequestTimeout,
-    UsageError,
-)
+from meup_agent.errors import NotExpressible, NotSent, Refused, RequestTimeout, UsageError
 from meup_agent.protocol.control_payloads import ASKED
 from meup_agent.session import Session
 from meup_agent.session.envelope_listeners import WATCHED

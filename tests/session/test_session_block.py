@@ -8,10 +8,7 @@ import pytest
 import trio
 
 from meup_agent import Space
-from meup_agent.errors import (
-    OutcomeUnknown,
-    TakenOver,
-)
+from meup_agent.errors import OutcomeUnknown, TakenOver
 from meup_agent.session import Session
 from tests.gateways import memory_connector
 from tests.patience import PATIENCE

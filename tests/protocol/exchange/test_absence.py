@@ -8,12 +8,7 @@ import pytest
 
 from meup_agent import Expiry, Gone, Rejection, Wait
 from meup_agent.errors import ProposalExpired
-from tests.protocol.exchange.peer import (
-    MAY_CALL,
-    MAY_PROPOSE,
-    Peer,
-    said,
-)
+from tests.protocol.exchange.peer import MAY_CALL, MAY_PROPOSE, Peer, said
 from tests.wire import kinds, raise_for
 
 

@@ -5,15 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meup_agent import Limits
-from tests.protocol.exchange.peer import (
-    EXCHANGES,
-    Peer,
-    cancelled,
-    dropped,
-    said,
-    started,
-    woken,
-)
+from tests.protocol.exchange.peer import EXCHANGES, Peer, cancelled, dropped, said, started, woken
 from tests.tables import Key, Role
 
 

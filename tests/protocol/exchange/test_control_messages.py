@@ -10,15 +10,7 @@ from meup_agent.protocol.control_payloads import PAUSED_KEY
 from meup_agent.protocol.exchange import Leave
 from meup_agent.protocol.exchange.admission import MAX_URGENT
 from meup_agent.protocol.exchange.control_messages import MAX_STATUS_BYTES, SHUTDOWN_SECONDS
-from tests.protocol.exchange.peer import (
-    EXCHANGES,
-    Peer,
-    cancelled,
-    dropped,
-    of,
-    said,
-    started,
-)
+from tests.protocol.exchange.peer import EXCHANGES, Peer, cancelled, dropped, of, said, started
 from tests.protocol.exchange.test_resume_cursor import Numbered
 from tests.tables import Effect, Role
 from tests.wire import OURS, kinds, said_by

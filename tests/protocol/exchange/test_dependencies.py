@@ -101,11 +101,7 @@ BAD_ENDS = {
     "expired": (lambda me, key: me.passes(60), "timeout", Expiry),
     "withdrawn": (lambda me, key: me.gives_up(key, "duplicate"), "duplicate", Withdrawal),
     "refused": (lambda me, key: me.refused(key.id), "no_longer_needed", GatewayRefused),
-    "gone": (
-        lambda me, key: (me.left("alice"), me.passes(30)),
-        "no_longer_needed",
-        Gone,
-    ),
+    "gone": (lambda me, key: (me.left("alice"), me.passes(30)), "no_longer_needed", Gone),
 }
 
 

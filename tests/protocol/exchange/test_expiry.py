@@ -155,8 +155,7 @@ def test_without_the_gateways_time_the_readers_counts(ts: str | None) -> None:
 
 @pytest.mark.rule("6.ttl")
 @pytest.mark.parametrize(
-    ("ttl", "seconds"),
-    [(30_000, 30), (1500.5, 1.5005), (1, 0.001), (10**300, payloads.MAX_TTL)],
+    ("ttl", "seconds"), [(30_000, 30), (1500.5, 1.5005), (1, 0.001), (10**300, payloads.MAX_TTL)]
 )
 def test_a_foreign_ttl_counts_from_the_acceptance_in_milliseconds(
     ttl: float, seconds: float

@@ -8,11 +8,7 @@ import pytest
 
 from meup_agent import Fulfillment
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
-from tests.protocol.exchange.peer import (
-    Peer,
-    said,
-    started,
-)
+from tests.protocol.exchange.peer import Peer, said, started
 from tests.tables import Key, ProposalKey
 from tests.wire import JsonObject, draft, payloads
 

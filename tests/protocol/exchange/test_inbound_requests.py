@@ -63,10 +63,7 @@ def test_queued_valid_cancel_drops_it_without_a_response() -> None:
 @pytest.mark.rule("5.request.queued.sender_leaves", "5.request.queued.connection_lost")
 @pytest.mark.parametrize(
     "happens",
-    [
-        lambda me: me.left("alice"),
-        lambda me: me.loses_connection(),
-    ],
+    [lambda me: me.left("alice"), lambda me: me.loses_connection()],
     ids=["sender_leaves", "connection_lost"],
 )
 def test_queued_it_is_kept(happens: Callable[[Peer], list[Effect]]) -> None:
@@ -198,10 +195,7 @@ def test_running_shutdown_waits_for_the_grace_then_cancels_and_answers(me: Peer)
 @pytest.mark.rule("5.request.cancelling.returns", "5.request.cancelling.raises")
 @pytest.mark.parametrize(
     "ends",
-    [
-        lambda me: me.returns(A1, {"content": [1]}),
-        lambda me: me.raises(A1),
-    ],
+    [lambda me: me.returns(A1, {"content": [1]}), lambda me: me.raises(A1)],
     ids=["returns", "raises"],
 )
 def test_cancelling_its_end_is_discarded(me: Peer, ends: Callable[[Peer], list[Effect]]) -> None:

@@ -8,16 +8,7 @@ import pytest
 
 from meup_agent import Expiry, Fulfillment, Gone, Rejection, Withdrawal
 from meup_agent.types import Cause, Conflict
-from tests.protocol.exchange.peer import (
-    EXCHANGES,
-    Peer,
-    dropped,
-    of,
-    said,
-    started,
-    unsent,
-    woken,
-)
+from tests.protocol.exchange.peer import EXCHANGES, Peer, dropped, of, said, started, unsent, woken
 from tests.tables import Effect, Key, Role, Start
 from tests.wire import Ending, GatewayRefused, Responded, Unknown, Unsent, kinds
 

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.protocol.exchange.peer import (
-    Peer,
-    dropped,
-    of,
-)
+from tests.protocol.exchange.peer import Peer, dropped, of
 from tests.tables import Progressed
 
 

@@ -10,15 +10,7 @@ from meup_agent.protocol.exchange.explanations import (
     EXPLANATION_SECONDS,
     ExplanationStore,
 )
-from tests.protocol.exchange.peer import (
-    EXCHANGES,
-    MAY_PROPOSE,
-    Peer,
-    dropped,
-    said,
-    started,
-    woken,
-)
+from tests.protocol.exchange.peer import EXCHANGES, MAY_PROPOSE, Peer, dropped, said, started, woken
 from tests.tables import EXPLANATION_CHARS, Role
 from tests.wire import draft, kinds
 

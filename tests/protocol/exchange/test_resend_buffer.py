@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.protocol.exchange.peer import (
-    Peer,
-    said,
-)
+from tests.protocol.exchange.peer import Peer, said
 from tests.tables import Key
 
 

@@ -7,10 +7,7 @@ from typing import Any
 import pytest
 
 from meup_agent import Fulfillment
-from tests.protocol.exchange.peer import (
-    Peer,
-    dropped,
-)
+from tests.protocol.exchange.peer import Peer, dropped
 from tests.wire import Responded
 
 

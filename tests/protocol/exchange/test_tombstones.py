@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.protocol.exchange.peer import (
-    Peer,
-    started,
-)
+from tests.protocol.exchange.peer import Peer, started
 from tests.tables import Key, Tombstones
 
 

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.protocol.exchange.peer import (
-    Peer,
-    cancelled,
-    dropped,
-    said,
-    started,
-)
+from tests.protocol.exchange.peer import Peer, cancelled, dropped, said, started
 
 
 @pytest.mark.rule("4.2.withdrawal_wins_until_response")

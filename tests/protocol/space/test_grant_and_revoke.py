@@ -7,14 +7,7 @@ import pytest
 
 from meup_agent.protocol.management_payloads import MAX_GRANTED
 from meup_agent.protocol.space.grants import MAX_GRANTED_TOGETHER
-from tests.protocol.space.scene import (
-    CALL,
-    GRANTING,
-    READ,
-    Scene,
-    facts,
-    kinds_of,
-)
+from tests.protocol.space.scene import CALL, GRANTING, READ, Scene, facts, kinds_of
 from tests.spaces import Entry
 
 

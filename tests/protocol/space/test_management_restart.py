@@ -4,15 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.protocol.space.scene import (
-    CALL,
-    CAPABILITIES,
-    GRANTING,
-    READ,
-    Scene,
-    facts,
-    invite,
-)
+from tests.protocol.space.scene import CALL, CAPABILITIES, GRANTING, READ, Scene, facts, invite
 from tests.spaces import Journal, MemoryJournal
 
 

@@ -404,10 +404,7 @@ def test_a_request_that_names_more_than_64_is_refused(here: Here, named: int) ->
 def test_a_proposal_does_not_say_whose_it_is(
     here: Here, wrapped: bool, beside: dict[str, Any], whose: str | None
 ) -> None:
-    call = {
-        "method": "tools/call",
-        "params": {**WRITE, "_meta": {"dev.meup/proposer": whose}},
-    }
+    call = {"method": "tools/call", "params": {**WRITE, "_meta": {"dev.meup/proposer": whose}}}
     payload = {"proposal": call, **beside} if wrapped else {**call, **beside}
     # A wrapper with something beside it is none, so there is no method.
     is_call = not (wrapped and beside)

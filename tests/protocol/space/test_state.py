@@ -10,23 +10,11 @@ from hypothesis import strategies as st
 from meup_agent import Envelope
 from meup_agent.protocol.space.decisions import MAX_ERROR_CHARS, Broadcast
 from meup_agent.protocol.space.inbound import MAX_ID_CHARS, MAX_NAMED
-from tests.spaces import (
-    MAX_ORIGINS,
-    Acceptance,
-    Decision,
-    Refusal,
-    SpaceState,
-    member_capabilities,
-)
+from tests.spaces import MAX_ORIGINS, Acceptance, Decision, Refusal, SpaceState, member_capabilities
 
 DIALECT = "meup/v0.1"
 
-GUARANTEES = {
-    "identity_checked": True,
-    "echo": True,
-    "resume": True,
-    "hidden_targets": False,
-}
+GUARANTEES = {"identity_checked": True, "echo": True, "resume": True, "hidden_targets": False}
 
 CAPABILITIES: dict[str, list[dict[str, Any]]] = {
     "alice": [
