@@ -141,16 +141,10 @@ async def test_who_has_left_says_nothing_more(gate: Gate) -> None:
 
 
 BAD_FRAMES = [
-    (b"", "invalid_json"),
     (b"{", "invalid_json"),
-    (b"[]", "invalid_envelope"),
     (b"null", "invalid_envelope"),
     (b'{"kind":"chat"}', "invalid_envelope"),
-    (b'{"kind":5,"id":"1","from":"bob"}', "invalid_envelope"),
-    (b'{"id":"1","from":"bob","payload":{}}', "invalid_envelope"),
-    (b'{"kind":"chat","id":"1","from":"bob","to":{"a":1}}', "invalid_envelope"),
     (b'{"kind":"chat","id":"1","from":"bob","protocol":"mew/v9"}', "invalid_envelope"),
-    (b'{"kind":"chat","id":"1","from":"bob","payload":{"message":"\xff"}}', "invalid_utf8"),
     (b'{"kind":"chat","id":"1","from":"b\xc3","payload":{}}', "invalid_utf8"),
     (b'{"kind":"chat","payload":' + b"[" * 101 + b"]" * 101 + b"}", "too_deep"),
     (b'"' + b"x" * MAX_FRAME_BYTES + b'"', "too_large"),

@@ -9,7 +9,7 @@ import pytest
 from meup_agent import Expiry, ProposalState
 from meup_agent.errors import AlreadyDecided
 from meup_agent.protocol.exchange.proposal_store import SPARE_EXPIRIES
-from tests.protocol.exchange.peer import CALL, EXCHANGES, Peer, cancelled, of, said
+from tests.protocol.exchange.peer import CALL, EXCHANGES, Peer, cancelled, of, said, started
 from tests.tables import Key, ProposalKey, ProposalStore, Role, Start
 from tests.wire import OURS, kinds, moment_of, payloads
 
@@ -198,3 +198,16 @@ def test_deadlines_of_what_is_forgotten_are_forgotten() -> None:
     store = me.table.proposal_store
     assert 0 < len(store.records(me.now)) <= 256
     assert len(store._expiries) < 3 * len(store.records(me.now)) + SPARE_EXPIRIES
+
+
+@pytest.mark.rule("6.expires_at.hint")
+@pytest.mark.parametrize(
+    "expires_at", [stamp(-60), stamp(0), stamp(86_400), "2026-01-01T00:00:00", "yesterday", 5, None]
+)
+def test_a_proposal_that_may_not_be_expired_is_handled(expires_at: object) -> None:
+    me = Peer(wall_clock=lambda: NOON)
+    me.welcomed("alice", "bob", "tool")
+    params = {"name": "write", "_meta": {payloads.EXPIRES_AT: expires_at}}
+    assert started(me.proposal("alice", "p1", to=("me",), params=params)) == [
+        Key("in", "alice", "p1")
+    ]

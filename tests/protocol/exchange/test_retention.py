@@ -11,8 +11,8 @@ from meup_agent import Fulfillment
 from meup_agent.errors import AlreadyDecided
 from meup_agent.protocol.exchange.table import SPARE_TIMERS
 from meup_agent.protocol.payloads import INVALID_REQUEST, MAX_RPC_ID_CHARS
-from tests.protocol.exchange.peer import Peer, cancelled, cancels_said, dropped, said, started
-from tests.tables import MAX_FULFILLMENTS, MAX_PROPOSALS, Key, ProposalKey
+from tests.protocol.exchange.peer import Peer, cancelled, cancels_said, dropped, of, said, started
+from tests.tables import MAX_FULFILLMENTS, MAX_PROPOSALS, Key, ProposalKey, Send, Tombstones
 from tests.wire import decode
 
 A1 = Key("in", "alice", "a1")
@@ -185,3 +185,76 @@ def test_who_comes_and_goes_leaves_no_timers_behind(me: Peer) -> None:
     me.passes(30.0)
     assert not me.is_waiting(key)
     assert A1 in cancelled(me.effects)
+
+
+# --- what came before what it names ---
+
+
+@pytest.mark.rule("5.tombstone.limits")
+def test_a_tombstone_is_kept_for_five_minutes(me: Peer) -> None:
+    me.cancel("alice", "a1")
+    me.cancel("alice", "a2")
+    me.passes(299)
+    assert started(me.request("alice", "a1")) == []
+    me.passes(1)
+    assert started(me.request("alice", "a2")) == [Key("in", "alice", "a2")]
+
+
+@pytest.mark.rule("5.tombstone.limits")
+def test_a_sender_has_a_thousand_tombstones_of_its_own(me: Peer) -> None:
+    me.cancel("bob", "b1")
+    for number in range(1001):
+        me.cancel("alice", f"a{number}")
+    assert started(me.request("alice", "a0")) != []
+    assert started(me.request("alice", "a1")) == []
+    assert started(me.request("bob", "b1")) == []
+
+
+@pytest.mark.rule("5.tombstone.limits")
+def test_tombstones_are_bounded_in_bytes_and_senders() -> None:
+    tombstones = Tombstones()
+    for number in range(100):
+        tombstones.put("cancelled", "alice", f"{number}" + "x" * 10_000, "other", 0.0)
+    assert len(tombstones) < 30
+    for number in range(2000):
+        tombstones.put("withdrawn", f"sender{number}", "p", "other", 0.0)
+    assert len(tombstones) == Tombstones.SENDERS
+
+
+# --- what is said again ---
+
+
+@pytest.mark.rule("4.14.limits")
+def test_endings_are_remembered_for_five_minutes(me: Peer) -> None:
+    me.gives_up(me.begins_proposal(to=("bob",)))
+    me.passes(299)
+    assert len(said(me.joined("bob"))) == 1
+    me.passes(1)
+    assert said(me.joined("bob")) == []
+
+
+@pytest.mark.rule("4.14.limits")
+def test_at_most_a_thousand_endings_are_remembered(me: Peer) -> None:
+    for number in range(1001):
+        me.rejects("bob", f"p{number}")
+    again = said(me.joined("bob"))
+    assert len(again) == 1000
+    assert again[0].correlation == ("p1",)
+
+
+@pytest.mark.rule("4.14.limits")
+def test_at_most_sixteen_mebibytes_of_endings_are_remembered(me: Peer) -> None:
+    for number in range(5):
+        me.request("alice", f"a{number}")
+        me.returns(Key("in", "alice", f"a{number}"), {"text": "x" * (4 * 1024 * 1024)})
+    assert len(said(me.joined("alice"))) == 3
+
+
+@pytest.mark.rule("4.14.proposer_follows")
+def test_the_response_to_a_fulfillment_is_sent_again_to_its_proposer(me: Peer) -> None:
+    me.proposal("alice", "p1", to=("bob",))
+    me.request("bob", "r1", fulfills="p1")
+    (first,) = of(me.returns(Key("in", "bob", "r1")), Send)
+    me.left("alice")
+    (again,) = of(me.joined("alice"), Send)
+    assert again.draft.id == first.draft.id

@@ -196,13 +196,8 @@ GOOD = {"protocol": DIALECT, "id": "e1", "from": "alice", "kind": "chat", "paylo
 @pytest.mark.parametrize(
     ("sent", "code"),
     [
-        (b"", "invalid_json"),
         (b"{", "invalid_json"),
         (b"[]", "invalid_envelope"),
-        (b"5", "invalid_envelope"),
-        (b"null", "invalid_envelope"),
-        (b'"chat"', "invalid_envelope"),
-        (b"{}", "invalid_envelope"),
         (json.dumps(GOOD).encode() + b"\xff", "invalid_utf8"),
         (json.dumps(GOOD).encode().replace(b"{}", b'{"a": "\xff"}'), "invalid_utf8"),
         (json.dumps(GOOD).encode().replace(b"{}", b'{"a": 1e999}'), "invalid_json"),
