@@ -118,16 +118,13 @@ class Peer:
         )
 
     def joined(self, who: str, capabilities: Iterable[dict[str, Any]] = MAY_CALL) -> list[Effect]:
-        """A participant joins."""
         participant = {"id": who, "capabilities": list(capabilities)}
         return self.system(kinds.SYSTEM_PRESENCE, {"event": "join", "participant": participant})
 
     def left(self, who: str) -> list[Effect]:
-        """A participant leaves."""
         return self.system(kinds.SYSTEM_PRESENCE, {"event": "leave", "participant": {"id": who}})
 
     def refused(self, envelope_id: str, error: str = "capability_violation") -> list[Effect]:
-        """The gateway refuses an envelope of ours."""
         return self.system(
             kinds.SYSTEM_ERROR,
             {"error": error, "message": "none of your capabilities allows this"},
@@ -136,7 +133,6 @@ class Peer:
         )
 
     def system(self, kind: str, payload: Any, **header: Any) -> list[Effect]:
-        """The gateway says something."""
         sender = header.pop("sender", kinds.GATEWAY)
         return self.hears(kind, payload, sender=sender, id=self._new_id(), **header)
 
@@ -153,13 +149,11 @@ class Peer:
         correlation: tuple[str, ...] = (),
         ts: str | None = None,
     ) -> list[Effect]:
-        """An envelope arrives."""
         raw = msgspec.json.encode(payload)  # others may say what our own verbs refuse
         envelope = draft(kind, raw, id=id, sender=sender, to=to, correlation=correlation, ts=ts)
         return self.receives(envelope)
 
     def receives(self, envelope: Envelope) -> list[Effect]:
-        """An envelope arrives, by the wire."""
         return self.did(self.table.receive(over_the_wire(envelope, self.dialect), self.now))
 
     def echo(self, envelope: Envelope) -> list[Effect]:
@@ -250,7 +244,6 @@ class Peer:
     def withdraw(
         self, sender: str, proposal: str, reason: Any = "no_longer_needed", *, id: str | None = None
     ) -> list[Effect]:
-        """Another participant's withdraw arrives."""
         return self.hears(
             kinds.MCP_WITHDRAW,
             {"reason": reason},
@@ -262,7 +255,6 @@ class Peer:
     def reject(
         self, sender: str, proposal: str, reason: Any = "unsafe", *, id: str | None = None
     ) -> list[Effect]:
-        """Another participant's reject arrives."""
         return self.hears(
             kinds.MCP_REJECT,
             {"reason": reason},
@@ -368,26 +360,21 @@ class Peer:
         return key
 
     def gives_up(self, key: Key, reason: str = Reason.NO_LONGER_NEEDED) -> list[Effect]:
-        """Our caller stops waiting."""
         return self.did(self.table.give_up(key, Cause(reason, self.name), self.now))
 
     def rejects(self, proposer: str, proposal: str, reason: str = "unsafe") -> Envelope:
-        """We reject a proposal."""
         envelope, effects = self.table.reject(ProposalKey(proposer, proposal), reason, self.now)
         self.did(effects)
         return envelope
 
     def returns(self, key: Key, result: Any = None) -> list[Effect]:
-        """A handler returns."""
         value = {"content": []} if result is None else result
         return self.did(self.table.returned(key, value, self.now))
 
     def raises(self, key: Key, code: int = -32603, data: Any = None) -> list[Effect]:
-        """A handler raises."""
         return self.did(self.table.raised(key, code, "the handler failed", data, self.now))
 
     def loses_connection(self) -> list[Effect]:
-        """The connection ends."""
         return self.did(self.table.connection_lost(self.now))
 
     def shuts_down(self) -> list[Effect]:
@@ -395,11 +382,9 @@ class Peer:
         return self.did(self.table.shutdown(self.now))
 
     def ends_grace(self) -> list[Effect]:
-        """Our grace is over."""
         return self.did(self.table.shutdown_over(self.now))
 
     def passes(self, seconds: float) -> list[Effect]:
-        """Time passes."""
         self.now += seconds
         return self.did(self.table.tick(self.now))
 
@@ -410,13 +395,11 @@ class Peer:
         return of(self.effects, Start)
 
     def record(self, proposer: str, proposal: str) -> ProposalEntry:
-        """A proposal in the proposal store."""
         record = self.table.proposal_store.get(ProposalKey(proposer, proposal), self.now)
         assert record is not None
         return record
 
     def own(self, key: Key) -> ProposalEntry:
-        """A proposal of ours in the proposal store."""
         return self.record(self.name, key.id)
 
     def ending(self, key: Key) -> Ending:

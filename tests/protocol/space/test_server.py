@@ -92,20 +92,6 @@ def test_accepted_envelope_goes_to_everybody_packed_once() -> None:
     assert (host.counters.frames_in, host.counters.accepted) == (1, 1)
 
 
-def test_end_of_the_older_connection_changes_nothing_for_the_newer() -> None:
-    host, (older, bob) = host_with("alice", "bob")
-    newer = Listener("alice")
-    host.grants.configure(newer.participant, member_capabilities([{"kind": "chat"}]))
-    host.join(newer)
-    newer.frames.clear()
-    bob.frames.clear()
-    host.leave(older)
-    assert bob.frames == []
-    assert host.member("alice") is newer
-    host.receive(newer, chat("alice"))
-    assert len(newer.frames) == len(bob.frames) == 1
-
-
 def test_older_connection_is_not_listened_to() -> None:
     host, (older, bob) = host_with("alice", "bob")
     host.join(Listener("alice"))
