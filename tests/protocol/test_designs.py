@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from meup_agent import Envelope, ProposalState
+from meup_agent import Envelope
 from meup_agent.errors import NotExpressible
 from tests.protocol.exchange.peer import Peer
 from tests.tables import Cancel, Start
@@ -107,23 +107,6 @@ def test_a_cancel_ends_what_it_names(example: dict[str, Any], through: str) -> N
         [ended] = [each for each in me.receives(cancel) if isinstance(each, Cancel)]
         assert ended.key == started.key
         assert ended.cause.text == reason
-
-
-@pytest.mark.rule("1.designs")
-@pytest.mark.parametrize("through", sorted(DIALECTS))
-@pytest.mark.parametrize(
-    "example", named([each for each in EXAMPLES if each["kind"] == kinds.MCP_WITHDRAW])
-)
-def test_a_withdrawal_ends_the_proposal_that_it_names(
-    example: dict[str, Any], through: str
-) -> None:
-    withdraw = decode(encode(received(example, example["dialect"]), through), through)
-    me = Peer(dialect=through)
-    me.welcomed(withdraw.sender)
-    [proposal] = withdraw.correlation
-    me.proposal(withdraw.sender, proposal)
-    assert any(isinstance(each, Cancel) for each in me.receives(withdraw))
-    assert me.record(withdraw.sender, proposal).state is ProposalState.WITHDRAWN
 
 
 @pytest.mark.rule("1.designs")

@@ -1,6 +1,5 @@
 """A session from its welcome to the end of its block, whatever ends that."""
 
-import logging
 from typing import Any
 
 import anyio
@@ -12,7 +11,7 @@ from meup_agent.errors import OutcomeUnknown, TakenOver
 from meup_agent.session import Session
 from tests.gateways import memory_connector
 from tests.patience import PATIENCE
-from tests.session.gate import AT_ONCE, ME, Caller, Gate, Recorder, method_of, present
+from tests.session.gate import AT_ONCE, Caller, Gate, Recorder, method_of, present
 from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
@@ -187,21 +186,3 @@ async def test_what_the_block_raises_while_it_is_ended_goes_first(gate: Gate) ->
                         await anyio.sleep_forever()
                     finally:
                         raise Mine
-
-
-@pytest.mark.rule("2.second_welcome")
-async def test_a_second_welcome_is_an_update(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with present(gate, None, "bob") as (session, end):
-            space = Space(session)
-            async with space.propose("bob", "write", to="bob"):
-                await end.hear(kinds.MCP_PROPOSAL)
-            await end.hear(kinds.MCP_WITHDRAW)
-            with caplog.at_level(logging.INFO, "meup_agent"):
-                assert not session.table.roster.is_allowed("carol", "chat", {})
-                await end.welcome("bob", "carol")
-                await anyio.wait_all_tasks_blocked()
-            assert {item.id for item in space.participants} == {ME, "bob", "carol"}
-            assert session.table.roster.is_allowed("carol", "chat", {})
-            assert not caplog.records, "it is no connection"
-            assert await end.probe(session) == [], "nothing is said again"

@@ -52,14 +52,6 @@ def test_handlers_that_await_exchanges_are_bounded_as_well() -> None:
     assert started(me.returns(Key("in", "alice", "a0"))) == [Key("in", "alice", "a3")]
 
 
-@pytest.mark.rule("5.overflow.busy")
-def test_a_request_that_got_busy_and_comes_again_gets_the_same_answer() -> None:
-    me = full_peer()
-    (response,) = said(me.request("bob", "b1"))
-    me.returns(A0)
-    assert said(me.request("bob", "b1")) == [response]
-
-
 @pytest.mark.rule("5.proposal.overflow")
 def test_a_proposal_beyond_is_rejected_as_busy_only_if_addressed_to_us() -> None:
     me = full_peer()

@@ -51,15 +51,6 @@ def cancelling(me: Peer) -> Key:
 # --- queued ---
 
 
-@pytest.mark.rule("5.request.queued.cancel")
-def test_queued_valid_cancel_drops_it_without_a_response() -> None:
-    me = busy_peer()
-    effects = me.cancel("alice", "a2")
-    assert (said(effects), dropped(effects)) == ([], ["cancelled_in_queue"])
-    assert not me.table.is_open(A2)
-    assert started(me.returns(A1)) == []
-
-
 @pytest.mark.rule("5.request.queued.sender_leaves", "5.request.queued.connection_lost")
 @pytest.mark.parametrize(
     "happens",

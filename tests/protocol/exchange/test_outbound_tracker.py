@@ -10,7 +10,7 @@ from meup_agent import Expiry, Fulfillment, Gone, Rejection, Withdrawal
 from meup_agent.types import Cause, Conflict
 from tests.protocol.exchange.peer import EXCHANGES, Peer, dropped, of, said, started, unsent, woken
 from tests.tables import Effect, Key, Role, Start
-from tests.wire import Ending, GatewayRefused, Responded, Unknown, Unsent, kinds
+from tests.wire import Ending, Responded, Unknown, Unsent, kinds
 
 
 def rejected_by_bob(me: Peer) -> Key:
@@ -116,18 +116,6 @@ def test_waiting_rejection_that_counts_ends_it_with_a_withdraw(me: Peer) -> None
 
 
 @pytest.mark.rule("5.own.waiting.refused")
-@pytest.mark.parametrize("begins", ["begins_request", "begins_proposal"])
-def test_waiting_gateway_refuses_it_with_what_is_missing(me: Peer, begins: str) -> None:
-    key: Key = getattr(me, begins)()
-    effects = me.refused(key.id, "capability_violation")
-    ending = woken(effects)[key]
-    assert isinstance(ending, GatewayRefused)
-    assert ending.error == "capability_violation"
-    assert ending.details["message"] == "none of your capabilities allows this"
-    assert said(effects) == []
-
-
-@pytest.mark.rule("5.own.waiting.refused")
 def test_a_refusal_that_is_for_another_participant_is_not_ours(me: Peer) -> None:
     key = me.begins_request()
     me.system("system/error", {"error": "x"}, to=("bob",), correlation=(key.id,))
@@ -185,19 +173,6 @@ def test_what_expires_in_progress_names_its_fulfiller(me: Peer) -> None:
     key = me.begins_proposal(deadline=5.0)
     me.request("bob", "b1", to=("tool",), fulfills=key.id)
     assert woken(me.passes(5)) == {key: Expiry(key.id, begun_by="bob")}
-
-
-@pytest.mark.rule("5.own.waiting.deadline")
-@pytest.mark.parametrize("begins", ["begins_request", "begins_proposal"])
-def test_waiting_deadline_after_a_lost_connection_is_an_unknown_outcome(
-    me: Peer, begins: str
-) -> None:
-    key: Key = getattr(me, begins)(deadline=50.0)
-    me.loses_connection()
-    me.welcomed("alice", "bob", "tool")
-    effects = me.passes(50)
-    assert isinstance(woken(effects)[key], Unknown)
-    assert len(said(effects)) == 1
 
 
 @pytest.mark.rule("5.own.waiting.connection_lost")
@@ -263,14 +238,6 @@ def test_given_up_nothing_else_matters(me: Peer) -> None:
     me.left("bob")
     assert me.passes(1000) == []
     assert isinstance(me.ending(key), Rejection)
-
-
-@pytest.mark.rule("5.own.given_up.connection_lost", "4.14.on_join")
-def test_given_up_connection_lost_the_end_is_sent_again(me: Peer) -> None:
-    key = me.begins_proposal(to=("bob",))
-    (withdraw,) = said(me.gives_up(key))
-    me.loses_connection()
-    assert said(me.welcomed("bob")) == [withdraw]
 
 
 # --- every wait ends once ---

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meup_agent import Fulfillment, Rejection, Withdrawal
+from meup_agent import Fulfillment, Rejection
 from tests.protocol.exchange.peer import (
     Peer,
     cancelled,
@@ -183,16 +183,6 @@ def test_another_proposal_under_the_same_id_is_a_new_one(me: Peer, decided: bool
 
 
 # --- a response after the cancel ---
-
-
-@pytest.mark.rule("race.response_after_cancel")
-def test_a_response_after_the_cancel(me: Peer) -> None:
-    key = me.begins_request()
-    (cancel,) = said(me.gives_up(key))
-    effects = me.response("tool", key.id)
-    assert dropped(effects) == ["late_response"]
-    me.echo(cancel)
-    assert isinstance(me.ending(key), Withdrawal)
 
 
 # --- many cancels for nothing ---

@@ -10,7 +10,7 @@ import pytest
 from meup_agent import Expiry, ProposalState
 from meup_agent.errors import AlreadyDecided, UsageError
 from meup_agent.protocol.lifecycle import MAX_RENEWAL_SECONDS, MAX_RENEWALS
-from tests.protocol.exchange.peer import CALL, Peer, dropped, said
+from tests.protocol.exchange.peer import CALL, Peer, dropped
 from tests.protocol.exchange.test_expiry import NOON, P1, ours, proposed, stamp, state
 from tests.tables import Key, ProposalKey
 from tests.wire import OURS, kinds, moment_of, payloads
@@ -116,22 +116,6 @@ def proposing(seconds: float = 60, *, ts: float = 0) -> tuple[Peer, Key]:
     key = me.begins_proposal(params=params, deadline=seconds)
     me.effects.clear()
     return me, key
-
-
-@pytest.mark.rule("4.17.renew")
-def test_our_own_waits_as_long_as_it_was_renewed() -> None:
-    me, key = proposing()
-    me.passes(50)
-    renewal, effects = me.table.renew(key, 100.0, me.now)
-    me.did(effects)
-    assert [each.payload for each in said(me.effects, kinds.MCP_RENEW)] == [
-        {"expires_at": "2026-01-01T12:02:30.000Z"}
-    ]
-    me.echo(renewal)
-    me.passes(99)
-    assert me.is_waiting(key)
-    me.passes(2)
-    assert me.ending(key) == Expiry(key.id)
 
 
 @pytest.mark.rule("4.17.bounds")

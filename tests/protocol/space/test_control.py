@@ -223,23 +223,6 @@ def test_control_that_cannot_be_meant_is_refused(
     assert scene.error_of("worker", "chat") == ""
 
 
-@pytest.mark.rule("3.control.rejoin")
-def test_shutdown_ends_with_a_join_and_a_pause_does_not() -> None:
-    scene = Controlled()
-    scene.say("boss", "participant.shutdown", {}, to=["worker"])
-    pause = scene.pauses(reason="rest", timeout_seconds=60)
-    assert scene.error_of("worker", "chat") == "shut_down"
-    scene.members["worker"] = scene.join("worker")
-    welcome = next(each for each in scene.got("worker") if each["kind"] == "system.welcome")
-    assert welcome["payload"]["you"]["dev.meup/paused"] == {
-        "id": pause,
-        "by": "boss",
-        "reason": "rest",
-        "seconds_left": 60.0,
-    }
-    assert scene.error_of("worker", "chat") == "paused"
-
-
 @pytest.mark.rule("3.control.restart")
 def test_pause_and_shutdown_outlive_the_gateway() -> None:
     journal = MemoryJournal(lambda: 0)

@@ -109,18 +109,6 @@ def test_an_id_of_anothers_proposal_begins_nothing(here: Here, restarted: bool) 
 
 
 @pytest.mark.rule("3.ids.claimed")
-@pytest.mark.parametrize("restarted", [False, True])
-def test_an_id_of_anothers_request_begins_nothing(here: Here, restarted: bool) -> None:
-    accept(here.request("alice", "r"))
-    if restarted:
-        here.restart()
-    refuse(here.propose("bob", "r"), "id_in_use")
-    refuse(here.request("bob", "r"), "id_in_use")
-    accept(here.respond("r"))
-    refuse(here.propose("bob", "r"), "id_in_use")
-
-
-@pytest.mark.rule("3.ids.claimed")
 def test_a_sender_uses_its_own_id_again(here: Here) -> None:
     for _ in range(2):
         accept(here.propose("alice", "p"))
