@@ -1,5 +1,7 @@
 """A session from its welcome to the end of its block, whatever ends that."""
 
+from collections.abc import Awaitable, Callable
+from itertools import product
 from typing import Any
 
 import anyio
@@ -110,28 +112,23 @@ class Mine(Exception):
     pass
 
 
-async def test_what_the_block_raises_comes_out_unchanged(gate: Gate) -> None:
+def caused() -> Mine:
     mine = Mine("x")
     mine.__cause__ = LookupError("why")
+    return mine
+
+
+@pytest.mark.parametrize("mine", [caused(), ExceptionGroup("two", [Mine("a"), Mine("b")])])
+async def test_what_the_block_raises_comes_out_unchanged(gate: Gate, mine: Exception) -> None:
+    cause = mine.__cause__
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(gate.welcomed)
-            with pytest.raises(Mine) as caught:
+            with pytest.raises(type(mine)) as caught:
                 async with Session(gate.connector(), token=None, handlers=Recorder()):
                     raise mine
     assert caught.value is mine
-    assert isinstance(mine.__cause__, LookupError)
-
-
-async def test_a_group_that_the_block_raises_stays_a_group(gate: Gate) -> None:
-    mine = ExceptionGroup("two", [Mine("a"), Mine("b")])
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(gate.welcomed)
-            with pytest.raises(ExceptionGroup) as caught:
-                async with Session(gate.connector(), token=None, handlers=Recorder()):
-                    raise mine
-    assert caught.value is mine
+    assert mine.__cause__ is cause
 
 
 async def take_over_when_welcomed(gate: Gate) -> None:
@@ -139,7 +136,28 @@ async def take_over_when_welcomed(gate: Gate) -> None:
     await end.close(4409)
 
 
-async def test_the_end_of_the_session_ends_the_block_and_comes_out_as_itself(gate: Gate) -> None:
+async def in_a_task_group() -> None:
+    async with anyio.create_task_group() as inner:
+        inner.start_soon(anyio.sleep_forever)
+        inner.start_soon(anyio.sleep_forever)
+
+
+async def in_a_nursery() -> None:
+    async with trio.open_nursery() as inner:
+        inner.start_soon(trio.sleep_forever)
+        inner.start_soon(trio.sleep_forever)
+
+
+@pytest.mark.parametrize(
+    ("anyio_backend", "wait"),
+    [
+        *product(("asyncio", "trio"), (anyio.sleep_forever, in_a_task_group)),
+        ("trio", in_a_nursery),  # asyncio has none
+    ],
+)
+async def test_the_end_of_the_session_ends_the_block_and_comes_out_as_itself(
+    gate: Gate, wait: Callable[[], Awaitable[None]]
+) -> None:
     cleaned_up = False
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
@@ -147,33 +165,10 @@ async def test_the_end_of_the_session_ends_the_block_and_comes_out_as_itself(gat
             with pytest.raises(TakenOver):  # noqa: PT012
                 async with Session(gate.connector(), token=None, handlers=Recorder()):
                     try:
-                        await anyio.sleep_forever()
+                        await wait()
                     finally:
                         cleaned_up = True
     assert cleaned_up
-
-
-async def test_the_end_of_the_session_comes_out_of_task_groups_in_the_block(gate: Gate) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(take_over_when_welcomed, gate)
-            with pytest.raises(TakenOver):  # noqa: PT012
-                async with Session(gate.connector(), token=None, handlers=Recorder()):
-                    async with anyio.create_task_group() as inner:
-                        inner.start_soon(anyio.sleep_forever)
-                        inner.start_soon(anyio.sleep_forever)
-
-
-@pytest.mark.parametrize("anyio_backend", ["trio"])  # asyncio has no nurseries
-async def test_the_end_of_the_session_comes_out_of_trio_s_own_nurseries(gate: Gate) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(take_over_when_welcomed, gate)
-            with pytest.raises(TakenOver):  # noqa: PT012
-                async with Session(gate.connector(), token=None, handlers=Recorder()):
-                    async with trio.open_nursery() as inner:
-                        inner.start_soon(trio.sleep_forever)
-                        inner.start_soon(trio.sleep_forever)
 
 
 async def test_what_the_block_raises_while_it_is_ended_goes_first(gate: Gate) -> None:

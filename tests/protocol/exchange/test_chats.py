@@ -31,20 +31,6 @@ def a_chatter(**options: Any) -> Peer:
 
 
 @pytest.mark.rule("4.19.cancelled")
-def test_cancel_ends_the_handler_with_its_reason() -> None:
-    me = a_chatter()
-    chat(me, "c1")
-    (key,) = started(me.effects)
-    me.effects.clear()
-    cancel(me, "c1")
-    cause = cancelled(me.effects)[key]
-    assert (cause.code, cause.by, cause.id) == ("handled elsewhere", "alice", "c1")
-    # What has ended is not ended again.
-    me.did(me.table.raised(key, 1, "cancelled", None, me.now))
-    assert not cancelled(cancel(me, "c1", "another"))
-
-
-@pytest.mark.rule("4.19.cancelled")
 def test_cancelled_chat_that_waits_starts_no_handler() -> None:
     me = a_chatter(limits=Limits(handlers=1))
     for each in ("c1", "c2", "c3"):

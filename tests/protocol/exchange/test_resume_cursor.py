@@ -219,24 +219,16 @@ def test_who_is_not_there_any_more_has_left_although_nobody_says_so(me: Numbered
 
 
 @pytest.mark.rule("6.resume.known", "5.own.waiting.deadline")
-@pytest.mark.parametrize("gap", [False, True])
+@pytest.mark.parametrize("gaps", [[False], [True], [True, False]])
 def test_a_deadline_after_a_resume_is_an_expiry_unless_something_is_lost(
-    me: Numbered, gap: bool
+    me: Numbered, gaps: list[bool]
 ) -> None:
     mine = me.begins_request(deadline=60.0)
-    me.returns_to_space(1, gap=gap)
-    me.arrives("me", "resumed")
+    for gap in gaps:
+        me.returns_to_space(1, gap=gap)
+        me.arrives("me", "resumed")
     me.passes(61)
-    assert isinstance(me.ending(mine), Unknown if gap else Expiry)
-
-
-@pytest.mark.rule("6.resume.known")
-def test_what_was_lost_in_a_gap_stays_lost(me: Numbered) -> None:
-    mine = me.begins_request(deadline=60.0)
-    me.returns_to_space(0, gap=True)
-    me.returns_to_space(0)
-    me.passes(61)
-    assert isinstance(me.ending(mine), Unknown)
+    assert isinstance(me.ending(mine), Unknown if any(gaps) else Expiry)
 
 
 @pytest.mark.rule("6.resume.known")
