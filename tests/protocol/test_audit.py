@@ -80,8 +80,7 @@ def test_withdrawal_of_several_is_one_of_each_and_its_explanation_too(dialect: s
         assert each.explanation(each.decision.step) == "made three times"
 
 
-def test_a_withdrawal_with_a_reason_of_its_own_is_a_withdrawal() -> None:
-    journal = Journal()
+def test_a_withdrawal_with_a_reason_of_its_own_is_a_withdrawal(journal: Journal) -> None:
     proposal = journal.propose(to=("bob",))
     journal.reject(proposal)
     journal.withdraw(proposal, reason="timeout")
@@ -91,8 +90,7 @@ def test_a_withdrawal_with_a_reason_of_its_own_is_a_withdrawal() -> None:
     assert (only.decision.by, only.decision.reason) == ("alice", "timeout")
 
 
-def test_a_rejection_while_somebody_carries_it_out_is_only_recorded() -> None:
-    journal = Journal()
+def test_a_rejection_while_somebody_carries_it_out_is_only_recorded(journal: Journal) -> None:
     proposal = journal.propose()
     journal.request(proposal)
     journal.reject(proposal, by="eve")
@@ -102,8 +100,7 @@ def test_a_rejection_while_somebody_carries_it_out_is_only_recorded() -> None:
 
 
 @pytest.mark.rule("3.audit.withdrawals", "4.2.withdrawn_stays_visible")
-def test_a_withdrawn_proposal_stays_and_what_came_later_is_marked() -> None:
-    journal = Journal()
+def test_a_withdrawn_proposal_stays_and_what_came_later_is_marked(journal: Journal) -> None:
     proposal = journal.propose()
     journal.request(proposal)
     journal.withdraw(proposal, reason="policy")
@@ -123,8 +120,7 @@ def test_a_withdrawn_proposal_stays_and_what_came_later_is_marked() -> None:
 
 
 @pytest.mark.rule("4.2.gateway_order")
-def test_the_response_wins_over_a_later_withdrawal() -> None:
-    journal = Journal()
+def test_the_response_wins_over_a_later_withdrawal(journal: Journal) -> None:
     proposal = journal.propose()
     journal.request(proposal)
     journal.respond()
@@ -133,8 +129,7 @@ def test_the_response_wins_over_a_later_withdrawal() -> None:
     assert journal.only.steps[-1].ignored is Ignored.LATE
 
 
-def test_a_cancelled_fulfillment_leaves_the_proposal_pending() -> None:
-    journal = Journal()
+def test_a_cancelled_fulfillment_leaves_the_proposal_pending(journal: Journal) -> None:
     proposal = journal.propose()
     journal.request(proposal)
     journal.cancel("r1")
@@ -152,8 +147,7 @@ def test_a_cancelled_fulfillment_leaves_the_proposal_pending() -> None:
 REFUSAL = {"code": -32000, "message": "no", "data": {"reason": "refused"}}
 
 
-def test_a_result_decides_although_another_executor_refused() -> None:
-    journal = Journal()
+def test_a_result_decides_although_another_executor_refused(journal: Journal) -> None:
     request = journal.request(journal.propose(), to=("files", "copies"))
     journal.respond(request, by="files", error=REFUSAL)
     assert (journal.only.state, journal.only.answered) == ("in_progress", None)
@@ -172,8 +166,7 @@ def test_a_result_decides_although_another_executor_refused() -> None:
     assert only.steps[-1].ignored is Ignored.AGAIN
 
 
-def test_a_request_that_all_executors_refuse_is_none_that_was_answered() -> None:
-    journal = Journal()
+def test_a_request_that_all_executors_refuse_is_none_that_was_answered(journal: Journal) -> None:
     proposal = journal.propose()
     request = journal.request(proposal, to=("files", "copies"), path="b.txt")
     for executor in ("files", "files", "copies"):
@@ -188,8 +181,7 @@ def test_a_request_that_all_executors_refuse_is_none_that_was_answered() -> None
     assert (journal.only.state, journal.only.changes) == ("fulfilled", ())
 
 
-def test_a_cancel_is_not_late_while_another_executor_runs_the_request() -> None:
-    journal = Journal()
+def test_a_cancel_is_not_late_while_another_executor_runs_the_request(journal: Journal) -> None:
     request = journal.request(journal.propose(), to=("files", "copies"))
     journal.respond(request, by="files", error=REFUSAL)
     journal.cancel(request)
@@ -199,8 +191,7 @@ def test_a_cancel_is_not_late_while_another_executor_runs_the_request() -> None:
 
 
 @pytest.mark.rule("3.audit.withdrawals")
-def test_only_the_proposer_withdraws_and_only_who_was_asked_answers() -> None:
-    journal = Journal()
+def test_only_the_proposer_withdraws_and_only_who_was_asked_answers(journal: Journal) -> None:
     proposal = journal.propose()
     journal.withdraw(proposal, by="eve")
     journal.request(proposal)
@@ -215,8 +206,7 @@ def test_only_the_proposer_withdraws_and_only_who_was_asked_answers() -> None:
     ]
 
 
-def test_a_request_for_something_else_carries_nothing_out() -> None:
-    journal = Journal()
+def test_a_request_for_something_else_carries_nothing_out(journal: Journal) -> None:
     proposal = journal.propose()
     journal.request(proposal, name="read_file")
     journal.respond()
@@ -225,8 +215,7 @@ def test_a_request_for_something_else_carries_nothing_out() -> None:
     assert journal.only.steps[1].text == "tools/call read_file"
 
 
-def test_what_is_said_again_is_marked() -> None:
-    journal = Journal()
+def test_what_is_said_again_is_marked(journal: Journal) -> None:
     proposal = journal.propose(id="p1")
     journal.request(proposal)
     journal.request(proposal)
@@ -260,8 +249,7 @@ def test_a_proposal_that_is_made_a_second_time_is_another_one() -> None:
 
 
 @pytest.mark.rule("4.4.by_proposer", "4.8.audit")
-def test_the_decisions_of_two_proposals_with_one_id_are_not_swapped() -> None:
-    journal = Journal()
+def test_the_decisions_of_two_proposals_with_one_id_are_not_swapped(journal: Journal) -> None:
     journal.propose("alice", id="p1")
     journal.propose("mallory", id="p1")
     meta = {payloads.PROPOSER: "mallory"}
@@ -282,8 +270,7 @@ def test_the_decisions_of_two_proposals_with_one_id_are_not_swapped() -> None:
 
 
 @pytest.mark.rule("4.4.ambiguous")
-def test_in_an_old_journal_an_id_that_stands_twice_is_ambiguous() -> None:
-    journal = Journal()
+def test_in_an_old_journal_an_id_that_stands_twice_is_ambiguous(journal: Journal) -> None:
     journal.propose("alice", id="p1")
     journal.propose("mallory", id="p1")
     journal.respond(journal.request("p1", by="bob", id="b1"), to="bob")
@@ -294,8 +281,7 @@ def test_in_an_old_journal_an_id_that_stands_twice_is_ambiguous() -> None:
 
 
 @pytest.mark.rule("4.4.one_proposal")
-def test_a_request_that_names_two_is_shown_at_both_and_decides_none() -> None:
-    journal = Journal()
+def test_a_request_that_names_two_is_shown_at_both_and_decides_none(journal: Journal) -> None:
     first, second = journal.propose("alice"), journal.propose("carol")
     payload = payloads.request("tools/call", {"name": "write_file", "arguments": {}}, "b1")
     journal.say("bob", kinds.MCP_REQUEST, payload, id="b1", correlation=(first, second))
@@ -306,8 +292,7 @@ def test_a_request_that_names_two_is_shown_at_both_and_decides_none() -> None:
 
 
 @pytest.mark.rule("4.4.reused_id")
-def test_a_request_for_what_was_replaced_is_shown_there() -> None:
-    journal = Journal()
+def test_a_request_for_what_was_replaced_is_shown_there(journal: Journal) -> None:
     journal.propose(id="p1")
     other = payloads.proposal("tools/call", {"name": "write_file", "arguments": {"path": "b"}})
     journal.say("alice", kinds.MCP_PROPOSAL, other, id="p1")
@@ -321,8 +306,7 @@ def test_a_request_for_what_was_replaced_is_shown_there() -> None:
 
 
 @pytest.mark.rule("4.4.without_to")
-def test_without_to_the_target_carries_it_out_and_nothing_is_edited() -> None:
-    journal = Journal()
+def test_without_to_the_target_carries_it_out_and_nothing_is_edited(journal: Journal) -> None:
     meta = {payloads.TARGET: "files"}
     call = {"name": "write_file", "arguments": {"path": "a.txt", "text": "hi"}, "_meta": meta}
     journal.say("alice", kinds.MCP_PROPOSAL, payloads.proposal("tools/call", call), id="p1")
@@ -333,8 +317,7 @@ def test_without_to_the_target_carries_it_out_and_nothing_is_edited() -> None:
 
 
 @pytest.mark.rule("4.4.without_to")
-def test_without_to_each_owner_that_carries_it_out_is_shown() -> None:
-    journal = Journal()
+def test_without_to_each_owner_that_carries_it_out_is_shown(journal: Journal) -> None:
     request = journal.request(journal.propose(), to=None)
     journal.respond(request, by="files")
     journal.respond(request, by="copies")
@@ -346,8 +329,7 @@ def test_without_to_each_owner_that_carries_it_out_is_shown() -> None:
     assert journal.only.state == "fulfilled"
 
 
-def test_an_id_that_is_used_again_for_something_else_is_another_proposal() -> None:
-    journal = Journal()
+def test_an_id_that_is_used_again_for_something_else_is_another_proposal(journal: Journal) -> None:
     journal.propose(id="p1")
     payload = payloads.proposal("tools/call", {"name": "delete_file"})
     journal.say("alice", kinds.MCP_PROPOSAL, payload, id="p1")
@@ -359,24 +341,21 @@ def test_an_id_that_is_used_again_for_something_else_is_another_proposal() -> No
     assert len(older.steps) == 2
 
 
-def test_a_withdrawal_before_its_proposal_takes_effect() -> None:
-    journal = Journal()
+def test_a_withdrawal_before_its_proposal_takes_effect(journal: Journal) -> None:
     journal.withdraw("p1", reason="policy")
     journal.propose(id="p1")
     assert journal.only.state == "withdrawn"
     assert journal.only.decision is not None
 
 
-def test_decisions_about_what_is_older_than_the_journal_are_counted() -> None:
-    journal = Journal()
+def test_decisions_about_what_is_older_than_the_journal_are_counted(journal: Journal) -> None:
     journal.withdraw("gone")
     journal.reject("gone")
     assert journal.audit.proposals == []
     assert journal.audit.unknown == 2
 
 
-def test_progress_is_gathered() -> None:
-    journal = Journal()
+def test_progress_is_gathered(journal: Journal) -> None:
     proposal = journal.propose()
     journal.request(proposal)
     for done in range(1, 101):

@@ -13,8 +13,7 @@ from tests.spaces import Audit, Entry, proposal_as_json
 from tests.wire import draft, kinds, payloads
 
 
-def test_the_gateway_takes_back_what_was_revoked() -> None:
-    journal = Journal()
+def test_the_gateway_takes_back_what_was_revoked(journal: Journal) -> None:
     proposal = journal.propose(to=("bob",))
     journal.request(proposal)
     params = {"requestId": "r1", "reason": "revoked", payloads.META: {payloads.BEGUN_BY: "bob"}}
@@ -36,8 +35,7 @@ def test_the_gateway_takes_back_what_was_revoked() -> None:
     assert (journal.only.decision.by, journal.only.decision.reason) == (kinds.GATEWAY, "revoked")
 
 
-def test_talk_about_a_proposal_is_bounded() -> None:
-    journal = Journal()
+def test_talk_about_a_proposal_is_bounded(journal: Journal) -> None:
     proposal = journal.propose()
     for number in range(MAX_STEPS + 10):
         journal.chat("bob", f"{number}", proposal)
@@ -49,8 +47,7 @@ def test_talk_about_a_proposal_is_bounded() -> None:
     assert journal.only.decision is not None
 
 
-def test_long_answers_are_not_kept() -> None:
-    journal = Journal()
+def test_long_answers_are_not_kept(journal: Journal) -> None:
     proposal = journal.propose()
     journal.request(proposal)
     payload = payloads.result("r1", {"content": [], "text": "x" * MAX_RESULT_BYTES})
@@ -95,8 +92,7 @@ def test_with_a_limit_bytes_are_bounded_too() -> None:
     assert sum(item.size for item in audit.proposals) <= 50_000
 
 
-def test_past_its_time_is_a_hint_only() -> None:
-    journal = Journal()
+def test_past_its_time_is_a_hint_only(journal: Journal) -> None:
     call = {"name": "x", "_meta": {payloads.EXPIRES_AT: "2023-11-14T22:14:00+00:00"}}
     journal.say("alice", kinds.MCP_PROPOSAL, payloads.proposal("tools/call", call))
     expires = BEGIN / SECOND + 40
@@ -108,8 +104,7 @@ def test_past_its_time_is_a_hint_only() -> None:
 
 
 @pytest.mark.rule("3.audit.managing")
-def test_what_was_done_to_the_space_is_kept() -> None:
-    journal = Journal()
+def test_what_was_done_to_the_space_is_kept(journal: Journal) -> None:
     capabilities = [{"kind": "mcp/request"}]
     grant = {"recipient": "bob", "capabilities": capabilities, "reason": "trusted"}
     grant_id = journal.say("alice", "capability/grant", grant)
@@ -146,8 +141,7 @@ def grant(journal: Journal, by: str, to: str, id: str) -> None:
 
 
 @pytest.mark.rule("3.audit.managing")
-def test_chains_of_grants_are_followed() -> None:
-    journal = Journal()
+def test_chains_of_grants_are_followed(journal: Journal) -> None:
     join(journal, "alice", "chat", "capability/grant", "capability/revoke")
     grant(journal, "alice", "bob", "g1")
     join(journal, "bob", "chat", "capability/grant")
@@ -169,8 +163,7 @@ def test_chains_of_grants_are_followed() -> None:
     ]
 
 
-def test_as_json() -> None:
-    journal = Journal()
+def test_as_json(journal: Journal) -> None:
     proposal = journal.propose(to=("bob",))
     journal.reject(proposal)
     journal.withdraw(proposal)

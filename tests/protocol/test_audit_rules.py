@@ -24,11 +24,6 @@ VOTED = {
 }
 
 
-@pytest.fixture
-def journal() -> Journal:
-    return Journal()
-
-
 def text_of(proposal: ProposalAudit) -> str:
     glyphs = Glyphs("utf-8")
     listed = ProposalListing(None, glyphs, 0.0).proposals([proposal])

@@ -13,6 +13,11 @@ from tests.wire import decode, draft, encode
 V01, MCPX = "meup/v0.1", "mcpx/v0.1"
 
 
+@pytest.fixture
+def ids() -> RpcIds:
+    return RpcIds()
+
+
 def request(sender: str, id: str, rpc_id: Any, to: str | None = "b", **said: Any) -> Envelope:
     payload = {"jsonrpc": "2.0", "id": rpc_id, "method": "tools/list", **said}
     return draft("mcp/request", payload, id=id, sender=sender, to=(to,) if to else ())
@@ -41,8 +46,7 @@ def answered(ids: RpcIds, envelope: Envelope) -> tuple[str, ...]:
 
 
 @pytest.mark.rule("1.rpc_ids")
-def test_a_response_answers_the_request_with_its_id_of_that_requester() -> None:
-    ids = RpcIds()
+def test_a_response_answers_the_request_with_its_id_of_that_requester(ids: RpcIds) -> None:
     for sender, id in (("a", "request-a"), ("c", "request-c")):
         heard = request(sender, id, 1)
         assert hears(ids, heard) is heard
@@ -54,8 +58,7 @@ def test_a_response_answers_the_request_with_its_id_of_that_requester() -> None:
 
 
 @pytest.mark.rule("1.rpc_ids")
-def test_a_response_to_everybody_is_told_only_where_one_request_fits() -> None:
-    ids = RpcIds()
+def test_a_response_to_everybody_is_told_only_where_one_request_fits(ids: RpcIds) -> None:
     hears(ids, request("a", "request-a", 1))
     hears(ids, request("c", "request-c", 1, to="d"))
     assert answered(ids, response(1, to=None)) == ("request-a",)
@@ -64,8 +67,7 @@ def test_a_response_to_everybody_is_told_only_where_one_request_fits() -> None:
 
 
 @pytest.mark.rule("1.rpc_ids")
-def test_the_frame_stays_as_it_came() -> None:
-    ids = RpcIds()
+def test_the_frame_stays_as_it_came(ids: RpcIds) -> None:
     hears(ids, request("a", "request-a", 1))
     came = response(1)
     told = hears(ids, came)
@@ -81,22 +83,19 @@ def test_the_frame_stays_as_it_came() -> None:
         draft("mcp/response", {"id": 1, "result": 1}, id="r", sender="b", correlation=("1",)),
     ],
 )
-def test_an_envelope_id_is_not_taken_for_a_json_rpc_id(said: Envelope) -> None:
-    ids = RpcIds()
+def test_an_envelope_id_is_not_taken_for_a_json_rpc_id(ids: RpcIds, said: Envelope) -> None:
     hears(ids, request("a", "request-a", 1))
     assert hears(ids, said) is said
 
 
-def test_notifications_and_what_has_no_id_are_not_remembered() -> None:
-    ids = RpcIds()
+def test_notifications_and_what_has_no_id_are_not_remembered(ids: RpcIds) -> None:
     hears(ids, request("a", "e1", 1, method="notifications/progress"))
     for odd in (None, True, [1], "x" * 300):
         hears(ids, request("a", "e2", odd))
     assert len(ids) == 0
 
 
-def test_the_last_request_with_an_id_counts() -> None:
-    ids = RpcIds()
+def test_the_last_request_with_an_id_counts(ids: RpcIds) -> None:
     hears(ids, request("a", "e1", 1))
     hears(ids, request("a", "e2", "1"))
     assert answered(ids, response(1)) == ("e2",)
@@ -105,9 +104,8 @@ def test_the_last_request_with_an_id_counts() -> None:
 @pytest.mark.rule("1.rpc_ids")
 @pytest.mark.parametrize("dialect", [MCPX, V01])
 def test_what_waits_for_its_answer_is_known_however_much_was_asked_and_answered_since(
-    dialect: str,
+    ids: RpcIds, dialect: str
 ) -> None:
-    ids = RpcIds()
     hears(ids, request("a", "slow", "s"))
     for number in range(MAX_RPC_IDS + 1):
         hears(ids, request("a", f"request-{number}", number))
@@ -121,8 +119,7 @@ def test_what_waits_for_its_answer_is_known_however_much_was_asked_and_answered_
 
 
 @pytest.mark.rule("1.rpc_ids")
-def test_what_is_remembered_is_bounded_for_each_sender_and_in_senders() -> None:
-    ids = RpcIds()
+def test_what_is_remembered_is_bounded_for_each_sender_and_in_senders(ids: RpcIds) -> None:
     for number in range(MAX_RPC_IDS + 1):
         hears(ids, request("a", f"e{number}", number))
     hears(ids, request("c", "other", 0))

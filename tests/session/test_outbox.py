@@ -23,6 +23,11 @@ from tests.wire import draft, kinds
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture
+def outbox() -> Outbox:
+    return Outbox()
+
+
 def said(id: str, payload: object = None) -> Envelope:
     return draft(kinds.CHAT, payload or {}, id=id, sender="alice")
 
@@ -40,8 +45,7 @@ def taken(outbox: Outbox, now: float = 0.0, *, frames: int = 0) -> list[str]:
     return ids
 
 
-def test_what_stops_work_overtakes_everything_and_the_rest_keeps_its_order() -> None:
-    outbox = Outbox()
+def test_what_stops_work_overtakes_everything_and_the_rest_keeps_its_order(outbox: Outbox) -> None:
     for id, priority in [
         ("progress", Priority.TALK),
         ("request", Priority.OPEN),
@@ -55,8 +59,7 @@ def test_what_stops_work_overtakes_everything_and_the_rest_keeps_its_order() -> 
     assert taken(outbox) == expected
 
 
-def test_the_same_envelope_twice_is_once() -> None:
-    outbox = Outbox()
+def test_the_same_envelope_twice_is_once(outbox: Outbox) -> None:
     outbox.put(said("a"), Priority.END, 0.0)
     outbox.put(said("a"), Priority.END, 0.0)
     assert len(outbox) == 1
@@ -69,8 +72,7 @@ def test_the_same_envelope_twice_is_once() -> None:
     assert taken(outbox) == ["a"]
 
 
-def test_what_could_not_be_sent_is_the_next_one_again() -> None:
-    outbox = Outbox()
+def test_what_could_not_be_sent_is_the_next_one_again(outbox: Outbox) -> None:
     for id in "abc":
         outbox.put(said(id), Priority.ANSWER, 0.0)
     waiting = outbox.take(0.0)
@@ -80,22 +82,19 @@ def test_what_could_not_be_sent_is_the_next_one_again() -> None:
 
 
 @pytest.mark.parametrize("priority", [Priority.END, Priority.ANSWER, Priority.TALK])
-def test_what_is_too_old_is_left_out_and_counted(priority: Priority) -> None:
-    outbox = Outbox()
+def test_what_is_too_old_is_left_out_and_counted(outbox: Outbox, priority: Priority) -> None:
     outbox.put(said("old"), priority, 0.0)
     outbox.put(said("new"), priority, 1.0)
     assert taken(outbox, SECONDS_TO_LIVE[priority]) == ["new"]
     assert outbox.dropped == 1
 
 
-def test_requests_and_proposals_do_not_grow_old_here() -> None:
-    outbox = Outbox()
+def test_requests_and_proposals_do_not_grow_old_here(outbox: Outbox) -> None:
     outbox.put(said("a"), Priority.OPEN, 0.0)
     assert taken(outbox, 1e9) == ["a"]
 
 
-def test_when_full_the_oldest_talk_is_left_out() -> None:
-    outbox = Outbox()
+def test_when_full_the_oldest_talk_is_left_out(outbox: Outbox) -> None:
     outbox.put(said("answer"), Priority.ANSWER, 0.0)
     for number in range(MAX_ENVELOPES + 9):
         outbox.put(said(f"chat {number}"), Priority.TALK, 0.0)
@@ -105,8 +104,7 @@ def test_when_full_the_oldest_talk_is_left_out() -> None:
     assert len(ids) == MAX_ENVELOPES
 
 
-def test_when_full_of_answers_talk_is_left_out_and_answers_are_not() -> None:
-    outbox = Outbox()
+def test_when_full_of_answers_talk_is_left_out_and_answers_are_not(outbox: Outbox) -> None:
     for number in range(MAX_ENVELOPES + 1):
         outbox.put(said(f"answer {number}"), Priority.ANSWER, 0.0)
     outbox.put(said("chat"), Priority.TALK, 0.0)
@@ -117,8 +115,7 @@ def test_when_full_of_answers_talk_is_left_out_and_answers_are_not() -> None:
     assert len(ids) == MAX_ENVELOPES + 2
 
 
-def test_bytes_count_as_envelopes_do() -> None:
-    outbox = Outbox()
+def test_bytes_count_as_envelopes_do(outbox: Outbox) -> None:
     half = {"message": "x" * (MAX_BYTES // 2)}
     full = [outbox.is_full]
     for id in "aba":
@@ -135,8 +132,7 @@ def test_bytes_count_as_envelopes_do() -> None:
     assert taken(outbox) == []
 
 
-async def test_a_new_exchange_waits_for_room() -> None:
-    outbox = Outbox()
+async def test_a_new_exchange_waits_for_room(outbox: Outbox) -> None:
     for number in range(MAX_ENVELOPES):
         outbox.put(said(str(number)), Priority.ANSWER, 0.0)
     entered: list[str] = []
@@ -154,8 +150,7 @@ async def test_a_new_exchange_waits_for_room() -> None:
     assert entered == ["in"]
 
 
-async def test_it_is_emptied_when_everything_has_been_sent_and_not_before() -> None:
-    outbox = Outbox()
+async def test_it_is_emptied_when_everything_has_been_sent_and_not_before(outbox: Outbox) -> None:
     emptied: list[str] = []
 
     async def wait() -> None:
@@ -177,8 +172,7 @@ async def test_it_is_emptied_when_everything_has_been_sent_and_not_before() -> N
     assert emptied == ["yes"]
 
 
-async def test_a_writer_wakes_for_what_is_put_back() -> None:
-    outbox = Outbox()
+async def test_a_writer_wakes_for_what_is_put_back(outbox: Outbox) -> None:
     outbox.put(said("a"), Priority.END, 0.0)
     waiting = outbox.take(0.0)
     assert isinstance(waiting, QueuedEnvelope)
@@ -189,8 +183,7 @@ async def test_a_writer_wakes_for_what_is_put_back() -> None:
             outbox.put_back(waiting)
 
 
-async def test_everybody_who_waits_for_room_gets_it() -> None:
-    outbox = Outbox()
+async def test_everybody_who_waits_for_room_gets_it(outbox: Outbox) -> None:
     for number in range(MAX_ENVELOPES):
         outbox.put(said(str(number)), Priority.OPEN, 0.0)
     with anyio.fail_after(PATIENCE):
@@ -215,8 +208,7 @@ def sent(outbox: Outbox, *ids: str, priority: Priority = Priority.OPEN) -> None:
 
 
 @pytest.mark.rule("6.resume.sent_again")
-def test_what_has_not_come_back_is_the_next_to_be_sent_in_its_order() -> None:
-    outbox = Outbox()
+def test_what_has_not_come_back_is_the_next_to_be_sent_in_its_order(outbox: Outbox) -> None:
     sent(outbox, "a", "b", "c")
     sent(outbox, "withdraw", priority=Priority.END)
     outbox.put(said("new"), Priority.OPEN, 0.0)
@@ -229,9 +221,10 @@ def test_what_has_not_come_back_is_the_next_to_be_sent_in_its_order() -> None:
 @pytest.mark.parametrize(
     ("replayed", "again"), [(False, ["c"]), (True, ["a", "c"])], ids=["live", "replayed"]
 )
-def test_what_has_come_back_is_never_sent_again(replayed: bool, again: list[str]) -> None:
+def test_what_has_come_back_is_never_sent_again(
+    outbox: Outbox, replayed: bool, again: list[str]
+) -> None:
     """A refused envelope is no part of a replay: it is sent again, to be refused again."""
-    outbox = Outbox()
     sent(outbox, "a", "b", "c")
     outbox.accepted("b", replayed=replayed)
     outbox.accepted("another's", replayed=replayed)
@@ -240,8 +233,7 @@ def test_what_has_come_back_is_never_sent_again(replayed: bool, again: list[str]
 
 
 @pytest.mark.rule("6.resume.sent_again")
-def test_what_nobody_waits_for_or_waits_already_is_not_sent_again() -> None:
-    outbox = Outbox()
+def test_what_nobody_waits_for_or_waits_already_is_not_sent_again(outbox: Outbox) -> None:
     sent(outbox, "a", "b")
     outbox.remove("a")
     outbox.put(said("b"), Priority.OPEN, 0.0)
@@ -250,8 +242,7 @@ def test_what_nobody_waits_for_or_waits_already_is_not_sent_again() -> None:
 
 
 @pytest.mark.rule("6.resume.gap")
-def test_after_a_gap_nothing_is_sent_again_but_what_never_left() -> None:
-    outbox = Outbox()
+def test_after_a_gap_nothing_is_sent_again_but_what_never_left(outbox: Outbox) -> None:
     sent(outbox, "a")
     outbox.put(said("cut off"), Priority.TALK, 0.0)
     waiting = outbox.take(0.0)
@@ -265,8 +256,7 @@ def test_after_a_gap_nothing_is_sent_again_but_what_never_left() -> None:
 
 @pytest.mark.rule("6.resume.sent_again")
 @pytest.mark.parametrize("by", ["count", "bytes"])
-async def test_more_than_is_kept_waits_for_what_comes_back(by: str) -> None:
-    outbox = Outbox()
+async def test_more_than_is_kept_waits_for_what_comes_back(outbox: Outbox, by: str) -> None:
     payload, count = ({}, MAX_UNACCEPTED) if by == "count" else ("x" * 2**20, 64)
     for number in range(count):
         assert not outbox.is_owed_too_much
@@ -303,8 +293,7 @@ async def test_more_is_sent_when_what_was_owed_is_not_waited_for_any_more() -> N
             await sent.wait()
 
 
-def test_frames_of_streams_leave_in_order_and_never_twice() -> None:
-    outbox = Outbox()
+def test_frames_of_streams_leave_in_order_and_never_twice(outbox: Outbox) -> None:
     outbox.put(said("before"), Priority.TALK, 0.0)
     outbox.put_frame("s-1", b"one")
     outbox.put_frame("s-2", b"two")
@@ -319,8 +308,7 @@ def test_frames_of_streams_leave_in_order_and_never_twice() -> None:
     assert len(outbox) == 0
 
 
-def test_frames_have_a_bound_of_their_own_and_push_out_no_talk() -> None:
-    outbox = Outbox()
+def test_frames_have_a_bound_of_their_own_and_push_out_no_talk(outbox: Outbox) -> None:
     outbox.put(said("chat"), Priority.TALK, 0.0)
     room: list[bool] = []
     for _ in range(MAX_STREAM_FRAMES):
@@ -337,8 +325,7 @@ def test_frames_have_a_bound_of_their_own_and_push_out_no_talk() -> None:
     assert taken(outbox, frames=1) == ["chat"]
 
 
-def test_a_frame_that_could_not_be_sent_is_the_next_one_again() -> None:
-    outbox = Outbox()
+def test_a_frame_that_could_not_be_sent_is_the_next_one_again(outbox: Outbox) -> None:
     outbox.put_frame("s-1", b"one")
     outbox.put_frame("s-1", b"two")
     waiting = outbox.take(0.0)
@@ -347,8 +334,7 @@ def test_a_frame_that_could_not_be_sent_is_the_next_one_again() -> None:
     assert outbox.take(0.0) == waiting
 
 
-def test_talk_that_is_dropped_for_room_is_no_frame() -> None:
-    outbox = Outbox()
+def test_talk_that_is_dropped_for_room_is_no_frame(outbox: Outbox) -> None:
     outbox.put_frame("s-1", b"x")
     for number in range(MAX_ENVELOPES):
         outbox.put(said(str(number)), Priority.TALK, 0.0)

@@ -64,10 +64,14 @@ class Controlled(Scene):
         return str(said["payload"]["error"])
 
 
+@pytest.fixture
+def scene() -> Controlled:
+    return Controlled()
+
+
 @pytest.mark.rule("3.control.held")
 @pytest.mark.parametrize("kind", ["participant.pause", "participant.shutdown"])
-def test_held_participant_begins_nothing_and_ends_everything(kind: str) -> None:
-    scene = Controlled()
+def test_held_participant_begins_nothing_and_ends_everything(scene: Controlled, kind: str) -> None:
     scene.say("boss", kind, {"reason": "too loud"}, to=["worker"])
     code = "paused" if kind == "participant.pause" else "shut_down"
     for begun, payload in BEGINS:
@@ -78,8 +82,7 @@ def test_held_participant_begins_nothing_and_ends_everything(kind: str) -> None:
 
 
 @pytest.mark.rule("3.control.held")
-def test_error_says_who_paused_and_for_how_long() -> None:
-    scene = Controlled()
+def test_error_says_who_paused_and_for_how_long(scene: Controlled) -> None:
     pause = scene.pauses(reason="too loud", timeout_seconds=60)
     scene.at = 20.0
     scene.say("worker", "chat", {"message": "hello"})
@@ -95,8 +98,7 @@ def test_error_says_who_paused_and_for_how_long() -> None:
 
 
 @pytest.mark.rule("3.control.lifted")
-def test_pause_ends_at_its_time_or_by_a_resume() -> None:
-    scene = Controlled()
+def test_pause_ends_at_its_time_or_by_a_resume(scene: Controlled) -> None:
     scene.pauses(timeout_seconds=10)
     scene.at = 9.9
     assert scene.error_of("worker", "chat") == "paused"
@@ -113,8 +115,7 @@ def test_pause_ends_at_its_time_or_by_a_resume() -> None:
 
 
 @pytest.mark.rule("3.control.lifted")
-def test_paused_participant_cannot_lift_its_pause() -> None:
-    scene = Controlled()
+def test_paused_participant_cannot_lift_its_pause(scene: Controlled) -> None:
     pause = scene.pauses(timeout_seconds=10)
     for header in ({"to": ["boss"], "correlationId": pause}, {"correlationId": pause}):
         assert scene.error_of("worker", "participant.resume", **header) == "paused"
@@ -134,8 +135,7 @@ def test_paused_participant_cannot_lift_its_pause() -> None:
 
 
 @pytest.mark.rule("3.control.lifted")
-def test_announcement_lifts_no_pause_of_another() -> None:
-    scene = Controlled()
+def test_announcement_lifts_no_pause_of_another(scene: Controlled) -> None:
     pause = scene.say("boss", "participant.pause", {"timeout_seconds": 9}, to=["worker", "other"])
     scene.pauses(to="other", timeout_seconds=90)
     scene.at = 9.0
@@ -149,8 +149,9 @@ def test_announcement_lifts_no_pause_of_another() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "at"), [(10, 5, 9.9), (5, 10, 9.9), (None, 10, 1e6), (10, None, 1e6)]
 )
-def test_of_two_pauses_the_longer_holds(first: Any, second: Any, at: float) -> None:
-    scene = Controlled()
+def test_of_two_pauses_the_longer_holds(
+    scene: Controlled, first: Any, second: Any, at: float
+) -> None:
     scene.pauses(timeout_seconds=first)
     scene.pauses("deputy", timeout_seconds=second)
     scene.at = at
@@ -166,16 +167,14 @@ def test_of_two_pauses_the_longer_holds(first: Any, second: Any, at: float) -> N
 
 @pytest.mark.rule("3.control.who")
 @pytest.mark.parametrize("kind", ["pause", "resume", "forget", "shutdown", "request-status"])
-def test_control_takes_a_capability(kind: str) -> None:
-    scene = Controlled()
+def test_control_takes_a_capability(scene: Controlled, kind: str) -> None:
     refused = scene.error_of("other", f"participant.{kind}", to=["worker"])
     assert refused == "capability_violation"
     assert scene.error_of("worker", "chat") == ""
 
 
 @pytest.mark.rule("3.control.answers")
-def test_who_is_let_go_on_tells_its_status_without_a_capability() -> None:
-    scene = Controlled()
+def test_who_is_let_go_on_tells_its_status_without_a_capability(scene: Controlled) -> None:
     pause = scene.pauses()
     resumed = scene.say("boss", "participant.resume", {}, to=["worker"], correlationId=pause)
     answer = {"to": ["boss"], "correlationId": resumed}
@@ -185,8 +184,7 @@ def test_who_is_let_go_on_tells_its_status_without_a_capability() -> None:
 
 
 @pytest.mark.rule("3.control.answers")
-def test_answer_takes_none() -> None:
-    scene = Controlled()
+def test_answer_takes_none(scene: Controlled) -> None:
     asked = scene.say("boss", "participant.request-status", {}, to=["worker"])
     answer = {"to": ["boss"], "correlationId": asked}
     scene.pauses()
@@ -215,9 +213,8 @@ def test_answer_takes_none() -> None:
     ],
 )
 def test_control_that_cannot_be_meant_is_refused(
-    kind: str, payload: Any, header: dict[str, Any], code: str
+    scene: Controlled, kind: str, payload: Any, header: dict[str, Any], code: str
 ) -> None:
-    scene = Controlled()
     said = {"to": ["worker"], **header}
     assert scene.error_of("boss", f"participant.{kind}", payload, **said) == code
     assert scene.error_of("worker", "chat") == ""
@@ -251,8 +248,7 @@ def test_answer_may_come_after_a_restart() -> None:
 
 
 @pytest.mark.rule("3.control.bounded")
-def test_many_pauses_are_kept_as_one() -> None:
-    scene = Controlled()
+def test_many_pauses_are_kept_as_one(scene: Controlled) -> None:
     for _ in range(1_500):
         scene.pauses(timeout_seconds=60)
     assert facts(scene.journal, PAUSED_FACT).keys() == {PAUSED_FACT + "worker"}
@@ -261,8 +257,7 @@ def test_many_pauses_are_kept_as_one() -> None:
 
 
 @pytest.mark.rule("3.control.held")
-def test_paused_participants_go_on_controlling() -> None:
-    scene = Controlled()
+def test_paused_participants_go_on_controlling(scene: Controlled) -> None:
     scene.pauses("deputy", to="boss")
     assert scene.error_of("boss", "participant.pause", to=["deputy"]) == ""
     assert scene.error_of("boss", "participant.resume", to=["boss"]) == "paused"

@@ -15,8 +15,7 @@ from tests.spaces import Entry
 @pytest.mark.parametrize(
     "lacking", [{"kind": "*"}, {"kind": "mcp/request"}, {"kind": ["chat", "mcp/reject"]}]
 )
-def test_nobody_grants_what_they_lack(lacking: dict[str, Any]) -> None:
-    scene = Scene()
+def test_nobody_grants_what_they_lack(scene: Scene, lacking: dict[str, Any]) -> None:
     scene.grant("lead", "worker", {"kind": "chat"}, lacking)
     error = scene.error("lead")
     assert error["error"] == "capability_lacking"
@@ -44,23 +43,20 @@ def test_nobody_grants_what_they_lack(lacking: dict[str, Any]) -> None:
         ({"recipient": "worker", "capabilities": [{"kind": "system/error"}]}, "invalid_capability"),
     ],
 )
-def test_grant_that_cannot_be_carried_out(payload: dict[str, Any], code: str) -> None:
-    scene = Scene()
+def test_grant_that_cannot_be_carried_out(scene: Scene, payload: dict[str, Any], code: str) -> None:
     scene.say("admin", "capability.grant", payload)
     assert scene.error("admin")["error"] == code
     assert scene.got("worker") == []
 
 
-def test_id_of_a_grant_in_force_names_no_other() -> None:
-    scene = Scene()
+def test_id_of_a_grant_in_force_names_no_other(scene: Scene) -> None:
     scene.grant("lead", "worker", CALL, id="g")
     scene.forget()
     scene.grant("admin", "onlooker", {"kind": "chat"}, id="g")
     assert scene.error("admin")["error"] == "id_in_use"
 
 
-def test_grant_that_is_sent_again_is_the_same_grant() -> None:
-    scene = Scene()
+def test_grant_that_is_sent_again_is_the_same_grant(scene: Scene) -> None:
     payload = {"recipient": "worker", "capabilities": [CALL]}
     frame = json.dumps(
         {"protocol": "meup/v0.1", "id": "g", "from": "lead", "kind": "capability.grant",
@@ -75,8 +71,7 @@ def test_grant_that_is_sent_again_is_the_same_grant() -> None:
 
 
 @pytest.mark.rule("3.manage.limits")
-def test_more_than_a_participant_can_hold_is_refused() -> None:
-    scene = Scene()
+def test_more_than_a_participant_can_hold_is_refused(scene: Scene) -> None:
     for batch in range(3):
         kinds = [{"kind": f"k{batch}-{number}"} for number in range(MAX_GRANTED)]
         scene.grant("admin", "worker", *kinds)
@@ -87,8 +82,7 @@ def test_more_than_a_participant_can_hold_is_refused() -> None:
 
 
 @pytest.mark.rule("3.manage.limits")
-def test_more_than_can_be_granted_in_a_space_is_refused() -> None:
-    scene = Scene()
+def test_more_than_can_be_granted_in_a_space_is_refused(scene: Scene) -> None:
     full, rest = divmod(MAX_GRANTED_TOGETHER - 1, MAX_GRANTED)
     for number in [MAX_GRANTED] * full + [rest]:
         scene.grant("admin", "worker", *[{"kind": "chat"}] * number)
@@ -106,8 +100,7 @@ def test_more_than_can_be_granted_in_a_space_is_refused() -> None:
 
 @pytest.mark.rule("3.manage.revoke.id")
 @pytest.mark.parametrize("recipient", [{}, {"recipient": "worker"}])
-def test_revoked_by_the_grants_id(recipient: dict[str, str]) -> None:
-    scene = Scene()
+def test_revoked_by_the_grants_id(scene: Scene, recipient: dict[str, str]) -> None:
     grant = scene.grant("lead", "worker", CALL)
     scene.forget()
     scene.revoke("admin", {"grant_id": grant, **recipient})
@@ -119,8 +112,7 @@ def test_revoked_by_the_grants_id(recipient: dict[str, str]) -> None:
 
 
 @pytest.mark.rule("3.manage.revoke.pattern")
-def test_pattern_takes_away_all_that_it_covers_the_configured_too() -> None:
-    scene = Scene()
+def test_pattern_takes_away_all_that_it_covers_the_configured_too(scene: Scene) -> None:
     scene.grant("lead", "worker", CALL)
     scene.grant("admin", "worker", READ, {"kind": "chat"})
     scene.revoke("admin", {"recipient": "worker", "capabilities": [{"kind": "mcp/*"}]})
@@ -133,8 +125,7 @@ def test_pattern_takes_away_all_that_it_covers_the_configured_too() -> None:
 
 
 @pytest.mark.rule("3.manage.revoke.pattern")
-def test_broader_capability_is_named_and_nothing_is_revoked() -> None:
-    scene = Scene()
+def test_broader_capability_is_named_and_nothing_is_revoked(scene: Scene) -> None:
     scene.grant("lead", "worker", CALL)
     scene.forget()
     scene.revoke("admin", {"recipient": "worker", "capabilities": [READ, {"kind": "mcp/proposal"}]})
@@ -161,8 +152,9 @@ def test_broader_capability_is_named_and_nothing_is_revoked() -> None:
         ({"recipient": "onlooker", "capabilities": [CALL]}, "nothing_to_revoke"),
     ],
 )
-def test_revocation_that_cannot_be_carried_out(payload: dict[str, Any], code: str) -> None:
-    scene = Scene()
+def test_revocation_that_cannot_be_carried_out(
+    scene: Scene, payload: dict[str, Any], code: str
+) -> None:
     scene.grant("lead", "worker", CALL, id="g")
     scene.forget()
     scene.revoke("admin", payload)
@@ -171,8 +163,7 @@ def test_revocation_that_cannot_be_carried_out(payload: dict[str, Any], code: st
 
 
 @pytest.mark.rule("3.manage.rests")
-def test_what_rests_on_another_capability_stays() -> None:
-    scene = Scene()
+def test_what_rests_on_another_capability_stays(scene: Scene) -> None:
     first = scene.grant("lead", "worker", CALL, GRANTING)
     scene.grant("admin", "worker", CALL)
     scene.grant("worker", "onlooker", READ, id="onward")
@@ -189,8 +180,7 @@ def test_what_rests_on_another_capability_stays() -> None:
 
 
 @pytest.mark.rule("3.manage.rests")
-def test_chain_of_grants_stands_in_what_is_kept() -> None:
-    scene = Scene()
+def test_chain_of_grants_stands_in_what_is_kept(scene: Scene) -> None:
     first = scene.grant("lead", "worker", CALL, GRANTING)
     second = scene.grant("worker", "onlooker", READ)
     kept = facts(scene.journal, "grant/")
@@ -202,8 +192,7 @@ def test_chain_of_grants_stands_in_what_is_kept() -> None:
 
 
 @pytest.mark.rule("3.manage.in_flight")
-def test_request_in_flight_is_cancelled_and_its_requester_told() -> None:
-    scene = Scene()
+def test_request_in_flight_is_cancelled_and_its_requester_told(scene: Scene) -> None:
     grant = scene.grant("lead", "worker", CALL)
     request = scene.say(
         "worker", "mcp.request", {"method": "tools/call", "params": {"name": "x"}}, to=["onlooker"]
@@ -226,8 +215,7 @@ def test_request_in_flight_is_cancelled_and_its_requester_told() -> None:
 
 
 @pytest.mark.rule("3.manage.in_flight")
-def test_pending_proposal_is_withdrawn() -> None:
-    scene = Scene()
+def test_pending_proposal_is_withdrawn(scene: Scene) -> None:
     proposal = scene.say(
         "worker", "mcp.proposal", {"method": "tools/call", "params": {"name": "x"}}
     )
@@ -241,8 +229,7 @@ def test_pending_proposal_is_withdrawn() -> None:
 
 
 @pytest.mark.rule("3.manage.in_flight")
-def test_what_is_still_allowed_or_has_ended_goes_on() -> None:
-    scene = Scene()
+def test_what_is_still_allowed_or_has_ended_goes_on(scene: Scene) -> None:
     scene.grant("lead", "worker", READ)
     grant = scene.grant("lead", "worker", CALL)
     read = {"method": "tools/call", "params": {"name": "read"}}

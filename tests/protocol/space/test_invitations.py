@@ -11,8 +11,7 @@ from tests.spaces import Entry, Refusal
 
 
 @pytest.mark.rule("3.manage.invite")
-def test_invitation_gives_its_token_to_the_inviter_alone() -> None:
-    scene = Scene()
+def test_invitation_gives_its_token_to_the_inviter_alone(scene: Scene) -> None:
     invite(scene, "lead", "guest", {"kind": "chat"}, email="guest@example.org")
     _, ack, _ = scene.got("lead")
     assert ack["payload"] == {
@@ -46,8 +45,9 @@ def test_invitation_gives_its_token_to_the_inviter_alone() -> None:
         ({"participant_id": "g", "initial_capabilities": [{"kind": "/(/"}]}, "invalid_capability"),
     ],
 )
-def test_invitation_that_cannot_be_carried_out(payload: dict[str, Any], code: str) -> None:
-    scene = Scene()
+def test_invitation_that_cannot_be_carried_out(
+    scene: Scene, payload: dict[str, Any], code: str
+) -> None:
     scene.say("lead", "space.invite", payload)
     assert scene.error("lead")["error"] == code
     assert scene.invites.admitted == {}
@@ -55,16 +55,14 @@ def test_invitation_that_cannot_be_carried_out(payload: dict[str, Any], code: st
 
 @pytest.mark.rule("3.names.look_alike")
 @pytest.mark.parametrize("name", ["Worker", "w\u043erker", "worker\u2800", "w0rker", "\u0455ystem"])
-def test_who_looks_like_another_participant_is_not_invited(name: str) -> None:
-    scene = Scene()
+def test_who_looks_like_another_participant_is_not_invited(scene: Scene, name: str) -> None:
     invite(scene, "lead", name)
     assert scene.error("lead")["error"] == "look_alike"
     assert scene.invites.admitted == {}
 
 
 @pytest.mark.rule("3.names.look_alike")
-def test_who_looks_like_an_invited_one_is_not_invited_after_a_restart_either() -> None:
-    scene = Scene()
+def test_who_looks_like_an_invited_one_is_not_invited_after_a_restart_either(scene: Scene) -> None:
     invite(scene, "lead", "guest")
     scene.forget()
     invite(scene, "lead", "gu\u0435st")
@@ -99,8 +97,7 @@ def test_more_invitations_than_a_space_takes_are_refused() -> None:
 
 
 @pytest.mark.rule("3.manage.rests")
-def test_guest_loses_what_its_inviter_loses() -> None:
-    scene = Scene()
+def test_guest_loses_what_its_inviter_loses(scene: Scene) -> None:
     invite(scene, "lead", "guest", CALL)
     assert scene.may("guest")
     scene.revoke("admin", {"recipient": "lead", "capabilities": [{"kind": "mcp/*"}]})
@@ -108,8 +105,7 @@ def test_guest_loses_what_its_inviter_loses() -> None:
 
 
 @pytest.mark.rule("3.manage.kick")
-def test_who_is_removed_is_closed_and_stays_out() -> None:
-    scene = Scene()
+def test_who_is_removed_is_closed_and_stays_out(scene: Scene) -> None:
     grant = scene.grant("lead", "worker", CALL)
     request = scene.say(
         "worker", "mcp.request", {"method": "tools/call", "params": {"name": "x"}}, to=["onlooker"]
@@ -132,8 +128,7 @@ def test_who_is_removed_is_closed_and_stays_out() -> None:
 
 
 @pytest.mark.rule("3.manage.kick")
-def test_invited_again_the_removed_may_come_back() -> None:
-    scene = Scene()
+def test_invited_again_the_removed_may_come_back(scene: Scene) -> None:
     scene.say("lead", "space.kick", {"participant_id": "worker"})
     scene.forget()
     invite(scene, "lead", "worker", CALL)
@@ -147,8 +142,7 @@ def test_invited_again_the_removed_may_come_back() -> None:
 
 
 @pytest.mark.rule("3.manage.kick")
-def test_removed_guest_that_is_invited_again_begins_anew() -> None:
-    scene = Scene()
+def test_removed_guest_that_is_invited_again_begins_anew(scene: Scene) -> None:
     invite(scene, "lead", "guest", CALL)
     scene.grant("admin", "guest", {"kind": "capability/*"})
     scene.say("admin", "space.kick", {"participant_id": "guest"})
@@ -159,7 +153,6 @@ def test_removed_guest_that_is_invited_again_begins_anew() -> None:
     assert not scene.may("guest", GRANTING)
 
 
-def test_nobody_removes_who_is_not_there() -> None:
-    scene = Scene()
+def test_nobody_removes_who_is_not_there(scene: Scene) -> None:
     scene.say("lead", "space.kick", {"participant_id": "nobody"})
     assert scene.error("lead")["error"] == "unknown_participant"

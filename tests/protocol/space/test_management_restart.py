@@ -9,8 +9,7 @@ from tests.spaces import Journal, MemoryJournal
 
 
 @pytest.mark.rule("3.manage.restart")
-def test_everything_outlives_a_restart() -> None:
-    scene = Scene()
+def test_everything_outlives_a_restart(scene: Scene) -> None:
     grant = scene.grant("lead", "worker", CALL, GRANTING)
     onward = scene.grant("worker", "onlooker", READ)
     invite(scene, "lead", "guest", {"kind": "chat"})
@@ -35,9 +34,8 @@ def test_everything_outlives_a_restart() -> None:
 
 @pytest.mark.rule("3.manage.restart")
 def test_grant_that_its_granter_could_not_give_now_holds_no_more(
-    caplog: pytest.LogCaptureFixture,
+    scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scene = Scene()
     grant = scene.grant("lead", "worker", CALL)
     stays = scene.grant("lead", "worker", {"kind": "chat"})
     less = {**CAPABILITIES, "lead": [{"kind": "chat"}]}
@@ -89,8 +87,7 @@ def test_what_a_revocation_left_in_flight_is_ended_after_a_restart_and_once() ->
 
 
 @pytest.mark.rule("3.manage.restart")
-def test_what_the_configuration_allows_no_more_is_ended() -> None:
-    scene = Scene()
+def test_what_the_configuration_allows_no_more_is_ended(scene: Scene) -> None:
     scene.say(
         "lead", "mcp.request", {"method": "tools/call", "params": {"name": "x"}}, to=["onlooker"]
     )
