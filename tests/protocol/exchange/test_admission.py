@@ -95,23 +95,18 @@ def test_our_own_rejection_of_a_sibling_stops_us() -> None:
 
 @ADDRESSED
 @pytest.mark.rule("4.4.executor_refuses")
-def test_one_that_rejected_carries_nothing_out(me: Peer, to: tuple[str, ...]) -> None:
-    """From another tab, say; one that has no handler may have a person."""
+@pytest.mark.parametrize(
+    ("reasons", "runs"), [(["unsafe"], 0), (["incapable"], 1), (["incapable", "unsafe"], 0)]
+)
+def test_one_that_rejected_carries_nothing_out(
+    me: Peer, to: tuple[str, ...], reasons: list[str], runs: int
+) -> None:
+    """From another tab, say; one whose agent has no handler may have a person."""
     me.proposal("alice", "p1")
-    me.reject("bob", "p1")
-    assert refusals(me.request("bob", "b1", fulfills="p1", to=to)) == ["b1"]
-    me.proposal("alice", "p2")
-    me.reject("bob", "p2", "incapable")
-    assert len(starts(me.request("bob", "b2", fulfills="p2", to=to))) == 1
-
-
-@ADDRESSED
-@pytest.mark.rule("4.4.executor_refuses")
-def test_a_person_rejects_what_its_agent_had_no_handler_for(me: Peer, to: tuple[str, ...]) -> None:
-    me.proposal("alice", "p1")
-    me.reject("bob", "p1", "incapable")
-    me.reject("bob", "p1")
-    assert refusals(me.request("bob", "b1", fulfills="p1", to=to)) == ["b1"]
+    for reason in reasons:
+        me.reject("bob", "p1", reason)
+    effects = me.request("bob", "b1", fulfills="p1", to=to)
+    assert (len(starts(effects)), len(refusals(effects))) == (runs, 1 - runs)
 
 
 @pytest.mark.rule("4.4.executor_refuses", "4.4.incapable")

@@ -26,23 +26,18 @@ def test_a_proposal_is_fulfilled_when_the_response_arrives(me: Peer, error: Any)
 
 
 @pytest.mark.rule("4.2.cancel_crosses_response")
-def test_a_result_that_crossed_the_cancel_of_its_request_fulfills(me: Peer) -> None:
+@pytest.mark.parametrize(
+    ("error", "state"), [(None, "fulfilled"), ({"code": 0, "message": "cancelled"}, "pending")]
+)
+def test_a_result_that_crossed_the_cancel_of_its_request_fulfills_and_an_error_does_not(
+    me: Peer, error: Any, state: str
+) -> None:
     key = me.begins_proposal()
     me.request("bob", "b1", to=("tool",), fulfills=key.id)
     me.cancel("bob", "b1", to=("tool",))
-    me.response("tool", "b1", to=("bob",))
-    assert isinstance(me.ending(key), Fulfillment)
-    assert me.own(key).state == "fulfilled"
-
-
-@pytest.mark.rule("4.2.cancel_crosses_response")
-def test_an_error_for_a_cancelled_request_only_confirms_the_cancel(me: Peer) -> None:
-    key = me.begins_proposal()
-    me.request("bob", "b1", to=("tool",), fulfills=key.id)
-    me.cancel("bob", "b1", to=("tool",))
-    me.response("tool", "b1", to=("bob",), error={"code": 0, "message": "Request cancelled"})
-    assert me.is_waiting(key)
-    assert me.own(key).state == "pending"
+    me.response("tool", "b1", to=("bob",), error=error)
+    assert me.own(key).state == state
+    assert me.is_waiting(key) is (state == "pending")
 
 
 @pytest.mark.rule("5.who.response", "4.4.sender_at_each_step")

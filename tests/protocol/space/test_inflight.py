@@ -194,18 +194,6 @@ def test_when_every_executor_refused_the_proposal_waits_again(following: Followi
     assert following.state("ann") is ProposalState.PENDING
 
 
-def test_a_result_that_crossed_the_cancel_of_its_request_fulfills(following: Following) -> None:
-    following.propose("ann", "p")
-    following.request("bob", "r", "tools", "p")
-    following.cancel("bob", "r")
-    following.respond("tools", "r", {"code": -32000, "message": "cancelled"})
-    assert following.state("ann") is ProposalState.PENDING
-    following.respond("eve", "r")  # whom nobody asked
-    assert following.state("ann") is ProposalState.PENDING
-    following.respond("tools", "r")
-    assert following.ids("ann") == []
-
-
 def test_a_result_for_the_proposal_before_does_not_fulfill_another_under_its_id(
     following: Following,
 ) -> None:
