@@ -6,6 +6,7 @@ Tests reach the inside of the package through this module: a name that moves is 
 from __future__ import annotations
 
 from meup_agent.causes import MAX_CHAIN, REASONS_TO_REJECT
+from meup_agent.client.tool_changes import ACCEPT_CALL, ACCEPT_TOOLS, CHANGED, TOOL_CHANGES
 from meup_agent.protocol import exchange, kinds, payloads
 from meup_agent.protocol.capability import (
     compile_announced,
@@ -54,7 +55,10 @@ from meup_agent.protocol.streams import (
 from meup_agent.protocol.timestamps import moment_of
 
 __all__ = [
+    "ACCEPT_CALL",
+    "ACCEPT_TOOLS",
     "ARRIVED",
+    "CHANGED",
     "DEFAULT_DIALECT",
     "DIALECTS",
     "INBOUND",
@@ -67,6 +71,7 @@ __all__ = [
     "REASONS_TO_REJECT",
     "REPLAYED",
     "TARGET",
+    "TOOL_CHANGES",
     "WRAPPED",
     "ArgumentCompiler",
     "Call",

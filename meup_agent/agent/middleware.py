@@ -195,7 +195,10 @@ M = TypeVar("M", bound=Middleware)
 
 
 class RequestRefused(RequestError):
-    """The answer to a request that a layer refused before its handler began."""
+    """The answer to a request that was refused before anything was done for it.
+
+    A layer refuses it before its handler begins, or a handler that passes it on before it does so.
+    """
 
     def __init__(self, rejection: RejectMessage) -> None:
         # Of a fulfillment, this says that the proposal waits on (PROTOCOL 4.4).

@@ -25,6 +25,7 @@ from meup_agent.causes import Reason
 from meup_agent.client.proposal import Proposal
 from meup_agent.client.schema_check import ArgumentChecker, checker_for
 from meup_agent.client.space import Space, allowed_words
+from meup_agent.client.tool_changes import read_mark
 from meup_agent.errors import ConfigurationError, MeupError, Refused, printable
 from meup_agent.protocol.capability.reading import fold_text
 from meup_agent.protocol.payloads import META, Call, as_object, edit_call, read_proposal
@@ -57,6 +58,7 @@ class Shown(NamedTuple):
     problem: str = ""  # for which it is rejected, before any rule
     doubt: str = ""  # for which it is not allowed without people
     around: Surroundings = Surroundings()
+    form: str = ""  # digest of its tool's form, where nobody has accepted that
 
 
 class _ReadSchema(NamedTuple):
@@ -169,6 +171,18 @@ class Decider:
     ) -> PolicyDecision:
         shown = await self._show(call, proposer, space)
         # From here on nothing waits: what is decided is counted before the next one is.
+        decision = self._decide_shown(shown, proposer, space, again=again, passed=passed)
+        return msgspec.structs.replace(decision, form=shown.form) if shown.form else decision
+
+    def _decide_shown(
+        self,
+        shown: Shown,
+        proposer: str,
+        space: Space,
+        *,
+        again: bool,
+        passed: Iterable[LimitCount] | None,
+    ) -> PolicyDecision:
         policy, at = self._policy(), anyio.current_time()
         if shown.problem:
             return PolicyDecision(
@@ -235,7 +249,7 @@ class Decider:
         names = frozenset(str(each.get("name")) for each in tools)
         read = self._read_schema(target, call.name, schema)
         around = surroundings_of(read.arguments, names, frozenset(present))
-        return _check_arguments(call, read, around)
+        return _doubt_form(_check_arguments(call, read, around), described[0], target)
 
     def _read_schema(self, target: str, tool: str, schema: object) -> _ReadSchema:
         key = (target, tool)
@@ -300,6 +314,15 @@ async def _find(space: Space, tool: str) -> list[FoundTool]:
         return await space.find(tool, timeout=LIST_SECONDS)
     except MeupError:
         return []
+
+
+def _doubt_form(shown: Shown, tool: Mapping[str, Any], target: str) -> Shown:
+    """A call with the doubt about a tool whose form nobody has accepted."""
+    mark = read_mark(tool)
+    if mark is None or not mark.form:
+        return shown
+    doubt = f"{target} does not offer this tool as it was accepted: {'; '.join(mark.difference)}"
+    return shown._replace(doubt=shown.doubt or doubt, form=mark.form)
 
 
 def find_own_file(call: Call, names: Collection[str]) -> str:

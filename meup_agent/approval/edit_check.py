@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from meup_agent.approval.reviewer_methods import JUDGE, JudgeParams, write_params
+from meup_agent.approval.reviewer_methods import JUDGE, JudgeParams
 from meup_agent.approval.tool_directory import MAX_AT_A_TIME
 from meup_agent.client.ask_each import ask_each
+from meup_agent.client.method_params import write_params
 from meup_agent.errors import (
     ConnectionFailed,
     MeupError,

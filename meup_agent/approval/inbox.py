@@ -35,6 +35,7 @@ from meup_agent.approval.past_proposals import past_of
 from meup_agent.approval.proposal_history import MAX_CALL_CHARS, PastProposal, ProposalHistory
 from meup_agent.approval.reviewer_rules import InboxRule
 from meup_agent.approval.tool_directory import ToolDirectory
+from meup_agent.client.offer_lists import TOOLS, changed_lists
 from meup_agent.client.proposal import ProposalRecord
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.protocol import kinds
@@ -319,6 +320,17 @@ class Inbox(AsyncContextManagerMixin):
             for entry in self._feed.concerned(envelope):
                 self._update_item(entry)
             self._rules.hear(envelope)
+            if TOOLS in changed_lists(envelope):
+                self._look_at_tools(envelope.sender)
+
+    def _look_at_tools(self, participant: str) -> None:
+        """Ask anew for the tools of a participant that says that they have changed."""
+        if not self._directory.is_wanted(participant):
+            return
+        self._directory.ask_again(participant)
+        for held in self._queue:
+            if held.item.target == participant and held.place is not None:
+                self._readers.publish(ItemChanged(held.item))
 
     def _look_at_all(self, pending: list[ProposalEntry], decided: list[ProposalEntry]) -> None:
         """Begin anew with what we may, and who is here: a welcome says both."""

@@ -17,6 +17,7 @@ from meup_agent.approval.inbox_item import Departure, InboxItem, ItemLeft, Verb
 from meup_agent.approval.inbox_offers import build_vote
 from meup_agent.approval.reviewer_methods import VOTE
 from meup_agent.approval.reviewer_rules import read_count
+from meup_agent.client.tool_changes import AcceptCallParams, accept_call
 from meup_agent.errors import (
     AlreadyDecided,
     AlreadyInProgress,
@@ -111,6 +112,9 @@ class InboxDecisions:
                 " reject it, and say what you would approve"
             )
         self._check_offered(item, Verb.APPROVE)
+        # Before anything waits: the form that is shown at this moment.
+        facts = self._offers.facts(item)
+        form = "" if facts is None else facts.form
         with self._deciding(item, Departure.APPROVED) as held:
             proposal = self._space.proposal(item.envelope)
             executor = await proposal.find_executor()
@@ -124,6 +128,9 @@ class InboxDecisions:
                     told=self._rules.rules_for(held.entry, item.call),
                     away=self._rules.reviewers_away(held.entry.key),
                 )
+            if form and executor is not None:
+                seen = AcceptCallParams(item.id, item.proposer, item.tool, form)
+                await accept_call(self._space, executor, seen)
             fulfillment = await proposal.fulfill(
                 arguments, executor=executor, timeout=timeout, on_progress=on_progress
             )

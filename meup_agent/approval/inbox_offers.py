@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from meup_agent.approval.inbox_item import Verb
-from meup_agent.approval.reviewer_methods import VOTE, VoteParams, write_params
+from meup_agent.approval.reviewer_methods import VOTE, VoteParams
 from meup_agent.approval.voting import Vote
 from meup_agent.causes import Reason
+from meup_agent.client.method_params import write_params
 from meup_agent.protocol import kinds, payloads
 
 if TYPE_CHECKING:
@@ -123,6 +124,9 @@ class InboxOffers:
             yield f"{target} has no such tool"
         elif facts is None and item.target is not None:
             yield f"the tools of {target} are not known{self._so_far(target)}"
+        if facts is not None and facts.mark is not None and facts.form:
+            for each in facts.mark.difference or ("it does not say how",):
+                yield f"{target} does not offer this tool as it was accepted: {each}"
         yield from item.marks
 
     def _so_far(self, target: str) -> str:

@@ -27,7 +27,6 @@ from meup_agent.approval.reviewer_methods import (
     describe_all,
     describe_verdict,
     explain_rejection,
-    read_params,
     result_of_vote,
 )
 from meup_agent.approval.rule_set import PolicyDecision
@@ -37,10 +36,12 @@ from meup_agent.approval.voter_watch import VoterWatch
 from meup_agent.approval.voting import VoteCount, VoteOutcome
 from meup_agent.approval.watched_policy import WatchedPolicy
 from meup_agent.causes import Reason
-from meup_agent.client.messages import Request
+from meup_agent.client.messages import Request, is_own_request
+from meup_agent.client.method_params import read_params
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.client.running_handler import handler_is
 from meup_agent.client.space import allowed_words
+from meup_agent.client.tool_changes import AcceptCallParams, accept_call
 from meup_agent.errors import (
     ConfigurationError,
     MeupError,
@@ -288,8 +289,7 @@ class Reviewer:
                 "no vote counts here: the gateway does not check who speaks, so that each may come"
                 " from another participant"
             )
-        call = payloads.read_call(context.envelope.payload)
-        if context.envelope.correlation or payloads.PROPOSER in call.meta:
+        if not is_own_request(context.envelope):
             raise VoteRefused(
                 "it was proposed by another participant; vote by a request of your own"
             )
@@ -379,6 +379,7 @@ class Reviewer:
             elif not _asks_the_same(held.decision, again):
                 await self._begin_anew(held, again)
             else:
+                await self._accept_form(held, again)
                 await held.proposal.fulfill(rule=held.told)
         except MeupError as error:
             log.warning("proposal %s: %s", held.proposal.id, printable(str(error)))
@@ -387,21 +388,30 @@ class Reviewer:
             self._end(held)
             self._ended.notify_all()
 
+    async def _accept_form(self, held: HeldProposal, decision: PolicyDecision) -> None:
+        """Accept the form of the tool that the votes are about, for this call."""
+        proposal = held.proposal
+        if decision.form and proposal.target is not None:
+            seen = AcceptCallParams(proposal.id, proposal.proposer, proposal.tool, decision.form)
+            await accept_call(held.space, proposal.target, seen)
+
     async def _deny(self, held: HeldProposal, decision: PolicyDecision) -> None:
         self._drop(held)
         words = allowed_words(held.proposal, held.space, decision.explain)
         await held.proposal.reject(decision.reason, explain=words, rule=decision.told)
 
     async def _begin_anew(self, held: HeldProposal, decision: PolicyDecision) -> None:
-        """Hold it under the rule that a changed policy has for it; the votes are spent."""
-        log.warning("proposal %s of %r: its rule has changed", *held_words(held))
+        """Hold it under the rule that it has now, or as its tool is now; the votes are spent."""
+        what = "policy" if decision.policy != held.decision.policy else "tool"
+        log.warning("proposal %s of %r: its %s has changed", *held_words(held), what)
         self._held.drop(held)
         if decision.verdict is Verdict.ALLOW:
             why = "people were asked before the policy allowed it"
             decision = msgspec.structs.replace(decision, verdict=Verdict.ASK, why=why)
         self.hold(held.proposal, held.space, decision)
         if held.count is not None:
-            await self._send_chat(held, "The policy has changed: no vote about it counts any more.")
+            said = f"The {what} has changed: no vote about it counts any more."
+            await self._send_chat(held, said)
 
     def _end(self, held: HeldProposal) -> None:
         """Forget it, or let people vote anew where it could not be carried out."""
@@ -514,5 +524,7 @@ def _check_digest(held: HeldProposal, digest: str | None) -> None:
 
 def _asks_the_same(before: PolicyDecision, now: PolicyDecision) -> bool:
     """True if a decision of now counts the votes that one of before has asked for."""
+    if now.form not in ("", before.form):
+        return False  # they are about a tool of another form
     same = (before.verdict, before.of, sorted(before.among))
     return same == (now.verdict, now.of, sorted(now.among))

@@ -7,19 +7,17 @@ and no bridge passes them on to what stands behind it (PROTOCOL 5).
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 import msgspec
 
 from meup_agent.approval.voting import Vote, VoteCount, VoteOutcome
-from meup_agent.errors import RequestError, printable
 from meup_agent.protocol.envelope import encode_json
-from meup_agent.protocol.payloads import INVALID_PARAMS, PREFIX, without_meta
+from meup_agent.protocol.payloads import PREFIX
 
 if TYPE_CHECKING:
     from meup_agent.approval.held_proposals import HeldProposal
     from meup_agent.approval.rule_set import PolicyDecision
-    from meup_agent.client.messages import Request
     from meup_agent.client.proposal import Proposal
 
 WAITING: Final = f"{PREFIX}waiting"
@@ -33,8 +31,6 @@ JUDGE: Final = f"{PREFIX}judge"
 
 MAX_WAITING_BYTES: Final = 512 * 1024
 """Bytes of a list of what waits; what follows is only counted, so that the answer fits a frame."""
-
-Params = TypeVar("Params", bound="ProposalParams")
 
 
 class ProposalParams(
@@ -75,25 +71,6 @@ class JudgeParams(ProposalParams, frozen=True, kw_only=True):
 
     arguments: dict[str, Any]
     target: str | None = None
-
-
-def write_params(params: ProposalParams) -> dict[str, Any]:
-    """Parameters as JSON values."""
-    written: dict[str, Any] = msgspec.to_builtins(params)
-    return written
-
-
-def read_params(request: Request, form: type[Params]) -> Params:
-    """The parameters of a request.
-
-    Raises:
-        RequestError: They are not of that form.
-    """
-    try:
-        return msgspec.convert(without_meta(request.params), form)
-    except msgspec.ValidationError as error:
-        said = f"{request.method} cannot be answered: {printable(str(error))}; correct its params"
-        raise RequestError(INVALID_PARAMS, said) from None
 
 
 class RuleOfProposal(TypedDict):

@@ -76,6 +76,7 @@ class PolicyDecision(msgspec.Struct, frozen=True):
         policy: Digest of the policy.
         number: Place of the rule in the policy, from 0; ``None`` where none decided.
         text: The rule on one line, as JSON.
+        form: Digest of the tool's form, where nobody has accepted that (PROTOCOL 5).
     """
 
     verdict: Verdict
@@ -91,6 +92,7 @@ class PolicyDecision(msgspec.Struct, frozen=True):
     policy: str = ""
     number: int | None = None
     text: str = ""
+    form: str = ""
 
     @property
     def told(self) -> dict[str, Any]:

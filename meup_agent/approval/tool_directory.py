@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 import msgspec
 
+from meup_agent.client.tool_changes import ToolMark, read_mark
 from meup_agent.errors import MeupError, printable
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.payloads import as_object
@@ -44,11 +45,18 @@ class ToolFacts(msgspec.Struct, frozen=True):
         description: The tool's description.
         schema: Its ``inputSchema``.
         annotations: Its ``annotations``, hints of MCP.
+        mark: Its difference from the accepted tool; ``None``: it has none.
     """
 
     description: str = ""
     schema: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
     annotations: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    mark: ToolMark | None = None
+
+    @property
+    def form(self) -> str:
+        """Digest of its form, where nobody has accepted that."""
+        return "" if self.mark is None else self.mark.form
 
     @property
     def is_destructive(self) -> bool:
@@ -106,6 +114,11 @@ class ToolDirectory:
         """The tools of a participant, by name; ``None`` where they are not known."""
         return self._known.get(participant)
 
+    def is_wanted(self, participant: str) -> bool:
+        """True if a participant was asked for its tools, or is to be."""
+        every = (self._known, self._wanted, self._asked)
+        return any(participant in each for each in every)
+
     def could_not_be_had(self, participant: str) -> bool:
         """True if a participant does not tell its tools."""
         return self._known.get(participant, ()) is None
@@ -150,7 +163,7 @@ class ToolDirectory:
                 for each in listed[:MAX_TOOLS]:
                     name = str(each.get("name"))
                     # Of two with one name it is not known which one runs: it is the more dangerous.
-                    if name not in found or not found[name].is_destructive:
+                    if name not in found or not (found[name].is_destructive or found[name].form):
                         found[name] = _read(each)
         except MeupError as error:
             log.info("the tools of %r are not known: %s", participant, printable(str(error)))
@@ -169,4 +182,5 @@ def _read(tool: Mapping[str, Any]) -> ToolFacts:
         description[:MAX_DESCRIPTION] if isinstance(description, str) else "",
         as_object(tool.get("inputSchema")),
         as_object(tool.get("annotations")),
+        read_mark(tool),
     )

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from meup_agent.approval.reviewer_methods import VOTE, VoteParams, write_params
+from meup_agent.approval.reviewer_methods import VOTE, VoteParams
 from meup_agent.approval.voting import Vote
+from meup_agent.client.method_params import write_params
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange.roster import UPDATE, read_participant

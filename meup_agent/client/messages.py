@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from meup_agent.protocol.payloads import PROPOSER
+from meup_agent.protocol.payloads import PROPOSER, read_call
 
 if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
@@ -103,3 +103,11 @@ class Request:
     def __repr__(self) -> str:
         """The sender and the method."""
         return f"<Request of {self.sender!r}: {self.method[:60]!r}>"
+
+
+def is_own_request(envelope: Envelope) -> bool:
+    """True if its sender made a request of its own accord: it carries out no proposal.
+
+    Who carries out a proposal sends words of its proposer under a name of its own.
+    """
+    return not envelope.correlation and PROPOSER not in read_call(envelope.payload).meta

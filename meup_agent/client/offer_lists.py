@@ -237,11 +237,8 @@ class OfferLists:
     def put(self, envelope: Envelope) -> None:
         """Forget the list that an envelope says has changed."""
         if envelope.kind == kinds.MCP_REQUEST:
-            # Looked for before the payload is read: mostly it is something else.
-            if b"list_changed" in envelope.raw_payload:
-                method = payloads.read_call(envelope.payload).method
-                for kind in CHANGES.get(method, ()):
-                    self._forget(_ListKey(envelope.sender, kind))
+            for kind in changed_lists(envelope):
+                self._forget(_ListKey(envelope.sender, kind))
         elif envelope.kind == kinds.SYSTEM_PRESENCE and envelope.sender in kinds.GATEWAY_NAMES:
             participant = read_participant(envelope.payload_object.get("participant"))
             if participant is not None:
@@ -360,6 +357,14 @@ class OfferLists:
         while len(self._kept) > MAX_KEPT_LISTS or self._size > MAX_KEPT_CHARS:
             _, oldest = self._kept.popitem(last=False)
             self._size -= oldest.size
+
+
+def changed_lists(envelope: Envelope) -> tuple[str, ...]:
+    """The kinds of the sender's lists that an envelope says have changed."""
+    # Looked for before the payload is read: mostly it is something else.
+    if envelope.kind != kinds.MCP_REQUEST or b"list_changed" not in envelope.raw_payload:
+        return ()
+    return CHANGES.get(payloads.read_call(envelope.payload).method, ())
 
 
 def name_field(kind: str) -> str:

@@ -3,7 +3,8 @@
 What comes in: requests of participants, for tools, resources, prompts and completions. What goes
 out: the same to the server, and its answers as they are. The bridge announces what changes in the
 server, and passes on what the server asks during a call. It decides nothing: who may call which
-tool is the gateway's rule, and approving a call is a reviewer's.
+tool is the gateway's rule, and approving a call is a reviewer's. Where tools are pinned it keeps
+back the calls of one that changed, until a person says that it has seen the change.
 """
 
 from __future__ import annotations
@@ -16,12 +17,27 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import mcp_types as types
+import msgspec
 from anyio import to_thread
 
 from meup_agent.agent.agent import GRACE, Agent
 from meup_agent.agent.context import Context
-from meup_agent.client.messages import Request
-from meup_agent.errors import MeupError, NotExpressible, RequestError, printable
+from meup_agent.client.messages import Request, is_own_request
+from meup_agent.client.method_params import read_params
+from meup_agent.client.tool_changes import (
+    ACCEPT_CALL,
+    ACCEPT_TOOLS,
+    TOOL_CHANGES,
+    AcceptCallParams,
+    AcceptToolsParams,
+)
+from meup_agent.errors import (
+    ConfigurationError,
+    MeupError,
+    NotExpressible,
+    RequestError,
+    printable,
+)
 from meup_agent.mcp.connection import Callbacks, ConnectionSettings, ServerConnection, ServerGone
 from meup_agent.mcp.decisions import words
 from meup_agent.mcp.offered_tools import TOOLS_CHANGED, OfferedTools
@@ -108,7 +124,8 @@ class Bridge:
     Args:
         name: The server's name, for the log and for what is announced.
         server: How to reach it.
-        pin: The tools that were approved; others are held back.
+        pin: The tools that were accepted: calls of others are asked about until a person accepts
+            them.
         on_ask: Answers what the server asks during a call, in place of the caller.
         settings: Limits of the connection to the server.
         starter: Starts the server's program, if it has one, and may have done so before.
@@ -151,6 +168,10 @@ class Bridge:
         )
         self._subscriptions = Subscriptions(self._connection)
         self._tools = OfferedTools(name, self._connection, pin, self._news_sender, self._warn)
+        if pin is not None:
+            self.agent.on_request(TOOL_CHANGES)(self._tell_changes)
+            self.agent.on_request(ACCEPT_TOOLS)(self._accept_tools)
+            self.agent.on_request(ACCEPT_CALL)(self._accept_call)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Bridge]:
@@ -254,15 +275,19 @@ class Bridge:
         if request.method == "tools/call":
             await self._tools.wait_current()
         self._check(request)
+        seen = self._tools.take_accepted_form(request)
         call = RunningCall(self.name, request, ctx, self._on_ask)
         on_progress = self._progress(ctx) if _wants_progress(request) else None
+        was_sent = False
 
         def check() -> None:
             if request.method == "tools/call":
-                self._tools.check_approved(request.params.get("name"))
+                self._tools.check_call(request.params.get("name"), seen, was_sent=was_sent)
 
         async def send(params: JsonObject) -> JsonObject:
+            nonlocal was_sent
             check()  # a call that its server asks about is sent more than once
+            was_sent = True
             return await self._connection.request(request.method, params, on_progress, check)
 
         self._calls.add(call)
@@ -277,6 +302,46 @@ class Bridge:
         finally:
             self._calls.remove(call)
         return self._bounded(request, result)
+
+    # --- tools that changed ---
+
+    async def _tell_changes(self, request: Request, ctx: Context) -> dict[str, Any]:
+        told: dict[str, Any] = msgspec.to_builtins(await self._tools.difference())
+        return told
+
+    async def _accept_tools(self, request: Request, ctx: Context) -> dict[str, Any]:
+        self._check_person(request, ctx)
+        given = read_params(request, AcceptToolsParams)
+        try:
+            await self._tools.accept(given.digest, request.sender)
+        except ConfigurationError as error:
+            raise RequestError(payloads.INTERNAL_ERROR, str(error)) from None
+        return {"server": self.name, "digest": given.digest}
+
+    async def _accept_call(self, request: Request, ctx: Context) -> dict[str, Any]:
+        self._check_person(request, ctx)
+        given = read_params(request, AcceptCallParams)
+        await self._tools.wait_current()
+        self._tools.accept_call(request.sender, given)
+        return {"tool": given.tool, "form": given.form}
+
+    def _check_person(self, request: Request, ctx: Context) -> None:
+        """Refuse an acceptance whose sender is not certain, or not the one that decided it.
+
+        The gateway has let it pass, so its sender's capabilities allow it.
+
+        Raises:
+            RequestError: It says why.
+        """
+        said = ""
+        if not ctx.space.guarantees.identity_checked:
+            said = "the gateway does not check who speaks, so nobody can accept tools here"
+        elif request.sender == ctx.space.me:
+            said = "a server does not accept its own tools"
+        elif not is_own_request(request.envelope):
+            said = "it was proposed by another participant; accept tools by a request of your own"
+        if said:
+            raise RequestError(payloads.INVALID_PARAMS, said)
 
     def _check(self, request: Request) -> None:
         """Refuse what the server cannot or shall not do.

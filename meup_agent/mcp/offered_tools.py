@@ -1,21 +1,55 @@
-"""The tools that a server offers to a space: read anew, compared, held back, announced."""
+"""The tools that a server offers to a space: read anew, compared, marked, announced.
+
+Of pinned tools the space reads the texts that were accepted. One whose form is not the accepted one
+carries a mark, by which rules ask (PROTOCOL 5); its calls run only for who has said that it has
+seen this form, until a person accepts it.
+"""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from collections import OrderedDict
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
 import msgspec
 
-from meup_agent.errors import RequestError
-from meup_agent.mcp.tool_list import MAX_PAGES, ToolChanges, compare_tools, merge_pages
+from meup_agent.agent.middleware import RequestRefused
+from meup_agent.causes import Reason
+from meup_agent.client.tool_changes import (
+    CHANGED,
+    MAX_LINE_CHARS,
+    MAX_MARKED_LINES,
+    ChangedTool,
+    ToolDifference,
+    ToolMark,
+)
+from meup_agent.errors import RejectMessage, RequestError
+from meup_agent.mcp.tool_form import (
+    digest_of_form,
+    form_differences,
+    text_differences,
+    with_accepted_texts,
+)
+from meup_agent.mcp.tool_list import (
+    MAX_NAMED,
+    MAX_PAGES,
+    ToolChanges,
+    approved_parts,
+    canonical,
+    compare_tools,
+    digest_of_tools,
+    merge_pages,
+)
 from meup_agent.protocol import payloads
 from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from meup_agent.client.messages import Request
+    from meup_agent.client.tool_changes import AcceptCallParams
     from meup_agent.mcp.connection import ServerConnection
     from meup_agent.mcp.pin import ToolLock
     from meup_agent.mcp.server_news import ServerNews
@@ -26,7 +60,22 @@ log = logging.getLogger("meup_agent.mcp")
 CURRENT_SECONDS: Final = 5.0
 """Wait of a call of a pinned tool for the list of a server that has told of a change."""
 
+MAX_ACCEPTED_CALLS: Final = 1_000
+"""Calls that were accepted and have not come yet; of more, the oldest are accepted no longer."""
+
+MAX_DIFFERENCE_CHARS: Final = 256 * 1024
+"""Characters of a difference that a person reads; what follows is only counted."""
+
 TOOLS_CHANGED: Final = "notifications/tools/list_changed"
+
+_AcceptedCall = tuple[str, str, str]
+
+
+class _Offered(NamedTuple):
+    """A tool as the space reads it, with its mark."""
+
+    tool: JsonObject
+    mark: ToolMark | None = None
 
 
 class OfferedTools:
@@ -35,7 +84,7 @@ class OfferedTools:
     Args:
         name: The server's name.
         connection: The connection to it.
-        pin: The tools that were approved; others are held back.
+        pin: The tools that were accepted; ``None``: all of them are offered as they are.
         news: Tells the space what changes.
         warn: Logs a warning, at a bounded pace.
     """
@@ -54,8 +103,9 @@ class OfferedTools:
         self._news = news
         self._warn = warn
         self._tools: list[JsonObject] | None = None
-        self._listed: frozenset[str] = frozenset()
-        self._held_back: frozenset[str] = frozenset()
+        self._offered: dict[str, _Offered] = {}
+        # By sender, proposer and proposal: the tool, and the form of it that the sender has seen.
+        self._accepted_calls: OrderedDict[_AcceptedCall, tuple[str, str]] = OrderedDict()
         self._announced = 0  # changes that the server has told of
         self._begun = 0  # …before the list that was asked for last
         self._read = 0  # …before the list that is known
@@ -63,7 +113,7 @@ class OfferedTools:
 
     @property
     def is_pinned(self) -> bool:
-        """True if only tools that were approved are called."""
+        """True if its tools are compared with those that were accepted."""
         return self._pin is not None
 
     @property
@@ -72,9 +122,9 @@ class OfferedTools:
         return self._tools is not None
 
     def offered(self) -> list[JsonObject]:
-        """The tools that are not held back."""
+        """The tools as the space reads them."""
         # Known from the start: the space is joined after the first list.
-        return [tool for tool in self._tools or [] if tool["name"] not in self._held_back]
+        return [each.tool for each in self._offered.values()]
 
     def note_changed(self) -> None:
         """Note that the server has told of a change, before which no pinned tool is called."""
@@ -100,30 +150,140 @@ class OfferedTools:
                 {"reason": "busy"},
             )
 
-    def check_approved(self, tool: object) -> None:
-        """Refuse a tool that is held back, or that a server with pinned tools does not list.
+    # --- calls of tools that changed ---
+
+    def accept_call(self, sender: str, accepted: AcceptCallParams) -> None:
+        """Let a sender carry out one proposal with a tool of the form that it has seen.
 
         Raises:
-            RequestError: It says where it was approved otherwise.
+            RequestError: The tool has another form now.
+        """
+        found = self._offered.get(accepted.tool)
+        form = "" if found is None or found.mark is None else found.mark.form
+        if form != accepted.form:
+            raise RequestError(
+                payloads.EXCHANGE_ERROR,
+                f"the tool {accepted.tool[:64]!r} of the MCP server {self._name!r} has changed"
+                " since you looked at it; look again",
+                {"reason": str(Reason.POLICY)},
+            )
+        key = (sender, accepted.proposer, accepted.proposal)
+        self._accepted_calls[key] = (accepted.tool, accepted.form)
+        self._accepted_calls.move_to_end(key)
+        if len(self._accepted_calls) > MAX_ACCEPTED_CALLS:
+            self._accepted_calls.popitem(last=False)
+
+    def take_accepted_form(self, request: Request) -> str:
+        """The form of its tool that the sender of a call has seen, for this call alone."""
+        if request.proposal is None or request.proposer is None:
+            return ""
+        key = (request.sender, request.proposer, request.proposal)
+        tool, form = self._accepted_calls.pop(key, ("", ""))
+        return form if tool == request.params.get("name") else ""
+
+    def check_call(self, tool: object, seen: str, *, was_sent: bool = False) -> None:
+        """Refuse the call of a tool in a form that nobody accepted, or that is not listed.
+
+        Args:
+            tool: The tool's name.
+            seen: The form that the sender has seen.
+            was_sent: The server may have had the call before.
+
+        Raises:
+            RequestError: It says where the tool is accepted.
         """
         if self._pin is None:
             return
-        name, path = tool if isinstance(tool, str) else "", self._pin.path.name
-        if name in self._held_back:
-            said = (
-                f"the tool {name[:64]!r} is not the one that was approved in {path}; the operator"
-                " of the bridge can take it with --confirm"
-            )
-        elif name not in self._listed:
+        name = tool if isinstance(tool, str) else ""
+        found = self._offered.get(name)
+        if found is None:
             # A server may take calls of tools that it does not list, and of one that it lists
             # no longer.
+            said = f"the MCP server {self._name!r} does not list a tool {name[:64]!r}"
+        elif found.mark is not None and found.mark.form and found.mark.form != seen:
             said = (
-                f"the MCP server {self._name!r} does not list a tool {name[:64]!r}, and only those"
-                f" that were approved in {path} are called"
+                f"the tool {name[:64]!r} of the MCP server {self._name!r} is not as it was"
+                f" accepted: {found.mark.difference[0]}; a person sees the difference, and accepts"
+                " it, with `meup inbox accept-tools` or beside a proposal that waits"
             )
         else:
             return
-        raise RequestError(payloads.EXCHANGE_ERROR, said, {"reason": "policy"})
+        if not was_sent:
+            raise RequestRefused(RejectMessage(Reason.POLICY, said))  # its proposal waits on
+        raise RequestError(payloads.EXCHANGE_ERROR, said, {"reason": str(Reason.POLICY)})
+
+    # --- the difference, and its acceptance ---
+
+    async def difference(self) -> ToolDifference:
+        """The difference of the tools from the accepted ones, as far as a person reads.
+
+        Raises:
+            RequestError: The server has announced a change, and does not list its tools.
+        """
+        await self.wait_current()
+        accepted, room = self._accepted(), MAX_DIFFERENCE_CHARS
+        found: list[ChangedTool] = []
+        omitted = 0
+        for tool in self._tools or []:
+            name = str(tool["name"])
+            if self._offered[name].mark is None:
+                continue
+            shown: list[list[str]] = []
+            for lines in (form_differences, text_differences):
+                shown.append([])
+                for line in lines(tool, accepted.get(name)):
+                    room -= len(line)
+                    if room < 0:
+                        omitted += 1
+                    else:
+                        shown[-1].append(line)
+            found.append(ChangedTool(name, tuple(shown[0]), tuple(shown[1])))
+        digest = digest_of_tools(self._tools or [])
+        return ToolDifference(self._name, digest, tuple(found), omitted)
+
+    async def accept(self, digest: str, by: str) -> None:
+        """Accept the tools as they are, if they are those of a digest.
+
+        Raises:
+            RequestError: They have changed since.
+            ConfigurationError: It cannot be written down.
+        """
+        await self.wait_current()
+        tools = self._tools or []
+        if self._pin is None or digest_of_tools(tools) != digest:
+            raise RequestError(
+                payloads.EXCHANGE_ERROR,
+                f"the tools of the MCP server {self._name!r} have changed since you looked at them;"
+                " look again",
+                {"reason": str(Reason.POLICY)},
+            )
+        self._pin.accept(self._name, tools)
+        self._offer(tools)
+        said = f"{by!r} has accepted the tools of the MCP server {self._name!r} as they are now"
+        log.warning("%s: %s", self._name, said)
+        await self._news.notify(TOOLS_CHANGED, {})
+        await self._news.send_chat(said)
+
+    def _accepted(self) -> Mapping[str, JsonObject]:
+        return {} if self._pin is None else self._pin.recall(self._name, self._tools or []).tools
+
+    def _offer(self, tools: list[JsonObject]) -> None:
+        """Note tools, each as the space is to read it."""
+        pinned = None if self._pin is None else self._pin.recall(self._name, tools)
+        if pinned is not None and pinned.is_new:
+            assert self._pin is not None
+            log.info(
+                "%s: its %d tools are accepted as they are at this first sight, in %s; a later"
+                " change of them is asked about",
+                *(self._name, len(tools), self._pin.path),
+            )
+        self._tools = tools
+        self._offered = {
+            str(tool["name"]): _without_our_marks(tool)
+            if pinned is None
+            else _marked(tool, pinned.tools.get(str(tool["name"])))
+            for tool in tools
+        }
 
     async def fetch(self) -> list[JsonObject]:
         """Every tool that the server lists now, without the unusable ones."""
@@ -151,28 +311,58 @@ class OfferedTools:
         return tools
 
     async def update(self, tools: list[JsonObject]) -> None:
-        """Note the tools, hold back those that were not approved, and announce what changed."""
+        """Note the tools, mark those that were not accepted, and announce what changed."""
         before = self._tools
         changes = ToolChanges() if before is None else compare_tools(before, tools)
-        held_before = self._held_back
-        if self._pin is not None:
-            self._held_back = self._pin.unapproved(self._name, tools)
-        self._tools, self._listed = tools, frozenset(str(tool["name"]) for tool in tools)
+        asked_before = self._asked_about()
+        self._offer(tools)
         self._read = self._begun
         self._taken.notify_all()
-        if self._held_back - held_before:
-            names = ", ".join(repr(each[:64]) for each in sorted(self._held_back)[:20])
-            log.warning(
-                "%s: held back, since they are not what was approved in %s: %s",
-                self._name,
-                self._pin.path if self._pin is not None else "",
-                names,
-            )
+        about = self._asked_about()
+        asked = ""
+        if about:
+            names = ", ".join(repr(each[:64]) for each in sorted(about)[:MAX_NAMED])
+            more = f" and {len(about) - MAX_NAMED} more" if len(about) > MAX_NAMED else ""
+            asked = f"calls are asked about until a person accepts the change: {names}{more}"
+        if about - asked_before:
+            log.warning("%s: %s", self._name, asked)
+        asked = f" ({asked})" if asked else ""
         if not changes:
             return
-        held = " (those not approved are held back)" if self._held_back else ""
-        log.warning("%s: its tools have changed: %s%s", self._name, changes, held)
+        log.warning("%s: its tools have changed: %s%s", self._name, changes, asked)
         await self._news.notify(TOOLS_CHANGED, {})
         await self._news.send_chat(
-            f"the tools of the MCP server {self._name!r} have changed: {changes}{held}"
+            f"the tools of the MCP server {self._name!r} have changed: {changes}{asked}"
         )
+
+    def _asked_about(self) -> frozenset[str]:
+        """The tools whose form is not the accepted one."""
+        offered = self._offered.items()
+        return frozenset(name for name, each in offered if each.mark is not None and each.mark.form)
+
+
+def _marked(tool: JsonObject, accepted: JsonObject | None) -> _Offered:
+    """A pinned tool as the space reads it."""
+    plain = _without_our_marks(tool)
+    if accepted is not None and canonical(approved_parts(tool)) == canonical(accepted):
+        return plain
+    shown = with_accepted_texts(plain.tool, accepted)
+    mark = ToolMark(texts=canonical(approved_parts(shown)) != canonical(approved_parts(tool)))
+    form = digest_of_form(tool)
+    if accepted is None or form != digest_of_form(accepted):
+        lines = form_differences(tool, accepted)
+        said = [line[:MAX_LINE_CHARS] for line in islice(lines, MAX_MARKED_LINES)]
+        more = sum(1 for _ in lines)
+        said += [f"and {more} more"] if more else []
+        mark = ToolMark(form, tuple(said), mark.texts)
+    meta = {**payloads.as_object(shown.get(payloads.META)), CHANGED: msgspec.to_builtins(mark)}
+    return _Offered({**shown, payloads.META: meta}, mark)
+
+
+def _without_our_marks(tool: JsonObject) -> _Offered:
+    """A tool without what a server puts under the prefix of marks that are ours."""
+    given = payloads.as_object(tool.get(payloads.META))
+    if not any(key.startswith(payloads.PREFIX) for key in given):
+        return _Offered(tool)
+    meta = {key: value for key, value in given.items() if not key.startswith(payloads.PREFIX)}
+    return _Offered({**tool, payloads.META: meta})

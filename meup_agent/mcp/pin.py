@@ -1,8 +1,8 @@
-"""Pinned tools: a file of the tools that were approved, so that no other ones are offered.
+"""Pinned tools: a file of the tools that were accepted, so that a change of them is noticed.
 
-A description is read by a model before it calls the tool. One that changes after a person approved
-it can make the model do something else; so a tool whose description or schema is not the approved
-one is held back until it is confirmed.
+A description is read by a model before it calls the tool, and a rule lets calls pass by the tool's
+name. Tools that change after a person accepted them can make either do something else. So a tool is
+kept as it was accepted; the difference is told until a person accepts it.
 """
 
 from __future__ import annotations
@@ -10,32 +10,42 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meup_agent.errors import ConfigurationError, printable, system_reason
-from meup_agent.mcp.tool_list import digest_tool
+from meup_agent.mcp.tool_list import approved_parts, canonical
 from meup_agent.protocol import payloads
 
 if TYPE_CHECKING:
     from meup_agent.protocol.payloads import JsonObject
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Of the file's format."""
 
-MAX_FILE_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of the file: 64 servers with 1,000 tools each have ten million."""
+MAX_FILE_BYTES: Final = 256 * 1024 * 1024
+"""Bytes of the file: 64 servers with the longest lists of tools that are read."""
 
-_PREFIX: Final = "sha256:"
+
+class PinnedTools(NamedTuple):
+    """The accepted tools of a server.
+
+    Attributes:
+        tools: Name → the parts of the tool that were accepted.
+        is_new: They were accepted just now, since none of the server were known.
+    """
+
+    tools: Mapping[str, JsonObject]
+    is_new: bool = False
 
 
 class ToolLock:
-    """The file of approved tools; of a server that is not in it, the first list is approved.
+    """The file of accepted tools; of a server that is not in it, the first list is accepted.
 
     Args:
-        path: The file; it is made when something is approved.
-        confirm: Approve what the servers offer now.
+        path: The file; it is made, for its owner alone, when something is accepted.
+        confirm: Accept what the servers offer now.
 
     Raises:
         ConfigurationError: The file cannot be read or made, or is none of ours.
@@ -56,30 +66,42 @@ class ToolLock:
         """The file."""
         return self._path
 
-    def unapproved(self, server: str, tools: Iterable[JsonObject]) -> frozenset[str]:
-        """Names of the tools that differ from the approved ones, or are not among them.
+    def recall(self, server: str, tools: Collection[JsonObject]) -> PinnedTools:
+        """The accepted tools of a server that offers some tools.
 
-        A server's first list is approved, and with ``confirm`` the first one that is seen here.
+        A server's first list is accepted, and with ``confirm`` the first one that is seen here.
 
         Raises:
             ConfigurationError: The file cannot be written.
         """
-        offered = {str(tool["name"]): _PREFIX + digest_tool(tool) for tool in tools}
-        approved = self._servers.get(server)
+        known = self._servers.get(server)
         # Once: what changes while the bridge runs was not seen by the person who confirmed.
         confirmed = self._confirm and server not in self._confirmed
         self._confirmed.add(server)
-        if approved is None or confirmed:
-            if approved != offered:
-                self._servers[server] = offered
-                self._write()
-            return frozenset()
-        return frozenset(name for name, seen in offered.items() if approved.get(name) != seen)
+        if known is not None and not confirmed:
+            return PinnedTools(known)
+        self.accept(server, tools)
+        return PinnedTools(self._servers[server], is_new=known is None)
 
-    def _write(self) -> None:
+    def accept(self, server: str, tools: Collection[JsonObject]) -> None:
+        """Accept the tools of a server as they are, and no others.
+
+        Raises:
+            ConfigurationError: The file cannot be written; then nothing is accepted.
+        """
+        accepted = {str(tool["name"]): approved_parts(tool) for tool in tools}
+        # Python takes 1, 1.0 and true for equal.
+        if server not in self._servers or canonical(self._servers[server]) != canonical(accepted):
+            servers = {**self._servers, server: accepted}
+            self._write(servers)
+            self._servers = servers
+
+    def _write(self, servers: Mapping[str, Mapping[str, JsonObject]]) -> None:
         """Write the file so that a reader finds the old content or the new, never a part."""
-        servers = {name: {"tools": tools} for name, tools in self._servers.items()}
-        content = json.dumps({"version": VERSION, "servers": servers}, indent=2, sort_keys=True)
+        written = {name: {"tools": tools} for name, tools in servers.items()}
+        content = json.dumps({"version": VERSION, "servers": written}, indent=2, sort_keys=True)
+        if len(content) >= MAX_FILE_BYTES:
+            raise ConfigurationError(f"{self._path} has no room for more tools; remove servers")
         try:
             file, temporary = tempfile.mkstemp(dir=self._path.parent, prefix=self._path.name)
             try:
@@ -94,11 +116,11 @@ class ToolLock:
             raise ConfigurationError(f"{self._path} cannot be written: {why}") from None
 
 
-def _read(path: Path) -> dict[str, dict[str, str]]:
-    """The approved tools' digests, by server and name."""
+def _read(path: Path) -> dict[str, dict[str, JsonObject]]:
+    """The accepted tools, by server and name."""
     try:
         with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES)
+            content = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -111,8 +133,8 @@ def _read(path: Path) -> dict[str, dict[str, str]]:
     root = payloads.as_object(document)
     if root.get("version") != VERSION or not isinstance(root.get("servers"), dict):
         raise ConfigurationError(f"{path} is no file of approved tools of version {VERSION}")
-    found: dict[str, dict[str, str]] = {}
+    found: dict[str, dict[str, JsonObject]] = {}
     for name, entry in payloads.as_object(root["servers"]).items():
         tools = payloads.as_object(payloads.as_object(entry).get("tools"))
-        found[name] = {tool: seen for tool, seen in tools.items() if isinstance(seen, str)}
+        found[name] = {tool: payloads.as_object(parts) for tool, parts in tools.items()}
     return found

@@ -98,9 +98,15 @@ def compare_tools(before: Iterable[JsonObject], after: Iterable[JsonObject]) -> 
     )
 
 
-def digest_tool(tool: JsonObject) -> str:
-    """SHA-256, hex, of the parts of a tool that are approved with it."""
-    return hashlib.sha256(_canonical({part: tool.get(part) for part in APPROVED})).hexdigest()
+def approved_parts(tool: JsonObject) -> JsonObject:
+    """The parts of a tool that are approved with it."""
+    return {part: tool[part] for part in APPROVED if part in tool}
+
+
+def digest_of_tools(tools: Iterable[JsonObject]) -> str:
+    """SHA-256, hex, of the parts of several tools that are approved with them."""
+    parts = {str(tool["name"]): approved_parts(tool) for tool in tools}
+    return hashlib.sha256(canonical(parts)).hexdigest()
 
 
 def remove_unusable(result: JsonObject, version: str, warn: Callable[[str], None]) -> None:
@@ -243,12 +249,11 @@ def _is_endless(schema: Any) -> bool:
 
 
 def _find_differences(old: JsonObject, new: JsonObject) -> tuple[str, ...]:
-    return tuple(
-        part for part in APPROVED if _canonical(old.get(part)) != _canonical(new.get(part))
-    )
+    return tuple(part for part in APPROVED if canonical(old.get(part)) != canonical(new.get(part)))
 
 
-def _canonical(value: Any) -> bytes:
+def canonical(value: Any) -> bytes:
+    """JSON in which the order of members is the same for equal values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 

@@ -74,6 +74,9 @@ def call(request: dict[str, Any]) -> None:
     match way:
         case "wait":
             return
+        case "changed":
+            send({"method": "notifications/tools/list_changed"})
+            send({"id": request_id, "result": text("told")})
         case "rubbish":
             write("Starting up... [====>")
             write('{"jsonrpc": "2.0", "id":')

@@ -1,0 +1,185 @@
+"""The form of a tool: its schemas and annotations without the texts in them.
+
+Texts are for a model, the form decides which calls there are. A text may change from day to day,
+as one with the time zone in it, so each is compared apart from the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from meup_agent.errors import printable
+from meup_agent.mcp.tool_list import APPROVED, canonical
+from meup_agent.protocol.payloads import as_object
+
+if TYPE_CHECKING:
+    from meup_agent.protocol.payloads import JsonObject
+
+MAX_TEXT_CHARS: Final = 4_000
+"""Characters of a text, before and after, in a difference that a person reads."""
+
+MAX_VALUE_CHARS: Final = 300
+"""Characters of any other value in a difference."""
+
+MAX_KEY_CHARS: Final = 64
+"""Characters of each key in the path to a difference."""
+
+SHOWN_BEFORE_CHARS: Final = 40
+"""Characters that two texts have in common and that are shown before their difference."""
+
+_MISSING: Final = object()
+_FORM: Final = ("inputSchema", "outputSchema", "annotations")
+_SCHEMAS: Final = _FORM[:2]
+_TEXTS: Final = ("title", "description", "$comment")
+
+_MAPS: Final = (
+    *("properties", "patternProperties", "$defs", "definitions"),
+    *("dependentSchemas", "dependencies"),
+)
+"""Keywords with a schema under each name: a property called `title` is no text."""
+
+_INNER: Final = (
+    *("items", "prefixItems", "additionalItems", "contains", "unevaluatedItems"),
+    *("additionalProperties", "unevaluatedProperties", "propertyNames", "contentSchema"),
+    *("allOf", "anyOf", "oneOf", "not", "if", "then", "else"),
+)
+"""Keywords whose value is a schema, or a list of schemas."""
+
+
+def with_accepted_texts(tool: JsonObject, accepted: JsonObject | None) -> JsonObject:
+    """A tool with the texts of the accepted one wherever there are any, and without others."""
+    known = accepted or {}
+    found = {
+        key: value for key, value in tool.items() if key not in _FORM and not _is_text(key, value)
+    }
+    found |= {key: value for key, value in known.items() if _is_text(key, value)}
+    for part in _FORM:
+        if part not in tool:
+            continue
+        value, old = tool[part], known.get(part)
+        found[part] = (
+            _replace_texts(value, old) if part in _SCHEMAS else _replace_own(value, as_object(old))
+        )
+    return found
+
+
+def form_of(tool: JsonObject) -> JsonObject:
+    """The parts of a tool by which its calls are judged."""
+    bare = with_accepted_texts(tool, None)
+    return {part: bare[part] for part in _FORM if bare.get(part) is not None}
+
+
+def digest_of_form(tool: JsonObject) -> str:
+    """SHA-256, hex, of a tool's form."""
+    return hashlib.sha256(canonical(form_of(tool))).hexdigest()
+
+
+def form_differences(tool: JsonObject, accepted: JsonObject | None) -> Iterator[str]:
+    """The differences of a tool's form from the accepted one's, in words."""
+    if accepted is None:
+        yield "it is new"
+    yield from _differences(
+        {} if accepted is None else form_of(accepted), form_of(tool), "", MAX_VALUE_CHARS
+    )
+
+
+def text_differences(tool: JsonObject, accepted: JsonObject | None) -> Iterator[str]:
+    """The differences of a tool's texts from the accepted ones, in words."""
+    shown = with_accepted_texts(tool, accepted)
+    before, after = (
+        {part: each[part] for part in APPROVED if part in each} for each in (shown, tool)
+    )
+    yield from _differences(before, after, "", MAX_TEXT_CHARS)
+
+
+def _replace_texts(schema: Any, accepted: Any) -> Any:
+    """A schema with the texts of the accepted one where there are any, and without others."""
+    if not isinstance(schema, dict):
+        return schema
+    fields, known = cast("JsonObject", schema), as_object(accepted)
+    found = {key: value for key, value in known.items() if _is_text(key, value)}
+    for key, value in fields.items():
+        if _is_text(key, value):
+            continue
+        old = known.get(key)
+        if key in _MAPS and isinstance(value, dict):
+            named, of = cast("JsonObject", value), as_object(old)
+            found[key] = {name: _replace_texts(each, of.get(name)) for name, each in named.items()}
+        elif key in _INNER and isinstance(value, list):
+            listed = cast("list[object]", value)
+            earlier = cast("list[object]", old) if isinstance(old, list) else []
+            earlier = [*earlier, *([None] * len(listed))]
+            found[key] = [_replace_texts(*both) for both in zip(listed, earlier, strict=False)]
+        else:
+            found[key] = _replace_texts(value, old) if key in _INNER else value
+    return found
+
+
+def _replace_own(fields: Any, accepted: JsonObject) -> Any:
+    """An object with the texts of its own that the accepted one has."""
+    if not isinstance(fields, dict):
+        return fields
+    own = cast("JsonObject", fields)
+    texts = {key: value for key, value in accepted.items() if _is_text(key, value)}
+    return {**texts, **{key: value for key, value in own.items() if not _is_text(key, value)}}
+
+
+def _is_text(key: str, value: Any) -> bool:
+    if key == "examples" and isinstance(value, list):
+        # An object or a boolean may be a schema that a `$ref` elsewhere names.
+        listed = cast("list[object]", value)
+        return all(isinstance(each, str | None) or type(each) in (int, float) for each in listed)
+    return key in _TEXTS and isinstance(value, str)
+
+
+def _differences(before: Any, after: Any, path: str, most: int) -> Iterator[str]:
+    """The places at which two JSON values differ, each with both values."""
+    old, new = _members(before), _members(after)
+    if old is not None and new is not None and isinstance(before, dict) == isinstance(after, dict):
+        for key in [*new, *(key for key in old if key not in new)]:
+            inner = (
+                f"{path}[{key}]" if isinstance(key, int) else f"{path}.{_shown(key, MAX_KEY_CHARS)}"
+            )
+            one, other = old.get(key, _MISSING), new.get(key, _MISSING)
+            if one is _MISSING or other is _MISSING or canonical(one) != canonical(other):
+                yield from _differences(one, other, inner.removeprefix("."), most)
+    elif before is _MISSING:
+        yield f"{path} is new: {_value(after, most)}"
+    elif after is _MISSING:
+        yield f"{path} is gone: {_value(before, most)}"
+    else:
+        # Of long texts the same beginning would hide the rest.
+        same = _common_start(before, after) if isinstance(before, str) else 0
+        yield f"{path} was {_value(before, most, same)}, and is {_value(after, most, same)}"
+
+
+def _members(value: Any) -> dict[str | int, Any] | None:
+    """The members of an object by name, of a list by place; ``None`` for any other value."""
+    if isinstance(value, list):
+        return {**dict(enumerate(cast("list[object]", value)))}
+    return cast("dict[str | int, Any]", value) if isinstance(value, dict) else None
+
+
+def _common_start(before: str, after: Any) -> int:
+    """Characters of the same beginning of two texts that need not be shown."""
+    same = 0
+    if isinstance(after, str):
+        pairs = enumerate(zip(before, after, strict=False))
+        same = next(
+            (at for at, (one, other) in pairs if one != other), min(len(before), len(after))
+        )
+    return max(same - SHOWN_BEFORE_CHARS, 0)
+
+
+def _value(value: Any, most: int, skip: int = 0) -> str:
+    if skip:
+        return f"…{_shown(json.dumps(value[skip:], ensure_ascii=False), most)}"
+    return _shown(json.dumps(value, ensure_ascii=False), most)
+
+
+def _shown(text: str, most: int) -> str:
+    cut = text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
+    return printable(cut)
