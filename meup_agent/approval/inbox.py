@@ -38,6 +38,7 @@ from meup_agent.approval.tool_directory import ToolDirectory
 from meup_agent.client.offer_lists import TOOLS, changed_lists
 from meup_agent.client.proposal import ProposalRecord
 from meup_agent.client.proposal_feed import ProposalFeed
+from meup_agent.client.tool_changes import accept_tools, read_difference
 from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange import ProposalEntry, ProposalKey
 from meup_agent.protocol.exchange.roster import read_participant
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from meup_agent.approval.tool_directory import ToolFacts
     from meup_agent.client.messages import OnProgress
     from meup_agent.client.space import Space
+    from meup_agent.client.tool_changes import ToolDifference
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.outcomes import Fulfillment
 
@@ -228,6 +230,7 @@ class Inbox(AsyncContextManagerMixin):
         item: InboxItem,
         arguments: dict[str, Any] | None = None,
         *,
+        form: str | None = None,
         timeout: float | Literal["proposer"] | None = "proposer",
         on_progress: OnProgress | None = None,
     ) -> Fulfillment | None:
@@ -236,6 +239,8 @@ class Inbox(AsyncContextManagerMixin):
         Args:
             item: The proposal.
             arguments: Other arguments than the proposed ones; the proposer is told the difference.
+            form: The form of its tool that was shown (:attr:`ToolFacts.form`); ``None``: the one
+                that is known now. In another one its call does not run.
             timeout: Seconds to wait for its result; by default as long as the proposer waits.
             on_progress: Called with the tool's progress.
 
@@ -248,7 +253,7 @@ class Inbox(AsyncContextManagerMixin):
             AlreadyInProgress: Another participant has approved it.
             MeupError: As :meth:`Proposal.fulfill`; then it waits again, if it is still pending.
         """
-        return await self._decisions.approve(item, arguments, timeout, on_progress)
+        return await self._decisions.approve(item, arguments, form, timeout, on_progress)
 
     async def approve_all(self, items: Iterable[InboxItem]) -> list[ApprovalOutcome]:
         """Approve several proposals, each as :meth:`approve`.
@@ -302,6 +307,22 @@ class Inbox(AsyncContextManagerMixin):
             MeupError: As :meth:`Space.request`.
         """
         return await self._decisions.vote(item, approve=approve, explanation=explanation)
+
+    async def read_tools(self, participant: str) -> ToolDifference:
+        """The difference of a participant's tools from those that were accepted.
+
+        Raises:
+            MeupError: As :meth:`Space.request`; −32601: it pins no tools.
+        """
+        return await read_difference(self._space, participant)
+
+    async def accept_tools(self, participant: str, difference: ToolDifference) -> None:
+        """Accept a participant's tools as they were read, for all that is decided from now on.
+
+        Raises:
+            MeupError: As :meth:`Space.request`; they have changed since, or we may not.
+        """
+        await accept_tools(self._space, participant, difference.digest)
 
     # --- what changes ---
 

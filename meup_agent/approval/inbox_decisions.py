@@ -98,6 +98,7 @@ class InboxDecisions:
         self,
         item: InboxItem,
         arguments: dict[str, Any] | None,
+        form: str | None,
         timeout: float | Literal["proposer"] | None,
         on_progress: OnProgress | None,
     ) -> Fulfillment | None:
@@ -112,9 +113,10 @@ class InboxDecisions:
                 " reject it, and say what you would approve"
             )
         self._check_offered(item, Verb.APPROVE)
-        # Before anything waits: the form that is shown at this moment.
-        facts = self._offers.facts(item)
-        form = "" if facts is None else facts.form
+        if form is None:
+            # Before anything waits: the form that is shown at this moment.
+            facts = self._offers.facts(item)
+            form = "" if facts is None else facts.form
         with self._deciding(item, Departure.APPROVED) as held:
             proposal = self._space.proposal(item.envelope)
             executor = await proposal.find_executor()
@@ -148,7 +150,7 @@ class InboxDecisions:
 
         async def approve_one(position: int, item: InboxItem) -> None:
             try:
-                done = await self.approve(item, None, "proposer", None)
+                done = await self.approve(item, None, None, "proposer", None)
                 outcomes[position] = ApprovalOutcome(item, done)
             except MeupError as error:
                 outcomes[position] = ApprovalOutcome(item, error=error)

@@ -17,12 +17,34 @@ from meup_agent.mcp.server_process import ServerStarter
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
+    from pathlib import Path
 
     from meup_agent.cli.children import Children
+    from meup_agent.mcp.pin import ToolLock
     from meup_agent.mcp.server_config import Server
 
 Place = tuple[str, str]
 """A space, and the participant in it that a server is."""
+
+
+class PinFiles:
+    """The files of accepted tools, each opened once: bridges of one process share it."""
+
+    def __init__(self) -> None:
+        self._locks: dict[Path, ToolLock] = {}
+
+    def open(self, path: Path) -> ToolLock:
+        """The accepted tools of a file.
+
+        Raises:
+            ConfigurationError: The file cannot be used.
+        """
+        from meup_agent.mcp.pin import ToolLock  # loaded with the bridge
+
+        if path not in self._locks:
+            self._locks[path] = ToolLock(path)
+        return self._locks[path]
+
 
 BRIDGE_GRACES: Final = 3
 """Graces for a bridge to leave: its running calls get one, its server's end the rest."""
@@ -37,6 +59,8 @@ async def run_bridge(
     url: str,
     space: str,
     token: str,
+    pins: Path | None,
+    pin_files: PinFiles,
 ) -> str | None:
     """Let an MCP server be a participant until everything ends; why it failed, if it did."""
     # In a thread, as it takes a second or two, in which the gateway serves and servers start.
@@ -47,7 +71,6 @@ async def run_bridge(
     from meup_agent.mcp.connection import ServerGone
     from meup_agent.transport.loops import background_tasks
 
-    seat = Seat(bridge=Bridge(name, server, starter=starter), url=url, space=space, token=token)
     joined = False
 
     async def leave(scope: anyio.CancelScope) -> None:
@@ -58,6 +81,9 @@ async def run_bridge(
             scope.cancel()
 
     try:
+        pin = None if pins is None else pin_files.open(pins)
+        bridge = Bridge(name, server, starter=starter, pin=pin)
+        seat = Seat(bridge=bridge, url=url, space=space, token=token)
         with anyio.CancelScope() as scope:
             async with background_tasks() as tasks:
                 tasks.start_soon(leave, scope)

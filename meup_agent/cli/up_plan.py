@@ -32,13 +32,17 @@ log = logging.getLogger("meup_agent.up")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A participant that is started: its program, or the MCP server that is bridged."""
+    """A participant that is started: its program, or the MCP server that is bridged.
+
+    The pins are the file of its accepted tools, if it is a server that is pinned.
+    """
 
     space: str
     name: str
     token: str
     entry: ParticipantConfig
     server: Server | None = None
+    pins: Path | None = None
 
     @property
     def place(self) -> Place:
@@ -79,7 +83,7 @@ def read_plan(file: Path, listen: ListenOptions, *, renew: bool = False) -> Plan
     With ``renew`` tokens that are kept in files of their own are made anew.
     """
     from meup_agent.cli.servers_space import YOU, has_people
-    from meup_agent.cli.up_state import token_path
+    from meup_agent.cli.up_state import pins_path, token_path
     from meup_agent.gateway.space_yaml import base_of
 
     settings = load_file(file, listen, "renewed" if renew else "existing")
@@ -99,7 +103,14 @@ def read_plan(file: Path, listen: ListenOptions, *, renew: bool = False) -> Plan
                 if token is not None and entry.starts:
                     server = _server(name, entry, folder)
                     launches.append(
-                        Launch(space=space.id, name=name, token=token, entry=entry, server=server)
+                        Launch(
+                            space=space.id,
+                            name=name,
+                            token=token,
+                            entry=entry,
+                            server=server,
+                            pins=pins_path(folder, prefix) if server and server.pin else None,
+                        )
                     )
             except ConfigurationError as error:
                 warn(f"participants.{name}: {error}")
@@ -143,7 +154,7 @@ def read_servers_plan(
 ) -> Plan:
     """The plan of a client's configuration, and of a policy for its servers."""
     from meup_agent.cli import servers_space
-    from meup_agent.cli.up_state import token_path
+    from meup_agent.cli.up_state import pins_path, token_path
     from meup_agent.gateway.config import Config, HttpConfig, SpaceConfig
     from meup_agent.gateway.config_file import environment_over
     from meup_agent.mcp.server_config import read_servers
@@ -168,6 +179,7 @@ def read_servers_plan(
             token=entry.tokens[0],
             entry=entry,
             server=servers[name] if name in joining else None,
+            pins=pins_path(folder) if name in joining and servers[name].pin else None,
         )
         for name, entry in {**deciding, **joining}.items()
     )
@@ -240,13 +252,14 @@ def _server(name: str, entry: ParticipantConfig, folder: Path) -> Server | None:
         servers = read_servers(folder / given.file, os.environ, warn)
         if name not in servers:
             raise ConfigurationError(f"{given.file} has no server of this name that can be used")
-        check_command(servers[name])
-        return servers[name]
+        found = servers[name]
+        check_command(found)
+        return found if given.pin else replace(found, pin=False)
     if given.command is None:
         raise ConfigurationError("mcp_server: give a command, or a file with mcpServers")
     command = _words(given.command, given.args)
     env = _fill_env(given.env, {})
-    server = StdioServer(command[0], command[1:], env, folder / (given.cwd or ""))
+    server = StdioServer(command[0], command[1:], env, folder / (given.cwd or ""), given.pin)
     check_command(server)
     return server
 

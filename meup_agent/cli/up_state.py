@@ -33,6 +33,9 @@ from meup_agent.transport.unix_socket import socket_url
 
 TOKEN_SUFFIX: Final = ".token"
 
+PINS_NAME: Final = "meup-tools.lock"
+"""Name of the file of accepted tools."""
+
 MAX_NAME_BYTES: Final = 200
 """Bytes of a file's name before its ending; file systems take 255."""
 
@@ -173,6 +176,11 @@ def token_path(folder: Path, participant: str) -> Path:
     if len(name) > MAX_NAME_BYTES or name.startswith("."):
         name = hashlib.sha256(participant.encode()).hexdigest()
     return folder / f"{name}{TOKEN_SUFFIX}"
+
+
+def pins_path(folder: Path, prefix: str = "") -> Path:
+    """The file of the accepted tools of a space's MCP servers, beside the tokens."""
+    return folder / f"{quote(prefix, safe='. ')}{PINS_NAME}"
 
 
 def keep_token(path: Path, *, renew: bool = False) -> str:

@@ -177,6 +177,7 @@ class McpServerSettings(ProgramSettings):
     """``mcp_server``: an MCP server that is bridged as the participant."""
 
     file: Path | None = None  # with `mcpServers`, which has it under the participant's name
+    pin: bool = True  # its tools are kept as they were accepted, and changes asked about
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -121,6 +122,11 @@ def _read(path: Path) -> dict[str, dict[str, JsonObject]]:
     try:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
+            if os.fstat(file.fileno()).st_mode & stat.S_IWOTH:
+                raise ConfigurationError(
+                    f"{path} can be written by every user, and says which tools are accepted; run:"
+                    f" chmod o-w {path}"
+                )
     except FileNotFoundError:
         return {}
     except OSError as error:

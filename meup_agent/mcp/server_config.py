@@ -38,11 +38,14 @@ OTHER_ROOT: Final = "servers"
 OTHER_KEYS: Final = (OTHER_ROOT, "inputs")
 """Keys of such a file: the inputs are what VS Code asks its user for."""
 
-STDIO_KEYS: Final = ("type", "command", "args", "env", "cwd", "disabled")
-HTTP_KEYS: Final = ("type", "url", "headers", "disabled")
+STDIO_KEYS: Final = ("type", "command", "args", "env", "cwd", "disabled", "pin")
+HTTP_KEYS: Final = ("type", "url", "headers", "disabled", "pin")
 
 HTTP_TYPES: Final = ("http", "streamable-http", "streamableHttp")
 """Names that clients have for the same transport."""
+
+PINS: Final = {"on": True, "off": False, True: True, False: False}
+"""Values of the key ``pin``; YAML reads ``off`` as false."""
 
 _VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _INPUT: Final = re.compile(r"\$\{input:([^}]*)\}")
@@ -64,12 +67,14 @@ class StdioServer:
         args: Its arguments.
         env: Variables beyond the few that every server gets (``PATH``, ``HOME`` …).
         cwd: The folder that it runs in; ``None``: ours.
+        pin: Its tools are pinned where those of servers are.
     """
 
     command: str
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     cwd: Path | None = None
+    pin: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +85,13 @@ class HttpServer:
         url: Its address.
         headers: Headers of every request.
         sse: It speaks the older HTTP with SSE of 2024-11-05.
+        pin: Its tools are pinned where those of servers are.
     """
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     sse: bool = False
+    pin: bool = True
 
 
 Server = StdioServer | HttpServer
@@ -233,6 +240,7 @@ def _server(fields: dict[str, Any], place: str, variables: Mapping[str, str], ba
             tuple(_texts(fields.get("args", []), f"{place}.args", variables)),
             _map(fields.get("env", {}), f"{place}.env", variables),
             None if cwd is None else base / Path(cwd).expanduser(),
+            _pin(fields, place),
         )
     if kind in HTTP_TYPES or kind == "sse":
         _check_keys(fields, HTTP_KEYS, place)
@@ -241,7 +249,8 @@ def _server(fields: dict[str, Any], place: str, variables: Mapping[str, str], ba
             server = http_server(_required(fields, "url", place, variables), headers)
         except ConfigurationError as error:
             raise ConfigurationError(f"{place}.url: {error}") from None
-        return HttpServer(server.url, server.headers, sse=kind == "sse")
+        sse, pin = kind == "sse", _pin(fields, place)
+        return HttpServer(server.url, server.headers, sse=sse, pin=pin)
     known = ", ".join(("stdio", *HTTP_TYPES, "sse"))
     raise ConfigurationError(f"{place}.type is {_shown(kind)}; give one of: {known}")
 
@@ -303,6 +312,14 @@ def _flag(fields: Mapping[str, Any], key: str, place: str) -> bool:
     if not isinstance(value, bool):
         raise ConfigurationError(f"{place}.{key} must be true or false")
     return value
+
+
+def _pin(fields: Mapping[str, Any], place: str) -> bool:
+    """True unless the file says ``"pin": "off"``."""
+    value = fields.get("pin", "on")
+    if not isinstance(value, str | bool) or value not in PINS:
+        raise ConfigurationError(f"{place}.pin is {_shown(str(value))}; give on or off")
+    return PINS[value]
 
 
 def _required(fields: Mapping[str, Any], key: str, place: str, variables: Mapping[str, str]) -> str:

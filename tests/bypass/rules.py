@@ -292,16 +292,17 @@ def _unpinned(place: Place) -> None:
     said="Nothing pins an approved tool's DEFINITION (description+schema)",
     there="Tools were allowed by name; what the server said of them could change in silence.",
     here=(
-        "A bridge with `--pin tools.lock` refuses a tool whose description, schema or annotations"
-        " are not the approved ones, until its operator confirms the change; without the option it"
-        " announces the change."
+        "`meup up` keeps each tool as it was when its server was first seen, and `meup bridge` does"
+        " with `--pin tools.lock`. Where a schema or an annotation changes, or a tool is new, no"
+        " rule lets a call pass: people are asked, with the difference, until one of them accepts"
+        " it. Where a description changes, models go on reading the accepted one."
     ),
     off=_unpinned,
     sockets=True,
 )
 async def description_changed(place: Place) -> None:
     pin = ToolLock(place.folder / "tools.lock")
-    pin.unapproved(BRIDGE, [{"name": "do", "description": "Look.", "inputSchema": {}}])
+    pin.recall(BRIDGE, [{"name": "do", "description": "Look.", "inputSchema": {}}])
     pinned = None if "unpinned" in place.notes.all else pin
     async with bridged(stdio("scripted", "2025-06-18"), pin=pinned) as stage:
         call = {"name": "do", "arguments": {"way": "text"}}

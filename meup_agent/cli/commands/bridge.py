@@ -79,11 +79,12 @@ def bridge(
         typer.Option(
             "--pin",
             metavar="FILE",
-            help="Hold back tools that are not those in this file. The first start makes it.",
+            help="Ask about calls of tools that are not those in this file. The first start makes"
+            " it.",
         ),
     ] = None,
     confirm: Annotated[
-        bool, typer.Option("--confirm", help="With --pin: approve the tools that there are now.")
+        bool, typer.Option("--confirm", help="With --pin: accept the tools that there are now.")
     ] = False,
     *,
     at: SpaceOptions,
@@ -256,10 +257,10 @@ def _run(
         silence_sdk_logs()
 
     settings = ConnectionSettings(log_level=log_level.value)
-    seats = [
-        Seat(bridge=Bridge(name, server, pin=lock, settings=settings), **address._asdict())
-        for name, server, address in targets
-    ]
+    seats: list[Seat] = []
+    for name, server, address in targets:
+        bridge = Bridge(name, server, pin=lock if server.pin else None, settings=settings)
+        seats.append(Seat(bridge=bridge, **address._asdict()))
     with failing_script():
         run_script(
             lambda hurry: join_bridges(seats, hurry=hurry),

@@ -24,10 +24,12 @@ from meup_agent.cli.http_api import note_proposer_left, open_http_api, pending_p
 from meup_agent.cli.inbox.card import card_rows, time_left
 from meup_agent.cli.inbox.past import SpacePast, read_past
 from meup_agent.cli.inbox.rows import ShownValue
+from meup_agent.cli.inbox.tool_rows import difference_rows
 from meup_agent.cli.options import NoColour, ResultOptions, complete_reason_to_reject, expand_groups
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import MAX_NAME, format_proposed
 from meup_agent.client.proposal_feed import MAX_READINGS, NamedSince, ProposalFeed
+from meup_agent.client.tool_changes import accept_tools, read_difference
 from meup_agent.errors import MeupError, NotOffered
 from meup_agent.protocol.exchange import Mode
 from meup_agent.protocol.outcomes import value_of
@@ -312,7 +314,9 @@ def approve(
                 for danger in item.danger:
                     session.stderr.write_lines(f"! {visible(item.id[:12])}: {visible(danger)}")
             if not yes:
-                await _confirm(session, len(set(items)))
+                count = len(set(items))
+                which = "it" if count == 1 else f"all {count}"
+                await _confirm(session, f"approve {which}? [y/N] ")
             outcomes = await box.approve_all(items)
             documents: list[dict[str, Any]] = []
             failed: MeupError | None = None
@@ -414,6 +418,46 @@ def vote(
     _session(ctx, where, result).run(act)
 
 
+@inbox.command("accept-tools", cls=Command)
+@expand_groups
+def accept_tools_(
+    ctx: typer.Context,
+    server: Annotated[
+        str,
+        typer.Argument(
+            metavar="SERVER", help="The server's name in the space.", show_default=False
+        ),
+    ],
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask; needed where no terminal is.")
+    ] = False,
+    *,
+    where: SpaceOrHttpOptions,
+    result: ResultOptions,
+) -> None:
+    """Accept the tools of a server as they are now, after they have changed.
+
+    It shows how they differ from those that were accepted, and asks once, for all of them. Until
+    then no rule lets calls of them pass, and models read the accepted texts.
+
+    Example: `meup inbox accept-tools files`
+    """
+
+    async def act(session: CommandSession) -> None:
+        difference = await read_difference(session.space, server)
+        lines = [each.plain for each in difference_rows(difference)]
+        session.stderr.write_lines("\n".join(lines) + "\n")
+        if difference.tools:
+            if not yes:
+                await _confirm(session, "accept these tools? [y/N] ")
+            await accept_tools(session.space, server, difference.digest)
+            session.stderr.note(f"the tools of {visible(server, MAX_NAME)} are accepted")
+        accepted = [each.name for each in difference.tools]
+        await session.print_json({"server": server, "accepted": accepted})
+
+    _session(ctx, where, result).run(act)
+
+
 async def _find(box: Inbox, session: CommandSession, given: str, proposer: str | None) -> InboxItem:
     """The item that an id, or its beginning, means."""
     found = [
@@ -463,14 +507,14 @@ def _document(item: InboxItem) -> dict[str, Any]:
     }
 
 
-async def _confirm(session: CommandSession, count: int) -> None:
+async def _confirm(session: CommandSession, question: str) -> None:
     """Question the person at the terminal; return if they say yes."""
     if not sys.stdin.isatty():
         raise Misuse(
             "standard input is no terminal, so you cannot be asked; read what is above, and give"
-            " --yes to approve it"
+            " --yes to do it"
         )
-    session.stderr.prompt("approve it? [y/N] " if count == 1 else f"approve all {count}? [y/N] ")
+    session.stderr.prompt(question)
     await anyio.wait_readable(sys.stdin)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Failure("not confirmed; nothing was sent")

@@ -27,6 +27,7 @@ from meup_agent.cli.loading_notice import LOADING
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.signals import ENDING, end_by_signals
 from meup_agent.cli.up_bridges import (
+    PinFiles,
     Place,
     can_listen,
     end_loading,
@@ -104,6 +105,10 @@ def up(
     With `--servers` each server of the configuration is a participant, `agent` may list their tools
     and propose calls, and `you` may decide. It prints what to paste into an MCP client. With
     `--policy` beside it, `reviewer` decides by rules, and leaves to `you` what they ask.
+
+    The tools of a server are accepted as they are when it is first seen. Of one that changes later
+    each call is asked about, and its model reads the accepted texts, until you accept the change:
+    `meup inbox accept-tools SERVER`. `"pin": "off"` in the server's entry turns that off.
 
     Example: `meup up --servers mcp.json`
 
@@ -229,13 +234,14 @@ def _start_bridges(
     starters: Mapping[Place, ServerStarter],
 ) -> None:
     """Let the MCP servers of a plan join, each as its participant."""
-    bridged = False
+    bridged, pin_files = False, PinFiles()
     for launch in plan.launches:
         if launch.server is not None:
             bridged = True
             starter = starters.get(launch.place)
             bridge = partial(run_bridge, launch.name, launch.server, starter, children)
             place = {"url": running.own_url, "space": launch.space, "token": launch.token}
-            children.keep(launch.name, partial(bridge, **place))
+            pinned = partial(bridge, pins=launch.pins, pin_files=pin_files)
+            children.keep(launch.name, partial(pinned, **place))
     if not bridged:
         end_loading()

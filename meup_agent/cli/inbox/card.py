@@ -93,6 +93,13 @@ def card_rows(item: InboxItem, shown: ShownValue) -> Iterator[CardRow]:
         yield row(
             Part("the tool: ", "dim"), *theirs(said), Part(hints if said else hints.strip(), "dim")
         )
+    if facts is not None and facts.mark is not None:
+        said = (
+            "It is not as it was accepted"
+            if facts.form
+            else "Above is its accepted text; it has changed"
+        )
+        yield row(Part(f"{said}: key s, or meup inbox accept-tools, shows how.", "late"))
     dangers = item.danger
     for each in dangers:
         yield row(Part("! ", "danger"), *theirs(each, "danger"), indent=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from meup_agent.cli.inbox.card import title
+from meup_agent.cli.inbox.card import MAX_NAME, title
 from meup_agent.cli.render.escape import visible
 from meup_agent.errors import MeupError
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from meup_agent.approval.inbox_item import InboxItem
     from meup_agent.causes import Reason
     from meup_agent.cli.inbox.rows import Part
+    from meup_agent.client.tool_changes import ToolDifference
 
 
 class Tell(Protocol):
@@ -83,6 +84,16 @@ class PersonDecisions:
         else:
             said = "you voted for " if approve else "you voted against "
             self._tell(said, *title(item), style="good" if approve else "bad")
+
+    async def accept_tools(self, participant: str, difference: ToolDifference) -> None:
+        """Accept the tools of a participant as they were shown."""
+        whose = visible(participant, MAX_NAME)
+        try:
+            await self._inbox.accept_tools(participant, difference)
+        except MeupError as error:
+            self._tell(f"the tools of {whose}: {visible(str(error), 500)}", style="danger")
+        else:
+            self._tell(f"you accepted the tools of {whose}", style="good")
 
     def _failed(self, item: InboxItem, error: MeupError) -> None:
         self._tell(*title(item), f": {visible(str(error), 500)}", style="danger")

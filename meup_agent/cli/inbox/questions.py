@@ -39,6 +39,7 @@ HELP: Final = (
     ("e", "edit its arguments in $EDITOR, see the difference, approve"),
     ("r", "reject: a key for the reason; w first for words of yours"),
     ("v", "vote, for or against"),
+    ("s", "how the tools of its server have changed; y accepts them"),
     ("y", "yes, where approving asks once more"),
     ("space  ↓ ↑", "scroll; home, end, page up and page down as well"),
     ("m", "mark it; a then approves all that are marked"),
@@ -49,7 +50,14 @@ HELP: Final = (
 
 SHORT_HELP: Final = (
     *(("j k", "next, previous"), ("a", "approve"), ("e", "edit"), ("r", "reject"), ("v", "vote")),
-    *(("y", "yes"), ("space", "scroll"), ("m", "mark"), ("t", "light, dark"), ("q", "leave")),
+    *(
+        ("y", "yes"),
+        ("space", "scroll"),
+        ("m", "mark"),
+        ("s", "its server"),
+        ("t", "light, dark"),
+        ("q", "leave"),
+    ),
 )
 """The same for a terminal of a few lines."""
 
@@ -66,6 +74,7 @@ class ScreenQuestion(StrEnum):
     MARKED = "marked"
     REASON = "reason"
     VOTE = "vote"
+    TOOLS = "tools"
     HELP = "help"
     LEAVE = "leave"
 
@@ -105,6 +114,8 @@ def lines_of(
             return [*_doubted(doubts), _yes("approve it all the same")]
         case ScreenQuestion.EDITED:
             return [_yes("carry out what you made of it")]
+        case ScreenQuestion.TOOLS:
+            return [_yes("accept these tools as they are now")]
         case ScreenQuestion.MARKED:
             return [*map(_listed, marked), _yes("approve all of these")]
         case ScreenQuestion.REASON:

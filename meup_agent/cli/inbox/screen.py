@@ -26,8 +26,10 @@ from meup_agent.cli.inbox.questions import (
     ScreenQuestion,
 )
 from meup_agent.cli.inbox.rows import CardRow, Part, row, theirs
+from meup_agent.cli.inbox.tool_rows import difference_rows
 from meup_agent.cli.inbox.views import RowsView
 from meup_agent.cli.render.escape import visible
+from meup_agent.errors import MeupError
 from meup_agent.protocol.payloads import Call, changes
 
 if TYPE_CHECKING:
@@ -38,10 +40,14 @@ if TYPE_CHECKING:
     from meup_agent.approval.inbox import Inbox
     from meup_agent.approval.inbox_changes import InboxChanges
     from meup_agent.approval.inbox_item import InboxChange, InboxItem
+    from meup_agent.client.tool_changes import ToolDifference
 
 GUARD_SECONDS: Final = 0.4
 """Time for which keys that decide do nothing after the screen has changed by itself: a person who
 presses one meant what was there before."""
+
+COVERS_CARD: Final = (ScreenQuestion.EDITED, ScreenQuestion.TOOLS)
+"""Questions that show something in place of the card."""
 
 Edit = Callable[[str], Awaitable[str]]
 """Lets a person edit a text; the text afterwards."""
@@ -78,6 +84,7 @@ class InboxApp(InboxFrame):
         self.mounted_at = self.first_drawn_at = 0.0
         self.drawn_at = 0.0  # when the last change of the inbox was on the screen
         self._edited: dict[str, Any] = {}
+        self._tools: tuple[str, ToolDifference] | None = None
 
     def on_mount(self) -> None:
         """Show the first decision, and follow the inbox."""
@@ -95,7 +102,7 @@ class InboxApp(InboxFrame):
                 self._apply_change(each)
             # Another one beside what is on the screen changes nothing there but the queue.
             touched = any(_item_of(each) in (None, self.current) for each in batch)
-            shown = self.gone is None and self.question is not ScreenQuestion.EDITED
+            shown = self.gone is None and self.question not in COVERS_CARD
             if touched and shown and self.show_card(anew=False):
                 self._changed_by_itself()
             self.show_frame()
@@ -193,7 +200,7 @@ class InboxApp(InboxFrame):
         field.display = False
         field.value = ""
         self.screen.set_focus(None)
-        if was is ScreenQuestion.EDITED:
+        if was in COVERS_CARD:
             self.show_card(anew=True)
 
     # --- keys ---
@@ -213,17 +220,14 @@ class InboxApp(InboxFrame):
         event.prevent_default()
         if self.question is ScreenQuestion.NOTHING:
             await self._browse(key)
-        else:
+        elif not (self.question is ScreenQuestion.TOOLS and self._scroll(key)):
             self._answer(key)
         self.show_frame()
 
-    async def _browse(self, key: str) -> None:
+    def _scroll(self, key: str) -> bool:
+        """Scroll what is shown; ``False`` if that is not what the key is for."""
         view = self.query_one("#card", RowsView)
         match key:
-            case "j" | "n":
-                self._go_to(self.at if self.gone is not None else self.at + 1, by_itself=False)
-            case "k" | "p":
-                self._go_to(self.at - 1, by_itself=False)
             case "space" | " " | "pagedown":
                 view.scroll_page_down(animate=False)
             case "pageup":
@@ -236,6 +240,20 @@ class InboxApp(InboxFrame):
                 view.scroll_home(animate=False)
             case "end":
                 view.scroll_end(animate=False)
+            case _:
+                return False
+        return True
+
+    async def _browse(self, key: str) -> None:
+        if self._scroll(key):
+            return
+        match key:
+            case "j" | "n":
+                self._go_to(self.at if self.gone is not None else self.at + 1, by_itself=False)
+            case "k" | "p":
+                self._go_to(self.at - 1, by_itself=False)
+            case "s":
+                self.run_worker(self._show_tools(), exit_on_error=True)
             case "t":
                 self.theme = "meup-light" if self.current_theme.dark else "meup-dark"
                 self.show_card(anew=False)
@@ -286,12 +304,17 @@ class InboxApp(InboxFrame):
             self._refuse("the screen has just changed; look, and press it again")
             return
         marked = self.marked_in_order()
+        if question is ScreenQuestion.TOOLS and key == "y" and self._unseen_lines:
+            self._refuse("scroll to its end first; you accept all of it")
+            return
         self._close_question()
         match question, key:
             case ScreenQuestion.LEAVE, "y":
                 self._leave_now()
             case ScreenQuestion.MARKED, "y":
                 self._start(self.decisions.approve_all(marked))
+            case ScreenQuestion.TOOLS, "y" if self._tools is not None:
+                self._start(self.decisions.accept_tools(*self._tools))
             case _ if item is None or self.gone is not None:
                 pass
             case ScreenQuestion.SURE, "y":
@@ -356,6 +379,31 @@ class InboxApp(InboxFrame):
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         self.run_worker(work, exit_on_error=True)
+
+    @property
+    def _unseen_lines(self) -> int:
+        return self.query_one("#card", RowsView).unseen_lines
+
+    async def _show_tools(self) -> None:
+        """Show how the tools of the current call's server have changed, and offer to accept it."""
+        item = self.current
+        if item is None or item.target is None:
+            self.show_outcome("no server to look at", style="late")
+            return
+        try:
+            difference = await self.inbox.read_tools(item.target)
+        except MeupError as error:
+            self.show_outcome(*title(item), f": {visible(str(error), 300)}", style="late")
+            return
+        if self.question is not ScreenQuestion.NOTHING or self.current is not item:
+            return
+        if not difference.tools:
+            said = "the tools of its server are as they were accepted"
+            self.show_outcome(said, style="dim")
+            return
+        self._tools = (item.target, difference)
+        self.query_one("#card", RowsView).show(difference_rows(difference))
+        self._open_question(ScreenQuestion.TOOLS)
 
     async def _edit_and_ask(self, item: InboxItem) -> None:
         """Let the person edit the arguments, and show what is different before anything is sent."""

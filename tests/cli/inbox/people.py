@@ -114,6 +114,7 @@ async def desk(
     edit: Callable[[str], Awaitable[str]] | None = None,
     policy: Path | None = None,
     past: Iterable[PastProposal] = (),
+    having: Agent | None = None,
     **options: Any,
 ) -> AsyncGenerator[Desk]:
     """A person's screen beside a participant that proposes, and one that has the tools.
@@ -123,7 +124,7 @@ async def desk(
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         meeting = InMemory()
-        await enter(join(meeting, tools()))
+        await enter(join(meeting, having or tools()))
         if policy is not None:
             seat = meeting.connector("second"), meeting.token("second")
             await enter(Reviewer(policy).join(seat[0], token=seat[1]))

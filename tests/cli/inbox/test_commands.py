@@ -75,7 +75,7 @@ def test_nothing_is_approved_unasked_without_a_terminal(meup: Person, office: Of
     proposal = office.propose("write", path="a")
     done = meup("approve", proposal)
     assert done.code == exit_codes.USAGE
-    assert "give --yes to approve it" in done.err
+    assert "give --yes to do it" in done.err
     assert (office.calls, list(listed(meup))) == ([], [proposal])
     office.withdraw(proposal)
 

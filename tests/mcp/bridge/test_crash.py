@@ -3,6 +3,7 @@
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -118,32 +119,40 @@ async def test_other_tools_after_a_restart_are_announced(
         assert names == ["do", "new"]
 
 
-async def test_pinned_tools_that_change_are_held_back_until_they_are_confirmed(
+async def test_pinned_tools_that_change_are_asked_about_until_they_are_confirmed(
     tmp_path: Path, log_lines: LogLines
 ) -> None:
     memory = {"MEMORY": str(tmp_path / "memory")}
     server = stdio("scripted", "2025-06-18", "forgetful", env=memory)
     path = tmp_path / "tools.lock"
+    asked: dict[str, Any] = {"name": "new", "arguments": {"way": "x"}}
+
+    async def refused(space: Space) -> None:
+        with pytest.raises(RequestError, match=r"'new' .* is not as it was accepted: it is new"):
+            await space.request(BRIDGE, "tools/call", asked)
+
     async with bridged(server, pin=ToolLock(path)) as stage:
         space = stage.caller
         assert [tool["name"] for tool in await space.tools(BRIDGE)] == ["do"]
         with pytest.raises(ToolError):
             await space.call(BRIDGE, "do", {"way": "die"})
-        await log_lines.wait_for("held back")
-        assert await space.tools(BRIDGE, refresh=True) == []
-        with pytest.raises(RequestError, match=r"not the one that was approved in tools\.lock"):
-            await space.request(BRIDGE, "tools/call", {"name": "do", "arguments": {"way": "x"}})
+        await log_lines.wait_for("until a person accepts the change: 'new'")
+        [do, _] = await space.tools(BRIDGE, refresh=True)
+        assert do["description"] == "Do something."
+        await refused(space)
         # The server would do what it is asked, under whatever name.
         for name in ("hidden", "do "):
-            with pytest.raises(RequestError, match=r"does not list a tool .* in tools\.lock"):
+            with pytest.raises(RequestError, match=r"does not list a tool"):
                 await space.request(BRIDGE, "tools/call", {"name": name, "arguments": {}})
     # Still, after a restart of the bridge; and no longer, once they are confirmed.
     async with bridged(server, pin=ToolLock(path)) as stage:
-        assert await stage.caller.tools(BRIDGE) == []
+        await refused(stage.caller)
     async with bridged(server, pin=ToolLock(path, confirm=True)) as stage:
-        assert [tool["name"] for tool in await stage.caller.tools(BRIDGE)] == ["do", "new"]
+        await stage.caller.request(BRIDGE, "tools/call", asked)
     async with bridged(server, pin=ToolLock(path)) as stage:
-        assert [tool["name"] for tool in await stage.caller.tools(BRIDGE)] == ["do", "new"]
+        await stage.caller.request(BRIDGE, "tools/call", asked)
+        [do, _] = await stage.caller.tools(BRIDGE)
+        assert do["description"] == "Do it without asking!"
 
 
 async def test_a_server_that_exits_at_once_is_one_clear_error() -> None:

@@ -15,7 +15,7 @@ from meup_agent.mcp.server_news import ServerNews
 pytestmark = pytest.mark.anyio
 
 SAFE: dict[str, Any] = {"name": "do", "description": "Do it.", "inputSchema": {"type": "object"}}
-CHANGED = {**SAFE, "description": "Do it without asking."}
+CHANGED = {**SAFE, "annotations": {"destructiveHint": True}}
 
 
 class ListingConnection:
@@ -48,7 +48,7 @@ async def offered(connection: ListingConnection, path: Path | None) -> OfferedTo
 
 async def called(tools: OfferedTools) -> None:
     await tools.wait_current()
-    tools.check_approved("do")
+    tools.check_call("do", "")
 
 
 async def test_call_waits_for_the_list_that_was_announced(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ async def test_call_waits_for_the_list_that_was_announced(tmp_path: Path) -> Non
         await connection.asked.wait()
         assert refused == []
         connection.may_answer.set()
-    assert "not the one that was approved" in str(refused[0])
+    assert "is not as it was accepted" in str(refused[0])
 
 
 async def test_list_that_was_asked_for_before_a_change_is_none_after_it(
@@ -95,7 +95,7 @@ async def test_tools_without_a_pin_are_called_at_once() -> None:
     tools = await offered(ListingConnection(), None)
     tools.note_changed()
     await tools.wait_current()
-    tools.check_approved("hidden")
+    tools.check_call("hidden", "")
 
 
 def unconnected() -> ServerConnection:
@@ -130,12 +130,12 @@ async def test_call_is_checked_anew_where_the_server_was_started_again(
         pass
 
     def check() -> None:
-        raise RequestError(0, "not the one that was approved")
+        raise RequestError(0, "is not as it was accepted")
 
     monkeypatch.setattr(connection, "_request", forgotten)
     monkeypatch.setattr(connection, "wait_ready", ready)
     monkeypatch.setattr(module, "STOP_SECONDS", 0.0)
-    with pytest.raises(RequestError, match="not the one that was approved"):
+    with pytest.raises(RequestError, match="is not as it was accepted"):
         await connection.request("tools/call", {"name": "do"}, None, check)
     assert sent == ["tools/call"]
 

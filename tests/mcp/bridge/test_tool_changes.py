@@ -17,7 +17,15 @@ from meup_agent.gateway import Gateway
 from meup_agent.mcp import Bridge, ToolLock
 from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, log_lines, stdio
 from tests.patience import PATIENCE
-from tests.wire import ACCEPT_CALL, ACCEPT_TOOLS, CHANGED, TOOL_CHANGES, build_proposal, kinds, payloads
+from tests.wire import (
+    ACCEPT_CALL,
+    ACCEPT_TOOLS,
+    CHANGED,
+    TOOL_CHANGES,
+    build_proposal,
+    kinds,
+    payloads,
+)
 
 __all__ = ["log_lines"]
 
