@@ -50,14 +50,8 @@ HELP: Final = (
 
 SHORT_HELP: Final = (
     *(("j k", "next, previous"), ("a", "approve"), ("e", "edit"), ("r", "reject"), ("v", "vote")),
-    *(
-        ("y", "yes"),
-        ("space", "scroll"),
-        ("m", "mark"),
-        ("s", "its server"),
-        ("t", "light, dark"),
-        ("q", "leave"),
-    ),
+    *(("y", "yes"), ("space", "scroll"), ("m", "mark"), ("s", "tools"), ("t", "theme")),
+    ("q", "leave"),
 )
 """The same for a terminal of a few lines."""
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.abc import TaskStatus
 
 from meup_agent import Agent, Fulfillment, Rejection, Space
-from meup_agent.approval import AllowRule, Inbox, InboxItem, Policy
+from meup_agent.approval import AllowRule, Inbox, InboxItem, Policy, Reviewer
 from meup_agent.errors import Refused, RequestError
 from meup_agent.gateway import Gateway
 from meup_agent.mcp import Bridge, ToolLock
@@ -61,6 +62,7 @@ MAY: dict[str, list[dict[str, Any]]] = {
     ],
     "reviewer": DECIDES,
     "you": DECIDES,
+    "other": DECIDES,
 }
 
 
@@ -367,3 +369,48 @@ async def test_first_sight_is_said(scene: Scene, log_lines: LogLines) -> None:
     async with scene.bridged():
         pass
     assert len(log_lines.with_text("first sight")) == 1
+
+
+async def test_votes_about_another_form_do_not_count(scene: Scene, tmp_path: Path) -> None:
+    """Of two votes, one is given before the tool changes: it is no vote for what it is now."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("rules: [{quorum: {tool: read, of: 2, among: [you, other]}}]")
+    other = await scene.join("other")
+    token = scene.gateway.token("reviewer")
+    joining = Reviewer(policy).join(scene.gateway.url, space="demo", token=token)
+    async with (
+        scene.bridged(),
+        joining,
+        scene.agent.propose(BRIDGE, "read", {"path": "a"}) as proposal,
+    ):
+
+        async def vote(space: Space) -> None:
+            given = {"proposal": proposal.id, "proposer": "agent", "vote": "approve"}
+            await space.request("reviewer", "dev.meup/vote", given)
+
+        async def votes() -> dict[str, str]:
+            [held] = (await scene.you.request("reviewer", "dev.meup/waiting", {}))["proposals"]
+            counted: dict[str, str] = held["votes"]
+            return counted
+
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(hear, scene.you, "The tool has changed: no vote")
+            await vote(scene.you)
+            await scene.change(with_argument())
+            await vote(other)
+        assert await votes() == {}
+        # Those who vote now have seen what it is now.
+        await vote(scene.you)
+        await vote(other)
+        outcome = await proposal.outcome()
+        assert isinstance(outcome, Fulfillment)
+        assert outcome.by == "reviewer"
+
+
+async def hear(space: Space, text: str, *, task_status: TaskStatus[None]) -> None:
+    """Wait until a text is said."""
+    with space.watch() as envelopes:
+        task_status.started()
+        async for envelope in envelopes:
+            if text in str(envelope.payload_object.get("message", "")):
+                return
