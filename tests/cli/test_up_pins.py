@@ -83,9 +83,9 @@ def call(variables: dict[str, str], *arguments: str, accepting: Any = None) -> A
     """The outcome of a proposal of `agent`; a person may decide it meanwhile."""
 
     async def propose() -> Any:
-        address = {"space": variables["MEUP_SPACE"], "token": variables["MEUP_TOKEN"]}
+        url, name, token = (variables[f"MEUP_{each}"] for each in ("URL", "SPACE", "TOKEN"))
         with anyio.fail_after(PATIENCE):
-            async with Agent("x").join(variables["MEUP_URL"], **address) as space:
+            async with Agent("x").join(url, space=name, token=token) as space:
                 await space.present("reviewer")
                 given = dict.fromkeys(arguments, "x")
                 async with space.propose("files", "read", given) as proposal:

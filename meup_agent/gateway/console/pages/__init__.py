@@ -44,6 +44,7 @@ from meup_agent.gateway.console.pages.sign_in import (
     sign_out,
 )
 from meup_agent.gateway.console.pages.timeline import show_envelope, show_timeline
+from meup_agent.gateway.console.pages.tools import accept_shown_tools, show_tools
 
 
 class PageRoute(NamedTuple):
@@ -82,6 +83,8 @@ PAGES: Final = (
     PageRoute("POST", "/participants/status", ask_status),
     PageRoute("POST", "/participants/pause", pause),
     PageRoute("POST", "/participants/resume", resume),
+    PageRoute("GET", "/tools", show_tools),
+    PageRoute("POST", "/tools/accept", accept_shown_tools),
     PageRoute("GET", "/health", show_health),
     PageRoute("GET", "/events", get_events),
 )

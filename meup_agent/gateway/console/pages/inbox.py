@@ -132,7 +132,7 @@ def _card(item: InboxItem, now: datetime, edited: dict[str, Any] | None) -> dict
     arguments = item.arguments if edited is None else edited
     return {
         "whole_call": whole_call(item, edited),
-        "digest": digest_of(item),
+        "digest": shown_digest(item),
         "seconds_left": left,
         "whole": None if left is None or sent is None else _whole(item, left),
         "is_editable": is_editable,
@@ -178,6 +178,17 @@ def digest_of(item: InboxItem) -> str:
     if found is not None:
         return found
     return sha256(json.dumps(whole_call(item), sort_keys=True).encode()).hexdigest()
+
+
+def shown_digest(item: InboxItem) -> str:
+    """The digest of what was shown, and of the form of its tool where that was not accepted."""
+    return f"{digest_of(item)}{form_of(item)}"
+
+
+def form_of(item: InboxItem) -> str:
+    """Digest of the form of its tool, where that was not accepted."""
+    facts = item.tool_facts
+    return "" if facts is None else facts.form
 
 
 # --- decisions ---
@@ -254,8 +265,11 @@ def _decided(context: PageContext) -> InboxItem | Response:
     item = find_item(context.here.inbox, key)
     if item is None:
         return inbox_page(context, None, status=CONFLICT, missing=True, key=key)
-    if context.form.get("digest") != digest_of(item):
-        said = "The call is another one than you were shown. Look at it again; nothing was done."
+    if context.form.get("digest") != shown_digest(item):
+        said = (
+            "The call, or its tool, is another one than you were shown. Look at it again; nothing"
+            " was done."
+        )
         return inbox_page(context, item, status=CONFLICT, problem=said)
     return item
 
@@ -269,7 +283,7 @@ def _lacks_word(context: PageContext, item: InboxItem, sent: dict[str, Any] | No
 async def _carry_out(context: PageContext, item: InboxItem, edit: Edit | None = None) -> Response:
     """Approve, and wait a moment for the result; a longer one is told later."""
     arguments = edit.arguments if edit is not None and edit.changes else None
-    presence = context.here
+    presence, form = context.here, form_of(item)
     name = item.tool or item.method
     key: str = context.request.path_params["key"]
     done = anyio.Event()
@@ -280,7 +294,7 @@ async def _carry_out(context: PageContext, item: InboxItem, edit: Edit | None = 
             # One that leaves cancels what it has begun.
             with presence.in_use():
                 async with _own_item(context, item) as (inbox, own):
-                    fulfillment = await inbox.approve(own, arguments)
+                    fulfillment = await inbox.approve(own, arguments, form=form)
             if fulfillment is None:
                 # Its rule became known at the person's own desk, and it counts votes.
                 outcome.append(f"Voted for {name}: its rule counts votes.")
