@@ -311,4 +311,40 @@ FINDINGS: Final[tuple[Finding, ...]] = (
         "tests/approval/test_argument_schema.py::"
         "test_an_argument_that_is_nearly_one_of_the_tool_is_asked_about",
     ),
+    Finding(
+        title="A server changes its tool after the tool was allowed by a rule",
+        was=(
+            "Behind `meup up --servers` a server gave its tool a new argument `cmd` and another"
+            " description, while it ran or after a restart. `allow: {tool: read}` let the next call"
+            " run, and the model read the new description. Only `meup bridge` could pin, if asked"
+            " to."
+        ),
+        here=(
+            "`meup up` keeps tools as they were at first sight. A changed schema or annotation, or"
+            " a new tool, is asked about whatever the rules say, with the difference, until a"
+            " person accepts it; models read the accepted texts until then."
+        ),
+        test="tests/cli/test_up_pins.py::test_tool_that_changed_after_a_restart_is_asked_about",
+    ),
+    Finding(
+        title="A call that was allowed before its tool changed runs after it",
+        was=(
+            "A rule allowed a call, or a capability granted it, the server changed its tool, and"
+            " the request ran with what the tool was by then."
+        ),
+        here=(
+            "The bridge runs a call of a changed tool only for who has said that it has seen this"
+            " form, for one proposal. A capability for the call is no leave for that."
+        ),
+        test="tests/mcp/bridge/test_tool_changes.py::test_call_that_was_accepted_runs_in_no_later_form",
+    ),
+    Finding(
+        title="Votes about a tool count for what it has become",
+        was=(
+            "Of two voters one approved before the server changed its tool; with the second vote"
+            " the changed tool ran."
+        ),
+        here="Votes about another form of the tool are void, and people are told so.",
+        test="tests/mcp/bridge/test_tool_changes.py::test_votes_about_another_form_do_not_count",
+    ),
 )
