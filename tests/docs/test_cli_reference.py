@@ -68,7 +68,7 @@ def test_program_itself_is_described() -> None:
 
 
 def test_no_other_command_is_described() -> None:
-    described = re.findall(r"^## meup (\w+(?: \w+)?)$", PAGE, re.MULTILINE)
+    described = re.findall(r"^## meup (\w+(?: [\w-]+)?)$", PAGE, re.MULTILINE)
     assert described == list(COMMANDS)
 
 
