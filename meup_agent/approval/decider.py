@@ -28,7 +28,15 @@ from meup_agent.client.space import Space, allowed_words
 from meup_agent.client.tool_changes import read_mark
 from meup_agent.errors import ConfigurationError, MeupError, Refused, printable
 from meup_agent.protocol.capability.reading import fold_text
-from meup_agent.protocol.payloads import META, Call, as_object, edit_call, read_proposal
+from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.payloads import (
+    META,
+    Call,
+    as_object,
+    edit_call,
+    is_refusal,
+    read_proposal,
+)
 
 if TYPE_CHECKING:
     from meup_agent.agent.agent import Agent
@@ -110,7 +118,9 @@ class Decider:
         )
         try:
             if decision.verdict is Verdict.ALLOW:
-                await proposal.fulfill(rule=decision.told)
+                done = await proposal.fulfill(rule=decision.told)
+                if is_refusal({"error": done.error}) and proposal.state is ProposalState.PENDING:
+                    await self._hold_refused(proposal, space)
             elif decision.verdict is Verdict.DENY:
                 explain = decision.explain or f"The rule {decision.rule} denies this call."
                 words = allowed_words(proposal, space, explain)
@@ -120,6 +130,12 @@ class Decider:
         except MeupError as error:
             # It is decided elsewhere, or stays pending: people can still decide it.
             log.warning("proposal %s: %s", proposal.id, printable(str(error)))
+
+    async def _hold_refused(self, proposal: Proposal, space: Space) -> None:
+        """Leave to people what its executor has refused for what its tool is by now."""
+        decision = await self.decide(proposal, space, again=True)
+        if decision.form and decision.verdict is not Verdict.DENY and self._held is not None:
+            self._held(proposal, space, decision)
 
     async def judge_edit(
         self, space: Space, proposal: Proposal, call: Call, rule: dict[str, Any] | None

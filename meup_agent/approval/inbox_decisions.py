@@ -136,7 +136,9 @@ class InboxDecisions:
             fulfillment = await proposal.fulfill(
                 arguments, executor=executor, timeout=timeout, on_progress=on_progress
             )
-            self._undecide(held)  # the executor may have refused it
+            if payloads.is_refusal({"error": fulfillment.error}):
+                self._offers.ask_for_tools_again(item)  # it may be another tool by now
+            self._undecide(held)
         return fulfillment
 
     async def approve_all(self, items: Iterable[InboxItem]) -> list[ApprovalOutcome]:

@@ -105,6 +105,11 @@ class InboxOffers:
     def _tools(self, item: InboxItem) -> Mapping[str, ToolFacts] | None:
         return None if item.target is None else self._directory.tools(item.target)
 
+    def ask_for_tools_again(self, item: InboxItem) -> None:
+        """Ask anew for the tools of an executor that has refused a call."""
+        if item.target is not None and self.is_here(item.target):
+            self._directory.ask_again(item.target)
+
     def dangers(self, item: InboxItem) -> Iterator[str]:
         """Reasons to look twice before approving."""
         target, facts = item.target or "", self.facts(item)

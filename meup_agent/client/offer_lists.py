@@ -250,6 +250,10 @@ class OfferLists:
                 if key.participant not in roster:
                     self._forget(key)
 
+    def forget_tools(self, participant: str) -> None:
+        """Forget the tools of a participant that has refused a call; the list may be old."""
+        self._forget(_ListKey(participant, TOOLS))
+
     def _forget(self, key: _ListKey) -> None:
         known = self._kept.pop(key, None)
         if known is not None:

@@ -52,6 +52,7 @@ MAY: dict[str, list[dict[str, Any]]] = {
         {"kind": "chat"},
         {"kind": "mcp/request", "payload": {"method": "notifications/**"}},
     ],
+    "silent": [{"kind": "mcp/response"}],
     "agent": [
         {"kind": "mcp/proposal"},
         {"kind": "mcp/withdraw"},
@@ -85,6 +86,7 @@ class Scene:
         self.path = folder / "pins.json"
         self._tools = folder / "tools.json"
         self._stack = stack
+        self.name = BRIDGE
         self.gateway: Gateway
 
     def write(self, *tools: dict[str, Any]) -> None:
@@ -104,21 +106,22 @@ class Scene:
         return await self._stack.enter_async_context(joined)
 
     @asynccontextmanager
-    async def bridged(self, *, pinned: bool = True) -> AsyncGenerator[None]:
+    async def bridged(self, name: str = BRIDGE, *, pinned: bool = True) -> AsyncGenerator[None]:
         """The block in which the server is bridged."""
+        self.name = name
         server = stdio("scripted", "2025-06-18", f"TOOLS={self._tools}")
         pin = ToolLock(self.path) if pinned else None
-        bridge = Bridge(BRIDGE, server, pin=pin, settings=AT_ONCE)
-        token = self.gateway.token(BRIDGE)
+        bridge = Bridge(name, server, pin=pin, settings=AT_ONCE)
+        token = self.gateway.token(name)
         async with bridge.join(self.gateway.url, space="demo", token=token):
             yield
 
     async def change(self, *tools: dict[str, Any]) -> None:
         """Let the server change its tools while it runs, and say so."""
         self.write(*tools)
-        await call(self.you, "poke", {"way": "changed"})
+        await call(self.you, "poke", {"way": "changed"}, self.name)
         # The answer to the next call comes behind the list.
-        await call(self.you, "poke", {})
+        await call(self.you, "poke", {}, self.name)
 
     async def listed(self, space: Space | None = None) -> dict[str, dict[str, Any]]:
         """The tools as a participant reads them."""
@@ -127,15 +130,15 @@ class Scene:
 
     async def propose(self, tool: str = "read", **arguments: Any) -> Fulfillment | Rejection:
         """The outcome of a proposal, which is decided in time."""
-        async with self.agent.propose(BRIDGE, tool, arguments) as proposal:
+        async with self.agent.propose(self.name, tool, arguments) as proposal:
             outcome = await proposal.outcome()
         assert isinstance(outcome, Fulfillment | Rejection)
         return outcome
 
 
-async def call(space: Space, tool: str, arguments: dict[str, Any]) -> Any:
+async def call(space: Space, tool: str, arguments: dict[str, Any], to: str = BRIDGE) -> Any:
     """A call without a proposal."""
-    return await space.request(BRIDGE, "tools/call", {"name": tool, "arguments": arguments})
+    return await space.request(to, "tools/call", {"name": tool, "arguments": arguments})
 
 
 async def accept(space: Space) -> None:
@@ -378,6 +381,36 @@ async def test_first_sight_is_said(scene: Scene, log_lines: LogLines) -> None:
     async with scene.bridged():
         pass
     assert len(log_lines.with_text("first sight")) == 1
+
+
+@pytest.mark.rule("5.pins.calls")
+async def test_list_of_before_the_change_lets_nothing_run(scene: Scene, tmp_path: Path) -> None:
+    """A bridge that may announce nothing: a reviewer and an inbox go by the list that they have."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("rules: [{allow: {tool: read}}]")
+    token = scene.gateway.token("reviewer")
+    joining = Reviewer(policy).join(scene.gateway.url, space="demo", token=token)
+    async with scene.bridged("silent"), joining, Inbox(scene.you) as inbox:
+        by_rule = await scene.propose(path="a")
+        assert isinstance(by_rule, Fulfillment)
+        assert by_rule.by == "reviewer"
+        # The inbox has the list of before, too.
+        await scene.you.tools("silent")
+        await scene.change(with_argument())
+        async with scene.agent.propose("silent", "read", {"path": "a"}) as proposal:
+            # The rule's request is refused, and then people are asked, with the difference.
+            waits: dict[str, Any] = {"proposals": []}
+            while not waits["proposals"]:
+                waits = await scene.you.request("reviewer", "dev.meup/waiting", {})
+            item = await waiting(inbox)
+            refused = await inbox.approve(item)
+            if refused is not None and refused.is_error:
+                while not (await waiting(inbox)).danger:
+                    await anyio.wait_all_tasks_blocked()
+                await inbox.approve(inbox.items[0])
+            outcome = await proposal.outcome()
+            assert isinstance(outcome, Fulfillment)
+            assert outcome.by == "you"
 
 
 @pytest.mark.rule("5.pins.ask")
