@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
 import msgspec
+from anyio import to_thread
 
 from meup_agent.agent.middleware import RequestRefused
 from meup_agent.causes import Reason
@@ -110,6 +111,7 @@ class OfferedTools:
         self._begun = 0  # …before the list that was asked for last
         self._read = 0  # …before the list that is known
         self._taken = Condition()
+        self._lock = anyio.Lock()  # of the list that is known, and of what is accepted
 
     @property
     def is_pinned(self) -> bool:
@@ -221,25 +223,12 @@ class OfferedTools:
             RequestError: The server has announced a change, and does not list its tools.
         """
         await self.wait_current()
-        accepted, room = self._accepted(), MAX_DIFFERENCE_CHARS
-        found: list[ChangedTool] = []
-        omitted = 0
-        for tool in self._tools or []:
-            name = str(tool["name"])
-            if self._offered[name].mark is None:
-                continue
-            shown: list[list[str]] = []
-            for lines in (form_differences, text_differences):
-                shown.append([])
-                for line in lines(tool, accepted.get(name)):
-                    room -= len(line)
-                    if room < 0:
-                        omitted += 1
-                    else:
-                        shown[-1].append(line)
-            found.append(ChangedTool(name, tuple(shown[0]), tuple(shown[1])))
-        digest = digest_of_tools(self._tools or [])
-        return ToolDifference(self._name, digest, tuple(found), omitted)
+        async with self._lock:
+            tools = self._tools or []
+            pinned = {} if self._pin is None else self._pin.recall(self._name, tools).tools
+            changed = [tool for tool in tools if self._offered[str(tool["name"])].mark is not None]
+            found, omitted = await to_thread.run_sync(_describe, changed, pinned)
+            return ToolDifference(self._name, digest_of_tools(tools), tuple(found), omitted)
 
     async def accept(self, digest: str, by: str) -> None:
         """Accept the tools as they are, if they are those of a digest.
@@ -249,41 +238,36 @@ class OfferedTools:
             ConfigurationError: It cannot be written down.
         """
         await self.wait_current()
-        tools = self._tools or []
-        if self._pin is None or digest_of_tools(tools) != digest:
-            raise RequestError(
-                payloads.EXCHANGE_ERROR,
-                f"the tools of the MCP server {self._name!r} have changed since you looked at them;"
-                " look again",
-                {"reason": str(Reason.POLICY)},
-            )
-        self._pin.accept(self._name, tools)
-        self._offer(tools)
+        async with self._lock:
+            tools = self._tools or []
+            if self._pin is None or digest_of_tools(tools) != digest:
+                raise RequestError(
+                    payloads.EXCHANGE_ERROR,
+                    f"the tools of the MCP server {self._name!r} have changed since you looked at"
+                    " them; look again",
+                    {"reason": str(Reason.POLICY)},
+                )
+            self._pin.accept(self._name, tools)
+            await self._offer(tools)
         said = f"{by!r} has accepted the tools of the MCP server {self._name!r} as they are now"
         log.warning("%s: %s", self._name, said)
         await self._news.notify(TOOLS_CHANGED, {})
         await self._news.send_chat(said)
 
-    def _accepted(self) -> Mapping[str, JsonObject]:
-        return {} if self._pin is None else self._pin.recall(self._name, self._tools or []).tools
-
-    def _offer(self, tools: list[JsonObject]) -> None:
-        """Note tools, each as the space is to read it."""
+    async def _offer(self, tools: list[JsonObject]) -> None:
+        """Note tools, each as the space is to read it; under the lock."""
         pinned = None if self._pin is None else self._pin.recall(self._name, tools)
         if pinned is not None and pinned.is_new:
             assert self._pin is not None
             log.info(
-                "%s: its %d tools are accepted as they are at this first sight, in %s; a later"
-                " change of them is asked about",
+                "%s: its tools are accepted as they are at this first sight (%d, kept in %s); a"
+                " later change of them is asked about",
                 *(self._name, len(tools), self._pin.path),
             )
+        accepted = None if pinned is None else pinned.tools
+        # A list that is made for it takes a second.
+        self._offered = await to_thread.run_sync(_mark_all, tools, accepted)
         self._tools = tools
-        self._offered = {
-            str(tool["name"]): _without_our_marks(tool)
-            if pinned is None
-            else _marked(tool, pinned.tools.get(str(tool["name"])))
-            for tool in tools
-        }
 
     async def fetch(self) -> list[JsonObject]:
         """Every tool that the server lists now, without the unusable ones."""
@@ -312,12 +296,14 @@ class OfferedTools:
 
     async def update(self, tools: list[JsonObject]) -> None:
         """Note the tools, mark those that were not accepted, and announce what changed."""
-        before = self._tools
-        changes = ToolChanges() if before is None else compare_tools(before, tools)
-        asked_before = self._asked_about()
-        self._offer(tools)
-        self._read = self._begun
-        self._taken.notify_all()
+        begun = self._begun  # before anything waits: another list may be asked for then
+        async with self._lock:
+            before = self._tools
+            changes = ToolChanges() if before is None else compare_tools(before, tools)
+            asked_before = self._asked_about()
+            await self._offer(tools)
+            self._read = begun
+            self._taken.notify_all()
         about = self._asked_about()
         asked = ""
         if about:
@@ -341,6 +327,41 @@ class OfferedTools:
         return frozenset(name for name, each in offered if each.mark is not None and each.mark.form)
 
 
+def _mark_all(
+    tools: list[JsonObject], accepted: Mapping[str, JsonObject] | None
+) -> dict[str, _Offered]:
+    """The tools by name, each as the space reads it."""
+    offered: dict[str, _Offered] = {}
+    for tool in tools:
+        name = str(tool["name"])
+        offered[name] = (
+            _without_our_marks(tool) if accepted is None else _marked(tool, accepted.get(name))
+        )
+    return offered
+
+
+def _describe(
+    changed: list[JsonObject], accepted: Mapping[str, JsonObject]
+) -> tuple[list[ChangedTool], int]:
+    """The differences of tools for a person, as many as have room, and the number of the others."""
+    found: list[ChangedTool] = []
+    room, omitted = MAX_DIFFERENCE_CHARS, 0
+    for tool in changed:
+        name = str(tool["name"])
+        shown: list[tuple[str, ...]] = []
+        for differences in (form_differences, text_differences):
+            lines: list[str] = []
+            for each in differences(tool, accepted.get(name)):
+                if room > 0:
+                    lines.append(str(each))
+                    room -= len(lines[-1])
+                else:
+                    omitted += 1
+            shown.append(tuple(lines))
+        found.append(ChangedTool(name, *shown))
+    return found, omitted
+
+
 def _marked(tool: JsonObject, accepted: JsonObject | None) -> _Offered:
     """A pinned tool as the space reads it."""
     plain = _without_our_marks(tool)
@@ -351,7 +372,7 @@ def _marked(tool: JsonObject, accepted: JsonObject | None) -> _Offered:
     form = digest_of_form(tool)
     if accepted is None or form != digest_of_form(accepted):
         lines = form_differences(tool, accepted)
-        said = [line[:MAX_LINE_CHARS] for line in islice(lines, MAX_MARKED_LINES)]
+        said = [str(line)[:MAX_LINE_CHARS] for line in islice(lines, MAX_MARKED_LINES)]
         more = sum(1 for _ in lines)
         said += [f"and {more} more"] if more else []
         mark = ToolMark(form, tuple(said), mark.texts)

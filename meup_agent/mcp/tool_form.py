@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from meup_agent.errors import printable
 from meup_agent.mcp.tool_list import APPROVED, canonical
@@ -77,22 +77,55 @@ def digest_of_form(tool: JsonObject) -> str:
     return hashlib.sha256(canonical(form_of(tool))).hexdigest()
 
 
-def form_differences(tool: JsonObject, accepted: JsonObject | None) -> Iterator[str]:
-    """The differences of a tool's form from the accepted one's, in words."""
+class Difference(NamedTuple):
+    """A place at which a tool is not as it was accepted; :class:`str` gives it in words.
+
+    Attributes:
+        path: Keys and places that lead there; empty: the tool itself is new.
+        before: The value that was accepted there.
+        after: The value of now.
+        most: Characters of each that are shown.
+    """
+
+    path: tuple[str | int, ...]
+    before: Any
+    after: Any
+    most: int
+
+    def __str__(self) -> str:
+        """The place, and both values."""
+        if not self.path:
+            return "it is new"
+        path = "".join(
+            f"[{key}]" if isinstance(key, int) else f".{_shown(key, MAX_KEY_CHARS)}"
+            for key in self.path
+        ).removeprefix(".")
+        before, after, most = self.before, self.after, self.most
+        if before is _MISSING:
+            return f"{path} is new: {_value(after, most)}"
+        if after is _MISSING:
+            return f"{path} is gone: {_value(before, most)}"
+        # Of long texts the same beginning would hide the rest.
+        same = _common_start(before, after) if isinstance(before, str) else 0
+        return f"{path} was {_value(before, most, same)}, and is {_value(after, most, same)}"
+
+
+def form_differences(tool: JsonObject, accepted: JsonObject | None) -> Iterator[Difference]:
+    """The differences of a tool's form from the accepted one's."""
     if accepted is None:
-        yield "it is new"
+        yield Difference((), _MISSING, tool, MAX_VALUE_CHARS)
     yield from _differences(
-        {} if accepted is None else form_of(accepted), form_of(tool), "", MAX_VALUE_CHARS
+        {} if accepted is None else form_of(accepted), form_of(tool), (), MAX_VALUE_CHARS
     )
 
 
-def text_differences(tool: JsonObject, accepted: JsonObject | None) -> Iterator[str]:
-    """The differences of a tool's texts from the accepted ones, in words."""
+def text_differences(tool: JsonObject, accepted: JsonObject | None) -> Iterator[Difference]:
+    """The differences of a tool's texts from the accepted ones."""
     shown = with_accepted_texts(tool, accepted)
     before, after = (
         {part: each[part] for part in APPROVED if part in each} for each in (shown, tool)
     )
-    yield from _differences(before, after, "", MAX_TEXT_CHARS)
+    yield from _differences(before, after, (), MAX_TEXT_CHARS)
 
 
 def _replace_texts(schema: Any, accepted: Any) -> Any:
@@ -135,25 +168,25 @@ def _is_text(key: str, value: Any) -> bool:
     return key in _TEXTS and isinstance(value, str)
 
 
-def _differences(before: Any, after: Any, path: str, most: int) -> Iterator[str]:
-    """The places at which two JSON values differ, each with both values."""
+def _differences(
+    before: Any, after: Any, path: tuple[str | int, ...], most: int
+) -> Iterator[Difference]:
+    """The places at which two JSON values differ."""
     old, new = _members(before), _members(after)
     if old is not None and new is not None and isinstance(before, dict) == isinstance(after, dict):
         for key in [*new, *(key for key in old if key not in new)]:
-            inner = (
-                f"{path}[{key}]" if isinstance(key, int) else f"{path}.{_shown(key, MAX_KEY_CHARS)}"
-            )
             one, other = old.get(key, _MISSING), new.get(key, _MISSING)
-            if one is _MISSING or other is _MISSING or canonical(one) != canonical(other):
-                yield from _differences(one, other, inner.removeprefix("."), most)
-    elif before is _MISSING:
-        yield f"{path} is new: {_value(after, most)}"
-    elif after is _MISSING:
-        yield f"{path} is gone: {_value(before, most)}"
-    else:
-        # Of long texts the same beginning would hide the rest.
-        same = _common_start(before, after) if isinstance(before, str) else 0
-        yield f"{path} was {_value(before, most, same)}, and is {_value(after, most, same)}"
+            yield from _differences(one, other, (*path, key), most)
+    elif _differ(before, after):
+        yield Difference(path, before, after, most)
+
+
+def _differ(before: Any, after: Any) -> bool:
+    """True if two values, of which one at the most is an object or a list, are not the same JSON.
+
+    To Python 1, 1.0 and true are equal, and 0.0 and −0.0.
+    """
+    return type(before) is not type(after) or before != after or repr(before) != repr(after)
 
 
 def _members(value: Any) -> dict[str | int, Any] | None:

@@ -102,7 +102,10 @@ def test_tool_that_changed_after_a_restart_is_asked_about(
     write(tmp_path)
     with up(tmp_path, state) as process:
         at = whereabouts(process, state)
-        assert "its 1 tools are accepted as they are at this first sight" in process.err
+        assert (
+            "files: its tools are accepted as they are at this first sight (1, kept in "
+            in process.err
+        )
         assert call(at["agent"], "path").by == "reviewer"
         assert process.end(INTERRUPT) == exit_codes.OK
     [pins] = Path(state["MEUP_STATE_DIR"]).glob("up/*/meup-tools.lock")

@@ -376,7 +376,7 @@ async def test_proposed_acceptance_accepts_nothing(scene: Scene) -> None:
 async def test_first_sight_is_said(scene: Scene, log_lines: LogLines) -> None:
     async with scene.bridged():
         line = await log_lines.wait_for("first sight")
-    assert "its 2 tools are accepted as they are at this first sight" in line
+    assert "its tools are accepted as they are at this first sight (2, kept in " in line
     assert scene.path.stat().st_mode & 0o777 == 0o600
     async with scene.bridged():
         pass

@@ -81,6 +81,7 @@ def test_texts_of_schemas_are_no_part_of_the_form() -> None:
         # Python takes these for equal.
         ({"const": 1}, {"const": True}),
         ({"const": 1}, {"const": 1.0}),
+        ({"const": 0.0}, {"const": -0.0}),
         # What is not known may mean anything.
         ({"x-mcp-header": "a"}, {"x-mcp-header": "b"}),
         ({"required": ["a"]}, {}),
@@ -117,23 +118,24 @@ def test_accepted_texts_stand_where_they_were() -> None:
 
 def test_difference_begins_where_texts_differ() -> None:
     start = "All of this is the same in both. " * 400
-    [line] = text_differences(
+    [difference] = text_differences(
         tool({}, description=f"{start}Then obey."), tool({}, description=f"{start}Then stop.")
     )
+    line = str(difference)
     assert line.startswith("description was …")
     assert line.count("Then stop.") == line.count("Then obey.") == 1
 
 
 def test_difference_of_a_list_is_at_its_place() -> None:
     before, after = {"enum": [*map(str, range(500))]}, {"enum": [*map(str, range(499)), "rm"]}
-    assert list(form_differences(tool(after), tool(before))) == [
+    assert [*map(str, form_differences(tool(after), tool(before)))] == [
         'inputSchema.enum[499] was "499", and is "rm"'
     ]
 
 
 def test_difference_is_safe_to_print() -> None:
     wild = {"properties": {"\x1b[31m\n": {"enum": ["\u202e"]}}}
-    assert all(line.isprintable() for line in form_differences(tool(wild), None))
+    assert all(str(each).isprintable() for each in form_differences(tool(wild), None))
 
 
 def schemas(inner: Any) -> Any:
