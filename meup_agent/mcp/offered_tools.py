@@ -225,7 +225,9 @@ class OfferedTools:
         await self.wait_current()
         async with self._lock:
             tools = self._tools or []
-            pinned = {} if self._pin is None else self._pin.recall(self._name, tools).tools
+            pinned: Mapping[str, JsonObject] = {}
+            if self._pin is not None:
+                pinned = self._pin.recall(self._name, tools).tools
             changed = [tool for tool in tools if self._offered[str(tool["name"])].mark is not None]
             found, omitted = await to_thread.run_sync(_describe, changed, pinned)
             return ToolDifference(self._name, digest_of_tools(tools), tuple(found), omitted)
