@@ -6,7 +6,7 @@ Tests reach the inside of the package through this module: a name that moves is 
 from __future__ import annotations
 
 from meup_agent.causes import MAX_CHAIN, REASONS_TO_REJECT
-from meup_agent.client.tool_changes import ACCEPT_CALL, ACCEPT_TOOLS, CHANGED, TOOL_CHANGES
+from meup_agent.client.tool_changes import ACCEPT_CALL, CHANGED, TOOL_CHANGES
 from meup_agent.protocol import exchange, kinds, payloads
 from meup_agent.protocol.capability import (
     compile_announced,
@@ -22,6 +22,7 @@ from meup_agent.protocol.dialects import DEFAULT_DIALECT, DIALECTS, decode, enco
 from meup_agent.protocol.dialects.executors import as_broadcast
 from meup_agent.protocol.envelope import draft, encode_json
 from meup_agent.protocol.guarantees import OURS, read_guarantees, said_by
+from meup_agent.protocol.kinds import ACCEPT_TOOLS
 from meup_agent.protocol.lifecycle import INBOUND, PROPOSAL, InboundState, last_moment
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from meup_agent.protocol.outcomes import (

@@ -14,6 +14,7 @@ import msgspec
 
 from meup_agent.client.method_params import write_params
 from meup_agent.errors import RequestError
+from meup_agent.protocol.kinds import ACCEPT_TOOLS
 from meup_agent.protocol.payloads import INTERNAL_ERROR, META, PREFIX, as_object
 
 if TYPE_CHECKING:
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 
 TOOL_CHANGES: Final = f"{PREFIX}tool_changes"
 """Tells how a server's tools differ from the accepted ones."""
-
-ACCEPT_TOOLS: Final = f"{PREFIX}accept_tools"
-"""Accepts a server's tools as they are now, by the digest of what was seen."""
 
 ACCEPT_CALL: Final = f"{PREFIX}accept_call"
 """Lets the sender carry out one proposal with a tool of a form that was not accepted."""

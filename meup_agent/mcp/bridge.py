@@ -26,7 +26,6 @@ from meup_agent.client.messages import Request, is_own_request
 from meup_agent.client.method_params import read_params
 from meup_agent.client.tool_changes import (
     ACCEPT_CALL,
-    ACCEPT_TOOLS,
     TOOL_CHANGES,
     AcceptCallParams,
     AcceptToolsParams,
@@ -49,6 +48,7 @@ from meup_agent.mcp.tool_list import remove_unusable
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import encode_json
 from meup_agent.protocol.exchange import Participant
+from meup_agent.protocol.kinds import ACCEPT_TOOLS
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 
 if TYPE_CHECKING:

@@ -46,6 +46,9 @@ STREAM_LOST: Final = "stream/lost"
 CANCELLED: Final = "notifications/cancelled"
 PROGRESS: Final = "notifications/progress"
 
+ACCEPT_TOOLS: Final = "dev.meup/accept_tools"
+"""Method that accepts a server's tools, by the digest of what was seen (PROTOCOL 5)."""
+
 GATEWAY: Final = "system:gateway"
 """The gateway's name in ``from``."""
 

@@ -145,6 +145,8 @@ def test_tool_that_changed_after_a_restart_is_asked_about(
         assert call(at["agent"], "path", "cmd").by == "reviewer"
         done = meup("inbox", "accept-tools", "files", variables=at["you"])
         assert "are as they were accepted" in done.stderr
+        audited = meup("audit", "--grants", variables=at["you"])
+        assert "you  accepted the tools of files" in audited.stdout
         assert process.end(INTERRUPT) == exit_codes.OK
     with up(tmp_path, state) as process:
         at = whereabouts(process, state)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.protocol.audit_journal import BEGIN, SECOND, Journal
@@ -366,3 +368,32 @@ def test_progress_is_gathered(journal: Journal) -> None:
     progressed = journal.only.steps[-1]
     assert (progressed.what, progressed.times) == (StepKind.PROGRESSED, 100)
     assert progressed.until - progressed.at == 99 * SECOND
+
+
+@pytest.mark.rule("5.pins.acceptance")
+def test_acceptance_of_tools_is_told_once_the_bridge_has_confirmed_it() -> None:
+    journal = Journal()
+
+    def ask(by: str, to: tuple[str, ...] = ("files",), *, id: str = "") -> str:
+        payload = payloads.request(kinds.ACCEPT_TOOLS, {"digest": "d1"}, "1")
+        return journal.say(by, kinds.MCP_REQUEST, payload, to=to, id=id)
+
+    def answer(by: str, asked: str, to: str, **body: Any) -> None:
+        payload = {"jsonrpc": "2.0", "id": "1", **body}
+        journal.say(by, kinds.MCP_RESPONSE, payload, to=(to,), correlation=(asked,))
+
+    refused = ask("you")
+    answer("files", refused, "you", error={"code": -32000, "message": "changed"})
+    asked = ask("you")
+    # Another's answer, and another's request under the same id, confirm nothing.
+    answer("other", asked, "you", result={})
+    ask("mallory", id=asked)
+    answer("files", asked, "lookalike", result={})
+    ask("you", ("files", "notes"), id="both")
+    answer("files", "both", "you", result={})
+    assert journal.audit.operations == []
+    answer("files", asked, "you", result={})
+    answer("files", asked, "you", result={})
+    [said] = journal.audit.operations
+    assert (said.what, said.by, said.whom, said.id) == ("accept_tools", "you", "files", asked)
+    assert said.details == {"digest": "d1"}

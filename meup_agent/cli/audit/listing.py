@@ -56,6 +56,7 @@ _DONE: Final = {
     "revoke": "revoked",
     "invite": "invited",
     "kick": "kicked",
+    "accept_tools": "accepted the tools of",
 }
 
 _Item = ProposalAudit | SpaceOperation

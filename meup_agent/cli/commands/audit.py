@@ -112,7 +112,8 @@ def audit(
         bool,
         typer.Option(
             "--grants",
-            help="Grants, revocations, invitations and removals instead of the proposals.",
+            help="Grants, revocations, invitations, removals and acceptances of tools instead of"
+            " the proposals.",
         ),
     ] = False,
     as_json: Annotated[

@@ -13,7 +13,12 @@ from typing import Final
 from meup_agent.causes import read_reason
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.audit.fulfillments import FulfillmentRecorder
-from meup_agent.protocol.audit.operations import GrantHistory, SpaceOperation, read_operation
+from meup_agent.protocol.audit.operations import (
+    GrantHistory,
+    SpaceOperation,
+    ToolAcceptances,
+    read_operation,
+)
 from meup_agent.protocol.audit.proposal_folder import ProposalFolder
 from meup_agent.protocol.audit.proposal_index import ProposalIndex, decide
 from meup_agent.protocol.audit.records import Ignored, ProposalAudit, StepKind, seconds
@@ -44,6 +49,7 @@ class Audit:
         self._most_operations = None if limit is None else MAX_OPERATIONS
         self._operations: list[SpaceOperation] = []
         self._grants = GrantHistory()
+        self._acceptances = ToolAcceptances()
         self.latest = 0  # the number of the last entry that was taken
         # Decisions about proposals that are not in these entries: they are older.
         self.unknown = 0
@@ -110,8 +116,11 @@ class Audit:
                     self._fulfillments.record_progress(entry, call)
                 elif not call.is_notification:
                     self._fulfillments.record_request(entry, call)
+                if call.method == kinds.ACCEPT_TOOLS:
+                    self._acceptances.note_request(entry)
             case kinds.MCP_RESPONSE:
                 self._fulfillments.record_response(entry)
+                self._add_operation(self._acceptances.read_answer(entry))
             case kinds.CHAT:
                 self._record_chat(entry)
             case _:
@@ -201,7 +210,9 @@ class Audit:
         if entry.envelope.kind == kinds.SYSTEM_PRESENCE:
             self._grants.note_join(entry.envelope.payload_object)
             return
-        operation = read_operation(entry, self._grants)
+        self._add_operation(read_operation(entry, self._grants))
+
+    def _add_operation(self, operation: SpaceOperation | None) -> None:
         if operation is None:
             return
         self._operations.append(operation)

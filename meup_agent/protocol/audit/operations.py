@@ -1,4 +1,4 @@
-"""Operations on a space: grants, revocations, invitations, kicks, and which grant rests on which.
+"""Operations on a space: grants, invitations, kicks, acceptances, and which grant rests on which.
 
 The gateway's configuration is in no journal. The capabilities that a participant had by it are
 those that it was announced with when it first joined, less what it had been granted by then; if it
@@ -7,6 +7,7 @@ never joined, none is known.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -19,7 +20,13 @@ from meup_agent.protocol.capability.compiled_capabilities import (
 )
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.management_payloads import READERS, Grant, Invite, Kick, Revocation
-from meup_agent.protocol.payloads import JsonObject, as_object, objects_in
+from meup_agent.protocol.payloads import (
+    JsonObject,
+    as_object,
+    objects_in,
+    read_call,
+    read_response,
+)
 from meup_agent.protocol.space.grants import (
     GRANT_FACT,
     MAX_GRANTED_TOGETHER,
@@ -41,6 +48,9 @@ OPERATIONS: Final = {
 MAX_OPERATION_BYTES: Final = 16 * 1024
 """Bytes of a payload that is kept whole; of a larger one only what it was."""
 
+MAX_ASKED: Final = 1_000
+"""Acceptances of tools without an answer that are followed."""
+
 _WHOM: Final = ("recipient", "participant_id", "participant")
 
 
@@ -49,7 +59,7 @@ class SpaceOperation(msgspec.Struct, frozen=True):
 
     seq: int
     at: int  # when the gateway accepted it, in microseconds since 1970 (UTC)
-    what: str  # ``grant``, ``revoke``, ``grant_ack``, ``invite`` or ``kick``
+    what: str  # ``grant``, ``revoke``, ``grant_ack``, ``invite``, ``kick`` or ``accept_tools``
     by: str
     id: str  # the envelope's id; of a grant, what revocations name it by
     whom: str = ""
@@ -100,6 +110,43 @@ def _grant(envelope: Envelope, payload: dict[str, Any]) -> str:
 
 def _text(value: object) -> str:
     return value[:MAX_TEXT] if isinstance(value, str) else ""
+
+
+class ToolAcceptances:
+    """Follows acceptances of tools until the bridge that was asked has answered (PROTOCOL 5)."""
+
+    def __init__(self) -> None:
+        self._asked: OrderedDict[tuple[str, str], Entry] = OrderedDict()
+
+    def note_request(self, entry: Entry) -> None:
+        """Note a request to accept tools, which may be refused."""
+        envelope = entry.envelope
+        self._asked[envelope.id, envelope.sender] = entry
+        if len(self._asked) > MAX_ASKED:
+            self._asked.popitem(last=False)
+
+    def read_answer(self, confirmed: Entry) -> SpaceOperation | None:
+        """The acceptance that a response confirms, if it does."""
+        answer = confirmed.envelope
+        for name in answer.correlation if self._asked else ():
+            for asker in answer.to:
+                entry = self._asked.get((name, asker))
+                if entry is None or entry.envelope.to != (answer.sender,):
+                    continue
+                del self._asked[name, asker]
+                if read_response(answer.payload)[1] is not None:
+                    return None
+                params = read_call(entry.envelope.payload).params
+                return SpaceOperation(
+                    seq=confirmed.seq,
+                    at=confirmed.at,
+                    what="accept_tools",
+                    by=asker,
+                    id=name,
+                    whom=answer.sender,
+                    details={"digest": _text(params.get("digest"))},
+                )
+        return None
 
 
 class GrantEffect(NamedTuple):
