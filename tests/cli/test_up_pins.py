@@ -33,7 +33,7 @@ for line in sys.stdin:
         print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
 """
 
-POLICY = "rules: [{allow: {tool: read}}]"
+POLICY = "rules: [{allow: {tool: read}}]\nend: true\n"
 
 
 @pytest.fixture

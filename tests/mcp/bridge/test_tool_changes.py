@@ -387,7 +387,7 @@ async def test_first_sight_is_said(scene: Scene, log_lines: LogLines) -> None:
 async def test_list_of_before_the_change_lets_nothing_run(scene: Scene, tmp_path: Path) -> None:
     """A bridge that may announce nothing: a reviewer and an inbox go by the list that they have."""
     policy = tmp_path / "policy.yaml"
-    policy.write_text("rules: [{allow: {tool: read}}]")
+    policy.write_text("rules: [{allow: {tool: read}}]\nend: true\n")
     token = scene.gateway.token("reviewer")
     joining = Reviewer(policy).join(scene.gateway.url, space="demo", token=token)
     async with scene.bridged("silent"), joining, Inbox(scene.you) as inbox:
@@ -417,7 +417,7 @@ async def test_list_of_before_the_change_lets_nothing_run(scene: Scene, tmp_path
 async def test_votes_about_another_form_do_not_count(scene: Scene, tmp_path: Path) -> None:
     """Of two votes, one is given before the tool changes: it is no vote for what it is now."""
     policy = tmp_path / "policy.yaml"
-    policy.write_text("rules: [{quorum: {tool: read, of: 2, among: [you, other]}}]")
+    policy.write_text("rules: [{quorum: {tool: read, of: 2, among: [you, other]}}]\nend: true\n")
     other = await scene.join("other")
     token = scene.gateway.token("reviewer")
     joining = Reviewer(policy).join(scene.gateway.url, space="demo", token=token)
