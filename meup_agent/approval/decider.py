@@ -187,12 +187,13 @@ class Decider:
     ) -> PolicyDecision:
         shown = await self._show(call, proposer, space)
         # From here on nothing waits: what is decided is counted before the next one is.
-        decision = self._decide_shown(shown, proposer, space, again=again, passed=passed)
+        decision = self._decide_shown(shown, call, proposer, space, again=again, passed=passed)
         return msgspec.structs.replace(decision, form=shown.form) if shown.form else decision
 
     def _decide_shown(
         self,
         shown: Shown,
+        call: Call,
         proposer: str,
         space: Space,
         *,

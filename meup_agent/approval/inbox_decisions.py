@@ -130,7 +130,7 @@ class InboxDecisions:
                     told=self._rules.rules_for(held.entry, item.call),
                     away=self._rules.reviewers_away(held.entry.key),
                 )
-            if form and executor is not None:
+            if form:
                 seen = AcceptCallParams(item.id, item.proposer, item.tool, form)
                 await accept_call(self._space, executor, seen)
             fulfillment = await proposal.fulfill(

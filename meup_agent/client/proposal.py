@@ -189,7 +189,7 @@ class Proposal:
         except AlreadyInProgress as error:
             raise AlreadyInProgress(self.id, error.by) from None
         if payloads.is_refusal({"error": response.error}):
-            self._tools.forget_tools(to)
+            self._finder.lists.forget_tools(to)
         return Fulfillment(
             proposal_id=self.id,
             by=self._session.me,

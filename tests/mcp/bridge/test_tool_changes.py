@@ -292,9 +292,8 @@ async def test_changed_text_alone_is_marked_and_asks_nothing(scene: Scene) -> No
 
 @pytest.mark.rule("5.pins.marks")
 async def test_without_a_pin_all_is_as_the_server_says(scene: Scene) -> None:
-    spoofed = changed(_meta={CHANGED: {"form": "a"}, "x.y/z": 1})
+    scene.write(changed(_meta={CHANGED: {"form": "a"}, "x.y/z": 1}))
     async with scene.bridged(pinned=False):
-        await scene.change(spoofed)
         assert (await scene.listed())["read"] == changed(_meta={"x.y/z": 1})
         assert await call(scene.you, "read", {})
         for method in (TOOL_CHANGES, ACCEPT_TOOLS, ACCEPT_CALL):
