@@ -27,7 +27,9 @@ def impatient_requests(text: str) -> Iterator[int]:
     for node in ast.walk(ast.parse(text)):
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name("httpx" | "httpx2"), attr=name)):
-                if name in HTTPX and "timeout" not in {each.arg for each in node.keywords}:
+                given = {each.arg or ast.unparse(each.value) for each in node.keywords}
+                # The options of `ALONE` have it.
+                if name in HTTPX and given.isdisjoint({"timeout", "ALONE"}):
                     yield node.lineno
             case _:
                 pass

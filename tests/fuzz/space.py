@@ -18,8 +18,10 @@ from typing import Any
 from meup_agent.gateway.config import Config, SpaceConfig, participant
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.dialects import decode
+from meup_agent.protocol.dialects.executors import read_addressees
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.kinds import GATEWAY, MCP_PROPOSAL, MCP_REQUEST, MCP_WITHDRAW, STREAM_OPEN
+from meup_agent.protocol.payloads import read_proposal
 from meup_agent.protocol.resume import REPLAYED
 from meup_agent.protocol.space.journal import MemoryJournal
 from meup_agent.protocol.space.presence import MAX_REPLAYED
@@ -371,12 +373,20 @@ def is_private(envelope: Envelope) -> bool:
     return envelope.sender == GATEWAY and bool(envelope.to) and not ends
 
 
+def whom(envelope: Envelope) -> tuple[str, ...]:
+    """The participants that an envelope names; where a proposal names its executor, that one."""
+    if envelope.kind != MCP_PROPOSAL:
+        return envelope.to
+    named = read_addressees(envelope, read_proposal(envelope.payload))
+    return named.deciders if named.executor is None else (named.executor,)
+
+
 def same_for_all(envelopes: list[Envelope]) -> None:
     """An envelope is the same for everybody, in whatever dialect it came."""
     first, *others = envelopes
     for other in others:
-        assert (other.to, other.kind, other.context, other.ts) == (
-            first.to,
+        assert (whom(other), other.kind, other.context, other.ts) == (
+            whom(first),
             first.kind,
             first.context,
             first.ts,

@@ -220,25 +220,6 @@ async def test_of_a_broadcast_request_only_what_one_has_is_answered(meeting: Mee
         assert sorted(answers) == [("deep", "p2"), ("tools", "p1"), ("tools", "tools/list")]
 
 
-@pytest.mark.rule("5.memory.once")
-async def test_the_same_request_twice_is_done_once(meeting: Meeting, notes: Notes) -> None:
-    agent = Agent("tools")
-
-    @agent.tool
-    async def pay() -> str:
-        notes("paid")
-        return "paid"
-
-    async with gathered(meeting, agent), raw(meeting) as mallory:
-        await mallory.call("tools", "pay", id="once")
-        first = await mallory.response("once")
-        await mallory.call("tools", "pay", id="once")
-        second = await mallory.response("once")
-        # The gateway delivers no envelope twice, so the same is said in another one.
-        assert (first.correlation, first.payload) == (second.correlation, second.payload)
-    assert notes.all == ["paid"]
-
-
 # --- results ---
 
 

@@ -250,7 +250,7 @@ class World:
         self._check_answers()
         self._check_taken()
         for part in (len(self.log) // 3, len(self.log) // 2, len(self.log)):
-            check_audit(self.log[:part], states(self.log[:part]))
+            check_audit(self.log[:part], states(self.log[:part], numbered=True))
         if self.lossless:
             self._check_ledgers()
 
@@ -323,21 +323,27 @@ class World:
 
     def _check_ledgers(self) -> None:
         """With nothing lost, each proposal store says what the gateway ordered."""
-        expected = states(self.log)
+        expected = states(self.log, numbered=False)
         for participant in self.participants.values():
             own = participant.table.proposal_store.records(self.now)
             check_own(self.log, [each for each in own if each.key.proposer == participant.name])
             for record in participant.table.proposal_store.records(self.now):
                 state = expected.get(record.key)
-                if record.key.proposer != participant.name:
-                    assert record.state == state, (participant.name, record.key)
-                elif state is not None and record.state not in ("rejected", "expired"):
-                    # Its own record says why a wait ended where others see a withdrawal.
+                is_own = record.key.proposer == participant.name
+                # Its own record says why a wait ended where the order has a withdraw; others
+                # read there that it followed a rejection (PROTOCOL 4.5).
+                ended_so = ("rejected", "expired") if is_own else ("rejected",)
+                if record.state in ended_so and (is_own or state == "withdrawn"):
+                    continue
+                if not is_own or state is not None:
                     assert record.state == state, (participant.name, record.key)
 
 
-def states(log: list[Envelope]) -> dict[ProposalKey, str]:
-    """The end of each proposal, read from the gateway's order alone (PROTOCOL 4.2)."""
+def states(log: list[Envelope], *, numbered: bool) -> dict[ProposalKey, str]:
+    """The end of each proposal, read from the gateway's order alone (PROTOCOL 4.2).
+
+    Where it is ``numbered``, as in a journal, a proposal that is there again was made again.
+    """
     found: dict[ProposalKey, str] = {}
     by_id: dict[str, ProposalKey] = {}
     requests: dict[str, tuple[ProposalKey, Envelope]] = {}
@@ -346,6 +352,10 @@ def states(log: list[Envelope]) -> dict[ProposalKey, str]:
         named = envelope.correlation[0] if envelope.correlation else ""
         if envelope.kind == kinds.MCP_PROPOSAL:
             key = by_id[envelope.id] = ProposalKey(envelope.sender, envelope.id)
+            if numbered and key in found:
+                requests = {name: (of, said) for name, (of, said) in requests.items() if of != key}
+                live.pop(key, None)
+                found[key] = "pending"
             found.setdefault(key, "pending")
         elif envelope.kind == kinds.MCP_WITHDRAW:
             key = ProposalKey(envelope.sender, named)

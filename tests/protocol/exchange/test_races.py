@@ -131,7 +131,7 @@ def test_the_same_request_at_another_time_is_another_one(me: Peer) -> None:
     assert started(me.request("alice", "a1", ts="2026-01-01T00:01:00.000Z")) == [A1]
 
 
-@pytest.mark.rule("race.restarted_peer")
+@pytest.mark.rule("race.restarted_peer", "5.memory.once")
 def test_the_same_request_again_is_answered_from_memory(me: Peer) -> None:
     me.request("alice", "a1")
     assert dropped(me.request("alice", "a1")) == ["duplicate_request"]
