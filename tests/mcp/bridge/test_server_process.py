@@ -134,7 +134,9 @@ async def test_server_that_heeds_nothing_ends_where_its_client_is_killed() -> No
     process = await anyio.open_process([sys.executable, "-c", KILLED], stderr=None)
     assert process.stdout is not None
     with anyio.fail_after(PATIENCE):
-        heard = await process.stdout.receive()
+        heard = b""
+        while b"\n" not in heard:
+            heard += await process.stdout.receive()
         server = os.pidfd_open(int(heard.split()[3]))
         try:
             process.kill()
