@@ -181,7 +181,7 @@ def test_many_elements_share_what_applies_to_them() -> None:
     assert found.arguments["o"][-1] == {"mode": "fast"}
 
 
-@settings(max_examples=scaled(4_000), deadline=None)
+@settings(max_examples=scaled(1_000), deadline=None)
 @given(ANY_SCHEMAS, ARGUMENTS)
 def test_an_argument_is_what_the_server_takes_or_unsure(
     schema: dict[str, Any], arguments: dict[str, Any]
