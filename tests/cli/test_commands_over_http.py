@@ -256,6 +256,22 @@ def test_a_digest_says_which_call_is_approved(stage: Stage, beside: RunBeside) -
     assert (done.code, [call["path"] for call in stage.calls]) == (0, ["harmful"])
 
 
+@pytest.mark.parametrize(("tool", "code"), [("write_file", 0), ("missing", exit_codes.USAGE)])
+def test_a_plain_proposal_is_carried_out_by_the_only_one_that_has_the_tool(
+    stage: Stage, beside: RunBeside, tool: str, code: int
+) -> None:
+    params = {"name": tool, "arguments": {"path": "a", "text": "b"}}
+    say(stage, "paula", "mcp/proposal", tool, {"method": "tools/call", "params": params})
+    done = beside("fulfill", tool, "--yes")
+    assert done.code == code
+    if code:
+        assert "no participant that can be asked has the tool 'missing'" in done.err
+        assert "give --executor" in done.err
+    else:
+        assert f"files.{tool}" in done.err
+    assert len(stage.calls) == (not code)
+
+
 def test_an_edit_is_told(stage: Stage, beside: RunBeside) -> None:
     proposed = Proposed(stage, "write_file", {"path": "a", "text": "b"}, to="alice")
     done = beside("fulfill", proposed.id, "--yes", "--edit", "path=5", "--json")

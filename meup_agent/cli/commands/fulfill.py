@@ -20,7 +20,7 @@ from meup_agent.cli.render.formatting import MAX_NAME
 from meup_agent.cli.render.progress import progress_line
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.client.requests import TIMEOUT
-from meup_agent.errors import OutcomeUnknown, RequestError, ToolError
+from meup_agent.errors import OutcomeUnknown, OwnerUnknown, RequestError, ToolError
 from meup_agent.protocol import payloads
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import value_of
@@ -66,7 +66,8 @@ def fulfill(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The participant that carries it out, if not the one that the proposal names.",
+            help="The participant that carries it out, if not the one that the proposal names, or"
+            " the only one that has its tool.",
         ),
     ] = None,
     proposer: Annotated[
@@ -126,9 +127,7 @@ def fulfill(
         # The gateway knows whom a proposal of another dialect names.
         to: str | None = executor or call.target or record.get("target")
         if to is None:
-            raise Misuse(
-                f"proposal {envelope.id} does not say who should carry it out; give --executor"
-            )
+            to = await _find_executor(session, envelope, call)
         arguments = _edited(call.arguments, given)
         params, changes = build_fulfillment(call, arguments, to, proposer=envelope.sender)
         said = f"{visible(to, 64)}.{visible(call.name or call.method, 64)}"
@@ -174,6 +173,19 @@ def fulfill(
         await session.print_result(said, answer.result, document)
 
     CommandSession(address, result).run(act)
+
+
+async def _find_executor(session: CommandSession, proposal: Envelope, call: Call) -> str:
+    """The only participant that can carry out a proposal that names none."""
+    if call.method != TOOL_CALL:
+        raise Misuse(
+            f"proposal {proposal.id} does not say who should carry it out; give --executor"
+        )
+    async with progress_line(session.stderr.console, f"looking for who has {call.name}"):
+        try:
+            return await session.space.proposal(proposal).find_executor()
+        except OwnerUnknown as error:
+            raise Misuse(f"{error}; give --executor") from error
 
 
 def _edited(proposed: dict[str, Any], given: GivenArguments) -> dict[str, Any] | None:
