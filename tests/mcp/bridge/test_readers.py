@@ -395,7 +395,7 @@ def patterns_of(used: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.rule("1.calls")
-@settings(max_examples=scaled(12), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=scaled(8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(SCHEMAS, FEW_ARGUMENTS), min_size=20, max_size=20))
 @example(KNOWN)
 def test_rules_read_the_defaults_with_which_a_tool_runs(calls: list[Tool]) -> None:
