@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from meup_agent import Fulfillment
+from meup_agent.protocol.exchange.effects import Drop
 from tests.protocol.exchange.peer import Peer, dropped, of
 from tests.tables import Progressed
 from tests.wire import Responded
@@ -120,3 +121,9 @@ def test_progress_of_the_fulfillment_reaches_the_proposer(me: Peer) -> None:
 def test_progress_for_another_requester_with_our_id_is_not_ours(me: Peer) -> None:
     key = me.begins_request(to=("tool",))
     assert me.progress("tool", key.id, 1, to=("bob",)) == []
+
+
+@pytest.mark.rule("2.answered_notification")
+def test_an_answer_to_nothing_of_ours_is_logged(me: Peer) -> None:
+    (drop,) = of(me.response("tool", "never-said"), Drop)
+    assert (drop.why, drop.expected) == ("unknown_response", False)
