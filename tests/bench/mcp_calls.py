@@ -15,6 +15,7 @@ import statistics
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
+from itertools import count, islice
 from multiprocessing.connection import Connection
 from time import monotonic_ns, perf_counter, process_time
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -246,14 +247,16 @@ def crowd(pipe: Connection, url: str, streams: int) -> None:
                 data = json.loads(answer.text.split("data: ")[1])
                 return int(data["result"]["structuredContent"]["result"])
 
+            ids = count(1)  # a session uses none twice
             while True:
                 await loop.run_in_executor(None, pipe.recv)
+                numbers = list(islice(ids, streams))
                 async with anyio.create_task_group() as tasks:
-                    for number in range(streams):
+                    for number in numbers:
                         tasks.start_soon(stream, number)
                     while await running() < streams:
                         pass
-                    for number in range(streams):
+                    for number in numbers:
                         cancel = {"requestId": number, "reason": "all of them"}
                         await post(method="notifications/cancelled", params=cancel)
                 assert await running() == 0
