@@ -221,7 +221,7 @@ class ReviewerRules:
             while True:
                 now = anyio.current_time()
                 until = min(self._begin_asking(tasks, limiter, now), self._next_round)
-                with anyio.move_on_at(until):
+                with anyio.CancelScope(deadline=until):
                     await self._changed.wait()
                 await anyio.sleep(PAUSE_SECONDS)
                 if anyio.current_time() >= self._next_round:
