@@ -17,6 +17,10 @@ from meup_agent.gateway.journal.tables import VERSION, read_version
 from meup_agent.gateway.journal.wal import find_damage
 from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, MAX_SEQ, Entry, NumberRange
 
+READINGS: Final = 5
+"""Readings of what SQLite has not moved into a journal's file yet, until one is of a file that
+stood still meanwhile: what a gateway overwrites while it is read looks damaged."""
+
 
 class Archive:
     """The file, opened so that nothing in it can change by it; close it in the end.
@@ -176,9 +180,14 @@ class Archive:
         """The pages that SQLite would leave out without a word."""
         path = Path(os.path.realpath(self._path))
         wal = path.with_name(f"{path.name}-wal")
-        # Twice, since a gateway may be writing it.
-        damage = find_damage(wal, 0) and find_damage(wal, 0)
-        return 0 if damage is None or damage.torn else damage.lost
+        for _ in range(READINGS):
+            stamp = _stamp(wal)
+            damage = find_damage(wal, 0) and find_damage(wal, 0)
+            if damage is None or damage.torn:
+                return 0
+            if _stamp(wal) == stamp:
+                return damage.lost
+        return 0  # a gateway writes it all the time; it has checked what it goes on from
 
     def _ask(self, question: str, *values: str | int) -> list[Any]:
         try:
@@ -204,3 +213,12 @@ class Archive:
 
 def _let_signals_in(_status: int, _remaining: int, _pages: int) -> None:
     """Called after each step of a copy, where Python handles signals, as of Ctrl-C."""
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    """Size and time of a file, which change where it is written; ``None``: there is none."""
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_size, found.st_mtime_ns
