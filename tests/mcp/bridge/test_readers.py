@@ -394,6 +394,8 @@ def patterns_of(used: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 yield {name: each}
 
 
+# As above: that loop runs on.
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module")
 @pytest.mark.rule("1.calls")
 @settings(max_examples=scaled(8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(SCHEMAS, FEW_ARGUMENTS), min_size=20, max_size=20))
