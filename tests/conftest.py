@@ -14,6 +14,7 @@ import pytest
 
 from tests import forkserver
 from tests.effort import register_profiles
+from tests.programs import state
 
 # A shell starts what it puts into the background with Ctrl-C ignored, and every program inherits
 # that: those of the tests, which are ended by it, would run on.
@@ -29,6 +30,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Name the markers that say which rules a test proves, and which limits it goes beyond."""
     config.addinivalue_line("markers", "rule(*ids): the rules of PROTOCOL.md that the test proves")
     config.addinivalue_line("markers", "limit(*names): the gateway's limits that the test exceeds")
+    # No gateway runs for the tests' own process: neither the developer's, nor that of a program.
+    os.environ |= state("tests")
     # Here, and not in a worker: it does its imports while the tests are collected.
     options = config.option
     several = getattr(options, "numprocesses", None)

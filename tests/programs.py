@@ -21,12 +21,12 @@ ROOT = Path(__file__).parent.parent
 _STATE = tempfile.TemporaryDirectory(prefix="meup-state-")
 
 
-def state() -> dict[str, str]:
+def state(whose: str = "programs") -> dict[str, str]:
     """The variable for the folder of `meup gateway --dev`: not among the developer's own.
 
     One for each process of the tests: a command that finds two such gateways asks which is meant.
     """
-    folder = Path(_STATE.name, str(os.getpid()))
+    folder = Path(_STATE.name, f"{whose}-{os.getpid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     return {"MEUP_STATE_DIR": str(folder)}
 
