@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from math import ceil
@@ -12,7 +11,7 @@ from meup_agent.gateway.auth import Identity, Tokens
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.logs import log, quote
 from meup_agent.protocol.space.management import REMOVED
-from meup_agent.protocol.space.rate_limits import NoticeThrottle, TokenBucket
+from meup_agent.protocol.space.rate_limits import NoticeThrottle, TokenBucket, network_of
 from meup_agent.protocol.token_strength import is_guessable
 
 if TYPE_CHECKING:
@@ -31,9 +30,6 @@ RETRY_AFTER: Final = 5
 MAX_REMEMBERED: Final = 10_000
 """Participants, and addresses, whose pace is remembered; the one that came the longest ago is
 forgotten, whose bucket has filled meanwhile."""
-
-IPV6_PREFIX: Final = 64
-"""Bits of an IPv6 address that stand for its owner: one network gives out all the others."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -191,16 +187,3 @@ class JoinThrottle:
 
 def _refusal(why: str, wait: int) -> NotAdmitted:
     return NotAdmitted(TOO_MANY, f"{why}; try again in {wait} s", wait)
-
-
-def network_of(address: str) -> str:
-    """The network that one caller may have all of: the /64 of an IPv6 address, else the address."""
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return str(parsed)
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(ipaddress.ip_network((parsed, IPV6_PREFIX), strict=False))

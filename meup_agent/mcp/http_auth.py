@@ -20,7 +20,7 @@ from starlette.authentication import (
 from starlette.responses import JSONResponse
 
 from meup_agent.errors import MeupError
-from meup_agent.protocol.space.rate_limits import NoticeThrottle
+from meup_agent.protocol.space.rate_limits import NoticeThrottle, network_of
 from meup_agent.protocol.token_strength import is_guessable
 from meup_agent.transport.request_headers import is_forwarded
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("meup_agent.mcp")
 
 MAX_WRONG_TOKENS: Final = 10
-"""Of one address in a minute, of those that could be guessed."""
+"""Of one network in a minute, of those that could be guessed."""
 
 WRONG_SECONDS: Final = 60.0
-"""Time for which wrong tokens of an address are counted."""
+"""Time for which wrong tokens of a network are counted."""
 
-MAX_ADDRESSES: Final = 4096
-"""Addresses whose wrong tokens are counted."""
+MAX_NETWORKS: Final = 4096
+"""Networks whose wrong tokens are counted."""
 
 
 class ParticipantUser(AuthenticatedUser):
@@ -65,7 +65,7 @@ class ParticipantUser(AuthenticatedUser):
 
 
 class TooManyWrongTokens(AuthenticationError):
-    """An address has sent too many wrong tokens lately."""
+    """A network has sent too many wrong tokens lately."""
 
 
 class NeedsToken(AuthenticationError):
@@ -73,25 +73,32 @@ class NeedsToken(AuthenticationError):
 
 
 class WrongTokens:
-    """Limits guesses by address, so that the gateway has no reason to limit our own tokens."""
+    """Limits guesses by network, so that the gateway has no reason to limit our own tokens."""
 
     def __init__(self) -> None:
         self._counts: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
-    def check(self, address: str) -> None:
-        """Raise if an address may try no other token now."""
-        count, since = self._counts.get(address, (0, 0.0))
-        if anyio.current_time() - since > WRONG_SECONDS:
-            self._counts.pop(address, None)
-        elif count >= MAX_WRONG_TOKENS:
+    def begin(self, network: str) -> None:
+        """Count a token before it is looked up, since many are at once.
+
+        Raises:
+            TooManyWrongTokens: The network may try no other token now.
+        """
+        now = anyio.current_time()
+        count, since = self._counts.pop(network, (0, now))
+        if now - since > WRONG_SECONDS:
+            count, since = 0, now
+        self._counts[network] = (min(count + 1, MAX_WRONG_TOKENS), since)
+        if len(self._counts) > MAX_NETWORKS:
+            self._counts.popitem(last=False)
+        if count >= MAX_WRONG_TOKENS:
             raise TooManyWrongTokens("too many wrong tokens; wait a minute")
 
-    def count(self, address: str) -> None:
-        """Count a wrong token."""
-        count, since = self._counts.pop(address, (0, anyio.current_time()))
-        self._counts[address] = (count + 1, since)
-        if len(self._counts) > MAX_ADDRESSES:
-            self._counts.popitem(last=False)
+    def take_back(self, network: str) -> None:
+        """Count one less: it was right, or could not be looked up."""
+        count, since = self._counts.get(network, (0, 0.0))
+        if count:
+            self._counts[network] = (count - 1, since)
 
 
 class ParticipantAuth(AuthenticationBackend):
@@ -106,6 +113,7 @@ class ParticipantAuth(AuthenticationBackend):
         self._pool = pool
         self._anonymous = anonymous
         self._wrong = WrongTokens()
+        self._tried: set[str] = set()  # the tokens that are looked up and may be guesses
         self._told = NoticeThrottle()
         self._users: WeakKeyDictionary[Login, ParticipantUser] = WeakKeyDictionary()
 
@@ -126,17 +134,30 @@ class ParticipantAuth(AuthenticationBackend):
         token = token.strip()
         if scheme.lower() != "bearer" or not token:
             return None
-        address = "" if conn.client is None else conn.client.host
-        # Those who share the address with one that guesses, as behind a proxy, go on.
-        may_be_guess = is_guessable(token) and not await self._pool.knows(token)
-        if may_be_guess:
-            self._wrong.check(address)
-        user = await self._user(token)
-        if user is None:
-            if may_be_guess:
-                self._wrong.count(address)
-            return None
-        return AuthCredentials([]), user
+        network = network_of("" if conn.client is None else conn.client.host)
+        # Those who share the network with one that guesses, as behind a proxy, go on.
+        if not is_guessable(token) or await self._pool.knows(token):
+            user = await self._user(token)
+        else:
+            user = await self._try(token, network)
+        return None if user is None else (AuthCredentials([]), user)
+
+    async def _try(self, token: str, network: str) -> ParticipantUser | None:
+        """The participant of a token that may be a guess."""
+        if token in self._tried:  # the same lookup
+            return await self._user(token)
+        self._wrong.begin(network)
+        self._tried.add(token)
+        try:
+            user = await self._user(token)
+        except AuthenticationError:
+            self._wrong.take_back(network)
+            raise
+        finally:
+            self._tried.discard(token)
+        if user is not None:
+            self._wrong.take_back(network)
+        return user
 
     async def _user(self, token: str | None) -> ParticipantUser | None:
         try:

@@ -5,7 +5,8 @@ from hashlib import sha256
 import pytest
 
 from meup_agent.gateway import GatewayLimits, admission
-from meup_agent.gateway.admission import TOO_MANY, UNAUTHORIZED, AuthThrottle, network_of
+from meup_agent.gateway.admission import TOO_MANY, UNAUTHORIZED, AuthThrottle
+from meup_agent.protocol.space.rate_limits import network_of
 from tests.gateway.conftest import Clock
 from tests.gateways import Identity, NotAdmitted, Tokens, new_token
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ in frames, too."""
 
 HALF_LIFE_SECONDS: Final = 1.0
 """Time after which what was sent counts half in a sender's load."""
+
+IPV6_PREFIX: Final = 64
+"""Bits of an IPv6 address that stand for its owner: one network gives out all the others."""
 
 _MICROSECONDS: Final = 1_000_000
 
@@ -195,3 +199,16 @@ class NoticeThrottle:
         if len(self._at) > MAX_NOTICES:
             del self._at[next(iter(self._at))]
         return True
+
+
+def network_of(address: str) -> str:
+    """The network that one caller may have all of: the /64 of an IPv6 address, else the address."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((parsed, IPV6_PREFIX), strict=False))

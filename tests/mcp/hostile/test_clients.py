@@ -1,6 +1,7 @@
 """Malicious MCP clients of a space over HTTP: each harms its own sessions alone."""
 
 import logging
+from collections import Counter
 from typing import Any
 
 import anyio
@@ -9,7 +10,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from meup_agent.mcp import client_calls, http, principal, tool_calls
-from meup_agent.mcp.http_auth import ParticipantUser
+from meup_agent.mcp.http_auth import MAX_WRONG_TOKENS, ParticipantUser
 from tests.gateways import new_token
 from tests.mcp.conftest import ANYTHING, served, staged
 from tests.mcp.server.test_cancellation import BOTH, OLD, Slow, session, space_with
@@ -81,6 +82,21 @@ async def test_wrong_tokens_fill_no_log(caplog: pytest.LogCaptureFixture) -> Non
             assert (await http.post(server.url, json=HELLO, headers=headers)).status_code == 401
     said = [each for each in caplog.records if "refused" in each.getMessage()]
     assert len(said) == 1
+
+
+async def test_guesses_at_once_are_as_few_as_those_in_turn() -> None:
+    statuses: list[int] = []
+    async with staged(alice=ANYTHING) as stage, served(stage) as server, server.http() as http:
+
+        async def guess(number: int) -> None:
+            headers = {**BOTH, "authorization": f"Bearer guess{number}"}
+            answer = await http.post(server.url, json=HELLO, headers=headers)
+            statuses.append(answer.status_code)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(3 * MAX_WRONG_TOKENS):
+                tasks.start_soon(guess, number)
+    assert Counter(statuses) == {401: MAX_WRONG_TOKENS, 429: 2 * MAX_WRONG_TOKENS}
 
 
 async def test_a_session_of_another_participant_is_not_counted_as_mine() -> None:
