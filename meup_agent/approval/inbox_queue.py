@@ -63,7 +63,7 @@ class InboxQueue:
         return self._items[:count]
 
     def next_turn(self, count: int) -> list[InboxItem]:
-        """So many of them, other ones each time, until all have had their turn."""
+        """The next ``count`` proposals, others each time until all have had their turn."""
         begin = self._turn if self._turn < len(self._items) else 0
         self._turn = begin + count
         return self._items[begin : self._turn]

@@ -8,8 +8,8 @@ deadline; so a program is ended in order also where the block is cancelled.
 
 A program gets its secrets in its environment: command lines can be read by other users.
 
-What a program leaves running when it ends, its guard keeps, until all of us end. Where a guard is
-killed, what it had becomes ours: :func:`adopt_orphans` reaps and ends that, and the guards that
+A guard keeps what its program leaves running until `meup up` ends. Where a guard is killed, what
+it had becomes ours: :func:`adopt_orphans` reaps and ends that, and the guards that
 are left. Elsewhere than on Linux there is no such thing, and what leaves its group stays.
 """
 
@@ -232,7 +232,7 @@ class GuardedProgram:
         self.error: OSError | None = None
         self._report, report = os.pipe()
         try:
-            # What it has of us is its input, which ends with us.
+            # Its input closes when we end.
             self._guard = subprocess.Popen(
                 (*GUARD, "report", str(report), *program.command),
                 stdin=subprocess.PIPE,
@@ -266,7 +266,7 @@ class GuardedProgram:
         await wait_ended(self._guard)
 
     async def reports(self) -> AsyncGenerator[str]:
-        """What the guard says: ``started``, then ``ended``, or ``failed`` alone."""
+        """The lines of the guard's report: ``started``, then ``ended``, or ``failed`` alone."""
         rest = b""
         while True:
             await anyio.wait_readable(self._report)

@@ -108,6 +108,6 @@ class Request:
 def is_own_request(envelope: Envelope) -> bool:
     """True if its sender made a request of its own accord: it carries out no proposal.
 
-    Who carries out a proposal sends words of its proposer under a name of its own.
+    A fulfiller sends its proposer's arguments under its own name.
     """
     return not envelope.correlation and PROPOSER not in read_call(envelope.payload).meta

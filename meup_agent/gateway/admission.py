@@ -104,8 +104,8 @@ class _Buckets(Generic[K]):
 class AuthThrottle:
     """Limits guesses per address.
 
-    A token that cannot be guessed is only looked up: whoever shares its address, as each page in a
-    browser on this machine does, neither slows it nor is slowed. Of shorter ones an address that
+    A token that cannot be guessed is only looked up: clients that share its address, as pages in a
+    browser on this machine do, neither slow it nor are slowed. Of shorter ones an address that
     had too many wrong is refused whatever the next one is: otherwise it would go on guessing.
     """
 

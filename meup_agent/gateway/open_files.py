@@ -1,4 +1,4 @@
-"""As many open files as a server's connections need: each is one."""
+"""Raises the limit of open files to what a server's connections need."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ def fit_open_files(config: Config) -> Config:
     """Lower the connections of a configuration to the files that this process may have open.
 
     A gateway that runs out of files cannot even refuse a connection. If there are too few, the
-    limit is lowered. The log warns of that where more were asked for; as many as there is room for
-    are no news by default.
+    limit is lowered. The log warns of that where more were asked for than by default.
     """
     # A connection, its share of the handshakes, and as many callers over HTTP.
     each = 1 + 1 / CONNECTIONS_TO_A_HANDSHAKE + serves_http(config)
@@ -52,7 +51,7 @@ def fit_open_files(config: Config) -> Config:
 
 
 def allow_open_files(needed: int) -> int:
-    """Let this process have so many files open, as far as the system does; as many as it may."""
+    """Raise this process's limit of open files as far as the system allows, and return it."""
     if sys.platform == "win32":
         return needed
     import resource

@@ -6,8 +6,8 @@ of a server's time.
     process_guard.py copy BYTES COMMAND...
     process_guard.py report DESCRIPTOR COMMAND...
 
-What we hold of it is the writing end of its standard input. That closes when we end, also where we
-are killed; then the program is told to end, and is killed if it does not. The guard does not read
+We hold the writing end of its standard input, which closes when we end, also where we are killed.
+Then the program is told to end, and is killed if it does not. The guard does not read
 it, so it may be the input of an MCP server. As the subreaper of all that the program starts, it
 gets hold of what left the program's process group as well. Linux alone has that: elsewhere what
 leaves its group stays, and on Windows a server is told by the end of its input and nothing else.
@@ -45,7 +45,7 @@ STOP_SECONDS = 1.0
 """A server that was stopped for what it wrote has this long to end."""
 
 TERM_SECONDS = 1.0
-"""What the program has left running has this long to end by SIGTERM, before it is killed."""
+"""Wait for processes that the program left running to end by SIGTERM, before they are killed."""
 
 KILL_SECONDS = 3.0
 """Seconds after which what cannot be killed is left: the system may hold it, as for a lost disk."""
@@ -157,7 +157,7 @@ class Guard:
             while rest:
                 rest = rest[os.write(1, rest) :]
         except OSError:
-            chunk = b""  # nobody reads it any more, and the server's input is closed as well
+            chunk = b""  # no reader is left, and the server's input is closed as well
         if not chunk:
             self._close_output(END_SECONDS)
 
@@ -188,7 +188,7 @@ class Guard:
         self._is_ending = self._is_killing = True
         self._signal_group(signal.SIGKILL)
         if self._limit is not None:
-            os.set_blocking(1, False)  # whoever reads it may wait for our end
+            os.set_blocking(1, False)  # its reader may wait for our end
 
     def _reap_orphans(self) -> None:
         program = None if self._program is None else self._program.pid

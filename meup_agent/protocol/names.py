@@ -1,8 +1,8 @@
 """Names of participants that people would take for each other (PROTOCOL 3).
 
 A part of Unicode's UTS 39, by the look-alikes that :mod:`~meup_agent.protocol.shown_text` marks:
-there stands why no library has the rest. What that table lacks cannot stand among other letters,
-since the letters of a name are of one script.
+that module says why no library has the rest. What that table lacks cannot stand among other
+letters, since the letters of a name are of one script.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The state that a proposer's withdraw leads to (PROTOCOL 4.2, 4.5).
 
-On the wire a proposer says one thing, whatever ended its wait: a withdraw with a reason. Everybody
-names what that was by this one function: the exchange tables, the gateway, the audit.
+On the wire a proposer says one thing, whatever ended its wait: a withdraw with a reason. The
+exchange tables, the gateway and the audit read it by this one function.
 """
 
 from __future__ import annotations

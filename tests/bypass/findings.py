@@ -78,7 +78,7 @@ FINDINGS: Final[tuple[Finding, ...]] = (
             " voted about."
         ),
         here=(
-            "What takes votes is listed first, and of each proposer as much as of the others; an"
+            "Proposals that take votes are listed first, and proposers take turns; an"
             " inbox goes on asking each reviewer that it has found."
         ),
         test=(
@@ -334,7 +334,7 @@ FINDINGS: Final[tuple[Finding, ...]] = (
         ),
         here=(
             "The bridge runs a call of a changed tool only for who has said that it has seen this"
-            " form, for one proposal. A capability for the call is no leave for that."
+            " form, for one proposal. A capability for the call does not allow that."
         ),
         test="tests/mcp/bridge/test_tool_changes.py::test_call_that_was_accepted_runs_in_no_later_form",
     ),

@@ -101,7 +101,7 @@ def _forget_absence(place: Place) -> None:
     there="A run was ended; approving what it had left behind started it again.",
     here=(
         "A fulfillment looks at its proposer's presence when it leaves: for a proposer that has"
-        " been gone for 30 seconds nothing is sent, unless the approver says so in so many words."
+        " been gone for 30 seconds nothing is sent, unless the approver says so explicitly."
         " Where a new process of the proposer has begun, the gateway has withdrawn what the old one"
         " left behind, and nothing lets it run."
     ),

@@ -80,7 +80,7 @@ def mcp(
         typer.Option(
             "--anonymous",
             help="Serve clients on this machine that send no token, as the participant of"
-            " MEUP_TOKEN; with a proxy in front, whoever it lets in is that participant.",
+            " MEUP_TOKEN; behind a proxy, every client that it lets in is that participant.",
         ),
     ] = False,
     to: To = None,

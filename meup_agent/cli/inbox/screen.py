@@ -81,14 +81,12 @@ class InboxApp(InboxFrame):
         self._clock = clock
         self._changed_at = -GUARD_SECONDS
         self._is_leaving = False
-        self.mounted_at = self.first_drawn_at = 0.0
         self.drawn_at = 0.0  # when the last change of the inbox was on the screen
         self._edited: dict[str, Any] = {}
         self._tools: tuple[str, ToolDifference] | None = None
 
     def on_mount(self) -> None:
         """Show the first decision, and follow the inbox."""
-        self.mounted_at = time.perf_counter()
         self.follow_width(self.size.width)
         self.call_after_refresh(self._note_drawn)
         self._go_to(0, by_itself=False)
@@ -110,7 +108,6 @@ class InboxApp(InboxFrame):
 
     def _note_drawn(self) -> None:
         self.drawn_at = time.perf_counter()
-        self.first_drawn_at = self.first_drawn_at or self.drawn_at
 
     def _apply_change(self, change: InboxChange) -> None:
         match change:

@@ -239,7 +239,7 @@ class SharedDesk:
                 each.changed.notify_all()
 
     def _choose_leader(self) -> DeskSharer:
-        """One who has no agent here, where there is one: an agent is not asked for its rules."""
+        """The first person without an agent here, else the first: no agent is asked for rules."""
         is_seated, host = filter_of(self._host).is_seated, self._host
         people = self._people.values()
         free = (each for name, each in self._people.items() if name not in host or is_seated(name))

@@ -34,8 +34,7 @@ Choose = Callable[[bool], asyncio.BaseProtocol]
 """Makes the protocol that takes a connection over; it is told of a WebSocket upgrade."""
 
 Move = Callable[[asyncio.Transport, asyncio.BaseProtocol, bytes], None]
-"""Gives a connection for picows another transport, and the protocol that with the bytes that came.
-"""
+"""Moves a connection to a transport for picows, with the bytes received so far."""
 
 # As h11 ends a head. Picows asks for CRLF, so without that an upgrade is none.
 _END = re.compile(rb"\n\r?\n")

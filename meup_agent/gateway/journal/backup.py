@@ -51,7 +51,7 @@ def back_up(journal: Path, target: Path) -> int:
 def _copy(archive: Archive, name: str) -> int:
     with closing(sqlite3.connect(name, isolation_level=None)) as copy:
         archive.copy_to(copy, PAGES_AT_ONCE)
-        # One file, for which whoever reads it need not write another one beside it.
+        # Without a WAL, so that a reader need not write a second file beside it.
         copy.execute("PRAGMA journal_mode = DELETE")
         return archive.check_copy(copy)
 

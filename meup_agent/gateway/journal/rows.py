@@ -119,7 +119,7 @@ def row_of(entry: Entry) -> Row:
 def checksum(values: tuple[object, ...], frame: bytes = b"") -> int:
     """The checksum of a row: CRC-32, which finds any three flipped bits of a usual envelope.
 
-    It is no proof against somebody who can write the file; there is room for a hash chain.
+    It does not protect against a program that can write the file; there is room for a hash chain.
     """
     return zlib.crc32(frame, zlib.crc32(_encode(values)))
 

@@ -56,9 +56,9 @@ MAX_RECOVERED_BYTES: Final = 64 * 1024 * 1024
 CLOSE_SECONDS: Final = 5.0
 """For a thread to end; a disk that hangs longer keeps its thread, and not the gateway."""
 
-PASSED_OVER: Final = 1_000_000_000
-"""Numbers that are not given where the last ones may be lost: with the clock behind them, one would
-be given twice."""
+SKIPPED_NUMBERS: Final = 1_000_000_000
+"""Numbers skipped at a start where the journal's last ones may be lost, so that none is given
+twice: the clock may be behind them."""
 
 _FACTS: Final = "SELECT key, value, checksum FROM fact WHERE space = ? ORDER BY said"
 _LAST: Final = "SELECT max(seq) FROM entry WHERE space = ?"
@@ -342,7 +342,7 @@ class SqliteJournal:
             kept = max([*self._latest.values(), *self._floors.values(), *ends], default=0)
             lost = self._database.tail_lost
             # Numbers do not go back, whatever the clock does (PROTOCOL 6).
-            start = max(now, kept + PASSED_OVER if lost else kept)
+            start = max(now, kept + SKIPPED_NUMBERS if lost else kept)
             if kept < start:
                 missing = Missing(kept, start, DAMAGE if lost else START)
                 execute(WRITE_MISSING, sealed(missing))

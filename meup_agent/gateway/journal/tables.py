@@ -78,7 +78,7 @@ REMOVED: Final = "removed"
 """The retention removed them: always all up to a number."""
 
 DAMAGE: Final = "damage"
-"""Damage took them, and whoever started the gateway accepted that."""
+"""Damage took them, and a start with ``--accept-damage`` accepted that."""
 
 READ_SMALL: Final = {
     1: {

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 
 class SpaceClock:
-    """A gateway's clock that goes on, after a restart, from the time of before.
+    """A clock that continues, after a restart, from the last time in the journal.
 
-    Both in microseconds since 1970 (UTC). The gateway's own never goes back while it runs.
+    In microseconds since 1970 (UTC). The gateway's own never goes back while it runs.
     """
 
     def __init__(self, now: Callable[[], int]) -> None:
