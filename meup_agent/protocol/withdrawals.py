@@ -16,11 +16,11 @@ from meup_agent.protocol.payloads import META, REJECTED_BY, JsonObject, as_objec
 MAX_REJECTIONS: Final = 1024
 """Rejections that are kept for one proposal: one a participant, and spaces are smaller."""
 
-EARLY_SECONDS: Final = 1.0
+EARLY_EXPIRY_SECONDS: Final = 1.0
 """Time before its deadline from which a withdraw with ``timeout`` is an expiry: a proposer's timer
 and the gateway's clock differ by that after a night."""
 
-_EARLY_MICROSECONDS: Final = round(EARLY_SECONDS * 1_000_000)
+_EARLY_MICROSECONDS: Final = round(EARLY_EXPIRY_SECONDS * 1_000_000)
 
 
 class Waiting(NamedTuple):

@@ -14,7 +14,7 @@ from meup_agent.cli.commands import Command, Group
 from meup_agent.cli.commands.policy_check import check
 from meup_agent.cli.commands.policy_suggest import suggest
 from meup_agent.cli.failures import Failure, Misuse, require_extra
-from meup_agent.cli.options import Json
+from meup_agent.cli.options import Json, expand_groups
 from meup_agent.cli.render.escape import as_json_line, visible
 from meup_agent.cli.render.formatting import counted
 from meup_agent.errors import ConfigurationError
@@ -45,7 +45,7 @@ policy = typer.Typer(
 )
 
 
-policy.command("check", cls=Command)(check)
+policy.command("check", cls=Command)(expand_groups(check))
 
 
 @policy.command("explain", cls=Command)
@@ -151,7 +151,7 @@ def run_cases(
     sys.stdout.write(f"{counted(len(cases), 'case')} {verb} decided as expected by {path}\n")
 
 
-policy.command("suggest", cls=Command)(suggest)
+policy.command("suggest", cls=Command)(expand_groups(suggest))
 
 
 def _document(found: PolicyDecision) -> dict[str, Any]:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 import typer
 
-from meup_agent.cli.address import Http, Space, Token, TokenFile
 from meup_agent.cli.audit.journal_readers import DamageNote, Pages
-from meup_agent.cli.commands.policy_journal import JournalFile, open_pages
+from meup_agent.cli.commands.policy_journal import JournalOptions
 from meup_agent.cli.failures import Failure, require_extra
-from meup_agent.cli.options import AcceptDamage, Since
+from meup_agent.cli.options import AcceptDamage
 from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import counted
@@ -31,12 +30,7 @@ def check(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="The policy, in YAML.", show_default=False)
     ],
-    journal: JournalFile = None,
-    http: Http = None,
-    space: Space = None,
-    token: Token = None,
-    token_file: TokenFile = None,
-    since: Since = None,
+    source: JournalOptions,
     accept_damage: AcceptDamage = False,
 ) -> None:
     """Check a policy, and end with 0 only if it is good.
@@ -57,11 +51,8 @@ def check(
     from meup_agent.approval.policy_file import findings_of, load_policy
 
     loaded = load_policy(file)
-    if journal is not None or http is not None:
-        wanted = (kinds.MCP_REQUEST,)
-        pages = open_pages(
-            journal, http, space, token, token_file, since, wanted, accept_damage=accept_damage
-        )
+    if source.journal is not None or source.http is not None:
+        pages = source.open_pages((kinds.MCP_REQUEST,), accept_damage=accept_damage)
         log_nothing()
         anyio.run(_compare, loaded, pages)
     findings = findings_of(loaded)

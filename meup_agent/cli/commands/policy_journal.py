@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from meup_agent.cli.address import HttpOptions, find_http_url
+from meup_agent.cli.address import Http, HttpOptions, Space, Token, TokenFile, find_http_url
 from meup_agent.cli.audit.journal_readers import Pages, moment, read_file, read_over_http
+from meup_agent.cli.options import OptionGroup, Since
 from meup_agent.errors import ConfigurationError
 
 JournalFile = Annotated[
@@ -18,31 +20,34 @@ JournalFile = Annotated[
 ]
 
 
-def open_pages(
-    journal: Path | None,
-    http: str | None,
-    space: str | None,
-    token: str | None,
-    token_file: Path | None,
-    since: str | None,
-    kinds: tuple[str, ...],
-    *,
-    accept_damage: bool = False,
-) -> Pages:
-    """The entries that the options name, of some kinds at least.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalOptions(OptionGroup):
+    """The options that name a journal, and the time from which it is read."""
 
-    Raises:
-        ConfigurationError: They name no journal, or two.
-    """
-    begin = None if since is None else moment(since, "--since", time.time())
-    options = HttpOptions(http=http, space=space, token=token, token_file=token_file)
-    if journal is not None and http is not None:
-        raise ConfigurationError("give --journal or --http, not both")
-    if journal is None and find_http_url(http) is None:
-        raise ConfigurationError(
-            "what to learn from is missing; give --journal with a gateway's journal, or --http"
-            " with the address of one that runs"
+    journal: JournalFile = None
+    http: Http = None
+    space: Space = None
+    token: Token = None
+    token_file: TokenFile = None
+    since: Since = None
+
+    def open_pages(self, kinds: tuple[str, ...], *, accept_damage: bool) -> Pages:
+        """The entries that the options name, of some kinds at least.
+
+        Raises:
+            ConfigurationError: They name no journal, or two.
+        """
+        begin = None if self.since is None else moment(self.since, "--since", time.time())
+        if self.journal is not None and self.http is not None:
+            raise ConfigurationError("give --journal or --http, not both")
+        if self.journal is not None:
+            return read_file(self.journal, self.space, begin, kinds, accept_damage=accept_damage)
+        if find_http_url(self.http) is None:
+            raise ConfigurationError(
+                "what to learn from is missing; give --journal with a gateway's journal, or --http"
+                " with the address of one that runs"
+            )
+        options = HttpOptions(
+            http=self.http, space=self.space, token=self.token, token_file=self.token_file
         )
-    if journal is not None:
-        return read_file(journal, space, begin, kinds, accept_damage=accept_damage)
-    return read_over_http(options.address(), begin)
+        return read_over_http(options.address(), begin)

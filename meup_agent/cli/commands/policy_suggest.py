@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import anyio
 import typer
 
-from meup_agent.cli.address import Http, Space, Token, TokenFile
 from meup_agent.cli.audit.journal_readers import DamageNote, Pages
-from meup_agent.cli.commands.policy_journal import JournalFile, open_pages
+from meup_agent.cli.commands.policy_journal import JournalOptions
 from meup_agent.cli.failures import require_extra
-from meup_agent.cli.options import AcceptDamage, Json, Since
+from meup_agent.cli.options import AcceptDamage, Json
 from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.escape import as_json_line, visible
 from meup_agent.cli.render.formatting import counted
@@ -38,12 +37,7 @@ DECIDING: Final = (kinds.MCP_PROPOSAL, kinds.MCP_REQUEST, kinds.MCP_REJECT)
 
 
 def suggest(
-    journal: JournalFile = None,
-    http: Http = None,
-    space: Space = None,
-    token: Token = None,
-    token_file: TokenFile = None,
-    since: Since = None,
+    source: JournalOptions,
     least: Annotated[
         int,
         typer.Option(min=2, metavar="COUNT", help="Decisions that a rule covers at the least."),
@@ -61,9 +55,7 @@ def suggest(
     Example: `meup policy suggest --journal journal.db --space demo > suggested.yaml`
     """
     require_extra("a policy file")
-    pages = open_pages(
-        journal, http, space, token, token_file, since, DECIDING, accept_damage=accept_damage
-    )
+    pages = source.open_pages(DECIDING, accept_damage=accept_damage)
     log_nothing()
     anyio.run(_run, pages, least, as_json)
 

@@ -11,14 +11,12 @@ from typing import Final, NamedTuple
 import msgspec
 
 from meup_agent.protocol import payloads
-from meup_agent.protocol.dialects.translate import Members, unwrap_members
+from meup_agent.protocol.dialects.translate import Members, decode_members, unwrap_members
 from meup_agent.protocol.envelope import Envelope, encode_leniently
 from meup_agent.protocol.kinds import MCP_PROPOSAL
 
 NAMING_EXECUTORS: Final = frozenset({"meup/v0.2", "mew/v0.4", "mew/v0.3"})
 """Names on the wire of the published dialects, in which ``to`` of a proposal is its executor."""
-
-_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class Addressees(NamedTuple):
@@ -49,8 +47,10 @@ def as_broadcast(proposal: Envelope, sender: str | None = None, own: str = "") -
     by_published = sender in NAMING_EXECUTORS
     is_published = by_published or own in NAMING_EXECUTORS
     executor = _named_executor(proposal.to, target, by_published, is_published)
-    if executor is None or target == executor:
-        return None if executor is None else proposal.replace(to=())
+    if executor is None:
+        return None
+    if target == executor:
+        return proposal.replace(to=())
     return proposal.replace(to=(), raw_payload=_with_target(proposal.raw_payload, executor))
 
 
@@ -93,6 +93,6 @@ def _with_target(payload: bytes, executor: str) -> bytes:
 def _members(raw: bytes | msgspec.Raw) -> Members:
     """The members of an object as raw JSON; none of anything else."""
     try:
-        return _decode_members(raw)
+        return decode_members(raw)
     except msgspec.DecodeError:
         return {}

@@ -20,7 +20,7 @@ DECISIONS: Final = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
 
 Members = dict[str, Any]
 
-_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_participant = msgspec.json.Decoder(dict[str, Any]).decode
 _PLAIN: Final = encode_leniently("plain")
 
@@ -108,7 +108,7 @@ def _with_response(members: Members) -> Members:
 def _members(envelope: Envelope) -> Members | None:
     """The members of a payload as raw JSON; ``None`` if it is no object."""
     try:
-        return _decode_members(envelope.raw_payload)
+        return decode_members(envelope.raw_payload)
     except msgspec.DecodeError:
         return None
 
@@ -134,7 +134,7 @@ def unwrap_members(members: Members) -> Members:
     if not payloads.is_wrapper(members):
         return members
     try:
-        inner = _decode_members(members[payloads.WRAPPER])
+        inner = decode_members(members[payloads.WRAPPER])
     except msgspec.DecodeError:
         return members
     return members if payloads.is_wrapper(inner) else inner
