@@ -52,6 +52,16 @@ def test_a_deny_of_a_folder_holds_back_all_that_is_in_it(path: str) -> None:
 
 
 @pytest.mark.rule("7.readings")
+@pytest.mark.parametrize("name", ["x*", "[x]", "x?", "{x}", "x*/y\\.."])
+def test_a_folder_whose_name_has_a_wildcard_leads_past_no_deny(name: str) -> None:
+    deny = DenyRule("read_file", arguments={"path": "/etc/**"})
+    path = f"/{name}/../etc/passwd"
+    assert verdict(deny, AllowRule("read_file"), path=path) == "deny"
+    allow = AllowRule("read_file", arguments={"path": "!/etc/**"})
+    assert verdict(allow, path=path) == "ask"
+
+
+@pytest.mark.rule("7.readings")
 @pytest.mark.parametrize(
     ("pattern", "value"),
     [

@@ -347,4 +347,19 @@ FINDINGS: Final[tuple[Finding, ...]] = (
         here="Votes about another form of the tool are void, and people are told so.",
         test="tests/mcp/bridge/test_tool_changes.py::test_votes_about_another_form_do_not_count",
     ),
+    Finding(
+        title="A folder whose name has a wildcard hides where a path leads",
+        was=(
+            "A `deny` of `/etc/**` left `/x*/../etc/passwd` alone, and an `allow` of `!/etc/**` took"
+            " it: the star of the path was read as if a pattern had it, and `..` was kept behind it."
+        ),
+        here=(
+            "Only in a pattern may a step with a wildcard be several. In a path it is a name, and"
+            " `..` takes it away."
+        ),
+        test=(
+            "tests/approval/test_rule_readings.py"
+            "::test_a_folder_whose_name_has_a_wildcard_leads_past_no_deny"
+        ),
+    ),
 )

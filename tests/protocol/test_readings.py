@@ -187,6 +187,9 @@ def test_what_a_negation_excepts_is_read_widely(pattern: str, value: str) -> Non
         (" a \t b\n", "a b"),
         ("\u200b", ""),
         ("a\u202eb", "ab"),
+        ("/x*/../b", "/b"),
+        ("/[x]/../b", "/b"),
+        ("/{x}/y?/../../b", "/b"),
     ],
 )
 def test_plain_form_of_a_text(text: str, plain: str) -> None:
@@ -211,8 +214,8 @@ def test_every_path_that_leads_into_a_folder_is_taken(steps: list[str], pattern:
 
 
 def test_plain_form_of_a_pattern_keeps_what_may_be_several_steps() -> None:
-    assert fold_path("/a/**/../b") == "/a/**/../b"
-    assert fold_path("/a/x/../b/./*") == "/a/b/*"
+    assert fold_path("/a/**/../b", pattern=True) == "/a/**/../b"
+    assert fold_path("/a/x/../b/./*", pattern=True) == "/a/b/*"
 
 
 LETTERS = "aAbB. ,;/\\-\ufe0f\u2800\u00df\u0130\u017f\ufb01e\u0301\n\u200b\ufdd0"

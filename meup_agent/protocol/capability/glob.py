@@ -192,7 +192,7 @@ def _mark(text: str) -> str:
 
 def plain_glob(pattern: str) -> str:
     """The glob of texts in their plain form, but for its letters, which are still their own."""
-    return fold_path(_WHITESPACE.sub(" ", pattern))
+    return fold_path(_WHITESPACE.sub(" ", pattern), pattern=True)
 
 
 def _compile_wide(pattern: str) -> tuple[StringMatch, int]:

@@ -61,8 +61,13 @@ def fold_letter(letter: str) -> str:
     return "".join(filter(str.isprintable, _UNSEEN.sub("", plain)))
 
 
-def fold_path(path: str) -> str:
-    """A path without ``.``, empty steps, and ``..`` behind a name; that of a pattern, too."""
+def fold_path(path: str, *, pattern: bool = False) -> str:
+    """A path without ``.``, empty steps, and ``..`` behind a name.
+
+    Args:
+        path: The path.
+        pattern: The path is a pattern, in which a step with a wildcard may be several.
+    """
     if not (path[:1] == "." or path[-1:] == "/" or "//" in path or "/." in path):
         return path
     root = "/" if path[:1] == "/" else ""
@@ -72,7 +77,7 @@ def fold_path(path: str) -> str:
             continue
         if step != "..":
             steps.append(step)
-        elif steps and steps[-1] != ".." and _SEVERAL.search(steps[-1]) is None:
+        elif steps and steps[-1] != ".." and not (pattern and _SEVERAL.search(steps[-1])):
             steps.pop()
         elif not root or steps:
             steps.append(step)
