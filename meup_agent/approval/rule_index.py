@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 from meup_agent.protocol.capability.glob import is_glob
 from meup_agent.protocol.capability.paths import is_path
-from meup_agent.protocol.capability.reading import fold_text
+from meup_agent.protocol.capability.reading import fold_text, plain_forms
 from meup_agent.protocol.capability.strings import plain_beginnings
 
 FEW: Final = 8
@@ -47,8 +47,7 @@ class BeginningIndex:
         if not isinstance(text, str):
             return self._always
         found = self._always
-        small, plain = text.casefold(), fold_text(text)
-        for form in (small, plain) if plain != small else (small,):
+        for form in {text.casefold(), *plain_forms(text)}:
             for length, numbers in self._by_length:
                 more = numbers.get(form[:length])
                 if more is not None:

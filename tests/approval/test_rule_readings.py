@@ -63,6 +63,34 @@ def test_a_folder_whose_name_has_a_wildcard_leads_past_no_deny(name: str) -> Non
 
 @pytest.mark.rule("7.readings")
 @pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("C:\\Windows\\*", "C:\\..\\Windows\\y"),
+        ("C:/Windows/**", "C:\\a\\..\\..\\Windows\\y"),
+        ("c:/windows/y", "C:\\..\\Windows\\y"),
+        ("https://host/admin/**", "https://host/../admin/x"),
+        ("https://*/admin/**", "https://host/a/../../admin/x"),
+        ("https://host/admin/**", "https:/host/../admin/x"),
+        ("file:///etc/**", "file:///../etc/passwd"),
+        ("file:///etc/**", "file:/tmp/../../etc/passwd"),
+        # elsewhere these are names as any other
+        ("secret/**", "x:/../secret/y"),
+        ("secret/y", "x:/../secret/y"),
+        ("secret/[xy]", "https://host/../../secret/y"),
+    ],
+)
+def test_no_step_back_from_a_drive_or_a_host_leads_past_a_deny(pattern: str, path: str) -> None:
+    deny = DenyRule("read_file", arguments={"path": pattern})
+    several = DenyRule("read_file", arguments={"path": [pattern, "z"]})
+    others = [DenyRule("read_file", arguments={"path": f"{n}/*"}) for n in range(9)]
+    assert verdict(deny, AllowRule("read_file"), path=path) == "deny"
+    assert verdict(several, *others, AllowRule("read_file"), path=path) == "deny"
+    allow = AllowRule("read_file", arguments={"path": f"!{pattern}"})
+    assert verdict(allow, path=path) == "ask"
+
+
+@pytest.mark.rule("7.readings")
+@pytest.mark.parametrize(
     ("pattern", "value"),
     [
         ("/etc/*", "/home/../etc/passwd"),

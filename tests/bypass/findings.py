@@ -350,8 +350,9 @@ FINDINGS: Final[tuple[Finding, ...]] = (
     Finding(
         title="A folder whose name has a wildcard hides where a path leads",
         was=(
-            "A `deny` of `/etc/**` left `/x*/../etc/passwd` alone, and an `allow` of `!/etc/**` took"
-            " it: the star of the path was read as if a pattern had it, and `..` was kept behind it."
+            "A `deny` of `/etc/**` left `/x*/../etc/passwd` alone, and an `allow` of `!/etc/**`"
+            " took it: the star of the path was read as if a pattern had it, and `..` was kept"
+            " behind it."
         ),
         here=(
             "Only in a pattern may a step with a wildcard be several. In a path it is a name, and"
@@ -360,6 +361,23 @@ FINDINGS: Final[tuple[Finding, ...]] = (
         test=(
             "tests/approval/test_rule_readings.py"
             "::test_a_folder_whose_name_has_a_wildcard_leads_past_no_deny"
+        ),
+    ),
+    Finding(
+        title="`..` takes a drive or a host away",
+        was=(
+            r"`C:\..\Windows\y` and `https://host/../admin/x` were read as `Windows/y` and"
+            r" `https:/admin/x`, so a `deny` of `C:\Windows\*` or `https://host/admin/**` left them"
+            " alone. Systems and browsers keep the drive and the host."
+        ),
+        here=(
+            "A drive, and the scheme and host of a URL, are the root of a path, which no `..`"
+            " leaves. A rule that holds back takes the path without a root, too, since some systems"
+            " have no drives."
+        ),
+        test=(
+            "tests/approval/test_rule_readings.py"
+            "::test_no_step_back_from_a_drive_or_a_host_leads_past_a_deny"
         ),
     ),
 )

@@ -220,8 +220,8 @@ def _compile_wide(pattern: str) -> tuple[StringMatch, int]:
         return matches(encoded)
 
     def match(text: str, work: WorkBudget) -> bool:
-        texts = work.forms(text)
-        return runs(text, work) or (len(texts) > 1 and runs(texts[1], work))
+        plain = work.forms(text)[1:]
+        return runs(text, work) or any(runs(each, work) for each in plain)
 
     return match, steps
 
@@ -257,9 +257,10 @@ def _has_pieces(small: _Pieces, plain: _Pieces) -> StringMatch:
             if _is_in_order(forms[0], pieces):
                 return True
         if differs or len(forms) > 1:
-            for pieces in plain:
-                if _is_in_order(forms[-1], pieces):
-                    return True
+            for form in work.plain_forms(text):
+                for pieces in plain:
+                    if _is_in_order(form, pieces):
+                        return True
         return False
 
     return match

@@ -309,7 +309,9 @@ def _any_string(exact: frozenset[str], starred: list[tuple[str, StringMatch]]) -
 
 def _any_folded(folded: frozenset[str]) -> Match:
     """Match a string that has one of some plain forms."""
-    return lambda value, work: isinstance(value, str) and work.forms(value)[-1] in folded
+    return lambda value, work: (
+        isinstance(value, str) and not folded.isdisjoint(work.plain_forms(value))
+    )
 
 
 def _or_element(matches: Match) -> Match:

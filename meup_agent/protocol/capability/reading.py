@@ -18,6 +18,14 @@ from meup_agent.protocol.shown_text import BLANK
 # A step of a pattern that may be several: `..` behind it leads nobody knows where.
 _SEVERAL: Final = re.compile(r"[*?[\]{}\\]")
 
+# Where a path begins. `..` leads nowhere from there: resolvers keep a drive, and the host of a URL,
+# which browsers find behind any number of slashes.
+_ROOT: Final = re.compile(
+    r"/|[a-z]:/|file:(?://[^/]*)?/(?:[a-z]:/)?|(?:https?|wss?|ftp):/+[^/]+"
+    r"|[a-z][a-z0-9+.-]+:(?://[^/]*|/)",
+    re.IGNORECASE,
+)
+
 # Of what a reader does not see one letter is a space, and the others are nothing.
 _BRAILLE_BLANK: Final = "\u2800"
 _UNSEEN: Final = re.compile(f"[{''.join(sorted(BLANK - {_BRAILLE_BLANK}))}]")
@@ -40,8 +48,25 @@ def fold_text(text: str) -> str:
 
     Cases, widths and compositions of letters become one, as do blanks of any number and kind;
     invisible characters go; a backslash is a slash; a path has no ``.``, no empty step, and no
-    ``..`` behind a name.
+    ``..`` behind a name or at its root.
     """
+    return fold_path(_fold_letters(text))
+
+
+def plain_forms(text: str) -> tuple[str, ...]:
+    """The plain form of a text, and the one that it has for systems without drives and URLs.
+
+    There ``x:`` is a name as any other, and ``x:/../a`` leads to ``a``.
+    """
+    letters = _fold_letters(text)
+    plain = fold_path(letters)
+    if "/.." not in letters or letters[:1] == "/" or _ROOT.match(letters) is None:
+        return (plain,)
+    other = _fold_steps(letters, "")
+    return (plain,) if other == plain else (plain, other)
+
+
+def _fold_letters(text: str) -> str:
     if not text.isascii():
         text = unicodedata.normalize("NFKD", text).replace(_BRAILLE_BLANK, " ")
         text = _UNSEEN.sub("", text)
@@ -50,7 +75,7 @@ def fold_text(text: str) -> str:
         text = " ".join(text.split())
         if not text.isprintable():
             text = "".join(filter(str.isprintable, text))
-    return fold_path(text)
+    return text
 
 
 def fold_letter(letter: str) -> str:
@@ -62,7 +87,7 @@ def fold_letter(letter: str) -> str:
 
 
 def fold_path(path: str, *, pattern: bool = False) -> str:
-    """A path without ``.``, empty steps, and ``..`` behind a name.
+    """A path without ``.``, empty steps, and ``..`` behind a name or at its root.
 
     Args:
         path: The path.
@@ -70,9 +95,14 @@ def fold_path(path: str, *, pattern: bool = False) -> str:
     """
     if not (path[:1] == "." or path[-1:] == "/" or "//" in path or "/." in path):
         return path
-    root = "/" if path[:1] == "/" else ""
+    root = _ROOT.match(path)
+    return _fold_steps(path, "" if root is None else root[0], pattern=pattern)
+
+
+def _fold_steps(path: str, root: str, *, pattern: bool = False) -> str:
+    kept = [step for step in root.split("/") if step]
     steps: list[str] = []
-    for step in path.split("/"):
+    for step in path[len(root) :].split("/"):
         if step in ("", "."):
             continue
         if step != "..":
@@ -81,4 +111,4 @@ def fold_path(path: str, *, pattern: bool = False) -> str:
             steps.pop()
         elif not root or steps:
             steps.append(step)
-    return root + "/".join(steps)
+    return ("/" if root == "/" else "") + "/".join(kept + steps)

@@ -117,7 +117,7 @@ def exact(body: str, reading: Reading) -> StringMatch:
     if reading is Reading.NARROW:
         return lambda text, work: text == body
     folded = fold_text(body)
-    return lambda text, work: text == body or work.forms(text)[-1] == folded
+    return lambda text, work: text == body or folded in work.plain_forms(text)
 
 
 def compile_kind(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
-from meup_agent.protocol.capability.reading import fold_text
+from meup_agent.protocol.capability.reading import plain_forms
 
 V = TypeVar("V")
 
@@ -56,7 +56,7 @@ class WorkBudget:
             self._extend()
 
     def forms(self, text: str) -> tuple[str, ...]:
-        """A text in small letters, and in its plain form where that is another.
+        """A text in small letters, and in its plain forms where they are others.
 
         They are made once, however many patterns look at them.
         """
@@ -66,9 +66,14 @@ class WorkBudget:
         if forms is None:
             steps = text.count("/") + text.count("\\")
             self.spend(len(text) * (1 if text.isascii() else FOLD_WORK) + STEP_WORK * steps)
-            small, plain = text.casefold(), fold_text(text)
-            forms = self._forms[text] = (small,) if plain == small else (small, plain)
+            small, plain = text.casefold(), plain_forms(text)
+            forms = self._forms[text] = (small,) if plain == (small,) else (small, *plain)
         return forms
+
+    def plain_forms(self, text: str) -> tuple[str, ...]:
+        """A text in its plain forms."""
+        forms = self.forms(text)
+        return forms[1:] or forms
 
     def members(self, value: dict[str, Any]) -> dict[str, list[object]]:
         """The members of an object that is being checked, by the plain form of their names."""
@@ -77,7 +82,7 @@ class WorkBudget:
             self.spend(NODE_WORK * len(value))
             members = self._members[id(value)] = {}
             for name, member in value.items():
-                members.setdefault(self.forms(name)[-1], []).append(member)
+                members.setdefault(self.plain_forms(name)[0], []).append(member)
         return members
 
     def _extend(self) -> None:
