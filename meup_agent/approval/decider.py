@@ -28,6 +28,7 @@ from meup_agent.client.space import Space, allowed_words
 from meup_agent.client.tool_changes import read_mark
 from meup_agent.errors import ConfigurationError, MeupError, Refused, printable
 from meup_agent.protocol.capability.reading import fold_text
+from meup_agent.protocol.capability.work import Exhausted, WorkBudget
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import (
     META,
@@ -289,13 +290,11 @@ def _check_arguments(call: Call, read: _ReadSchema, around: Surroundings) -> Sho
     if problems:
         said = "; ".join(map(str, problems))
         return Shown(call, problem=f"The tool does not take these arguments: {said}.")
-    plain = {fold_text(name) for name in around.arguments}
-    for name in call.arguments.keys() - around.arguments:
-        if fold_text(name) in plain:
-            # Some servers take it for the one that they have, and no rule about that would see it.
-            return Shown(call, doubt=f"its argument {name[:64]!r} is nearly one that its tool has")
-    if (alike := _find_alike(call.arguments)) is not None:
-        return Shown(call, doubt=f"two names in its arguments are nearly {alike[:64]!r}")
+    try:
+        if doubt := _doubt_names(call.arguments, around.arguments, WorkBudget(call.arguments)):
+            return Shown(call, doubt=doubt)
+    except Exhausted:
+        return Shown(call, doubt="comparing the names of its arguments takes too much work")
     try:
         arguments, unsure = read.arguments.fill(call.arguments)
     except UnknownDefaults:
@@ -306,7 +305,18 @@ def _check_arguments(call: Call, read: _ReadSchema, around: Surroundings) -> Sho
     return Shown(call, around=around._replace(unsure=unsure))
 
 
-def _find_alike(value: object) -> str | None:
+def _doubt_names(arguments: dict[str, Any], known: Collection[str], work: WorkBudget) -> str:
+    """The doubt about names that are nearly others; empty: there is none."""
+    plain = {fold_text(name) for name in known}
+    for name in arguments.keys() - known:
+        if work.plain_forms(name)[0] in plain:
+            # Some servers take it for the one that they have, and no rule about that would see it.
+            return f"its argument {name[:64]!r} is nearly one that its tool has"
+    alike = _find_alike(arguments, work)
+    return "" if alike is None else f"two names in its arguments are nearly {alike[:64]!r}"
+
+
+def _find_alike(value: object, work: WorkBudget) -> str | None:
     """A name in an object, anywhere in a value, that is nearly the one of another member."""
     pending = [value]
     while pending:
@@ -315,7 +325,7 @@ def _find_alike(value: object) -> str | None:
             members = cast("dict[str, object]", each)
             seen: set[str] = set()
             for name in members if len(members) > 1 else ():
-                plain = fold_text(name)
+                plain = work.plain_forms(name)[0]
                 if plain in seen:
                     return name
                 seen.add(plain)

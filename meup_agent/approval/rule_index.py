@@ -13,8 +13,9 @@ from typing import Any, Final, cast
 
 from meup_agent.protocol.capability.glob import is_glob
 from meup_agent.protocol.capability.paths import is_path
-from meup_agent.protocol.capability.reading import fold_text, plain_forms
+from meup_agent.protocol.capability.reading import fold_text
 from meup_agent.protocol.capability.strings import plain_beginnings
+from meup_agent.protocol.capability.work import WorkBudget
 
 FEW: Final = 8
 """Rules that are compared one after the other as fast as an index finds them."""
@@ -40,14 +41,14 @@ class BeginningIndex:
                 by_length.setdefault(len(each), {}).setdefault(each, []).append(number)
         self._by_length = sorted(by_length.items())
 
-    def find(self, text: object) -> list[int]:
+    def find(self, text: object, work: WorkBudget) -> list[int]:
         """The numbers, in order, of which the patterns may match a value; of others none does."""
         if isinstance(text, list):
             return self._all  # a pattern may take one of its elements
         if not isinstance(text, str):
             return self._always
         found = self._always
-        for form in {text.casefold(), *plain_forms(text)}:
+        for form in work.forms(text):
             for length, numbers in self._by_length:
                 more = numbers.get(form[:length])
                 if more is not None:
@@ -75,13 +76,14 @@ class ArgumentIndex:
         if count > FEW:
             self._index = BeginningIndex([self._wanted(each) for each in patterns])
 
-    def find(self, arguments: dict[str, Any]) -> list[int] | None:
+    def find(self, arguments: dict[str, Any], work: WorkBudget) -> list[int] | None:
         """The numbers of the patterns that may match; ``None``: any may."""
-        if self._index is None or any(
-            name != self._key and fold_text(name) == self._plain for name in arguments
-        ):
+        if self._index is None:
             return None
-        return self._index.find(arguments.get(self._key))
+        for name in arguments:
+            if name != self._key and work.plain_forms(name)[0] == self._plain:
+                return None
+        return self._index.find(arguments.get(self._key), work)
 
     def _wanted(self, pattern: object) -> object:
         return (

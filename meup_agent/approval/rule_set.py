@@ -201,9 +201,9 @@ class _ToolRules:
             patterns = [each.compiled.rule.pattern.get("arguments") for each in rules]
             self._index = ArgumentIndex(patterns)
 
-    def of(self, arguments: dict[str, Any]) -> Iterable[_ToolRule]:
+    def of(self, arguments: dict[str, Any], work: WorkBudget) -> Iterable[_ToolRule]:
         """Those that may match a call with some arguments."""
-        numbers = None if self._index is None else self._index.find(arguments)
+        numbers = None if self._index is None else self._index.find(arguments, work)
         return self.rules if numbers is None else [self.rules[number] for number in numbers]
 
 
@@ -269,7 +269,7 @@ class RuleSet:
         found: PolicyDecision | None = None
         compiled = None
         try:
-            for compiled, is_certain in self._rules_for(call.method, call.name).of(arguments):
+            for compiled, is_certain in self._rules_for(call.method, call.name).of(arguments, work):
                 if not compiled.match.takes(arguments, names, work):
                     continue
                 rule = compiled.rule
@@ -314,7 +314,7 @@ class RuleSet:
         found = self._by_tool.get((method, tool))
         if found is None:
             work = WorkBudget(tool)
-            possible = [self._compiled[number] for number in self._tools.find(tool)]
+            possible = [self._compiled[number] for number in self._tools.find(tool, work)]
             found = _ToolRules(
                 [
                     _ToolRule(each, each.narrow.takes_tool(method, tool, work))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any, Final
 
 import pytest
@@ -287,6 +288,23 @@ async def test_arguments_with_two_names_that_are_nearly_alike_are_asked_about(
     schema = {"additionalProperties": True}
     assert await verdict(Policy([AllowRule("deploy")]), schema, given) == "ask"
     assert await verdict(Policy([AllowRule("deploy")]), schema, {"a": 1, "o": {"a": 1}}) == "allow"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("inner", [False, True])
+async def test_names_that_take_too_much_work_are_asked_about(inner: bool) -> None:
+    name = "\u0301" * 30_000 + "\u0316" * 30_000
+    given: dict[str, Any] = {name: 1, "a": 1}
+    schema = {"additionalProperties": True}
+    before = time.process_time()
+    for denied in (9, 0):
+        rules = [DenyRule("deploy", arguments={"env": f"{n}*"}) for n in range(denied)]
+        policy = Policy([*rules, AllowRule("deploy")])
+        arguments = {"o": given} if inner else given
+        assert await verdict(policy, schema, arguments) == "ask"
+        found = policy.decide(Call("tools/call", {"name": "deploy", "arguments": arguments}), "bob")
+        assert found.verdict == ("ask" if denied and not inner else "allow")
+    assert time.process_time() - before < 2
 
 
 @pytest.mark.anyio

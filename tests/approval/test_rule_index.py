@@ -13,7 +13,7 @@ from meup_agent.approval.rule_index import ArgumentIndex, BeginningIndex, beginn
 from meup_agent.approval.rules import RULES
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.capability.reading import fold_text
-from tests.wire import Call, Reading, compile_pattern
+from tests.wire import Call, Reading, WorkBudget, compile_pattern
 
 PATTERNS: list[Any] = [
     *("a", "ab", "a*", "ab*", "*", "**", "?b", "a?", "[ab]c", "{a,b}*", "!a", "!!a", "!a*", "a/**"),
@@ -28,7 +28,7 @@ VALUES: list[Any] = [
 
 @given(st.lists(st.sampled_from(PATTERNS), max_size=30), st.sampled_from(VALUES))
 def test_each_pattern_that_matches_is_found_in_order(patterns: list[Any], value: Any) -> None:
-    found = BeginningIndex(patterns).find(value)
+    found = BeginningIndex(patterns).find(value, WorkBudget(value))
     assert found == sorted(set(found))
     matching = {
         number
@@ -100,7 +100,10 @@ def test_the_first_rule_that_matches_decides(
 
 
 def test_few_arguments_are_compared_one_after_the_other() -> None:
-    assert ArgumentIndex([{"x": "a"}] * 8).find({"x": "b"}) is None
-    assert ArgumentIndex([{"x": "a"}] * 9).find({"x": "b"}) == []
-    assert ArgumentIndex([{"x": "a"}] * 9).find({"x": "b", "X": "a"}) is None
-    assert ArgumentIndex([None] * 20).find({}) is None
+    def found(patterns: list[Any], arguments: dict[str, Any]) -> list[int] | None:
+        return ArgumentIndex(patterns).find(arguments, WorkBudget(arguments))
+
+    assert found([{"x": "a"}] * 8, {"x": "b"}) is None
+    assert found([{"x": "a"}] * 9, {"x": "b"}) == []
+    assert found([{"x": "a"}] * 9, {"x": "b", "X": "a"}) is None
+    assert found([None] * 20, {}) is None

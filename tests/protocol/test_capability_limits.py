@@ -1,5 +1,6 @@
 """The cost of a check, and proof that making it cheap changes no decision (PROTOCOL 7)."""
 
+import time
 from typing import Any
 
 import pytest
@@ -108,6 +109,19 @@ def test_a_search_that_costs_too_much_ends(pattern: object, value: object) -> No
 )
 def test_large_values_are_decided(pattern: object, value: object, expected: bool) -> None:
     assert matches(pattern, value) is expected
+
+
+@pytest.mark.rule("7.bounded")
+@pytest.mark.parametrize(
+    "text",
+    ["\u0301" * 30_000 + "\u0316" * 30_000, "a" + "\u0344\u0316" * 30_000, "\ufdfa" * 300_000],
+    ids=["marks", "marks that are two", "letters that are eighteen"],
+)
+def test_no_letters_take_long_to_normalise(text: str) -> None:
+    before = time.process_time()
+    assert not matches("/etc/**", text)
+    assert not matches("!/etc/**", text)
+    assert time.process_time() - before < 1
 
 
 # --- refused when compiled, with the place --------------------------------------------------

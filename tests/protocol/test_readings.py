@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import unicodedata
 from typing import Any
 
 import pytest
@@ -209,6 +210,23 @@ def test_what_a_negation_excepts_is_read_widely(pattern: str, value: str) -> Non
 )
 def test_plain_form_of_a_text(text: str, plain: str) -> None:
     assert fold_text(text) == plain
+
+
+MARKS = "e\u00e9\u0301\u0316\u0327\u0344\u0345\u0f73\u0f81\uac00\u1100\u1161\u11a8\ufdfa"
+
+
+@settings(max_examples=scaled(300), deadline=None)
+@given(
+    st.lists(st.text(MARKS, max_size=9), max_size=40).map("".join),
+    st.text(MARKS[2:8], min_size=1, max_size=5),
+    st.integers(0, 60),
+)
+def test_plain_form_does_not_depend_on_how_a_long_text_is_cut(
+    text: str, marks: str, times: int
+) -> None:
+    text += "\u00e9" + marks * times + text
+    assert fold_text(text) == fold_text(unicodedata.normalize("NFKD", text))
+    assert fold_text(text) == fold_text(unicodedata.normalize("NFC", text))
 
 
 STEPS = st.lists(

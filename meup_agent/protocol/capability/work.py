@@ -10,7 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
-from meup_agent.protocol.capability.reading import plain_forms
+from meup_agent.protocol.capability.reading import (
+    count_long_rows,
+    decompose,
+    plain_forms,
+)
 
 V = TypeVar("V")
 
@@ -28,7 +32,13 @@ CALL_WORK: Final = 200
 """Units for handing a text to RE2."""
 
 FOLD_WORK: Final = 10
-"""Units for each character outside ASCII of a text whose plain form is made; others take one."""
+"""Units for each character outside ASCII of a text whose plain form is made; others take one.
+
+A letter may become 18; those of which it becomes more than three, as a syllable of Hangul does,
+take as much again."""
+
+ROW_WORK: Final = 50
+"""Units for each letter in a long row of combining marks, which are sorted."""
 
 STEP_WORK: Final = 30
 """Units for each step of a path whose plain form is made."""
@@ -66,7 +76,10 @@ class WorkBudget:
         if forms is None:
             steps = text.count("/") + text.count("\\")
             self.spend(len(text) * (1 if text.isascii() else FOLD_WORK) + STEP_WORK * steps)
-            small, plain = text.casefold(), plain_forms(text)
+            self.spend(ROW_WORK * count_long_rows(text))
+            decomposed = decompose(text)
+            self.spend(FOLD_WORK * max(0, len(decomposed) - 3 * len(text)))
+            small, plain = text.casefold(), plain_forms(decomposed)
             forms = self._forms[text] = (small,) if plain == (small,) else (small, *plain)
         return forms
 
