@@ -27,7 +27,6 @@ from meup_agent.client.schema_check import ArgumentChecker, checker_for
 from meup_agent.client.space import Space, allowed_words
 from meup_agent.client.tool_changes import read_mark
 from meup_agent.errors import ConfigurationError, MeupError, Refused, printable
-from meup_agent.protocol.capability.reading import fold_text
 from meup_agent.protocol.capability.work import Exhausted, WorkBudget
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import (
@@ -307,7 +306,7 @@ def _check_arguments(call: Call, read: _ReadSchema, around: Surroundings) -> Sho
 
 def _doubt_names(arguments: dict[str, Any], known: Collection[str], work: WorkBudget) -> str:
     """The doubt about names that are nearly others; empty: there is none."""
-    plain = {fold_text(name) for name in known}
+    plain = {work.plain_forms(name)[0] for name in known}
     for name in arguments.keys() - known:
         if work.plain_forms(name)[0] in plain:
             # Some servers take it for the one that they have, and no rule about that would see it.

@@ -22,7 +22,7 @@ from meup_agent.errors import printable
 from meup_agent.protocol.capability.glob import StringMatch, compile_glob, is_glob
 from meup_agent.protocol.capability.paths import is_path
 from meup_agent.protocol.capability.reading import Reading, fold_text
-from meup_agent.protocol.capability.work import WorkBudget
+from meup_agent.protocol.capability.work import Exhausted, WorkBudget
 
 if TYPE_CHECKING:
     from meup_agent.approval.argument_schema import ArgumentSchema
@@ -103,19 +103,25 @@ def find_near_miss(
     if held and max(map(len, (call.name, call.target or "", proposer))) > MAX_COMPARED:
         return f"a name of it is too long to be compared with those of the rule {held[0][0]}"
     for name, rule in held:
-        wrong = _wrong_name(rule, call, proposer, around)
-        if wrong is None:
-            continue
-        if wrong := wrong or _wrong_argument(rule, call, around):
-            return (
-                f"the rule {name} is before it, and names {printable(wrong[:64])!r}, which is"
-                " not there; perhaps it is mistyped"
-            )
-        if unsure := _unsure_argument(rule, around.unsure):
-            return (
-                f"the rule {name} is before it, and looks at {printable(unsure[:64])!r}, for which"
-                " the tool may have a default of its own"
-            )
+        try:
+            if doubt := _doubt_rule(rule, call, proposer, around):
+                return f"the rule {name} is before it, and {doubt}"
+        except Exhausted:
+            return f"comparing its names with those of the rule {name} takes too much work"
+    return ""
+
+
+def _doubt_rule(rule: PolicyRule, call: Call, proposer: str, around: Surroundings) -> str:
+    """The doubt whether a rule is about a call, in words; empty: there is none."""
+    wrong = _wrong_name(rule, call, proposer, around)
+    if wrong is None:
+        return ""
+    if wrong := wrong or _wrong_argument(rule, call, around):
+        return f"names {printable(wrong[:64])!r}, which is not there; perhaps it is mistyped"
+    if unsure := _unsure_argument(rule, around.unsure):
+        return (
+            f"looks at {printable(unsure[:64])!r}, for which the tool may have a default of its own"
+        )
     return ""
 
 

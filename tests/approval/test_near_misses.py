@@ -250,6 +250,19 @@ def test_a_long_name_is_compared_with_none_and_asked_about() -> None:
     assert is_let_pass(Policy([AllowRule("*")]), "bot", call)
 
 
+def test_names_that_take_too_much_work_are_asked_about() -> None:
+    name = "\u0301" * 50_000 + "\u0316" * 50_000
+    call = call_of("shell_ls", {})
+    for rule in (
+        DenyRule("shell_ls", arguments={"a?b": "x"}),
+        DenyRule("shell_r?", arguments={"a": "x"}),
+    ):
+        policy = Policy([rule, AllowRule("shell_ls")])
+        assert is_let_pass(policy, "bot", call)
+        around = AROUND._replace(tools=["shell_ls", name], unsure=[name])
+        assert not is_let_pass(policy, "bot", call, around)
+
+
 @pytest.mark.parametrize(
     "tool",
     ["shell_mv shell_cp", 'shell_rm"', "'shell_rm", ["a", "b\tc"], "a,b", "a|b", "^a", "a;b"],
