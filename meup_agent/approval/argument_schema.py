@@ -20,6 +20,13 @@ from meup_agent.protocol.payloads import as_object
 MAX_SCHEMAS_SEEN: Final = 5_000
 """Schemas that are looked at to find the defaults of one call: a hundred times what tools have."""
 
+MAX_STEPS: Final = 500_000
+"""Steps to find the defaults of one call, in half a second: one for each member, element or part of
+a default, and for each schema that is held against it. A table of 20,000 cells takes 80,000."""
+
+CHARS_PER_STEP: Final = 50
+"""Characters of a default's JSON that are written in one step."""
+
 MAX_LEVELS: Final = 128
 """Levels of a call's defaults: more than a message has, and a schema may refer to itself."""
 
@@ -64,6 +71,10 @@ class _Applying(NamedTuple):
     def all(self) -> list[_Schema]:
         return [*self.certain, *self.possible]
 
+    @property
+    def size(self) -> int:
+        return len(self.certain) + len(self.possible)
+
 
 class ArgumentSchema:
     """The schema of one tool's arguments.
@@ -76,21 +87,27 @@ class ArgumentSchema:
         self.root = schema
         self._has_any = any("default" in each for each in objects_of(schema))
         self._left = 0
+        self._steps_left = 0
         self._known: dict[tuple[tuple[int, ...], tuple[int, ...]], _Applying] = {}
+        self._defaults: dict[int, tuple[_Applying, Any]] = {}
 
     def named(self) -> dict[str, list[Any]]:
         """The arguments that it names, and the values that it lists for each, if it lists any."""
-        self._left = MAX_SCHEMAS_SEEN
+        self._begin()
         try:
             applying = self._expanded(_Applying([self.root], []), 0)
-            return {
-                name: [
-                    value
-                    for each in self._expanded(_of_member(applying, name, is_there=False), 1).all
-                    for value in _listed(each.get("enum"))
-                ]
-                for name in _names(applying)
-            }
+            found: dict[str, list[Any]] = {}
+            for name in _names(applying):
+                self._take_steps(1)
+                if name in found:
+                    continue
+                self._take_steps(applying.size)
+                found[name] = []
+                for each in self._expanded(_of_member(applying, name, is_there=False), 1).all:
+                    values = _listed(each.get("enum"))
+                    self._take_steps(1 + len(values))
+                    found[name] += values
+            return found
         except UnknownDefaults:
             return {name: [] for name in as_object(self.root.get("properties"))}
 
@@ -102,7 +119,7 @@ class ArgumentSchema:
         """
         if not self._has_any:
             return FilledArguments(arguments)
-        self._left = MAX_SCHEMAS_SEEN
+        self._begin()
         root = _Applying([self.root], [])
         if not arguments and any(each.get("default") for each in self._expanded(root, 0).all):
             raise UnknownDefaults  # some tools take it for arguments that are left out as a whole
@@ -116,15 +133,19 @@ class ArgumentSchema:
         applying = self._expanded(given, level)
         found, unsure = dict(value), set[str]()
         filled = set(value.filled) if isinstance(value, DefaultedObject) else set[str]()
-        for name in dict.fromkeys([*_names(applying), *value]):
+        self._take_steps(applying.size)
+        names = [*_names(applying), *value]
+        self._take_steps(len(names))
+        for name in dict.fromkeys(names):
             of_member = _of_member(applying, name, is_there=name in value)
+            self._take_steps(applying.size + of_member.size)
             if name not in value:
                 default = self._default(of_member, level + 1)
                 if default is _UNSURE:
                     unsure.add(name)
                 if default is _UNSURE or default is _NONE:
                     continue
-                found[name] = _marked(default)
+                found[name] = self._marked(default)
                 filled.add(name)
             found[name], is_sure = self._fill_any(found[name], of_member, level + 1)
             if not is_sure:
@@ -146,18 +167,39 @@ class ArgumentSchema:
                 list(_of_element(applying.certain, index)),
                 [*_of_element(applying.possible, index), *_of_some_element(applying.all)],
             )
+            self._take_steps(1 + applying.size + of_element.size)
             element, is_sure = self._fill_any(each, of_element, level + 1)
             elements.append(element)
             are_sure = are_sure and is_sure
         # Few tools append what is missing, so nothing is chosen here.
+        self._take_steps(sum(map(_count_places, applying.all)))
         missing = _Applying(_of_missing_elements(applying.all, len(elements)), [])
         return elements, are_sure and self._default(missing, level + 1) is _NONE
+
+    def _marked(self, value: Any) -> Any:
+        """A default, in which no member was given by the call."""
+        self._take_steps(1)
+        if isinstance(value, dict):
+            members = cast("dict[str, Any]", value)
+            marked = {name: self._marked(each) for name, each in members.items()}
+            return DefaultedObject(marked, marked)
+        if isinstance(value, list):
+            return [self._marked(each) for each in cast("list[object]", value)]
+        return value
 
     def _default(self, given: _Applying, level: int) -> Any:
         """The default of a member that is missing, where there is one, and only one."""
         applying = self._expanded(given, level)
+        known = self._defaults.get(id(applying))
+        if known is None:
+            # The schemas are kept as long as what is known about them.
+            known = self._defaults[id(applying)] = applying, self._find_default(applying, level)
+        return known[1]
+
+    def _find_default(self, applying: _Applying, level: int) -> Any:
         certain = _distinct(each["default"] for each in applying.certain if "default" in each)
         possible = _distinct(each["default"] for each in applying.possible if "default" in each)
+        self._take_steps(sum(map(len, [*certain, *possible])) // CHARS_PER_STEP)
         if len(certain) == 1 and possible.keys() <= certain.keys():
             return next(iter(certain.values()))
         is_unsure = certain or possible or self._has_below(applying, level, set())
@@ -168,6 +210,7 @@ class ArgumentSchema:
         fresh = [each for each in applying.all if id(each) not in seen]
         seen.update(map(id, fresh))
         for name in _names(_Applying(fresh, [])):
+            self._take_steps(1 + len(fresh))
             of_member = _of_member(_Applying(fresh, []), name, is_there=False)
             below = self._expanded(of_member, level + 1)
             if any("default" in each for each in below.all):
@@ -187,6 +230,7 @@ class ArgumentSchema:
         if known is None:
             if len(self._known) >= MAX_REMEMBERED:
                 self._known.clear()
+                self._defaults.clear()
             known = self._known[key] = self._expand(given)
         return known
 
@@ -205,13 +249,21 @@ class ArgumentSchema:
             pending += [(each, False) for each in _perhaps(schema)]
         return found
 
+    def _begin(self) -> None:
+        self._left, self._steps_left = MAX_SCHEMAS_SEEN, MAX_STEPS
+
     def _spend(self) -> None:
         self._left -= 1
         if self._left < 0:
             raise UnknownDefaults
 
+    def _take_steps(self, count: int) -> None:
+        self._steps_left -= count
+        if self._steps_left < 0:
+            raise UnknownDefaults
+
     def _together(self, schema: _Schema) -> Iterator[_Schema]:
-        yield from _objects(schema.get("allOf"))
+        yield from map(as_object, _listed(schema.get("allOf")))
         for name in ("$ref", "$dynamicRef", "$recursiveRef"):
             if name in schema:
                 yield self._referred(schema[name])
@@ -223,7 +275,9 @@ class ArgumentSchema:
         if pointer and not pointer.startswith("/"):
             return self._anchored(pointer)
         found: object = self.root
-        for step in pointer.split("/")[1:]:
+        steps = pointer.split("/")[1:]
+        self._take_steps(len(steps))
+        for step in steps:
             key = step.replace("~1", "/").replace("~0", "~")
             listed = _listed(found)
             if key.isdecimal() and int(key) < len(listed):
@@ -270,7 +324,7 @@ def _objects(value: object) -> list[_Schema]:
 def _perhaps(schema: _Schema) -> Iterator[_Schema]:
     """The schemas in one that may apply beside it."""
     for name in _ALTERNATIVES:
-        yield from _objects(schema.get(name))
+        yield from map(as_object, _listed(schema.get(name)))
     for name in _CONDITIONAL:
         if isinstance(schema.get(name), dict):
             yield as_object(schema[name])
@@ -308,6 +362,11 @@ def _of_some_element(schemas: list[_Schema]) -> Iterator[_Schema]:
                 yield as_object(schema[name])
 
 
+def _count_places(schema: _Schema) -> int:
+    """The elements that a schema describes by their places, and one."""
+    return 1 + sum(len(_listed(schema.get(name))) for name in ("prefixItems", "items"))
+
+
 def _of_missing_elements(schemas: list[_Schema], size: int) -> list[_Schema]:
     """The schemas of elements that an array of some size would have by their places."""
     return [
@@ -325,14 +384,3 @@ def _listed(value: object) -> list[object]:
 def _distinct(values: Iterator[Any]) -> dict[str, Any]:
     """Values by their JSON: true is not 1."""
     return {json.dumps(each, sort_keys=True, default=str): each for each in values}
-
-
-def _marked(value: Any) -> Any:
-    """A default, in which no member was given by the call."""
-    if isinstance(value, dict):
-        members = cast("dict[str, Any]", value)
-        marked = {name: _marked(each) for name, each in members.items()}
-        return DefaultedObject(marked, marked)
-    if isinstance(value, list):
-        return [_marked(each) for each in cast("list[object]", value)]
-    return value

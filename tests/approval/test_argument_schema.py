@@ -182,6 +182,73 @@ def test_many_elements_share_what_applies_to_them() -> None:
     assert found.arguments["o"][-1] == {"mode": "fast"}
 
 
+def nested_lists(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object"}
+    for _ in range(depth):
+        schema = {"properties": {"a": {"items": schema, "default": [{}] * 10}}}
+    return schema
+
+
+SHARED: Final[dict[str, Any]] = {
+    "properties": {f"a{n}": {"properties": {"b": {}}} for n in range(900)}
+}
+ANYTHING: Final[dict[str, Any]] = {
+    "items": {"anyOf": [{"required": [str(n)]} for n in range(4_000)]}
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments"),
+    [
+        (nested_lists(8), {"z": 1}),
+        ({"properties": {"a": {**ANYTHING, "default": [{}]}}}, {"a": [{}] * 40_000}),
+        (
+            {
+                "properties": {f"p{n}": {"$ref": "#/$defs/s"} for n in range(2_000)},
+                "$defs": {"s": SHARED, "t": {"default": 1}},
+            },
+            {},
+        ),
+        (
+            {
+                "properties": {f"p{n}": {"$ref": "#/$defs/s"} for n in range(2_000)},
+                "$defs": {"s": {"default": [{"a": 1}] * 20_000}},
+            },
+            {},
+        ),
+        (
+            {"properties": {"a": {"items": {"prefixItems": [True] * 50_000, "default": 1}}}},
+            {"a": [[]] * 50_000},
+        ),
+        (
+            {
+                "properties": {"a": {"items": {"additionalProperties": {"default": 1}}}},
+                "allOf": [{"patternProperties": {str(n): {} for n in range(4_000)}}],
+            },
+            {f"x{n}": {} for n in range(10_000)},
+        ),
+    ],
+    ids=["lists", "choices", "shared", "long defaults", "places", "patterns"],
+)
+def test_no_schema_takes_long_to_fill_in(schema: dict[str, Any], arguments: dict[str, Any]) -> None:
+    before = time.process_time()
+    read = ArgumentSchema(schema)
+    read.named()
+    with pytest.raises(UnknownDefaults):
+        read.fill(arguments)
+    assert time.process_time() - before < 3
+
+
+def test_a_large_table_is_filled_in() -> None:
+    columns = {f"c{n}": {"type": "string", "default": f"v{n}"} for n in range(200)}
+    schema = {"properties": {"rows": {"type": "array", "items": {"properties": columns}}}}
+    before = time.process_time()
+    found = ArgumentSchema(schema).fill({"rows": [{f"c{n}": "x"} for n in range(100)]})
+    assert time.process_time() - before < 2
+    assert not found.unsure
+    assert found.arguments["rows"][99] == {f"c{n}": f"v{n}" for n in range(200)} | {"c99": "x"}
+
+
 @settings(max_examples=scaled(1_000), deadline=None)
 @given(ANY_SCHEMAS, ARGUMENTS)
 def test_an_argument_is_what_the_server_takes_or_unsure(
