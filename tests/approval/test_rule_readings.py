@@ -90,6 +90,15 @@ def test_no_step_back_from_a_drive_or_a_host_leads_past_a_deny(pattern: str, pat
 
 
 @pytest.mark.rule("7.readings")
+@pytest.mark.parametrize("count", [2, 12])
+def test_a_backslash_parts_a_path_among_many_rules_as_among_few(count: int) -> None:
+    rules = [DenyRule("read_file", arguments={"path": f".\\secret{n}\\*"}) for n in range(count)]
+    for path in ("secret1\\x", "secret1/x", ".\\secret1\\x", "./SECRET1/x"):
+        assert verdict(*rules, AllowRule("read_file"), path=path) == "deny"
+    assert verdict(*rules, AllowRule("read_file"), path="public\\x") == "allow"
+
+
+@pytest.mark.rule("7.readings")
 @pytest.mark.parametrize(
     ("pattern", "value"),
     [

@@ -380,4 +380,17 @@ FINDINGS: Final[tuple[Finding, ...]] = (
             "::test_no_step_back_from_a_drive_or_a_host_leads_past_a_deny"
         ),
     ),
+    Finding(
+        title="From nine rules on a `deny` of a path with backslashes is passed",
+        was=(
+            r"With nine rules and more those that may match are looked up by the beginnings of"
+            r" their patterns. For `.\secret\*` these lacked `secret`, so `secret\x` was allowed"
+            " although the `deny` takes it."
+        ),
+        here="A pattern is found by its beginning in each of the forms in which it is read.",
+        test=(
+            "tests/approval/test_rule_readings.py"
+            "::test_a_backslash_parts_a_path_among_many_rules_as_among_few"
+        ),
+    ),
 )

@@ -178,7 +178,10 @@ def plain_beginnings(body: str) -> tuple[str, ...]:
     """
     if is_exact(body):
         return body.casefold(), fold_text(body)
-    heads = begins(body).casefold(), "".join(map(fold_letter, begins(plain_glob(body))))
+    # The forms in which a glob is read widely.
+    plain = {plain_glob(body), plain_glob(body.replace("\\", "/"))}
+    folded = ("".join(map(fold_letter, begins(each))) for each in plain)
+    heads = tuple(dict.fromkeys([begins(body).casefold(), *folded]))
     return heads if all(heads) else ()
 
 
