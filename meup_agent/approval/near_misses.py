@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 from itertools import zip_longest
@@ -20,9 +20,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from meup_agent.approval.rules import AllowRule
 from meup_agent.errors import printable
 from meup_agent.protocol.capability.glob import StringMatch, compile_glob, is_glob
-from meup_agent.protocol.capability.paths import is_path
+from meup_agent.protocol.capability.paths import compile_path, descendants, is_path
+from meup_agent.protocol.capability.patterns import Pattern as WidePattern
+from meup_agent.protocol.capability.patterns import compile_pattern, written
 from meup_agent.protocol.capability.reading import Reading, fold_text
-from meup_agent.protocol.capability.work import Exhausted, WorkBudget
+from meup_agent.protocol.capability.strings import plain_beginnings, split_negation
+from meup_agent.protocol.capability.work import CALL_WORK, NODE_WORK, Exhausted, WorkBudget
 
 if TYPE_CHECKING:
     from meup_agent.approval.argument_schema import ArgumentSchema
@@ -37,6 +40,7 @@ MAX_COMPARED: Final = 256
 """Characters of a name that is compared; what was compared is kept, and strangers choose names."""
 
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+_NUMBER: Final = re.compile(r"-?[0-9]|-$")
 _NO_SIGNS: Final = re.compile(r"[-_.\s]")
 
 _WILDCARDS: Final = re.compile(r"[*?\\]+|\[.+\]|\{.+\}")
@@ -102,21 +106,24 @@ def find_near_miss(
     ]
     if held and max(map(len, (call.name, call.target or "", proposer))) > MAX_COMPARED:
         return f"a name of it is too long to be compared with those of the rule {held[0][0]}"
+    work = WorkBudget(call.arguments)
     for name, rule in held:
         try:
-            if doubt := _doubt_rule(rule, call, proposer, around):
+            if doubt := _doubt_rule(rule, call, proposer, around, work):
                 return f"the rule {name} is before it, and {doubt}"
         except Exhausted:
-            return f"comparing its names with those of the rule {name} takes too much work"
+            return f"comparing it with the rule {name} takes too much work"
     return ""
 
 
-def _doubt_rule(rule: PolicyRule, call: Call, proposer: str, around: Surroundings) -> str:
+def _doubt_rule(
+    rule: PolicyRule, call: Call, proposer: str, around: Surroundings, work: WorkBudget
+) -> str:
     """The doubt whether a rule is about a call, in words; empty: there is none."""
     wrong = _wrong_name(rule, call, proposer, around)
     if wrong is None:
         return ""
-    if wrong := wrong or _wrong_argument(rule, call, around):
+    if wrong := wrong or _wrong_argument(rule, call, around, work):
         return f"names {printable(wrong[:64])!r}, which is not there; perhaps it is mistyped"
     if unsure := _unsure_argument(rule, around.unsure):
         return (
@@ -221,7 +228,7 @@ def _begins_nearly(name: str, head: str) -> bool:
     return any(is_one_off(head, name[:size]) for size in sizes if size > 0)
 
 
-def _wrong_argument(rule: PolicyRule, call: Call, around: Surroundings) -> str:
+def _wrong_argument(rule: PolicyRule, call: Call, around: Surroundings, work: WorkBudget) -> str:
     """The name or the value of an argument that is nearly one of the call, or cannot be one."""
     given = rule.arguments
     if given is None:
@@ -231,6 +238,8 @@ def _wrong_argument(rule: PolicyRule, call: Call, around: Surroundings) -> str:
     is_exact = isinstance(rule.tool, str) and rule.tool == call.name
     for each in several:
         for key, pattern in each.items():
+            if _is_other_type(pattern, _members_of(call.arguments, key, work), work):
+                return f"{key}: {pattern}"
             if key in around.arguments:
                 if key in call.arguments and _is_near_value(
                     pattern, call.arguments[key], around.values.get(key, ())
@@ -264,6 +273,79 @@ def _is_near_value(pattern: Any, value: Any, known: Sequence[Any]) -> bool:
     if _letters(mine) == _letters(theirs):
         return True
     return bool(known) and pattern not in known and is_one_off(mine, theirs)
+
+
+def _is_other_type(pattern: Any, values: Iterable[Any], work: WorkBudget) -> bool:
+    """True if a pattern would take one of some values, were it of another type.
+
+    A number, or true or false, that is written as a text, or the other way round; in lists, too.
+    """
+    patterns = [each for each in _flat(pattern) if not isinstance(each, str) or _may_be_other(each)]
+    pending = [*values] if patterns else []
+    while pending:
+        each = pending.pop()
+        work.spend(NODE_WORK)
+        if isinstance(each, list):
+            pending += cast("list[object]", each)
+        elif any(_takes_other_type(one, each, work) for one in patterns):
+            return True
+    return False
+
+
+def _flat(pattern: Any) -> Iterator[Any]:
+    if isinstance(pattern, list | tuple):
+        for each in cast("Sequence[Any]", pattern):
+            yield from _flat(each)
+    else:
+        yield pattern
+
+
+def _takes_other_type(pattern: Any, value: Any, work: WorkBudget) -> bool:
+    if isinstance(pattern, Mapping):
+        members = cast("Mapping[str, Any]", pattern).items()
+        return isinstance(value, dict) and any(
+            _is_other_type(wanted, _members_of(cast("dict[str, Any]", value), key, work), work)
+            for key, wanted in members
+        )
+    if isinstance(pattern, str):
+        if not isinstance(value, int | float):
+            return False
+        text = written(value)
+        work.spend(CALL_WORK + len(text))
+        wide = _wide(pattern)
+        return wide.matches(text) and not wide.matches(value)
+    if isinstance(pattern, int | float) and isinstance(value, str):
+        return written(pattern) in work.plain_forms(value)
+    return False
+
+
+def _members_of(value: dict[str, Any], key: str, work: WorkBudget) -> Iterable[object]:
+    """The values in an object at which a key of a pattern looks."""
+    if key == "**":
+        return (each for each in descendants(value) if not isinstance(each, list))
+    if is_path(key):
+        return compile_path(key, "", Reading.WIDE).select(value, work)
+    if is_glob(key):
+        return (each for name, each in value.items() if _matcher(key)(name, work))
+    return work.members(value).get(fold_text(key), ())
+
+
+@lru_cache(maxsize=4096)
+def _may_be_other(pattern: str) -> bool:
+    """True if a number, or true or false, may be written as a text that a pattern takes."""
+    body, is_negated = split_negation(pattern, "")
+    if is_negated:
+        return False  # it takes whatever is no text
+    beginnings = plain_beginnings(body) or ("",)
+    return any(
+        _NUMBER.match(each) or any(word.startswith(each) for word in ("true", "false"))
+        for each in beginnings
+    )
+
+
+@lru_cache(maxsize=1024)
+def _wide(pattern: str) -> WidePattern:
+    return compile_pattern(pattern, reading=Reading.WIDE)
 
 
 def _letters(text: str) -> str:

@@ -218,6 +218,47 @@ def test_an_argument_that_is_nearly_written_so_is_asked_about(
     assert is_let_pass(policy, "bot", call, around) is not is_near
 
 
+@pytest.mark.parametrize(
+    ("wanted", "given", "is_near"),
+    [
+        ({"mode": "6"}, {"mode": [6]}, True),
+        ({"mode": "6"}, {"mode": ["x", [6.0]]}, True),
+        ({"mode": 6}, {"mode": ["6"]}, True),
+        ({"mode": True}, {"mode": ["True "]}, True),
+        ({"mode": ["5", "6"]}, {"mode": 6}, True),
+        ({"mode": "6*"}, {"mode": 644}, True),
+        ({"mode": "!!6"}, {"mode": 6}, True),
+        ({"mode": "*4"}, {"mode": -64}, True),
+        ({"mode": "-*"}, {"mode": -64}, True),
+        ({"mode": "Tr*"}, {"mode": True}, True),
+        ({"mode": "/^[67]/"}, {"mode": 644}, True),
+        ({"opts": {"mode": "6"}}, {"opts": {"mode": 6}}, True),
+        ({"opts": {"mode": "6"}}, {"opts": [{"mode": 6}]}, True),
+        ({"opts": {"mode": {"x": 6}}}, {"opts": {"mode": {"X": "6"}}}, True),
+        ({"$.mode": "6"}, {"mode": 6}, True),
+        ({"$..mode": "true"}, {"opts": {"mode": True}}, True),
+        ({"m*": "6"}, {"mode": 6}, True),
+        ({"**": "6"}, {"opts": [{"mode": 6}]}, True),
+        ({"mode": "6"}, {"mode": [7, "5", {"x": 6}]}, False),
+        ({"mode": "!6", "path": "/etc/**"}, {"mode": 7, "path": "/tmp"}, False),
+        ({"mode": "*", "path": "/etc/**"}, {"mode": 7, "path": "/tmp"}, False),
+        ({"mode": 6}, {"mode": [5, "7", True, None]}, False),
+        ({"opts": {"mode": "6"}}, {"opts": {"kind": 6}}, False),
+        ({"opts": {"mode": "6"}}, {"opts": 6}, False),
+        ({"n*": "6"}, {"mode": 6}, False),
+    ],
+)
+def test_a_value_of_another_type_is_asked_about_wherever_it_stands(
+    wanted: dict[str, Any], given: dict[str, Any], is_near: bool
+) -> None:
+    schema = ArgumentSchema({"properties": {name: {} for name in ("mode", "opts", "path")}})
+    call = Call("tools/call", {"name": "deploy", "arguments": given})
+    around = surroundings_of(schema, {"deploy"}, {"bot"})
+    policy = Policy([DenyRule("deploy", arguments=wanted), AllowRule("deploy")])
+    assert policy.decide(call, "bot").verdict is Verdict.ALLOW
+    assert is_let_pass(policy, "bot", call, around) is not is_near
+
+
 def test_values_that_are_listed_behind_a_reference_are_compared_as_well() -> None:
     schema = ArgumentSchema(
         {

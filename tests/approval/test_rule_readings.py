@@ -90,6 +90,25 @@ def test_no_step_back_from_a_drive_or_a_host_leads_past_a_deny(pattern: str, pat
 
 
 @pytest.mark.rule("7.readings")
+@pytest.mark.parametrize(
+    ("pattern", "command"),
+    [
+        ("kill *", ["kill", 9]),
+        ("kill 9 *", ["kill", 9, "bob"]),
+        ("kill bob", ["kill", 9, "bob"]),
+        ("nice 1.5 x", ["nice", 1.5, "x"]),
+        ("set x true", ["set", "x", True]),
+    ],
+)
+def test_a_deny_of_a_command_takes_its_parts_with_numbers_and_without(
+    pattern: str, command: list[Any]
+) -> None:
+    deny = DenyRule("read_file", arguments={"command": pattern})
+    assert verdict(deny, AllowRule("read_file"), command=command) == "deny"
+    assert verdict(deny, AllowRule("read_file"), command=[9, 8]) == "allow"
+
+
+@pytest.mark.rule("7.readings")
 @pytest.mark.parametrize("count", [2, 12])
 def test_a_backslash_parts_a_path_among_many_rules_as_among_few(count: int) -> None:
     rules = [DenyRule("read_file", arguments={"path": f".\\secret{n}\\*"}) for n in range(count)]

@@ -393,4 +393,20 @@ FINDINGS: Final[tuple[Finding, ...]] = (
             "::test_a_backslash_parts_a_path_among_many_rules_as_among_few"
         ),
     ),
+    Finding(
+        title="A number passes a rule about a text inside an object or a list",
+        was=(
+            'A `deny` of `opts: {mode: "6"}` left the number `6` there alone, and one of `kill *`'
+            ' the command `["kill", 9]`. Other types were asked about only where the argument'
+            " itself had one."
+        ),
+        here=(
+            "An allow behind a rule that would take the value as another type is asked about, at"
+            " any level. A command is compared with its numbers, and without."
+        ),
+        test=(
+            "tests/approval/test_near_misses.py"
+            "::test_a_value_of_another_type_is_asked_about_wherever_it_stands"
+        ),
+    ),
 )

@@ -336,19 +336,37 @@ def _or_element(matches: Match) -> Match:
 
 
 def _or_row(matches: Match) -> Match:
-    """Match a value, or an array of texts as one text, with blanks between, as a command has."""
+    """Match a value, or an array by its texts in a row, with blanks between, as a command has.
+
+    With the numbers among them, and without.
+    """
 
     def match(value: object, work: WorkBudget) -> bool:
         if matches(value, work):
             return True
         if not isinstance(value, list):
             return False
-        texts = [each for each in cast("list[object]", value) if isinstance(each, str)]
-        row = " ".join(texts)
-        work.spend(NODE_WORK * len(texts) + len(row))
-        return len(texts) > 1 and matches(row, work)
+        elements = cast("list[object]", value)
+        work.spend(NODE_WORK * len(elements))
+        texts = [each for each in elements if isinstance(each, str)]
+        rows = [" ".join(texts)] if len(texts) > 1 else []
+        if 0 < len(texts) < len(elements):
+            scalars = [each for each in elements if isinstance(each, str | int | float)]
+            work.spend(2 * NODE_WORK * len(scalars))
+            if len(scalars) > len(texts):
+                rows.append(" ".join(map(written, scalars)))
+        for row in rows:
+            work.spend(len(row))
+            if matches(row, work):
+                return True
+        return False
 
     return match
+
+
+def written(value: str | float) -> str:
+    """A text, or a number, or true or false as a text has it."""
+    return value if isinstance(value, str) else str(value).casefold().removesuffix(".0")
 
 
 def _either(alternatives: list[Match]) -> Match:
