@@ -21,6 +21,7 @@ from meup_agent.errors import (
     printable,
 )
 from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.dialects.executors import read_addressees
 from meup_agent.protocol.payloads import as_object
 
 if TYPE_CHECKING:
@@ -112,11 +113,11 @@ class EditCheck:
 
         It is enough that they may carry out the call as it was proposed, or as it now is.
         """
+        named = read_addressees(proposal, calls[0]).deciders
         others = [
             each.id
             for each in self._space.participants
-            if each.id not in (self._space.me, proposal.sender)
-            and (not proposal.to or each.id in proposal.to)
+            if each.id not in (self._space.me, proposal.sender) and (not named or each.id in named)
         ]
         deciders = {
             *(each.id for each in self._space.participants if each.id in told),

@@ -15,7 +15,7 @@ from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import format_call
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
-from meup_agent.protocol.dialects import decode
+from meup_agent.protocol.dialects import DEFAULT_DIALECT, decode
 from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import Call, as_object, objects_in
@@ -79,7 +79,8 @@ class HttpApi:
 
     async def envelope(self, seq: int) -> Envelope:
         """The envelope with a number."""
-        answer = await self._ask(self._messages, since=str(seq - 1), limit="1")
+        # In a published dialect ``to`` of a proposal is its executor, not who decides (PROTOCOL 1).
+        answer = await self.page(str(seq - 1), limit=1, dialect=DEFAULT_DIALECT)
         for message in objects_in(answer.get("messages")):
             if message.get("seq") == seq:
                 return decode(json.dumps(message))

@@ -12,6 +12,8 @@ import pytest
 
 from meup_agent import Agent, Request
 from meup_agent.approval import Reviewer
+from meup_agent.approval.edit_check import EditCheck
+from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.errors import MeupError, NotOffered, Refused
 from tests.approval.test_inbox_edits import POLICY
 from tests.approval.test_inbox_rules import Office, office, ruled
@@ -282,3 +284,18 @@ async def test_who_may_not_reach_the_judge_edits_nothing(path: Path) -> None:
         with pytest.raises(NotOffered, match=r"may not send dev.meup/judge to 'reviewer'"):
             await o.inboxes["mallory"].approve(item, ALLOWED)
         assert proposal.state.is_pending
+
+
+@pytest.mark.parametrize("dialect", ["meup/v0.2", "mew/v0.4", "mew/v0.3"])
+async def test_a_proposal_whose_dialect_names_its_executor_is_judged(
+    path: Path, dialect: str
+) -> None:
+    async with (
+        office(InMemory(), "mallory", policy=path) as o,
+        o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
+    ):
+        await o.until("mallory", lambda item: item.id == proposal.id)
+        space = o.spaces["mallory"]
+        published = space.proposal(proposal.id).envelope.replace(protocol=dialect, to=("tools",))
+        with pytest.raises(Refused, match="the rule 'never' of 'reviewer'"):
+            await EditCheck(space, ProposalFeed(space)).check(published, DENIED)

@@ -409,4 +409,20 @@ FINDINGS: Final[tuple[Finding, ...]] = (
             "::test_a_value_of_another_type_is_asked_about_wherever_it_stands"
         ),
     ),
+    Finding(
+        title="An edit passes by a reviewer whose approver speaks a published dialect",
+        was=(
+            "In `mew/v0.4` and `meup/v0.2` a proposal names its executor where others name who"
+            " decides. `meup fulfill --edit` of such a participant took the executor for the only"
+            " reviewer, and an edit that a rule denies ran."
+        ),
+        here=(
+            "The command reads proposals in one dialect, whatever its participant speaks, and"
+            " those who judge an edit are read from a proposal by its dialect."
+        ),
+        test=(
+            "tests/cli/inbox/test_fulfill_dialects.py"
+            "::test_an_edit_is_judged_in_the_approvers_dialect"
+        ),
+    ),
 )

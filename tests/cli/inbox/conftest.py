@@ -37,7 +37,7 @@ end: true
 """
 
 
-def _files(calls: list[dict[str, Any]]) -> Agent:
+def files_agent(calls: list[dict[str, Any]]) -> Agent:
     files = Agent("files")
 
     @files.tool
@@ -108,7 +108,7 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Generator[Office]:
     with Gateway("demo", PARTICIPANTS).in_thread() as gateway, start_blocking_portal() as portal:
         office = Office(gateway, portal)
         agents: dict[str, Agent | Reviewer] = {
-            "files": _files(office.calls),
+            "files": files_agent(office.calls),
             "reviewer": Reviewer(policy),
             "bot": Agent("bot"),
             "bot2": Agent("bot2"),
