@@ -207,7 +207,8 @@ class InFlight:
 
     def orphaned_requests(self, withdraw: Envelope) -> list[OpenItem]:
         """The requests that are out for what a withdraw takes back, and that no process cancels."""
-        found = (self._proposals.get(withdraw.sender, each) for each in withdraw.correlation)
+        named = dict.fromkeys(withdraw.correlation)
+        found = (self._proposals.get(withdraw.sender, each) for each in named)
         return [
             request
             for proposal in found
@@ -246,10 +247,14 @@ class InFlight:
         """Forget something that has ended, or was withdrawn; another one under its id stays."""
         if withdrawn:
             item.step(ProposalEvent.WITHDRAWAL)
+        if self.is_listed(item):
+            shelf = self._proposals if item.is_proposal else self._requests
+            self._remove(shelf, item.envelope.sender, item.envelope.id)
+
+    def is_listed(self, item: OpenItem) -> bool:
+        """True if an item has not ended, and no other one is open in its place."""
         shelf = self._proposals if item.is_proposal else self._requests
-        sender, envelope_id = item.envelope.sender, item.envelope.id
-        if shelf.get(sender, envelope_id) is item:
-            self._remove(shelf, sender, envelope_id)
+        return shelf.get(item.envelope.sender, item.envelope.id) is item
 
     def _proposed(
         self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: bool
@@ -404,7 +409,7 @@ class InFlight:
         """End the proposals whose time is over, and that no withdraw has ended; these."""
         expired: list[OpenItem] = []
         for item in () if self._deadlines is None else self._deadlines.pop_due(at):
-            if not self._is_listed(item):
+            if not self.is_listed(item):
                 continue
             item.state = item.state_at(at)
             if item.state is ProposalState.EXPIRED:
@@ -416,11 +421,8 @@ class InFlight:
 
     def _watch(self, proposal: OpenItem) -> None:
         if self._deadlines is not None:
-            self._deadlines.sort_out(self._is_listed)
+            self._deadlines.sort_out(self.is_listed)
             self._deadlines.add(proposal)
-
-    def _is_listed(self, proposal: OpenItem) -> bool:
-        return self._proposals.get(proposal.envelope.sender, proposal.envelope.id) is proposal
 
     def _announced_expired(self, notice: Envelope, payload: JsonObject) -> None:
         """End what the gateway has announced as expired before a restart."""
@@ -610,14 +612,15 @@ def end_orphaned(exchanges: InFlight, participant: str, at: int) -> Iterator[Bro
             exchanges.end(item)  # it has expired, and that is for good
 
 
-def cancel_orphaned(exchanges: InFlight, requests: Iterable[OpenItem]) -> Iterator[Broadcast]:
-    """Cancel the requests for what was withdrawn whose own process does not do it any more."""
-    for request in requests:
-        yield from _end(exchanges, request, Reason.NO_LONGER_NEEDED, ORPHANED)
+def cancel_orphaned(exchanges: InFlight, request: OpenItem) -> Iterator[Broadcast]:
+    """Cancel a request for what was withdrawn whose own process does not do it any more."""
+    yield from _end(exchanges, request, Reason.NO_LONGER_NEEDED, ORPHANED)
 
 
 def _end(exchanges: InFlight, item: OpenItem, reason: str, text: str = "") -> Iterator[Broadcast]:
     """End an item, and all that is out to fulfill it: its fulfiller may not be here to do that."""
+    if not exchanges.is_listed(item):
+        return  # it has ended already
     running = tuple(item.fulfilling.values())
     exchanges.end(item, withdrawn=item.is_proposal)
     if item.is_proposal:

@@ -6,7 +6,7 @@ accepted has taken effect here when it returns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -198,11 +198,15 @@ class SpaceState:
     def _end_orphaned(self, participant: str, at: int) -> list[Broadcast]:
         """End what the process of a participant had open that is gone, as if it had said so."""
         ended = list(end_orphaned(self.open, participant, at))
+        self._charge(participant, ended, at)
+        return ended
+
+    def _charge(self, participant: str, ended: Iterable[Broadcast], at: int) -> None:
+        """Count what the gateway says in place of a participant's process as if that said it."""
         for each in ended:
             self.limiter.consume(participant, at, 0)
             if each.draft.kind == kinds.MCP_WITHDRAW:
                 self.limiter.count_withdrawal(participant, at)
-        return ended
 
     def observe(
         self, participant: str, join_state: JoinState = NO_RESUME, *, dialect: str = ""
@@ -476,15 +480,20 @@ class SpaceState:
         sender, then = withdraw.sender, list[Consequence]()
         orphaned = self.open.orphaned_requests(withdraw)
         self.limiter.count_withdrawal(sender, inbound.at)
-        for proposal in withdraw.correlation:
+        for proposal in dict.fromkeys(withdraw.correlation):
             state = self.open.withdraw(sender, proposal, payload, inbound.at)
             if state is ProposalState.WITHDRAWN:
                 reason = read_reason(payload.get("reason"))
                 then.append(_announce(kinds.SYSTEM_WITHDRAWN, proposal, sender, reason))
             elif state is ProposalState.EXPIRED:
                 then.append(_announce_expired(proposal, sender))
+        cancels = list[Broadcast]()
+        for request in orphaned:
+            ended = list(cancel_orphaned(self.open, request))
+            self._charge(request.envelope.sender, ended, inbound.at)
+            cancels += ended
         announced = then if self._announce_withdrawals else []
-        return (*announced, *cancel_orphaned(self.open, orphaned))
+        return (*announced, *cancels)
 
     def expire(self, at: int) -> list[Consequence]:
         """End the proposals that have expired, where that is announced; the announcements."""

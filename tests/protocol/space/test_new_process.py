@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.protocol.space.test_replayed import CALL, Member, Room
-from tests.spaces import MemoryJournal
+from tests.spaces import Allowance, MemoryJournal
 
 pytestmark = pytest.mark.rule("4.2.new_process")
 
@@ -161,6 +161,33 @@ def test_what_a_dead_process_fulfills_goes_on_until_its_proposer_withdraws(
     assert ended(room) == []
     room.withdraw("ann", "p")
     assert ended(room) == [("mcp/request", "x", "reviewer")]
+
+
+def test_a_withdraw_that_repeats_an_id_cancels_each_request_once(room: Room) -> None:
+    propose(room, room.joins("ann"))
+    fulfiller = room.joins("reviewer")
+    for name in ("x", "y"):
+        asks = {**CALL, "id": name}
+        says(room, fulfiller, "mcp.request", asks, name, to=["tools"], correlationId="p")
+    room.joins("reviewer")
+    room.say("ann", "mcp.withdraw", {"reason": "other"}, "w", correlationId=["p"] * 64)
+    assert ended(room) == [("mcp/request", "x", "reviewer"), ("mcp/request", "y", "reviewer")]
+
+
+def test_what_a_withdraw_cancels_counts_in_the_pace_of_its_requester(room: Room) -> None:
+    propose(room, room.joins("ann"))
+    fulfiller = room.joins("reviewer")
+    for number in range(500):
+        name = f"x{number}"
+        asks = {**CALL, "id": name}
+        says(room, fulfiller, "mcp.request", asks, name, to=["tools"], correlationId="p")
+    room.joins("reviewer")
+    room.now += 60_000_000  # it may say as much at once as ever
+    room.withdraw("ann", "p")
+    passed = 0
+    while room.host.check_rate("reviewer", 0) is None:
+        passed += 1
+    assert passed == Allowance().messages_burst - 500
 
 
 def test_a_request_of_a_live_fulfiller_is_left_to_it(room: Room) -> None:
