@@ -8,13 +8,14 @@ methods of their own, so that the gateway lets only those send them that may.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
 from meup_agent.client.method_params import write_params
 from meup_agent.errors import RequestError
 from meup_agent.protocol.kinds import ACCEPT_TOOLS
+from meup_agent.protocol.payload_reader import MAX_NAME_CHARS
 from meup_agent.protocol.payloads import INTERNAL_ERROR, META, PREFIX, as_object
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ MAX_LINE_CHARS: Final = 300
 
 CHANGES_SECONDS: Final = 15.0
 """Wait for a bridge to tell of its tools, or to accept them: a server may have to list them."""
+
+_Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS)]
 
 
 class ToolMark(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -103,8 +106,8 @@ class AcceptCallParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         form: Digest of the form that was looked at.
     """
 
-    proposal: str
-    proposer: str
+    proposal: _Name
+    proposer: _Name
     tool: str
     form: str
 

@@ -158,11 +158,11 @@ class OfferedTools:
         """Let a sender carry out one proposal with a tool of the form that it has seen.
 
         Raises:
-            RequestError: The tool has another form now.
+            RequestError: The tool has another form now, or one that needs no such word.
         """
         found = self._offered.get(accepted.tool)
         form = "" if found is None or found.mark is None else found.mark.form
-        if form != accepted.form:
+        if not form or form != accepted.form:
             raise RequestError(
                 payloads.EXCHANGE_ERROR,
                 f"the tool {accepted.tool[:64]!r} of the MCP server {self._name!r} has changed"

@@ -338,6 +338,28 @@ async def test_call_that_was_accepted_runs_in_no_later_form(scene: Scene) -> Non
 
 
 @pytest.mark.rule("5.pins.calls")
+async def test_no_word_is_taken_about_a_tool_that_needs_none(scene: Scene) -> None:
+    given = {"proposal": "p", "proposer": "agent", "tool": "read", "form": ""}
+    async with scene.bridged():
+        for tool in ("read", "no such tool"):
+            with pytest.raises(RequestError, match="changed since you looked"):
+                await scene.you.request(BRIDGE, ACCEPT_CALL, {**given, "tool": tool})
+
+
+@pytest.mark.rule("5.pins.calls")
+@pytest.mark.parametrize("field", ["proposal", "proposer"])
+async def test_no_word_is_longer_than_an_id(scene: Scene, field: str) -> None:
+    async with scene.bridged():
+        await scene.change(with_argument())
+        form = (await scene.listed())["read"]["_meta"][CHANGED]["form"]
+        given = {"proposal": "p", "proposer": "agent", "tool": "read", "form": form}
+        assert await scene.you.request(BRIDGE, ACCEPT_CALL, {**given, field: "x" * 256})
+        with pytest.raises(RequestError) as raised:
+            await scene.you.request(BRIDGE, ACCEPT_CALL, {**given, field: "x" * 257})
+        assert raised.value.code == payloads.INVALID_PARAMS
+
+
+@pytest.mark.rule("5.pins.calls")
 async def test_nobody_accepts_without_the_capability(scene: Scene) -> None:
     granted = await scene.join("granted")
     async with scene.bridged():
