@@ -26,19 +26,19 @@ from meup_agent.client.tool_changes import (
     ToolDifference,
     ToolMark,
 )
-from meup_agent.errors import RejectMessage, RequestError
-from meup_agent.mcp.tool_form import (
+from meup_agent.client.tool_form import (
+    canonical,
     digest_of_form,
     form_differences,
     text_differences,
     with_accepted_texts,
 )
+from meup_agent.errors import RejectMessage, RequestError
 from meup_agent.mcp.tool_list import (
     MAX_NAMED,
     MAX_PAGES,
     ToolChanges,
     approved_parts,
-    canonical,
     compare_tools,
     digest_of_tools,
     merge_pages,

@@ -15,6 +15,7 @@ from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 
 from meup_agent.client.schema_check import MAX_SCHEMA_OBJECTS, check_schema, objects_of
+from meup_agent.client.tool_form import APPROVED, canonical
 from meup_agent.errors import NotExpressible, printable
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import encode_json
@@ -48,9 +49,6 @@ beyond is passed on as it is."""
 
 MAX_NAMED: Final = 20
 """Tools that an announcement names."""
-
-APPROVED: Final = ("title", "description", "inputSchema", "outputSchema", "annotations")
-"""Parts of a tool that a participant or its model reads before it decides to call it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,11 +248,6 @@ def _is_endless(schema: Any) -> bool:
 
 def _find_differences(old: JsonObject, new: JsonObject) -> tuple[str, ...]:
     return tuple(part for part in APPROVED if canonical(old.get(part)) != canonical(new.get(part)))
-
-
-def canonical(value: Any) -> bytes:
-    """JSON in which the order of members is the same for equal values."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _named(verb: str, names: Iterable[str]) -> str:

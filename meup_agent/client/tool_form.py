@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from meup_agent.errors import printable
-from meup_agent.mcp.tool_list import APPROVED, canonical
 from meup_agent.protocol.payloads import as_object
 
 if TYPE_CHECKING:
     from meup_agent.protocol.payloads import JsonObject
+
+APPROVED: Final = ("title", "description", "inputSchema", "outputSchema", "annotations")
+"""Parts of a tool that a participant or its model reads before it decides to call it."""
 
 MAX_TEXT_CHARS: Final = 4_000
 """Characters of a text, before and after, in a difference that a person reads."""
@@ -47,6 +49,11 @@ _INNER: Final = (
     *("allOf", "anyOf", "oneOf", "not", "if", "then", "else"),
 )
 """Keywords whose value is a schema, or a list of schemas."""
+
+
+def canonical(value: Any) -> bytes:
+    """JSON in which the order of members is the same for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 def with_accepted_texts(tool: JsonObject, accepted: JsonObject | None) -> JsonObject:
