@@ -26,8 +26,10 @@ from meup_agent.client.proposal import Proposal
 from meup_agent.client.schema_check import ArgumentChecker, checker_for
 from meup_agent.client.space import Space, allowed_words
 from meup_agent.client.tool_changes import read_mark
+from meup_agent.client.tool_form import FORM, digest_of_form
 from meup_agent.errors import ConfigurationError, MeupError, Refused, printable
 from meup_agent.protocol.capability.work import Exhausted, WorkBudget
+from meup_agent.protocol.envelope import encode_leniently
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import (
     META,
@@ -66,13 +68,15 @@ class Shown(NamedTuple):
     problem: str = ""  # for which it is rejected, before any rule
     doubt: str = ""  # for which it is not allowed without people
     around: Surroundings = Surroundings()
-    form: str = ""  # digest of its tool's form, where nobody has accepted that
+    form: str = ""  # digest of its tool's form; empty: not known
+    is_marked: bool = False  # …which nobody has accepted
 
 
 class _ReadSchema(NamedTuple):
-    """The schema of one tool, ready to be used."""
+    """The schema of one tool, ready to be used, and the digest of its form."""
 
-    schema: Any
+    parts: bytes
+    form: str
     checker: ArgumentChecker | None
     arguments: ArgumentSchema
 
@@ -134,7 +138,7 @@ class Decider:
     async def _hold_refused(self, proposal: Proposal, space: Space) -> None:
         """Leave to people what its executor has refused for what its tool is by now."""
         decision = await self.decide(proposal, space, again=True)
-        if decision.form and decision.verdict is not Verdict.DENY and self._held is not None:
+        if decision.is_marked and decision.verdict is not Verdict.DENY and self._held is not None:
             self._held(proposal, space, decision)
 
     async def judge_edit(
@@ -188,7 +192,7 @@ class Decider:
         shown = await self._show(call, proposer, space)
         # From here on nothing waits: what is decided is counted before the next one is.
         decision = self._decide_shown(shown, call, proposer, space, again=again, passed=passed)
-        return msgspec.structs.replace(decision, form=shown.form) if shown.form else decision
+        return msgspec.structs.replace(decision, form=shown.form, is_marked=shown.is_marked)
 
     def _decide_shown(
         self,
@@ -262,19 +266,23 @@ class Decider:
             return Shown(call, problem=f"{target!r} has no tool {call.name[:64]!r}.")
         if len(described) > 1:
             return Shown(call, doubt="several tools have its name")
-        schema = described[0].get("inputSchema")
         names = frozenset(str(each.get("name")) for each in tools)
-        read = self._read_schema(target, call.name, schema)
+        read = self._read_schema(target, described[0])
         around = surroundings_of(read.arguments, names, frozenset(present))
-        return _doubt_form(_check_arguments(call, read, around), described[0], target)
+        checked = _check_arguments(call, read, around)
+        return _doubt_form(checked._replace(form=read.form), described[0], target)
 
-    def _read_schema(self, target: str, tool: str, schema: object) -> _ReadSchema:
-        key = (target, tool)
+    def _read_schema(self, target: str, tool: Mapping[str, Any]) -> _ReadSchema:
+        name, schema = str(tool["name"]), tool.get("inputSchema")
+        key = (target, name)
         known = self._schemas.get(key)
-        if known is None or known.schema != schema:
-            whose = f"{tool[:64]!r} of {target!r}"
+        # Not the parts themselves: to Python 1 and true are equal.
+        parts = encode_leniently([tool.get(part) for part in FORM])
+        if known is None or known.parts != parts:
+            whose = f"{name[:64]!r} of {target!r}"
             checker = checker_for(schema, whose, exact=True)
-            known = _ReadSchema(schema, checker, ArgumentSchema(as_object(schema)))
+            form = digest_of_form(tool)
+            known = _ReadSchema(parts, form, checker, ArgumentSchema(as_object(schema)))
             self._schemas[key] = known
             if len(self._schemas) > MAX_SCHEMAS:
                 self._schemas.popitem(last=False)
@@ -348,7 +356,7 @@ def _doubt_form(shown: Shown, tool: Mapping[str, Any], target: str) -> Shown:
     if mark is None or not mark.form:
         return shown
     doubt = f"{target} does not offer this tool as it was accepted: {'; '.join(mark.difference)}"
-    return shown._replace(doubt=shown.doubt or doubt, form=mark.form)
+    return shown._replace(doubt=shown.doubt or doubt, form=mark.form, is_marked=True)
 
 
 def find_own_file(call: Call, names: Collection[str]) -> str:

@@ -287,7 +287,12 @@ class Inbox(AsyncContextManagerMixin):
         await self._decisions.reject(item, reason, explanation)
 
     async def vote(
-        self, item: InboxItem, *, approve: bool, explanation: str | None = None
+        self,
+        item: InboxItem,
+        *,
+        approve: bool,
+        explanation: str | None = None,
+        form: str | None = None,
     ) -> InboxRule:
         """Vote about a proposal whose reviewer counts votes; a vote can be changed until it counts.
 
@@ -295,6 +300,7 @@ class Inbox(AsyncContextManagerMixin):
             item: The proposal.
             approve: Approve it; ``False``: reject it.
             explanation: Words for the others.
+            form: As in :meth:`approve`. A vote about another one does not count.
 
         Returns:
             The rule, with the votes so far.
@@ -306,7 +312,7 @@ class Inbox(AsyncContextManagerMixin):
             RequestError: The reviewer does not count the vote, and says why.
             MeupError: As :meth:`Space.request`.
         """
-        return await self._decisions.vote(item, approve=approve, explanation=explanation)
+        return await self._decisions.vote(item, explanation, form, approve=approve)
 
     async def read_tools(self, participant: str) -> ToolDifference:
         """The difference of a participant's tools from those that were accepted.

@@ -23,6 +23,7 @@ from meup_agent.errors import (
     AlreadyInProgress,
     MeupError,
     NotOffered,
+    RequestError,
     UsageError,
 )
 from meup_agent.protocol import payloads
@@ -105,7 +106,7 @@ class InboxDecisions:
         """Carry a proposal out, or vote for it."""
         self._check_waits(item)
         if Verb.VOTE in item.may and arguments is None:
-            await self.vote(item, approve=True, explanation=None)
+            await self.vote(item, None, form, approve=True)
             return None
         if Verb.VOTE in item.may:
             raise NotOffered(
@@ -115,8 +116,7 @@ class InboxDecisions:
         self._check_offered(item, Verb.APPROVE)
         if form is None:
             # Before anything waits: the form that is shown at this moment.
-            facts = self._offers.facts(item)
-            form = "" if facts is None else facts.form
+            form = self._shown_form(item)
         with self._deciding(item, Departure.APPROVED) as held:
             proposal = self._space.proposal(item.envelope)
             executor = await proposal.find_executor()
@@ -169,7 +169,9 @@ class InboxDecisions:
         with self._deciding(item, Departure.REJECTED, str(reason)):
             await self._space.proposal(item.envelope).reject(reason, explain=explanation or None)
 
-    async def vote(self, item: InboxItem, *, approve: bool, explanation: str | None) -> InboxRule:
+    async def vote(
+        self, item: InboxItem, explanation: str | None, form: str | None, *, approve: bool
+    ) -> InboxRule:
         """Vote about a proposal; its rule, with the votes so far."""
         held = self._check_waits(item)
         self._check_offered(item, Verb.VOTE)
@@ -177,14 +179,28 @@ class InboxDecisions:
         assert rule is not None
         # The digest of what was shown: the vote counts for no other call.
         digest = payloads.digest(item.method, item.call.params, item.target)
-        params = build_vote(item, approve=approve, explanation=explanation, digest=digest)
-        said = as_object(
-            await self._space.request(rule.reviewer, VOTE, params, timeout=VOTE_SECONDS)
+        params = build_vote(
+            item,
+            approve=approve,
+            explanation=explanation,
+            digest=digest,
+            form=self._shown_form(item) if form is None else form,
         )
+        try:
+            answer = await self._space.request(rule.reviewer, VOTE, params, timeout=VOTE_SECONDS)
+        except RequestError:
+            self._offers.ask_for_tools_again(item)  # it may be another tool by now
+            raise
+        said = as_object(answer)
         rule = msgspec.structs.replace(rule, **read_count(said))
         self._rules.note_counted(held.entry.key, rule)
         self._update_item(held.entry)
         return rule
+
+    def _shown_form(self, item: InboxItem) -> str:
+        """Digest of its tool's form, as it is shown now, where nobody has accepted that."""
+        facts = self._offers.facts(item)
+        return "" if facts is None else facts.form
 
     def _check_waits(self, item: InboxItem) -> HeldItem:
         held = self._queue.get(key_of(item))

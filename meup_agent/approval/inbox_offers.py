@@ -106,9 +106,9 @@ class InboxOffers:
         return None if item.target is None else self._directory.tools(item.target)
 
     def ask_for_tools_again(self, item: InboxItem) -> None:
-        """Ask anew for the tools of an executor that has refused a call."""
+        """Ask anew for the tools of an executor, where a call or a vote was refused."""
         if item.target is not None and self.is_here(item.target):
-            self._directory.ask_again(item.target)
+            self._directory.ask_again(item.target, refresh=True)
 
     def dangers(self, item: InboxItem) -> Iterator[str]:
         """Reasons to look twice before approving."""
@@ -139,7 +139,12 @@ class InboxOffers:
 
 
 def build_vote(
-    item: InboxItem, *, approve: bool, explanation: str | None = None, digest: str | None = None
+    item: InboxItem,
+    *,
+    approve: bool,
+    explanation: str | None = None,
+    digest: str | None = None,
+    form: str = "",
 ) -> dict[str, object]:
     """The parameters of a vote about an item."""
     return write_params(
@@ -149,5 +154,6 @@ def build_vote(
             digest=digest,
             vote=Vote.APPROVE if approve else Vote.REJECT,
             explanation=explanation or None,
+            form=form or None,
         )
     )

@@ -13,7 +13,7 @@ import msgspec
 
 from meup_agent.agent.agent import GRACE, Agent
 from meup_agent.agent.context import Context
-from meup_agent.approval.decider import Decider
+from meup_agent.approval.decider import LIST_SECONDS, Decider
 from meup_agent.approval.held_proposals import HeldProposal, HeldProposals, digest_of
 from meup_agent.approval.reviewer_methods import (
     JUDGE,
@@ -175,7 +175,7 @@ class Reviewer:
         held = HeldProposal(proposal, space, decision, now, now, policy=decision.policy)
         if decision.verdict is Verdict.QUORUM:
             count = VoteCount(proposal.proposer, decision.of, decision.among)
-            held.key = vote_key(self._space_name, space.me, proposal.envelope, count)
+            held.key = vote_key(self._space_name, space.me, proposal.envelope, count, decision.form)
             try:
                 held.count = self._open_votes().restore(held.key, count)
             except ConfigurationError as error:
@@ -190,11 +190,12 @@ class Reviewer:
         """Count a vote about a proposal that takes several; it may be changed until it counts.
 
         The digest, if it is given, is that of the call which was looked at: the vote counts for
-        no other.
+        no other, and for no other form of its tool.
         """
         given = read_params(request, VoteParams)
         try:
             await self._until_held(context, given)
+            await self._until_form_known(context, given)
             return self._vote(context, given)
         except VoteRefused as error:
             log.info("a vote of %r does not count: %s", context.sender, error)
@@ -282,6 +283,27 @@ class Reviewer:
                     return
                 await self._arrived.wait()
 
+    async def _until_form_known(self, context: Context, given: VoteParams) -> None:
+        """Decide anew where a tool is not known, or a voter has seen it in another form.
+
+        In the latter case the list of before may be ours.
+        """
+        held = self._held.get(given.proposer, given.proposal)
+        if held is None or held.count is None or held.is_counted:
+            return
+        is_same, target = _is_form_of(held, given.form), held.proposal.target
+        if (is_same and held.decision.form) or target is None:
+            return
+        if context.sender not in held.count.voters:
+            return
+        with self._answering(context.sender):
+            if not is_same:
+                try:
+                    await held.space.tools(target, refresh=True, timeout=LIST_SECONDS)
+                except MeupError as error:
+                    log.info("proposal %s: %s", printable(held.proposal.id), printable(str(error)))
+            await self._decide_again(held)
+
     def _check_voter(self, context: Context) -> None:
         """Refuse votes whose voter is not certain, or not the one that decided to vote."""
         if not context.space.guarantees.identity_checked:
@@ -340,6 +362,11 @@ class Reviewer:
         if held.is_counted or held.proposal.state is ProposalState.IN_PROGRESS:
             raise VoteRefused(f"{named} is being carried out; no vote counts any more")
         _check_digest(held, given.digest)
+        if not _is_form_of(held, given.form):
+            raise VoteRefused(
+                f"{named} calls a tool that is not in the form that you were shown; look at it"
+                " again, and vote about what it is now"
+            )
         return held
 
     def _open_votes(self) -> VoteFile:
@@ -391,7 +418,7 @@ class Reviewer:
     async def _accept_form(self, held: HeldProposal, decision: PolicyDecision) -> None:
         """Accept the form of the tool that the votes are about, for this call."""
         proposal = held.proposal
-        if decision.form and proposal.target is not None:
+        if decision.is_marked and proposal.target is not None:
             seen = AcceptCallParams(proposal.id, proposal.proposer, proposal.tool, decision.form)
             await accept_call(held.space, proposal.target, seen)
 
@@ -402,15 +429,15 @@ class Reviewer:
 
     async def _begin_anew(self, held: HeldProposal, decision: PolicyDecision) -> None:
         """Hold it under the rule that it has now, or as its tool is now; the votes are spent."""
-        what = "policy" if decision.policy != held.decision.policy else "tool"
-        log.warning("proposal %s of %r: its %s has changed", *held_words(held), what)
-        self._held.drop(held)
+        what = _what_is_new(held.decision, decision)
+        log.warning("proposal %s of %r: its %s", *held_words(held), what)
+        self._drop(held)
         if decision.verdict is Verdict.ALLOW:
             why = "people were asked before the policy allowed it"
             decision = msgspec.structs.replace(decision, verdict=Verdict.ASK, why=why)
         self.hold(held.proposal, held.space, decision)
         if held.count is not None:
-            said = f"The {what} has changed: no vote about it counts any more."
+            said = f"The {what}: no vote about it counts any more."
             await self._send_chat(held, said)
 
     def _end(self, held: HeldProposal) -> None:
@@ -522,9 +549,22 @@ def _check_digest(held: HeldProposal, digest: str | None) -> None:
         raise VoteRefused(f"{named} is another call than the one of that digest")
 
 
+def _is_form_of(held: HeldProposal, seen: str | None) -> bool:
+    """True if a tool is in the form that a voter has seen; ``None``: in one without a mark."""
+    decision = held.decision
+    return (seen or "") == (decision.form if decision.is_marked else "")
+
+
+def _what_is_new(before: PolicyDecision, now: PolicyDecision) -> str:
+    """The words for why votes of before do not count."""
+    if before.policy != now.policy:
+        return "policy has changed"
+    if not before.form:
+        return "tool was not known before"
+    return "tool has changed" if now.form else "tool is not known any more"
+
+
 def _asks_the_same(before: PolicyDecision, now: PolicyDecision) -> bool:
     """True if a decision of now counts the votes that one of before has asked for."""
-    if now.form not in ("", before.form):
-        return False  # they are about a tool of another form
-    same = (before.verdict, before.of, sorted(before.among))
-    return same == (now.verdict, now.of, sorted(now.among))
+    same = (before.verdict, before.of, sorted(before.among), before.form)
+    return same == (now.verdict, now.of, sorted(now.among), now.form)

@@ -55,10 +55,13 @@ class VoteParams(ProposalParams, frozen=True, kw_only=True):
     Attributes:
         vote: The vote.
         explanation: Words for the others.
+        form: Digest of the form of its tool that was looked at, where nobody has accepted that;
+            ``None``: the tool had no such mark.
     """
 
     vote: Vote
     explanation: str | None = None
+    form: str | None = None
 
 
 class JudgeParams(ProposalParams, frozen=True, kw_only=True):

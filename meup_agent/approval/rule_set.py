@@ -76,7 +76,8 @@ class PolicyDecision(msgspec.Struct, frozen=True):
         policy: Digest of the policy.
         number: Place of the rule in the policy, from 0; ``None`` where none decided.
         text: The rule on one line, as JSON.
-        form: Digest of the tool's form, where nobody has accepted that (PROTOCOL 5).
+        form: Digest of the tool's form; empty where that is not known.
+        is_marked: The form is one that nobody has accepted (PROTOCOL 5).
     """
 
     verdict: Verdict
@@ -93,6 +94,7 @@ class PolicyDecision(msgspec.Struct, frozen=True):
     number: int | None = None
     text: str = ""
     form: str = ""
+    is_marked: bool = False
 
     @property
     def told(self) -> dict[str, Any]:

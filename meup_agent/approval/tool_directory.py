@@ -92,6 +92,7 @@ class ToolDirectory:
         self._known: dict[str, dict[str, ToolFacts] | None] = {}
         self._wanted: dict[str, None] = {}
         self._asked: dict[str, anyio.CancelScope] = {}
+        self._outdated = set[str]()  # of these, those whose list in the space is an old one
         self._changed = Condition()
 
     @property
@@ -131,9 +132,14 @@ class ToolDirectory:
         """Forget the tools of a participant, which may have changed."""
         self._known.pop(participant, None)
 
-    def ask_again(self, participant: str) -> None:
-        """Ask for the tools of a participant that has come, whatever was asked before it did."""
+    def ask_again(self, participant: str, *, refresh: bool = False) -> None:
+        """Ask for the tools of a participant that has come, whatever was asked before it did.
+
+        With ``refresh`` itself, although the space has a list of it.
+        """
         self.forget(participant)
+        if refresh:
+            self._outdated.add(participant)
         if participant in self._asked:
             # What was asked of who was not here is answered by nobody.
             self._asked[participant].cancel()
@@ -158,7 +164,9 @@ class ToolDirectory:
         found: dict[str, ToolFacts] | None = None
         try:
             with scope:
-                listed = await self._space.tools(participant, timeout=LIST_SECONDS)
+                refresh = participant in self._outdated
+                self._outdated.discard(participant)
+                listed = await self._space.tools(participant, refresh=refresh, timeout=LIST_SECONDS)
                 found = {}
                 for each in listed[:MAX_TOOLS]:
                     name = str(each.get("name"))

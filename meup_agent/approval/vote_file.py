@@ -43,13 +43,14 @@ class VoteLine(msgspec.Struct, omit_defaults=True):
     ends: bool = False
 
 
-def vote_key(space: str, reviewer: str, envelope: Envelope, count: VoteCount) -> str:
-    """The name of one count: a proposal as it came, and the rule about its votes.
+def vote_key(space: str, reviewer: str, envelope: Envelope, count: VoteCount, form: str) -> str:
+    """The name of one count: a proposal as it came, the rule about its votes, and its tool's form.
 
-    A proposal that differs in one byte, or a rule with other voters, finds no votes of before.
+    A proposal that differs in one byte, a rule with other voters, or a tool of another form finds
+    no votes of before.
     """
     rule = [count.of, sorted(count.among)]
-    said = json.dumps([space, reviewer, envelope.sender, envelope.id, envelope.ts, rule])
+    said = json.dumps([space, reviewer, envelope.sender, envelope.id, envelope.ts, rule, form])
     return hashlib.sha256(said.encode() + bytes(envelope.raw_payload)).hexdigest()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from meup_agent.errors import printable
@@ -16,6 +16,9 @@ from meup_agent.protocol.payloads import as_object
 
 if TYPE_CHECKING:
     from meup_agent.protocol.payloads import JsonObject
+
+FORM: Final = ("inputSchema", "outputSchema", "annotations")
+"""Parts of a tool that are of its form, but for the texts in them."""
 
 APPROVED: Final = ("title", "description", "inputSchema", "outputSchema", "annotations")
 """Parts of a tool that a participant or its model reads before it decides to call it."""
@@ -33,8 +36,7 @@ SHOWN_BEFORE_CHARS: Final = 40
 """Characters that two texts have in common and that are shown before their difference."""
 
 _MISSING: Final = object()
-_FORM: Final = ("inputSchema", "outputSchema", "annotations")
-_SCHEMAS: Final = _FORM[:2]
+_SCHEMAS: Final = FORM[:2]
 _TEXTS: Final = ("title", "description", "$comment")
 
 _MAPS: Final = (
@@ -56,14 +58,14 @@ def canonical(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def with_accepted_texts(tool: JsonObject, accepted: JsonObject | None) -> JsonObject:
+def with_accepted_texts(tool: Mapping[str, Any], accepted: JsonObject | None) -> JsonObject:
     """A tool with the texts of the accepted one wherever there are any, and without others."""
     known = accepted or {}
     found = {
-        key: value for key, value in tool.items() if key not in _FORM and not _is_text(key, value)
+        key: value for key, value in tool.items() if key not in FORM and not _is_text(key, value)
     }
     found |= {key: value for key, value in known.items() if _is_text(key, value)}
-    for part in _FORM:
+    for part in FORM:
         if part not in tool:
             continue
         value, old = tool[part], known.get(part)
@@ -73,13 +75,13 @@ def with_accepted_texts(tool: JsonObject, accepted: JsonObject | None) -> JsonOb
     return found
 
 
-def form_of(tool: JsonObject) -> JsonObject:
+def form_of(tool: Mapping[str, Any]) -> JsonObject:
     """The parts of a tool by which its calls are judged."""
     bare = with_accepted_texts(tool, None)
-    return {part: bare[part] for part in _FORM if bare.get(part) is not None}
+    return {part: bare[part] for part in FORM if bare.get(part) is not None}
 
 
-def digest_of_form(tool: JsonObject) -> str:
+def digest_of_form(tool: Mapping[str, Any]) -> str:
     """SHA-256, hex, of a tool's form."""
     return hashlib.sha256(canonical(form_of(tool))).hexdigest()
 

@@ -159,12 +159,14 @@ def test_a_key_names_one_call_under_one_rule() -> None:
     envelopes.append(proposal(ts="2026-01-02T00:00:00Z"))
     counts = [EMPTY, VoteCount("bob", 2, EMPTY.among), VoteCount("bob", 3, EMPTY.among[1:])]
     keys = {
-        vote_key(space, me, envelope, count)
-        for space, me, envelope, count in product(("a", "b"), ("r", "s"), envelopes, counts)
+        vote_key(space, me, envelope, count, form)
+        for space, me, envelope, count, form in product(
+            ("a", "b"), ("r", "s"), envelopes, counts, ("", "f")
+        )
     }
-    assert len(keys) == 2 * 2 * len(envelopes) * len(counts)
+    assert len(keys) == 2 * 2 * len(envelopes) * len(counts) * 2
     again = VoteCount("bob", 3, tuple(reversed(EMPTY.among)))
-    assert vote_key("a", "r", proposal(), again) == vote_key("a", "r", proposal(), EMPTY)
+    assert vote_key("a", "r", proposal(), again, "f") == vote_key("a", "r", proposal(), EMPTY, "f")
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)

@@ -425,4 +425,21 @@ FINDINGS: Final[tuple[Finding, ...]] = (
             "::test_an_edit_is_judged_in_the_approvers_dialect"
         ),
     ),
+    Finding(
+        title="Votes about a tool as it was are restored for what it is now",
+        was=(
+            "The server changed its tool between two votes, and the reviewer was started again, or"
+            " its policy was saved with an unrelated rule, or one voter accepted the change: the"
+            " first vote counted on, and with the second one the changed tool ran. A voter with an"
+            " old list of tools voted for a form that it was not shown."
+        ),
+        here=(
+            "Votes are kept under the form of their tool, in memory and in the file. A vote says"
+            " which form was seen, and counts for no other."
+        ),
+        test=(
+            "tests/mcp/bridge/test_tool_changes.py"
+            "::test_votes_about_another_form_count_after_no_restart"
+        ),
+    ),
 )

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from anyio.abc import TaskStatus
 
-from meup_agent import Agent, Fulfillment, Rejection, Space
+from meup_agent import Agent, Fulfillment, ProposalHandle, Rejection, Space
 from meup_agent.approval import AllowRule, Inbox, InboxItem, Policy, Reviewer
 from meup_agent.errors import Refused, RequestError
 from meup_agent.gateway import Gateway
@@ -434,41 +434,193 @@ async def test_list_of_before_the_change_lets_nothing_run(scene: Scene, tmp_path
             assert outcome.by == "you"
 
 
-@pytest.mark.rule("5.pins.ask")
-async def test_votes_about_another_form_do_not_count(scene: Scene, tmp_path: Path) -> None:
-    """Of two votes, one is given before the tool changes: it is no vote for what it is now."""
-    policy = tmp_path / "policy.yaml"
-    policy.write_text("rules: [{quorum: {tool: read, of: 2, among: [you, other]}}]\nend: true\n")
-    other = await scene.join("other")
-    token = scene.gateway.token("reviewer")
-    joining = Reviewer(policy).join(scene.gateway.url, space="demo", token=token)
-    async with (
-        scene.bridged(),
-        joining,
-        scene.agent.propose(BRIDGE, "read", {"path": "a"}) as proposal,
-    ):
+class Vote:
+    """A proposal whose tool two people vote about, and the reviewer that counts."""
 
-        async def vote(space: Space) -> None:
-            given = {"proposal": proposal.id, "proposer": "agent", "vote": "approve"}
-            await space.request("reviewer", "dev.meup/vote", given)
+    def __init__(self, scene: Scene, policy: Path, other: Space) -> None:
+        self.path = policy
+        self.people = {"you": scene.you, "other": other}
+        self._scene = scene
+        self.proposal: ProposalHandle
 
-        async def votes() -> dict[str, str]:
-            [held] = (await scene.you.request("reviewer", "dev.meup/waiting", {}))["proposals"]
-            counted: dict[str, str] = held["votes"]
-            return counted
+    @asynccontextmanager
+    async def reviewed(self) -> AsyncGenerator[None]:
+        """The block in which the reviewer runs."""
+        token = self._scene.gateway.token("reviewer")
+        joining = Reviewer(self.path).join(self._scene.gateway.url, space="demo", token=token)
+        async with joining:
+            await self.votes()
+            yield
 
-        async with anyio.create_task_group() as tasks:
-            await tasks.start(hear, scene.you, "The tool has changed: no vote")
-            await vote(scene.you)
-            await scene.change(with_argument())
-            await vote(other)
-        assert await votes() == {}
-        # Those who vote now have seen what it is now.
-        await vote(scene.you)
-        await vote(other)
-        outcome = await proposal.outcome()
+    async def cast(self, name: str, form: str | None = None) -> None:
+        """Vote for it, after a look at the tool in a form; by default in one without a mark."""
+        about = {"proposal": self.proposal.id, "proposer": "agent", "vote": "approve"}
+        given = about if form is None else {**about, "form": form}
+        await self.people[name].request("reviewer", "dev.meup/vote", given)
+
+    async def votes(self) -> dict[str, str]:
+        """The votes that count, once it is held."""
+        listed: list[dict[str, Any]] = []
+        while not listed:
+            said = await self._scene.you.request("reviewer", "dev.meup/waiting", {})
+            listed = said["proposals"]
+        counted: dict[str, str] = listed[0]["votes"]
+        return counted
+
+    async def form(self) -> str:
+        """The digest of the marked form of now."""
+        listed = await self._scene.listed()
+        form: str = listed["read"]["_meta"][CHANGED]["form"]
+        return form
+
+    async def carry(self, form: str | None = None) -> None:
+        """Vote both, and see that this runs it."""
+        for name in self.people:
+            await self.cast(name, form)
+        outcome = await self.proposal.outcome()
         assert isinstance(outcome, Fulfillment)
         assert outcome.by == "reviewer"
+
+
+QUORUM = "{quorum: {tool: read, of: 2, among: [you, other]}}"
+
+
+@pytest.fixture
+async def vote(scene: Scene, tmp_path: Path) -> AsyncGenerator[Vote]:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(f"rules: [{QUORUM}]\nend: true\n")
+    made = Vote(scene, policy, await scene.join("other"))
+    async with (
+        scene.bridged(),
+        scene.agent.propose(BRIDGE, "read", {"path": "a"}) as made.proposal,
+    ):
+        yield made
+
+
+@pytest.mark.rule("5.pins.ask")
+async def test_votes_about_another_form_do_not_count(scene: Scene, vote: Vote) -> None:
+    """Of two votes, one is given before the tool changes: it is no vote for what it is now."""
+    async with vote.reviewed():
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(hear, scene.you, "The tool has changed: no vote")
+            await vote.cast("you")
+            await scene.change(with_argument())
+            await vote.cast("other")
+        assert await vote.votes() == {}
+        # Those who vote now have seen what it is now.
+        await vote.carry(await vote.form())
+
+
+@pytest.mark.rule("5.pins.ask")
+async def test_votes_about_another_form_count_after_no_restart(scene: Scene, vote: Vote) -> None:
+    async with vote.reviewed():
+        await vote.cast("you")
+    await scene.change(with_argument())
+    async with vote.reviewed():
+        assert await vote.votes() == {}
+        await vote.carry(await vote.form())
+
+
+@pytest.mark.rule("5.pins.ask")
+async def test_votes_about_a_form_count_after_a_restart(vote: Vote) -> None:
+    async with vote.reviewed():
+        await vote.cast("you")
+    async with vote.reviewed():
+        assert await vote.votes() == {"you": "approve"}
+        await vote.cast("other")
+        assert isinstance(await vote.proposal.outcome(), Fulfillment)
+
+
+@pytest.mark.rule("5.pins.ask")
+async def test_votes_about_another_form_count_under_no_changed_policy(
+    scene: Scene, vote: Vote
+) -> None:
+    async with vote.reviewed():
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(hear, scene.you, "no vote about it counts any more")
+            await vote.cast("you")
+            await scene.change(with_argument())
+            vote.path.write_text(f"rules: [{{allow: {{tool: other}}}}, {QUORUM}]\nend: true\n")
+        assert await vote.votes() == {}
+        await vote.carry(await vote.form())
+
+
+@pytest.mark.rule("5.pins.ask")
+async def test_votes_about_a_form_that_comes_back_are_spent(scene: Scene, vote: Vote) -> None:
+    async with vote.reviewed():
+        await vote.cast("you")
+        for tool in (with_argument(), READ):
+            async with anyio.create_task_group() as tasks:
+                await tasks.start(hear, scene.you, "no vote about it counts any more")
+                await scene.change(tool)
+                # A vote about what it is now lets the reviewer look.
+                form = None if tool is READ else await vote.form()
+                await vote.cast("other", form)
+            assert await vote.votes() == {"other": "approve"}
+
+
+@pytest.mark.rule("5.pins.ask")
+@pytest.mark.parametrize("seen", [False, True])
+async def test_votes_count_for_an_accepted_form_if_they_were_about_it(
+    scene: Scene, vote: Vote, seen: bool
+) -> None:
+    async with vote.reviewed():
+        if not seen:
+            await vote.cast("you")
+        await scene.change(with_argument())
+        if seen:
+            await vote.cast("you", await vote.form())
+        await accept(scene.you)
+        await vote.cast("other")
+        if seen:
+            assert isinstance(await vote.proposal.outcome(), Fulfillment)
+            return
+        while await vote.votes():
+            await anyio.wait_all_tasks_blocked()
+        assert vote.proposal.state.is_pending
+        await vote.carry()
+
+
+@pytest.mark.rule("5.votes.call")
+async def test_vote_after_a_look_at_another_form_is_refused(scene: Scene, vote: Vote) -> None:
+    async with vote.reviewed():
+        await scene.change(with_argument("a"))
+        old = await vote.form()
+        await scene.change(with_argument("b"))
+        for form in (old, "x"):
+            with pytest.raises(RequestError, match="not in the form that you were shown"):
+                await vote.cast("you", form)
+        assert await vote.votes() == {}
+        await vote.carry(await vote.form())
+
+
+@pytest.mark.rule("5.votes.call")
+async def test_inbox_with_the_list_of_before_casts_no_vote_that_counts(
+    scene: Scene, tmp_path: Path
+) -> None:
+    """A bridge that may announce nothing: the inbox has another list than the reviewer."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("rules: [{quorum: {tool: read, of: 1, among: [you]}}]\nend: true\n")
+    async with scene.bridged("silent"), Inbox(scene.you) as inbox:
+        await scene.you.tools("silent")
+        await scene.change(with_argument())
+        token = scene.gateway.token("reviewer")
+        async with (
+            Reviewer(policy).join(scene.gateway.url, space="demo", token=token),
+            scene.agent.propose("silent", "read", {"path": "a", "cmd": "rm"}) as proposal,
+        ):
+            changes, item = inbox.changes(), await waiting(inbox)
+            while item.rule is None:
+                await anext(changes)
+            assert not item.danger
+            with pytest.raises(RequestError, match="not in the form that you were shown"):
+                await inbox.approve(item)
+            assert proposal.state.is_pending
+            # By then it shows the difference.
+            while item.tool_facts is None or not item.tool_facts.form:
+                await anext(changes)
+            await inbox.approve(item)
+            assert isinstance(await proposal.outcome(), Fulfillment)
 
 
 async def hear(space: Space, text: str, *, task_status: TaskStatus[None]) -> None:

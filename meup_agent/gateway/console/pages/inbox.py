@@ -251,10 +251,10 @@ async def vote(context: PageContext) -> Response:
     given = context.form.get("vote")
     if given not in ("approve", "reject"):
         return inbox_page(context, item, status=BAD_REQUEST, problem="Vote for it or against it.")
-    words = context.form.get("words", "").strip() or None
+    words, form = context.form.get("words", "").strip() or None, form_of(item)
 
     async def decide(inbox: Inbox, own: InboxItem) -> None:
-        await inbox.vote(own, approve=given == "approve", explanation=words)
+        await inbox.vote(own, approve=given == "approve", explanation=words, form=form)
 
     return await _decide(context, item, decide, "Voted")
 
