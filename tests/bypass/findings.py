@@ -442,4 +442,19 @@ FINDINGS: Final[tuple[Finding, ...]] = (
             "::test_votes_about_another_form_count_after_no_restart"
         ),
     ),
+    Finding(
+        title="An approval without an executor goes to who lists the tool first",
+        was=(
+            "A participant that left, and came back, had no tools until its next list. Another one"
+            " listed a tool of its name before that, and approvals without `to` went to it alone."
+        ),
+        here=(
+            "What a participant has listed counts until its next list, also when it was away. Of"
+            " two that have the tool none gets the call, and the approver is asked to choose."
+        ),
+        test=(
+            "tests/protocol/space/test_executors.py"
+            "::test_one_that_came_back_shares_its_tools_with_none_that_lists_them_first"
+        ),
+    ),
 )

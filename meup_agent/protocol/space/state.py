@@ -178,7 +178,7 @@ class SpaceState:
         self._spoken.pop(participant, None)
         then = self.streams.joined(participant, is_new=join_state.is_new)
         if join_state.is_new:
-            self.open.tool_owners.forget(participant)
+            self.open.tool_owners.outdate(participant)
             self.open.orphan(participant)
             then += self._end_orphaned(participant, at)
         self._absences.joined(participant, at)
@@ -255,7 +255,7 @@ class SpaceState:
         at = self._now() if at is None else at
         del self._present[participant]
         self._absences.left(participant, at)
-        self.open.tool_owners.forget(participant)
+        self.open.tool_owners.outdate(participant)
         self._welcomes.left(participant)
         presence = gateway_draft(
             kinds.SYSTEM_PRESENCE, {"event": "leave", "participant": {"id": participant}}
@@ -462,10 +462,10 @@ class SpaceState:
         self._track(envelope, envelope.payload_object, entry.at, beside=beside)
 
     def _recover_presence(self, payload: payloads.JsonObject) -> None:
-        """Forget the tools of a participant that left, or began anew, before a restart."""
+        """Outdate the tools of a participant that left, or began anew, before a restart."""
         participant = payloads.as_object(payload.get("participant")).get("id")
         if payload.get("event") == "leave" or payload.get(ARRIVED) == "new":
-            self.open.tool_owners.forget(str(participant))
+            self.open.tool_owners.outdate(str(participant))
 
     def _track(self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: bool) -> None:
         """Track what an accepted envelope began or ended."""

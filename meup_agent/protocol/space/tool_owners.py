@@ -28,7 +28,7 @@ class _ToolList(msgspec.Struct):
 
 
 class ToolOwners:
-    """The tools of each participant, as far as its lists have passed since it came."""
+    """The tools of each participant, as far as its lists have passed."""
 
     def __init__(self) -> None:
         self._lists: dict[str, _ToolList] = {}
@@ -54,9 +54,15 @@ class ToolOwners:
             if isinstance(name, str) and len(name) <= MAX_TOOL_CHARS:
                 known.names[name] = None
 
-    def forget(self, participant: str) -> None:
-        """Forget the tools of a participant that has left, or that has begun anew."""
-        self._lists.pop(participant, None)
+    def outdate(self, participant: str) -> None:
+        """Note that a participant which has left, or begun anew, may have other tools, too.
+
+        Those that it had count until its next list: else another participant could list one of them
+        before that, and be the only one that has it.
+        """
+        known = self._lists.get(participant)
+        if known is not None:
+            known.is_whole = False
 
     def has(self, participant: str, tool: str) -> bool:
         """True if a participant has listed a tool."""

@@ -137,10 +137,36 @@ def test_one_that_has_left_owns_nothing() -> None:
     scene.host.leave(scene.members["disk"])
     approve(scene, propose(scene))
     assert asked(scene) == ["files"]
-    scene.members["disk"] = scene.join("disk")
+
+
+@pytest.mark.rule("4.4.unaddressed")
+@pytest.mark.parametrize("restarted", [False, True])
+def test_one_that_came_back_shares_its_tools_with_none_that_lists_them_first(
+    restarted: bool,
+) -> None:
+    scene = gathered("human", "worker", "files", "disk", "onlooker")
     list_tools(scene, "files", "write")
+    scene.host.leave(scene.members["files"])
+    if restarted:
+        scene = gathered("human", "worker", "disk", "onlooker", journal=scene.journal)
+    scene.members["files"] = scene.join("files")
+    list_tools(scene, "disk", "write")
     approve(scene, propose(scene))
-    assert asked(scene) == ["files"], "it has to be asked again"
+    assert sorted(refused(scene)) == ["disk", "files"]
+    list_tools(scene, "files", "read")
+    approve(scene, propose(scene))
+    assert asked(scene) == ["disk"], "its next list takes the place"
+
+
+@pytest.mark.rule("4.4.unaddressed")
+def test_one_that_came_back_may_have_more_tools_than_before() -> None:
+    scene = gathered("human", "worker", "files", "onlooker")
+    list_tools(scene, "files", "read")
+    list_tools(scene, "onlooker")
+    scene.host.leave(scene.members["files"])
+    scene.members["files"] = scene.join("files")
+    approve(scene, propose(scene))
+    assert asked(scene) == ["files"]
 
 
 @pytest.mark.rule("4.4.unaddressed")
