@@ -229,8 +229,7 @@ class InFlight:
             case kinds.MCP_RESPONSE:
                 self._responded(envelope, payload)
             case kinds.MCP_REJECT:
-                self._declined(envelope, payload)
-                self._rejected(envelope)
+                self._rejected(envelope, payload)
             case kinds.MCP_RENEW:
                 self._renewed(envelope, payload)
             case kinds.MCP_WITHDRAW:
@@ -336,14 +335,13 @@ class InFlight:
         if by_id is not None:
             self._remove(self._requests, sender, by_id.envelope.id)
 
-    def _declined(self, envelope: Envelope, payload: dict[str, Any]) -> None:
+    def _declined(self, proposal: str, sender: str, payload: dict[str, Any]) -> None:
         """Note that a participant has decided, for each of its processes (PROTOCOL 4.4)."""
         reason = read_reason(payload.get("reason"))
         if declines(reason):
             # Its own words are in the journal; what is kept here has a bounded size.
             known = Reason(reason) if reason in _REASONS else Reason.OTHER
-            for each in envelope.correlation:
-                self._proposals.decline(each, envelope.sender, known)
+            self._proposals.decline(proposal, sender, known)
 
     def renewal_problem(self, renewal: Envelope, until: int, at: int) -> str:
         """The reason why a renewal gives no more time; empty: it does (PROTOCOL 4.17)."""
@@ -387,10 +385,11 @@ class InFlight:
         self.end(item)
         return item.state
 
-    def _rejected(self, reject: Envelope) -> None:
+    def _rejected(self, reject: Envelope, payload: dict[str, Any]) -> None:
         """Note a rejection of the proposal that its first known id names (PROTOCOL 4.4)."""
         for name in reject.correlation:
             if name in self._proposals:
+                self._declined(name, reject.sender, payload)
                 found = self._proposals.under(name)
                 if len(found) > 1:
                     found = tuple(each for each in found if each.envelope.sender in reject.to)

@@ -18,7 +18,7 @@ def room() -> Room:
     return Room()
 
 
-def reject(room: Room, sender: str, proposal: str, reason: str = "unsafe") -> None:
+def reject(room: Room, sender: str, proposal: str | list[str], reason: str = "unsafe") -> None:
     room.say(sender, "mcp.reject", {"reason": reason}, f"no-{sender}", correlationId=proposal)
 
 
@@ -74,6 +74,20 @@ def test_of_one_id_only_the_proposal_that_was_rejected_is_held_back(room: Room) 
     reject(room, "reviewer", "p")
     room.propose("ann", "p", tool="write", to=["tools"])  # another one, under the same id
     assert refused(room, "reviewer", "p") == ""
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_rejection_of_several_is_one_of_the_first_that_is_known(
+    room: Room, restarted: bool
+) -> None:
+    """As agents have it."""
+    for proposal in "pq":
+        room.propose("ann", proposal)
+    reject(room, "reviewer", ["unknown", "p", "q"])
+    if restarted:
+        room.restart()
+    assert refused(room, "reviewer", "p") == "rejected"
+    assert refused(room, "reviewer", "q") == ""
 
 
 def test_what_was_forgotten_as_too_old_stays_rejected(room: Room) -> None:
