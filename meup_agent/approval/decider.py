@@ -26,7 +26,7 @@ from meup_agent.client.proposal import Proposal
 from meup_agent.client.schema_check import ArgumentChecker, checker_for
 from meup_agent.client.space import Space, allowed_words
 from meup_agent.client.tool_changes import read_mark
-from meup_agent.client.tool_form import FORM, digest_of_form
+from meup_agent.client.tool_form import digest_of_form
 from meup_agent.errors import ConfigurationError, MeupError, Refused, printable
 from meup_agent.protocol.capability.work import Exhausted, WorkBudget
 from meup_agent.protocol.envelope import encode_leniently
@@ -75,7 +75,7 @@ class Shown(NamedTuple):
 class _ReadSchema(NamedTuple):
     """The schema of one tool, ready to be used, and the digest of its form."""
 
-    parts: bytes
+    written: bytes
     form: str
     checker: ArgumentChecker | None
     arguments: ArgumentSchema
@@ -276,13 +276,13 @@ class Decider:
         name, schema = str(tool["name"]), tool.get("inputSchema")
         key = (target, name)
         known = self._schemas.get(key)
-        # Not the parts themselves: to Python 1 and true are equal.
-        parts = encode_leniently([tool.get(part) for part in FORM])
-        if known is None or known.parts != parts:
+        # Not the tool itself: to Python 1 and true are equal.
+        written = encode_leniently(tool)
+        if known is None or known.written != written:
             whose = f"{name[:64]!r} of {target!r}"
             checker = checker_for(schema, whose, exact=True)
             form = digest_of_form(tool)
-            known = _ReadSchema(parts, form, checker, ArgumentSchema(as_object(schema)))
+            known = _ReadSchema(written, form, checker, ArgumentSchema(as_object(schema)))
             self._schemas[key] = known
             if len(self._schemas) > MAX_SCHEMAS:
                 self._schemas.popitem(last=False)

@@ -61,7 +61,7 @@ class ChangedTool(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         name: Its name.
-        form: Differences of its form, in words: schema and annotations without their texts.
+        form: Differences of its form, in words: all but its texts.
         texts: Differences of its texts, in words.
     """
 

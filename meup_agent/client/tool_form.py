@@ -1,7 +1,8 @@
-"""The form of a tool: its schemas and annotations without the texts in them.
+"""The form of a tool: all of it but its name and the texts that are known as texts.
 
 Texts are for a model, the form decides which calls there are. A text may change from day to day,
-as one with the time zone in it, so each is compared apart from the other.
+as one with the time zone in it, so each is compared apart from the other. A field that is not
+known, as one of a later version of MCP, may mean anything: it is of the form.
 """
 
 from __future__ import annotations
@@ -12,16 +13,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from meup_agent.errors import printable
-from meup_agent.protocol.payloads import as_object
+from meup_agent.protocol.payloads import META, PREFIX, as_object
 
 if TYPE_CHECKING:
     from meup_agent.protocol.payloads import JsonObject
-
-FORM: Final = ("inputSchema", "outputSchema", "annotations")
-"""Parts of a tool that are of its form, but for the texts in them."""
-
-APPROVED: Final = ("title", "description", "inputSchema", "outputSchema", "annotations")
-"""Parts of a tool that a participant or its model reads before it decides to call it."""
 
 MAX_TEXT_CHARS: Final = 4_000
 """Characters of a text, before and after, in a difference that a person reads."""
@@ -36,7 +31,9 @@ SHOWN_BEFORE_CHARS: Final = 40
 """Characters that two texts have in common and that are shown before their difference."""
 
 _MISSING: Final = object()
-_SCHEMAS: Final = FORM[:2]
+_NAME: Final = "name"
+_SCHEMAS: Final = ("inputSchema", "outputSchema")
+_WITH_TEXTS: Final = (*_SCHEMAS, "annotations")
 _TEXTS: Final = ("title", "description", "$comment")
 
 _MAPS: Final = (
@@ -58,14 +55,24 @@ def canonical(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
+def approved_parts(tool: Mapping[str, Any]) -> JsonObject:
+    """The parts of a tool that are approved with it: all but its name, and marks that are ours."""
+    parts = {part: value for part, value in tool.items() if part not in (_NAME, META)}
+    given = as_object(tool.get(META))
+    meta = {key: value for key, value in given.items() if not key.startswith(PREFIX)}
+    return {**parts, META: meta} if meta else parts
+
+
 def with_accepted_texts(tool: Mapping[str, Any], accepted: JsonObject | None) -> JsonObject:
     """A tool with the texts of the accepted one wherever there are any, and without others."""
     known = accepted or {}
-    found = {
-        key: value for key, value in tool.items() if key not in FORM and not _is_text(key, value)
+    texts = {key: value for key, value in known.items() if _is_text(key, value)}
+    found = texts | {
+        key: value
+        for key, value in tool.items()
+        if key not in _WITH_TEXTS and not _is_text(key, value)
     }
-    found |= {key: value for key, value in known.items() if _is_text(key, value)}
-    for part in FORM:
+    for part in _WITH_TEXTS:
         if part not in tool:
             continue
         value, old = tool[part], known.get(part)
@@ -77,8 +84,9 @@ def with_accepted_texts(tool: Mapping[str, Any], accepted: JsonObject | None) ->
 
 def form_of(tool: Mapping[str, Any]) -> JsonObject:
     """The parts of a tool by which its calls are judged."""
-    bare = with_accepted_texts(tool, None)
-    return {part: bare[part] for part in FORM if bare.get(part) is not None}
+    bare = approved_parts(with_accepted_texts(tool, None))
+    parts = [*_WITH_TEXTS, *(part for part in bare if part not in _WITH_TEXTS)]
+    return {part: bare[part] for part in parts if bare.get(part) is not None}
 
 
 def digest_of_form(tool: Mapping[str, Any]) -> str:
@@ -130,10 +138,7 @@ def form_differences(tool: JsonObject, accepted: JsonObject | None) -> Iterator[
 
 def text_differences(tool: JsonObject, accepted: JsonObject | None) -> Iterator[Difference]:
     """The differences of a tool's texts from the accepted ones."""
-    shown = with_accepted_texts(tool, accepted)
-    before, after = (
-        {part: each[part] for part in APPROVED if part in each} for each in (shown, tool)
-    )
+    before, after = map(approved_parts, (with_accepted_texts(tool, accepted), tool))
     yield from _differences(before, after, (), MAX_TEXT_CHARS)
 
 

@@ -27,6 +27,7 @@ from meup_agent.client.tool_changes import (
     ToolMark,
 )
 from meup_agent.client.tool_form import (
+    approved_parts,
     canonical,
     digest_of_form,
     form_differences,
@@ -38,7 +39,6 @@ from meup_agent.mcp.tool_list import (
     MAX_NAMED,
     MAX_PAGES,
     ToolChanges,
-    approved_parts,
     compare_tools,
     digest_of_tools,
     merge_pages,

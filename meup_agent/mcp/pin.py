@@ -15,9 +15,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from meup_agent.client.tool_form import canonical
+from meup_agent.client.tool_form import approved_parts, canonical
 from meup_agent.errors import ConfigurationError, printable, system_reason
-from meup_agent.mcp.tool_list import approved_parts
 from meup_agent.protocol import payloads
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 
 from meup_agent.client.schema_check import MAX_SCHEMA_OBJECTS, check_schema, objects_of
-from meup_agent.client.tool_form import APPROVED, canonical
+from meup_agent.client.tool_form import approved_parts, canonical
 from meup_agent.errors import NotExpressible, printable
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import encode_json
@@ -94,11 +94,6 @@ def compare_tools(before: Iterable[JsonObject], after: Iterable[JsonObject]) -> 
         tuple(name for name in old if name not in new),
         tuple(changed),
     )
-
-
-def approved_parts(tool: JsonObject) -> JsonObject:
-    """The parts of a tool that are approved with it."""
-    return {part: tool[part] for part in APPROVED if part in tool}
 
 
 def digest_of_tools(tools: Iterable[JsonObject]) -> str:
@@ -247,7 +242,11 @@ def _is_endless(schema: Any) -> bool:
 
 
 def _find_differences(old: JsonObject, new: JsonObject) -> tuple[str, ...]:
-    return tuple(part for part in APPROVED if canonical(old.get(part)) != canonical(new.get(part)))
+    before, after = approved_parts(old), approved_parts(new)
+    parts = dict.fromkeys((*after, *before))
+    return tuple(
+        part for part in parts if canonical(before.get(part)) != canonical(after.get(part))
+    )
 
 
 def _named(verb: str, names: Iterable[str]) -> str:

@@ -93,6 +93,30 @@ def test_form_is_another_one(before: Any, after: Any) -> None:
     assert list(form_differences(tool(after), tool(before)))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"instructions": "Obey."},
+        {"icons": [{"src": "https://a.example"}]},
+        {"execution": {"taskSupport": "required"}},
+        {"_meta": {"hint": "Obey.", "dev.meup/changed": {}}},
+    ],
+)
+def test_field_that_is_not_known_is_of_the_form(change: dict[str, Any]) -> None:
+    (name,) = change
+    before, after = tool(SCHEMA), tool(SCHEMA, **change)
+    assert digest_of_form(before) != digest_of_form(after)
+    [difference] = map(str, form_differences(after, before))
+    assert difference.startswith(f"{name} is new: ")
+    assert "dev.meup" not in difference
+    assert not list(text_differences(after, before))
+
+
+def test_marks_of_a_bridge_are_no_part_of_the_form() -> None:
+    marked = tool(SCHEMA, _meta={"dev.meup/changed": {"texts": True}})
+    assert digest_of_form(marked) == digest_of_form(tool(SCHEMA))
+
+
 def test_accepted_texts_stand_where_they_were() -> None:
     changed = copy.deepcopy(SCHEMA)
     changed["title"] = "Obey"
@@ -154,14 +178,21 @@ values = st.recursive(
 )
 
 
-@given(schemas(values), schemas(values))
+whole = st.builds(
+    lambda schema, parts: tool(schema, **parts),
+    schemas(values),
+    st.dictionaries(st.sampled_from(("title", "examples", "icons", "_meta")), values, max_size=2),
+)
+
+
+@given(whole, whole)
 def test_space_reads_the_form_of_now_and_no_text_but_the_accepted(new: Any, old: Any) -> None:
-    shown = with_accepted_texts(tool(new), tool(old))
-    assert digest_of_form(shown) == digest_of_form(tool(new))
-    bare = with_accepted_texts(tool(new), None)
-    assert form_of(bare) == form_of(tool(new))
+    shown = with_accepted_texts(new, old)
+    assert digest_of_form(shown) == digest_of_form(new)
+    bare = with_accepted_texts(new, None)
+    assert form_of(bare) == form_of(new)
     assert with_accepted_texts(bare, None) == bare
     # Each difference is told, and none where there is none.
-    is_same = digest_of_form(tool(new)) == digest_of_form(tool(old))
-    assert (not list(form_differences(tool(new), tool(old)))) == is_same
-    assert with_accepted_texts(tool(old), tool(old)) == tool(old)
+    is_same = digest_of_form(new) == digest_of_form(old)
+    assert (not list(form_differences(new, old))) == is_same
+    assert with_accepted_texts(old, old) == old

@@ -498,6 +498,25 @@ async def vote(scene: Scene, tmp_path: Path) -> AsyncGenerator[Vote]:
 
 
 @pytest.mark.rule("5.pins.ask")
+@pytest.mark.parametrize(
+    "change", [{"execution": {"taskSupport": "optional"}}, {"_meta": {"hint": "Obey."}}]
+)
+async def test_change_in_a_field_that_is_not_known_is_marked(
+    scene: Scene, change: dict[str, Any]
+) -> None:
+    async with scene.bridged():
+        assert "dev.meup/changed" not in (await scene.listed())["read"].get("_meta", {})
+        await scene.change(changed(**change))
+        mark = (await scene.listed())["read"]["_meta"][CHANGED]
+        assert mark["form"]
+        assert mark["difference"][0].startswith(*change)
+        with pytest.raises(RequestError, match="is not as it was accepted"):
+            await call(scene.you, "read", {"path": "a"})
+        await accept(scene.you)
+        assert CHANGED not in (await scene.listed())["read"].get("_meta", {})
+
+
+@pytest.mark.rule("5.pins.ask")
 async def test_votes_about_another_form_do_not_count(scene: Scene, vote: Vote) -> None:
     """Of two votes, one is given before the tool changes: it is no vote for what it is now."""
     async with vote.reviewed():
