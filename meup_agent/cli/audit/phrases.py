@@ -9,9 +9,9 @@ from typing import Final
 from meup_agent.cli.render.escape import compact, visible
 from meup_agent.cli.render.formatting import MAX_NAME
 from meup_agent.protocol.audit import Ignored, ProposalAudit
-from meup_agent.protocol.audit.told_rule import ToldRule
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import Change
+from meup_agent.protocol.told_rule import ToldRule
 
 MAX_WORDS: Final = 200  # characters of a reason or an explanation on a line
 

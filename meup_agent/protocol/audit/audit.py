@@ -22,12 +22,12 @@ from meup_agent.protocol.audit.operations import (
 from meup_agent.protocol.audit.proposal_folder import ProposalFolder
 from meup_agent.protocol.audit.proposal_index import ProposalIndex, decide
 from meup_agent.protocol.audit.records import Ignored, ProposalAudit, StepKind, seconds
-from meup_agent.protocol.audit.told_rule import read_told_rule
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.inbound_exchange import USED_AGAIN
 from meup_agent.protocol.exchange.proposal_store import ProposalKey, ProposalStore
 from meup_agent.protocol.guarantees import OURS
 from meup_agent.protocol.space.journal import Entry
+from meup_agent.protocol.told_rule import read_told_rule
 
 MAX_OPERATIONS: Final = 10_000
 """Operations that are kept, where proposals are bounded."""

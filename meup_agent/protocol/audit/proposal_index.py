@@ -16,7 +16,6 @@ from meup_agent.protocol.audit.records import (
     Step,
     StepKind,
 )
-from meup_agent.protocol.audit.told_rule import ToldRule
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.proposal_store import (
     ProposalEntry,
@@ -25,6 +24,7 @@ from meup_agent.protocol.exchange.proposal_store import (
 )
 from meup_agent.protocol.lifecycle import ProposalState, last_moment
 from meup_agent.protocol.space.journal import Entry
+from meup_agent.protocol.told_rule import ToldRule
 
 _STEP_BYTES: Final = 500
 # What a step takes besides its words, as a round figure.

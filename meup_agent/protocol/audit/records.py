@@ -8,12 +8,12 @@ from typing import Any, Final
 import msgspec
 
 from meup_agent.protocol import payloads
-from meup_agent.protocol.audit.told_rule import ToldRule
 from meup_agent.protocol.exchange.proposal_store import FulfillingRequest, ProposalEntry
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import Change
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.timestamps import moment_of, rfc3339
+from meup_agent.protocol.told_rule import ToldRule
 
 MAX_STEPS: Final = 1_000
 """Steps that are kept of one proposal. Any participant may talk about it without end; what belongs
