@@ -20,7 +20,7 @@ from meup_agent.protocol.exchange.proposal_store import fingerprint_of
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Fulfillment
 from meup_agent.protocol.payloads import build_fulfillment, build_rejection
-from meup_agent.protocol.timestamps import CLOCK_DIFFERENCE, moment_of
+from meup_agent.protocol.timestamps import CLOCK_DIFFERENCE, moment_of, read_moment
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.outcomes import Rejection
+    from meup_agent.protocol.proposal_query import ListedProposal
     from meup_agent.session import Session
 
 
@@ -313,10 +314,11 @@ class ProposalRecord:
     It goes on being true: its state is that of the moment in which it is read.
     """
 
-    __slots__ = ("_call", "_entry")
+    __slots__ = ("_call", "_entry", "_listed")
 
-    def __init__(self, entry: ProposalEntry) -> None:
+    def __init__(self, entry: ProposalEntry, listed: ListedProposal | None = None) -> None:
         self._entry = entry
+        self._listed = listed
         self._call: payloads.Call | None = None
 
     def __repr__(self) -> str:
@@ -403,6 +405,24 @@ class ProposalRecord:
     def reason(self) -> str | None:
         """The reason code that came with that, if any."""
         return self._entry.reason
+
+    @property
+    def seq(self) -> int | None:
+        """The number of its envelope, where the gateway listed it."""
+        return None if self._listed is None else self._listed.seq
+
+    @property
+    def decided_at(self) -> datetime | None:
+        """The time of the decision, where the gateway listed it as decided."""
+        decision = None if self._listed is None else self._listed.decision
+        at = None if decision is None else read_moment(decision.at)
+        return None if at is None else moment_of(at)
+
+    @property
+    def rule(self) -> str:
+        """The rule of a policy that decided it, where the gateway listed it so; empty: none."""
+        decision = None if self._listed is None else self._listed.decision
+        return "" if decision is None else decision.rule
 
     def _read(self) -> payloads.Call:
         if self._call is None:

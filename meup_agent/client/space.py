@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from meup_agent.causes import Cause, Reason
 from meup_agent.client.control import ControlVerbs
@@ -18,6 +19,7 @@ from meup_agent.client.offer_finder import OfferFinder
 from meup_agent.client.offer_lists import TOOLS, OfferLists
 from meup_agent.client.proposal import Proposal, ProposalRecord
 from meup_agent.client.proposal_handle import PendingProposal, ProposalHandle, Ttl, propose, ttl_in
+from meup_agent.client.proposal_pages import read_proposal_pages
 from meup_agent.client.requests import TIMEOUT, request
 from meup_agent.client.resources import ResourceVerbs
 from meup_agent.client.running_handler import awaited
@@ -31,9 +33,10 @@ from meup_agent.protocol.dialects import PUBLISHED
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange import Participant, Wait
 from meup_agent.protocol.outcomes import result_of, value_of
+from meup_agent.protocol.proposal_query import ProposalQuery
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
     from datetime import datetime
 
@@ -100,6 +103,43 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
         """Every proposal seen, ours included, with its state (PROTOCOL 4.2)."""
         store = self._session.table.proposal_store
         return [ProposalRecord(entry) for entry in store.records(self._session.now())]
+
+    async def list_proposals(
+        self,
+        *,
+        state: Literal["open", "decided"] = "open",
+        id: str = "",
+        proposer: str = "",
+        tool: str = "",
+        to_me: bool = False,
+        timeout: float | None = TIMEOUT,
+    ) -> AsyncGenerator[ProposalRecord]:
+        """List the proposals of the space that are open, or that were decided lately.
+
+        The gateway tells them to us alone, page by page, as an async iterator; also while we
+        observe. The open ones are known from then on: :meth:`proposal` decides them, and what
+        changes them is heard. On a gateway that does not list proposals
+        (``guarantees.lists_proposals``) these are the ones that we have heard of since we came.
+
+        Args:
+            state: ``open``, in the order in which they were accepted, or ``decided``, in the order
+                of their decisions.
+            id: Only those with this id, or with ids that begin so.
+            proposer: Only those of this participant.
+            tool: Only those that call a tool of this name.
+            to_me: Only those that are addressed to us, or to no participant.
+            timeout: Seconds to wait for each page; ``None``: as long as it takes.
+
+        Raises:
+            OutcomeUnknown: The gateway did not answer in time, or its answer cannot be read.
+            Refused: The gateway refused the question.
+            NotSent: There is no connection any more, and there will be none.
+        """
+        query = ProposalQuery(state, id, proposer, tool, to_me)
+        async with aclosing(read_proposal_pages(self._session, query, timeout)) as pages:
+            async for page in pages:
+                for record in page.records:
+                    yield record
 
     @property
     def capabilities(self) -> tuple[Any, ...]:

@@ -20,8 +20,16 @@ from meup_agent.errors import ConfigurationError, InvalidPattern, system_reason
 from meup_agent.gateway.line_files import LineFiles, compact_line
 from meup_agent.protocol.capability import Capabilities, compile_capabilities
 from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.kinds import PROPOSALS
 from meup_agent.protocol.management_payloads import INVITE_ACK
-from meup_agent.protocol.space.decisions import Acceptance, Decision, Discard, Refusal, Repetition
+from meup_agent.protocol.space.decisions import (
+    Acceptance,
+    Answer,
+    Decision,
+    Discard,
+    Refusal,
+    Repetition,
+)
 from meup_agent.protocol.timestamps import rfc3339
 
 ENVELOPES: Final = "envelope-history.jsonl"
@@ -64,7 +72,7 @@ class HistoryLog:
         transport: str,
     ) -> None:
         """Write a frame of a member, what was decided about it, and by which capability."""
-        if isinstance(decision, Repetition | Discard):
+        if isinstance(decision, Repetition | Discard | Answer):
             return
         refused = decision if isinstance(decision, Refusal) else None
         envelope = decision.envelope if isinstance(decision, Acceptance) else None
@@ -100,7 +108,7 @@ class HistoryLog:
     def delivered(self, space: str, participant: str, envelope: Envelope, frame: bytes) -> None:
         """Write that an envelope went out to a member."""
         compact = compact_line(frame)
-        if envelope.kind == INVITE_ACK or compact is None:
+        if envelope.kind in (INVITE_ACK, PROPOSALS) or compact is None:
             return
         self._put(
             self._envelopes,

@@ -34,15 +34,18 @@ class Guarantees(msgspec.Struct, frozen=True):
         resume: What we miss while we are away is sent to us when we come back.
         hidden_targets: An addressed envelope is seen by its addressees alone: a proposer does not
             see the fulfillment of its proposal, nor an onlooker who approved what.
+        lists_proposals: It tells which proposals are open, and which were decided lately, to each
+            that asks (:meth:`Space.list_proposals <meup_agent.Space.list_proposals>`).
     """
 
     identity_checked: bool = False
     echo: bool = False
     resume: bool = False
     hidden_targets: bool = False
+    lists_proposals: bool = False
 
 
-OURS: Final = Guarantees(identity_checked=True, echo=True, resume=True)
+OURS: Final = Guarantees(identity_checked=True, echo=True, resume=True, lists_proposals=True)
 """The guarantees of the gateway of this package."""
 
 _BY_DIALECT: Final[dict[str, Guarantees]] = {

@@ -43,6 +43,10 @@ STREAM_OWNERSHIP_TRANSFERRED: Final = "stream/ownership-transferred"
 STREAM_LOST: Final = "stream/lost"
 """Ours: tells a slow reader alone how many frames of a stream it did not get (PROTOCOL 8)."""
 
+LIST_PROPOSALS: Final = "space/list-proposals"
+PROPOSALS: Final = "space/proposals"
+"""Ours: asks which proposals are open, or were decided lately, and a page of them (PROTOCOL 3)."""
+
 CANCELLED: Final = "notifications/cancelled"
 PROGRESS: Final = "notifications/progress"
 
@@ -102,6 +106,8 @@ KINDS: Final = _table(
     Kind("space/invite"),
     Kind("space/invite-ack", correlated=True, sender="gateway"),
     Kind("space/kick"),
+    Kind(LIST_PROPOSALS),
+    Kind(PROPOSALS, correlated=True, sender="gateway"),
     Kind(STREAM_REQUEST),
     Kind(STREAM_OPEN, correlated=True, sender="gateway"),
     Kind(STREAM_CLOSE),

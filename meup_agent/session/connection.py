@@ -222,7 +222,7 @@ class SessionConnection:
             return
         if envelope.sender == first.me:
             outbox.accepted(envelope.id, replayed=self._catching_up)
-        elif envelope.kind == kinds.SYSTEM_ERROR:
+        elif envelope.kind in (kinds.SYSTEM_ERROR, kinds.PROPOSALS):
             for name in envelope.correlation:
                 outbox.accepted(name, replayed=self._catching_up)
 

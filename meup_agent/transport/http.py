@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 import anyio
+import msgspec
 
 from meup_agent.errors import (
     CannotConnect,
@@ -81,8 +82,8 @@ SHORTEST_PAUSE: Final = 0.05
 MAX_UNREAD_EVENTS: Final = 16
 """Frames received and not read yet before the stream is left to fill up, as for a WebSocket."""
 
-MAX_ANSWER_BYTES: Final = 1024 * 1024
-"""Bytes of an answer that is no stream; a refusal is a sentence and its numbers."""
+MAX_ANSWER_BYTES: Final = MAX_FRAME_BYTES
+"""Bytes of an answer that is no stream; a page of proposals has room in a frame."""
 
 MAX_SEQ_DIGITS: Final = 19
 """Digits of an event's number; no gateway counts further, and Python refuses to read thousands."""
@@ -181,6 +182,8 @@ class HttpTransport(InboxTransport):
             self._check_open()
             response = await self._post(frame)
             if response.status_code == 200:
+                if answer := _read_answer(response.content):
+                    await self._put(self._notice(kinds.PROPOSALS, frame, answer))
                 return
             problem = _read_object(response.content)
             if response.status_code == _UNAUTHORIZED:
@@ -188,7 +191,7 @@ class HttpTransport(InboxTransport):
             elif not problem or response.status_code in _UNAVAILABLE:
                 self._end(CloseInfo(ABNORMAL))  # it stops, or something in between answered
             else:
-                await self._put(self._refusal(frame, problem))
+                await self._put(self._notice(kinds.SYSTEM_ERROR, frame, problem))
             self._check_open()
 
     async def _post(self, frame: bytes) -> httpx.Response:
@@ -229,20 +232,20 @@ class HttpTransport(InboxTransport):
             await anyio.sleep(min(left, resend_pause(asked)))
             self._check_open()
 
-    def _refusal(self, frame: bytes, problem: dict[str, Any]) -> bytes:
-        """The ``system/error`` by which a gateway tells a member that it refused a frame."""
+    def _notice(self, kind: str, frame: bytes, payload: object) -> bytes:
+        """The envelope by which a gateway tells a member of a refused frame, or an answer."""
         said = None if frame[:1] == STREAM_MARK else decode(frame)
-        error = draft(
-            kinds.SYSTEM_ERROR,
-            problem,
+        notice = draft(
+            kind,
+            payload,
             id=os.urandom(16).hex(),
             sender=kinds.GATEWAY,
             to=(self._participant,),
             correlation=() if said is None else (said.id,),
         )
-        refusal = encode(error, DEFAULT_DIALECT if said is None else said.protocol)
+        told = encode(notice, DEFAULT_DIALECT if said is None else said.protocol)
         # As on a connection, it has the number of what came last: what was sent before is decided.
-        return refusal if self._seq is None else numbered(refusal, self._seq)
+        return told if self._seq is None else numbered(told, self._seq)
 
     # --- its end ---
 
@@ -505,6 +508,18 @@ def _read_object(text: bytes) -> dict[str, Any]:
         return as_object(json.loads(text))
     except (ValueError, RecursionError):
         return {}
+
+
+class _Answered(msgspec.Struct):
+    answer: msgspec.Raw = msgspec.Raw(b"")
+
+
+def _read_answer(text: bytes) -> bytes:
+    """The answer to a question, byte for byte; empty: the message was none."""
+    try:
+        return bytes(msgspec.json.decode(text, type=_Answered).answer)
+    except msgspec.DecodeError:
+        return b""
 
 
 def _read_close(data: bytes) -> CloseInfo:

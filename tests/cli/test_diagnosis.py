@@ -32,6 +32,7 @@ from tests.cli.servers import (
 )
 from tests.conformance.gateways import MEUP_V02, MEW_V04, ExistingGateway, Version
 from tests.patience import PATIENCE
+from tests.wire import OURS
 
 pytestmark = pytest.mark.anyio
 
@@ -128,7 +129,7 @@ async def test_a_good_space_is_told_in_full(ours: ThreadedGateway) -> None:
     assert report.connected
     assert (report.me, report.participants) == ("ann", ())
     assert (report.asked, report.adopted) == ("meup/v0.1", "meup/v0.1")
-    assert report.guarantees == Guarantees(identity_checked=True, echo=True, resume=True)
+    assert report.guarantees == OURS
     assert report.said_guarantees
     assert report.capabilities
     assert report.round_trip is not None

@@ -10,7 +10,6 @@ import pytest
 from meup_agent import Agent, Chat, Gap, Limits, Proposal, Rejection, Settings
 from meup_agent.errors import TakenOver, TransportClosed
 from meup_agent.events import Resumed
-from meup_agent.types import Guarantees
 from tests.gateways import LAST_SEEN_HEADER, RESUME_HEADER, Connector, Transport
 from tests.interaction.people import (
     QUICK,
@@ -27,7 +26,7 @@ from tests.interaction.people import (
     until,
 )
 from tests.patience import PATIENCE
-from tests.wire import kinds
+from tests.wire import OURS, kinds
 
 pytestmark = pytest.mark.anyio
 
@@ -150,7 +149,7 @@ async def test_who_was_away_reads_what_it_missed_in_order(meeting: Meeting, note
             join(meeting, agent, latch=cutter, settings=IN_ORDER) as tools,
             join(meeting, "second") as second,
         ):
-            assert tools.guarantees == Guarantees(identity_checked=True, echo=True, resume=True)
+            assert tools.guarantees == OURS
             await second.chat("before")
             await notes.until("before")
             cutter.closed = True

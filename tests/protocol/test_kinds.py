@@ -34,6 +34,7 @@ def test_what_only_the_gateway_says() -> None:
         "system/withdrawn",
         "system/expired",
         "space/invite-ack",
+        "space/proposals",
         "stream/open",
         "stream/write-granted",
         "stream/write-revoked",
@@ -52,6 +53,7 @@ def test_what_refers_to_something() -> None:
         "chat/cancel",
         "capability/grant-ack",
         "space/invite-ack",
+        "space/proposals",
         "stream/open",
     }
 

@@ -27,7 +27,9 @@ from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.limits import check_frame
 from meup_agent.protocol.management_payloads import INVITE_ACK
-from meup_agent.protocol.space.decisions import Refusal
+from meup_agent.protocol.space.decisions import Answer, Discard, Refusal
+from meup_agent.protocol.space.journal import Entry
+from meup_agent.protocol.space.server import DecisionCallback
 from meup_agent.protocol.space.subscriber import FrameFormat
 from meup_agent.transport.base import (
     ABNORMAL,
@@ -146,9 +148,8 @@ class LocalTransport(InboxTransport):
                 await anyio.sleep(min(pace.seconds, LONGEST_PAUSE))
                 self._check_open()
             acknowledged: dict[str, Any] = {}
-            receive = partial(host.receive_as, participant, frame, self._dialect)
             try:
-                answer = await await_callback(partial(receive, private=acknowledged.update))
+                answer = await await_callback(partial(self._receive, frame, acknowledged))
             except Problem:
                 # Nothing tells whether it was kept: the session connects anew, and asks again.
                 self._end(CloseInfo(ABNORMAL))
@@ -159,6 +160,18 @@ class LocalTransport(InboxTransport):
             elif acknowledged:
                 # With a token, which is for whom invited, and for no other observer.
                 self._deliver_notice(INVITE_ACK, frame, acknowledged)
+
+    def _receive(self, frame: bytes, acknowledged: dict[str, Any], tell: DecisionCallback) -> None:
+        def then(decision: Entry | Refusal | Discard | Answer) -> None:
+            if isinstance(decision, Answer) and self._member is not None:
+                # At once, so that what is heard behind it is newer.
+                fanout = self._host.fanout
+                fanout.deliver_to(self._member, decision.write(fanout.delivered))
+            tell(decision)
+
+        self._host.receive_as(
+            self._identity.participant, frame, self._dialect, then, private=acknowledged.update
+        )
 
     def _refuse(self, frame: bytes, payload: dict[str, Any]) -> None:
         """Tell of a refusal as a member is told, in its place among the frames."""

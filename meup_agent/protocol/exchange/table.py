@@ -203,7 +203,7 @@ class ExchangeTable:
 
     def check_may_send(self, kind: str) -> None:
         """Raise ObservingOnly if this table's mode does not let its user send."""
-        if not self._context.mode.speaks:
+        if not self._context.mode.speaks and kind != kinds.LIST_PROPOSALS:
             raise ObservingOnly(
                 f"the {kind} was not sent: this space is only observed; "
                 "join without observe=True to take part"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import Envelope, draft
-from meup_agent.protocol.space.indexes import AcceptedEnvelope
+from meup_agent.protocol.space.indexes import AcceptedEnvelope, OpenItem
 from meup_agent.protocol.space.journal import Fact
 
 LIMIT_EXCEEDED: Final = "limit_exceeded"
@@ -61,6 +62,7 @@ class Acceptance(msgspec.Struct, frozen=True):
     # Takes the envelope's number when the journal has given it; ``None``: the envelope is not
     # recognized when it comes again.
     receipt: AcceptedEnvelope | None = None
+    begun: OpenItem | None = None  # the proposal or request that begins with it; takes the number
     closes: str = ""  # the id of the stream that is closed by it
 
 
@@ -80,13 +82,23 @@ class Refusal(msgspec.Struct, frozen=True):
     retry_after: float = 0.0
 
 
+class Answer(msgspec.Struct, frozen=True):
+    """The answer to a question of its sender, for it alone: neither is kept (PROTOCOL 3)."""
+
+    question: Envelope
+    # Writes the draft of the answer, with the number after which news follow, once all that it
+    # tells of is kept.
+    write: Callable[[int], Envelope]
+    size: int  # its cost in bytes, as a round figure: they count in the sender's pace
+
+
 class Discard(msgspec.Struct, frozen=True):
     """An envelope that goes no further, without an error."""
 
     kind: str
 
 
-Decision = Acceptance | Repetition | Refusal | Discard
+Decision = Acceptance | Repetition | Refusal | Discard | Answer
 
 
 def draft_refusal(

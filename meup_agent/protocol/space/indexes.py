@@ -40,6 +40,24 @@ class OpenItemKey(NamedTuple):
     number: int  # distinguishes it from a later one of the same proposer and id
 
 
+class NotedRejection(NamedTuple):
+    """A rejection of a proposal, as far as it is kept."""
+
+    id: str
+    reason: str
+    rule: str  # the rule that it names; empty: none
+
+
+class ItemDecision(NamedTuple):
+    """The end of a proposal."""
+
+    number: int  # its place in the order of the decisions
+    at: int  # in microseconds since 1970 (UTC)
+    by: str  # the participant that decided it, or the gateway; empty: it expired
+    reason: str = ""
+    rule: str = ""
+
+
 _NOBODY: Final[Mapping[str, Reason]] = MappingProxyType({})
 
 
@@ -60,10 +78,13 @@ class OpenItem(msgspec.Struct, eq=False):
     # Its method, and its tool (or prompt).
     called: tuple[str, str] = ("", "")
     addressees: Addressees = Addressees()  # of a proposal
-    # The participants that have rejected a proposal, in order, and how many of them did before the
-    # request that is out.
-    rejected_by: tuple[str, ...] = ()
+    # The first rejection of a proposal by each participant, in order, and how many of them came
+    # before the request that is out.
+    rejections: dict[str, NotedRejection] = msgspec.field(default_factory=dict[str, NotedRejection])
     rejected_first: int = 0
+    seq: int = 0  # its number; 0 until the journal has given it
+    rule: str = ""  # the rule by which a fulfilling request says to be made
+    decision: ItemDecision | None = None  # of a proposal; ``None`` while it is open
     # The time at which a proposal expires, in microseconds since 1970 (UTC).
     expires_at: int | None = None
     renewals: int = 0
@@ -108,13 +129,13 @@ class OpenItem(msgspec.Struct, eq=False):
     def step(self, event: ProposalEvent) -> None:
         """Take a step of a proposal's lifecycle; IllegalStep if there is no such."""
         if self.state is ProposalState.PENDING:
-            self.rejected_first = len(self.rejected_by)
+            self.rejected_first = len(self.rejections)
         self.state = proposal_step(self.state, event)
 
-    def rejected(self, by: str) -> None:
+    def rejected(self, by: str, rejection: NotedRejection) -> None:
         """Note a rejection of a proposal; of each participant, the first."""
-        if by not in self.rejected_by and len(self.rejected_by) < MAX_REJECTIONS:
-            self.rejected_by = (*self.rejected_by, by)
+        if by not in self.rejections and len(self.rejections) < MAX_REJECTIONS:
+            self.rejections[by] = rejection
 
     @property
     def proposed(self) -> ProposedCall:
@@ -125,7 +146,8 @@ class OpenItem(msgspec.Struct, eq=False):
     def waiting(self) -> Waiting:
         """The wait for a proposal that is pending."""
         deciders = self.addressees.deciders
-        return Waiting(self.state, deciders, self.rejected_by, self.rejected_first, self.expires_at)
+        rejected_by = tuple(self.rejections)
+        return Waiting(self.state, deciders, rejected_by, self.rejected_first, self.expires_at)
 
     @property
     def moved_to(self) -> int | None:

@@ -16,6 +16,7 @@ from meup_agent.causes import Reason, declines, read_reason
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects.executors import read_addressees
 from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.exchange.ttl_map import FairTTLMap
 from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState, renewal_problem
 from meup_agent.protocol.payloads import JsonObject
 from meup_agent.protocol.space.decisions import (
@@ -30,11 +31,14 @@ from meup_agent.protocol.space.indexes import (
     MAX_ORIGINS,
     CancelledRequests,
     DeadlineHeap,
+    ItemDecision,
+    NotedRejection,
     OpenIndex,
     OpenItem,
     ProposedCall,
 )
 from meup_agent.protocol.space.tool_owners import ToolOwners, listing_of
+from meup_agent.protocol.told_rule import read_told_rule
 from meup_agent.protocol.withdrawals import read_withdrawal
 
 MAX_OPEN_REQUESTS: Final = 1_000
@@ -42,6 +46,19 @@ MAX_OPEN_REQUESTS: Final = 1_000
 
 OPEN_SECONDS: Final = 3_600.0
 """Time for which something counts as open: some clients withdraw nothing that they gave up."""
+
+MAX_RECENT: Final = 500
+"""Decided proposals that are kept to be listed; the proposer of most of them loses the oldest
+first."""
+
+MAX_RECENT_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of the same."""
+
+RECENT_SECONDS: Final = 24 * 3_600.0
+"""Time for which they are: as far as a gateway looks back when it starts."""
+
+MAX_KEPT_REASON_CHARS: Final = 64
+"""Characters of the reason of a rejection that are kept: each participant may reject everything."""
 
 MAX_OPEN_BYTES: Final = 4 * 1024 * 1024
 """Bytes of frames and payloads that are kept of a participant, to decide about them again."""
@@ -85,7 +102,18 @@ class InFlight:
         self._requests = OpenIndex(MAX_ORIGINS)
         self._proposals = OpenIndex(MAX_DECIDED)
         self._cancelled_requests = CancelledRequests()
-        self._begun = 0
+        self._begun = self._ended = 0
+        # Open proposals by number, and those that were decided lately by proposer and number.
+        self._in_order: dict[int, OpenItem] = {}
+        self._decided: FairTTLMap[tuple[str, int], OpenItem] = FairTTLMap(
+            owner=lambda key: key[0],
+            forgotten=lambda key, item: None,
+            count=MAX_RECENT,
+            seconds=RECENT_SECONDS,
+            size=MAX_RECENT_BYTES,
+        )
+        # The time of what is decided at this moment, in microseconds since 1970 (UTC).
+        self.at = 0
         self._kept_bytes: dict[str, int] = {}
         self._deadlines = DeadlineHeap() if watches_expiries else None
         # Each has the participants under an id, as keys or in order. Looked at for each envelope.
@@ -114,6 +142,14 @@ class InFlight:
     def items(self) -> tuple[OpenItem, ...]:
         """The open items of all participants."""
         return tuple(item for each in self.participants for item in self.of(each))
+
+    def open_in_order(self) -> list[OpenItem]:
+        """The open proposals, in the order of their acceptance; expired ones may be among them."""
+        return list(self._in_order.values())
+
+    def decided(self, at: int) -> list[OpenItem]:
+        """The proposals that were decided lately, in the order of their decisions."""
+        return list(self._decided.values(at / 1_000_000))
 
     def proposed_at(self, proposer: str, proposal: str) -> int | None:
         """The time at which an open proposal was accepted, in microseconds since 1970 (UTC)."""
@@ -219,13 +255,14 @@ class InFlight:
 
     def track(
         self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: bool = False
-    ) -> None:
-        """Follow an accepted envelope, of a tracked kind: something begins, or something ends."""
+    ) -> OpenItem | None:
+        """Follow an accepted envelope, of a tracked kind; what begins with it, if anything does."""
+        self.at = at
         match envelope.kind:
             case kinds.MCP_PROPOSAL:
-                self._proposed(envelope, payload, at, beside=beside)
+                return self._proposed(envelope, payload, at, beside=beside)
             case kinds.MCP_REQUEST:
-                self._requested(envelope, payload, at, beside=beside)
+                return self._requested(envelope, payload, at, beside=beside)
             case kinds.MCP_RESPONSE:
                 self._responded(envelope, payload)
             case kinds.MCP_REJECT:
@@ -236,16 +273,25 @@ class InFlight:
                 # The gateway's own words come here only when they are read from the journal again.
                 by = payloads.on_behalf_of(envelope.sender, payload)
                 for proposal in envelope.correlation:
-                    self.withdraw(by, proposal, payload, at)
+                    self.withdraw(by, proposal, payload, at, said_by=envelope.sender)
             case kinds.SYSTEM_EXPIRED if envelope.sender in kinds.GATEWAY_NAMES:
                 self._announced_expired(envelope, payload)
             case _:
                 pass
+        return None
 
-    def end(self, item: OpenItem, *, withdrawn: bool = False) -> None:
-        """Forget something that has ended, or was withdrawn; another one under its id stays."""
-        if withdrawn:
-            item.step(ProposalEvent.WITHDRAWAL)
+    def end(self, item: OpenItem, by: str = "", reason: str = "", rule: str = "") -> None:
+        """Forget something that has ended; another one under its id stays.
+
+        Of a decided proposal ``by`` is the participant that decided it; empty: it expired.
+        """
+        if item.is_proposal and not item.state.is_pending:
+            self._ended += 1
+            item.decision = ItemDecision(self._ended, self.at, by, reason or "", rule)
+            if item.state is ProposalState.EXPIRED:
+                item.decision = item.decision._replace(by="", reason=str(Reason.TIMEOUT))
+            key = (item.envelope.sender, item.number)
+            self._decided.put(key, item, self.at / 1_000_000, size=item.size)
         if self.is_listed(item):
             shelf = self._proposals if item.is_proposal else self._requests
             self._remove(shelf, item.envelope.sender, item.envelope.id)
@@ -257,7 +303,7 @@ class InFlight:
 
     def _proposed(
         self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: bool
-    ) -> None:
+    ) -> OpenItem:
         body = payloads.unwrapped(payload)
         call = payloads.read_call(body)
         proposal = OpenItem(
@@ -270,10 +316,11 @@ class InFlight:
         )
         self._begin(self._proposals, proposal)
         self._watch(proposal)
+        return proposal
 
     def _requested(
         self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: bool
-    ) -> None:
+    ) -> OpenItem | None:
         method = payload.get("method")
         if method == kinds.CANCELLED:
             params = payloads.read_call(payload).params
@@ -295,7 +342,10 @@ class InFlight:
             )
             self._begin(self._requests, request)
             if fulfills is not None:
+                request.rule = _rule_in(payload.get("params"))
                 fulfills.fulfilling[request.number] = request
+            return request
+        return None
 
     def _fulfilled_by(self, request: Envelope, payload: dict[str, Any]) -> OpenItem | None:
         """The open proposal that a request carries out (PROTOCOL 4.4).
@@ -367,7 +417,7 @@ class InFlight:
                 self._forget_old(shelf, participant, at)
 
     def withdraw(
-        self, sender: str, proposal: str, payload: JsonObject, at: int
+        self, sender: str, proposal: str, payload: JsonObject, at: int, *, said_by: str
     ) -> ProposalState | None:
         """End a proposal that its proposer withdraws; its last state, ``None`` if it ended before.
 
@@ -378,14 +428,19 @@ class InFlight:
             # It was forgotten as too old, not as decided.
             self._proposals.withdraw_forgotten(sender, proposal)
             return None
-        item.state = item.state_at(at)
-        events = read_withdrawal(payload, item.waiting, at).events if item.state.is_pending else ()
-        for event in events:
-            item.step(event)
-        self.end(item)
+        self.at, item.state = at, item.state_at(at)
+        by, reason, rule = said_by, read_reason(payload.get("reason")), ""
+        if item.state.is_pending:
+            found = read_withdrawal(payload, item.waiting, at)
+            for event in found.events:
+                item.step(event)
+            if found.rejected_by:
+                by = found.rejected_by
+                _, reason, rule = item.rejections[by]
+        self.end(item, by, reason, rule)
         return item.state
 
-    def _rejected(self, reject: Envelope, payload: dict[str, Any]) -> None:
+    def _rejected(self, reject: Envelope, payload: JsonObject) -> None:
         """Note a rejection of the proposal that its first known id names (PROTOCOL 4.4)."""
         for name in reject.correlation:
             if name in self._proposals:
@@ -394,7 +449,9 @@ class InFlight:
                 if len(found) > 1:
                     found = tuple(each for each in found if each.envelope.sender in reject.to)
                 if len(found) == 1 and found[0].envelope.sender != reject.sender:
-                    found[0].rejected(reject.sender)
+                    reason = read_reason(payload.get("reason"))[:MAX_KEPT_REASON_CHARS]
+                    noted = NotedRejection(reject.id, reason, _rule_in(payload))
+                    found[0].rejected(reject.sender, noted)
                 return
 
     # --- expiries ---
@@ -406,6 +463,7 @@ class InFlight:
 
     def expire(self, at: int) -> list[OpenItem]:
         """End the proposals whose time is over, and that no withdraw has ended; these."""
+        self.at = at
         expired: list[OpenItem] = []
         for item in () if self._deadlines is None else self._deadlines.pop_due(at):
             if not self.is_listed(item):
@@ -417,6 +475,12 @@ class InFlight:
             else:
                 self._watch(item)  # it was renewed
         return expired
+
+    def end_expired(self, item: OpenItem, at: int) -> None:
+        """End a proposal that has expired, unless its end is still to be announced."""
+        if self._deadlines is None:
+            self.at, item.state = at, item.state_at(at)
+            self.end(item)
 
     def _watch(self, proposal: OpenItem) -> None:
         if self._deadlines is not None:
@@ -444,7 +508,7 @@ class InFlight:
                     if not _is_refused_by_all(request, response.sender):
                         continue
                 elif request.fulfills is not None:
-                    self.fulfilled(request.fulfills)
+                    self.fulfilled(request.fulfills, request.envelope.sender, request.rule)
                 self.end(request)
             if "result" in payload:
                 self._responded_late(correlated, response.sender)
@@ -462,19 +526,19 @@ class InFlight:
 
     def _responded_late(self, request_id: str, sender: str) -> None:
         """A result for a request that has ended, cancelled say: it was carried out all the same."""
-        for ended in self._requests.ended.of(request_id).values():
+        for requester, ended in self._requests.ended.of(request_id).items():
             if ended.fulfills is None or not ended.concerns(sender):
                 continue
             proposer, proposal_id, number = ended.fulfills
             proposal = self._proposals.get(proposer, proposal_id)
             if proposal is not None and proposal.number == number:
-                self.fulfilled(proposal)
+                self.fulfilled(proposal, requester)
 
-    def fulfilled(self, proposal: OpenItem) -> None:
-        """End a proposal that was answered."""
+    def fulfilled(self, proposal: OpenItem, by: str, rule: str = "") -> None:
+        """End a proposal that was answered, and whose request a participant made."""
         if proposal.state.is_pending:
             proposal.step(ProposalEvent.RESPONSE)
-            self.end(proposal)
+            self.end(proposal, by, rule=rule)
 
     def _begin(self, shelf: OpenIndex, item: OpenItem) -> None:
         envelope = item.envelope
@@ -497,11 +561,14 @@ class InFlight:
             kept += item.size
         self._kept_bytes[sender] = kept
         shelf.put(item)
+        if item.is_proposal:
+            self._in_order[item.number] = item
 
     def _remove(self, shelf: OpenIndex, sender: str, envelope_id: str) -> None:
         item = shelf.pop(sender, envelope_id)
         if item is None:
             return
+        self._in_order.pop(item.number, None)
         left = self._kept_bytes[sender] - item.size
         if left:
             self._kept_bytes[sender] = left
@@ -539,6 +606,12 @@ def is_notification(payload: dict[str, Any]) -> bool:
     """True for a payload that is a notification, which begins nothing."""
     method = payload.get("method")
     return isinstance(method, str) and method.startswith(payloads.NOTIFICATION)
+
+
+def _rule_in(holder: object) -> str:
+    """The name of the rule that parameters, or a payload, tell; empty: none."""
+    told = read_told_rule(holder)
+    return "" if told is None else told.name
 
 
 def _fitting(
@@ -621,7 +694,9 @@ def _end(exchanges: InFlight, item: OpenItem, reason: str, text: str = "") -> It
     if not exchanges.is_listed(item):
         return  # it has ended already
     running = tuple(item.fulfilling.values())
-    exchanges.end(item, withdrawn=item.is_proposal)
+    if item.is_proposal:
+        item.step(ProposalEvent.WITHDRAWAL)
+    exchanges.end(item, kinds.GATEWAY, reason)
     if item.is_proposal:
         yield Broadcast(_withdrawal(item, reason))
     elif item.called[0] != "initialize":  # which is never cancelled (PROTOCOL 4.7)

@@ -1,7 +1,8 @@
 """The connections in a space, members and observers, and the gateway's own words to them.
 
-An observer gets what all get and sends nothing (PROTOCOL 3). It is no member: it is not announced,
-counts for no wait, and takes over no connection of its participant, which may have a running agent.
+An observer gets what all get, and sends nothing but questions (PROTOCOL 3). It is no member: it is
+not announced, counts for no wait, and takes over no connection of its participant, which may have a
+running agent.
 """
 
 from __future__ import annotations
@@ -13,14 +14,11 @@ from typing import Final, Protocol
 
 import msgspec
 
-from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, encode
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.guarantees import OBSERVING
-from meup_agent.protocol.space.decisions import Decision, Refusal, draft_refusal
+from meup_agent.protocol.space.decisions import Decision
 from meup_agent.protocol.space.fanout import DeliveryRecorder, Fanout
-from meup_agent.protocol.space.inbound import decode_inbound
 from meup_agent.protocol.space.journal import Entry, Fact, Journal
 from meup_agent.protocol.space.subscriber import Subscriber
 from meup_agent.protocol.timestamps import rfc3339
@@ -150,16 +148,6 @@ class Observers:
 def crowded(limit: int) -> str:
     """The reason for which one more observer of a participant is turned away."""
     return f"the participant has {limit} observers, as many as it may have (max_observers)"
-
-
-def refuse_observer(participant: str, frame: bytes, dialect: str) -> Refusal:
-    """The refusal of a frame that an observer sent, valid or not."""
-    try:
-        about: str | None = decode_inbound(frame, dialect, 0).envelope.id
-    except InvalidEnvelope as invalid:
-        about = invalid.envelope_id
-    message = "an observer says nothing: connect without the header MEUP-Observe to take part"
-    return draft_refusal(participant, OBSERVING, message, about=about)
 
 
 @dataclass(slots=True, eq=False)

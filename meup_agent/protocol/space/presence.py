@@ -233,7 +233,7 @@ def select_replayed(
             or proposal.state_at(at) is ProposalState.EXPIRED
         ):
             continue
-        told = [proposal, *_requests_for(proposal)]
+        told = [proposal, *requests_for(proposal)]
         # What is only read costs time, too.
         size += sum(item.size for item in told)
         if size > MAX_REPLAYED_BYTES:
@@ -260,7 +260,7 @@ def select_replayed(
     ]
 
 
-def _requests_for(proposal: OpenItem) -> list[OpenItem]:
+def requests_for(proposal: OpenItem) -> list[OpenItem]:
     """The latest requests for a proposal that were cancelled, and the first that are out."""
     cancelled = islice(reversed(proposal.cancelled.values()), MAX_REPLAYED_REQUESTS)
     out = islice(filter(_is_kept, proposal.fulfilling.values()), MAX_REPLAYED_REQUESTS)

@@ -22,6 +22,7 @@ from meup_agent.protocol.space.clock import SpaceClock
 from meup_agent.protocol.space.counters import SpaceCounters, log_cancel
 from meup_agent.protocol.space.decisions import (
     Acceptance,
+    Answer,
     Broadcast,
     Consequence,
     Discard,
@@ -35,7 +36,7 @@ from meup_agent.protocol.space.decisions import (
 )
 from meup_agent.protocol.space.fanout import Fanout
 from meup_agent.protocol.space.frame_relay import CallLater, StreamServer
-from meup_agent.protocol.space.indexes import AcceptedEnvelope, OpenItem
+from meup_agent.protocol.space.indexes import OpenItem
 from meup_agent.protocol.space.journal import Entry, Journal
 from meup_agent.protocol.space.management import KICKED_CODE, REMOVED, InviteIssuer
 from meup_agent.protocol.space.members import (
@@ -47,13 +48,12 @@ from meup_agent.protocol.space.members import (
     Observers,
     Recorder,
     crowded,
-    refuse_observer,
 )
 from meup_agent.protocol.space.presence import JoinState, ReplayedEnvelope
 from meup_agent.protocol.space.rate_limits import NoticeThrottle, RateExceeded, RateLimiter
 from meup_agent.protocol.space.recovery import recover_state
 from meup_agent.protocol.space.state import SpaceState
-from meup_agent.protocol.space.subscriber import FrameFormat, FrameReader, Subscriber
+from meup_agent.protocol.space.subscriber import FrameReader, Subscriber
 from meup_agent.protocol.streams import MARK
 
 log = logging.getLogger("meup_agent.gateway")
@@ -65,8 +65,8 @@ EXPIRY_CHECK_SECONDS: Final = 60.0
 """Time after which the next expiry is looked at again at the latest: a proposal may have days, and
 a closed space is not to be kept so long."""
 
-DecisionCallback = Callable[[Entry | Refusal | Discard], None]
-"""Takes what became of a frame: accepted (and kept), refused, or dropped."""
+DecisionCallback = Callable[[Entry | Refusal | Discard | Answer], None]
+"""Takes what became of a frame: accepted (and kept), refused, dropped, or answered."""
 
 
 class SpaceServer:
@@ -295,23 +295,34 @@ class SpaceServer:
         participant, form, at = member.participant, member.form, self.now()
         self.counters.frames_in += 1
         if member.observes:
-            self._refuse_to_observer(member, refuse_observer(participant, frame, form.dialect))
-            over = self._observers_limiter.consume(participant, at, len(frame))
+            size, decision = (
+                len(frame),
+                self._state.decide_observed(participant, frame, form.dialect, at),
+            )
+            if isinstance(decision, Answer):
+                size += decision.size
+                self._answer(member, decision)
+            else:
+                self._refuse_to_observer(member, decision)
+            over = self._observers_limiter.consume(participant, at, size)
             return 0.0 if over is None else over.seconds
+        size = len(frame)
         if frame[:1] == MARK and form.pack_frame is not None:
             refused = self.streams.receive(participant, frame, at)
             if refused is not None:
                 self.refuse(participant, refused)
         else:
-            self._receive_envelope(participant, frame, form, at)
-        over = self._limiter.consume(participant, at, len(frame))
+            size += self._receive_envelope(member, frame, at)
+        over = self._limiter.consume(participant, at, size)
         wait = self.backpressure_wait(participant)
         if over is None:
             return wait
         self._slow_down(participant, over)
         return max(over.seconds, wait)
 
-    def _receive_envelope(self, participant: str, frame: bytes, form: FrameFormat, at: int) -> None:
+    def _receive_envelope(self, member: Member, frame: bytes, at: int) -> int:
+        """Decide about an envelope; the bytes that its answer counts besides, if it has one."""
+        participant, form = member.participant, member.form
         decision = self._state.decide(
             participant, frame, form.dialect, at=at, repeats=form.numbered
         )
@@ -323,8 +334,21 @@ class SpaceServer:
             self._echo(decision, None)
         elif isinstance(decision, Refusal):
             self.refuse(participant, decision)
+        elif isinstance(decision, Answer):
+            self._answer(member, decision)
+            return decision.size
         else:
             self.counters.dropped += 1
+        return 0
+
+    def _answer(self, member: Member, answer: Answer) -> None:
+        """Answer a question to its asker alone, behind all that was accepted before it."""
+        self.journal.call_when_kept(partial(self._answer_now, member, answer))
+
+    def _answer_now(self, member: Member, answer: Answer) -> None:
+        self._announcer.notify_now(
+            member, self._announcer.stamp(answer.write(self.fanout.delivered))
+        )
 
     def _tell_reader(self, reader: FrameReader, draft: Envelope) -> None:
         self._announcer.notify_now(cast("Member", reader), self._announcer.stamp(draft))
@@ -359,6 +383,9 @@ class SpaceServer:
             self._carry_out(decision, then)
         elif isinstance(decision, Repetition):
             self._echo(decision, then)
+        elif isinstance(decision, Answer):
+            self._limiter.consume(participant, self.now(), decision.size)
+            self.journal.call_when_kept(partial(then, decision))
         elif isinstance(decision, Refusal):
             # Not told on the participant's connection: that has sent nothing.
             self.counters.refused[decision.code] += 1
@@ -427,7 +454,7 @@ class SpaceServer:
             ]
         if accepted.closes:
             self.streams.end(accepted.closes)
-        deliver = partial(self._deliver, accepted.receipt, before, then)
+        deliver = partial(self._deliver, accepted, before, then)
         self.journal.append(self.name, accepted.at, envelope, accepted.facts, deliver)
         self._follow_all(accepted.then, accepted.at)
         self.expire(accepted.at)
@@ -453,14 +480,15 @@ class SpaceServer:
 
     def _deliver(
         self,
-        receipt: AcceptedEnvelope | None,
+        accepted: Acceptance,
         before: Sequence[tuple[Member, Envelope]],
         then: DecisionCallback | None,
         entry: Entry,
     ) -> None:
         """Deliver an accepted envelope that is kept, behind notices that must come before it."""
-        if receipt is not None:
-            receipt.seq = entry.seq
+        for each in (accepted.receipt, accepted.begun):
+            if each is not None:
+                each.seq = entry.seq
         for member, notice in before:
             self._announcer.notify_now(member, notice)
         self.fanout.deliver(entry)

@@ -24,11 +24,13 @@ from meup_agent.protocol.guarantees import OBSERVING
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.limits import MAX_DEPTH, MAX_FRAME_BYTES, check_depth
 from meup_agent.protocol.management_payloads import READERS
+from meup_agent.protocol.proposal_query import read_query
 from meup_agent.protocol.resume import ARRIVED
 from meup_agent.protocol.space.allowance import Allowance
 from meup_agent.protocol.space.control import ParticipantControl
 from meup_agent.protocol.space.decisions import (
     Acceptance,
+    Answer,
     Broadcast,
     Consequence,
     Decision,
@@ -49,7 +51,7 @@ from meup_agent.protocol.space.inbound import (
     usable_id,
     with_field,
 )
-from meup_agent.protocol.space.indexes import AcceptedEnvelope, Deduplicator
+from meup_agent.protocol.space.indexes import AcceptedEnvelope, Deduplicator, OpenItem
 from meup_agent.protocol.space.inflight import (
     TRACKED_KINDS,
     InFlight,
@@ -58,6 +60,7 @@ from meup_agent.protocol.space.inflight import (
     end_revoked,
 )
 from meup_agent.protocol.space.journal import Entry, Fact
+from meup_agent.protocol.space.listing import list_proposals
 from meup_agent.protocol.space.management import SpaceManager
 from meup_agent.protocol.space.presence import (
     AbsenceTracker,
@@ -197,6 +200,7 @@ class SpaceState:
 
     def _end_orphaned(self, participant: str, at: int) -> list[Broadcast]:
         """End what the process of a participant had open that is gone, as if it had said so."""
+        self.open.at = at
         ended = list(end_orphaned(self.open, participant, at))
         self._charge(participant, ended, at)
         return ended
@@ -285,6 +289,8 @@ class SpaceState:
         if not isinstance(inbound, InboundFrame):
             return inbound
         envelope = inbound.envelope
+        if envelope.kind == kinds.LIST_PROPOSALS:
+            return self._list_proposals(inbound, dialect)
         if repeats:
             receipt = self._deduplicator.find(envelope, at)
             if receipt is not None:
@@ -301,6 +307,35 @@ class SpaceState:
             return addressed
         receipt = self._deduplicator.remember(addressed.envelope, at) if repeats else None
         return self._accept(addressed, receipt, beside=not waits)
+
+    def decide_observed(
+        self, participant: str, frame: bytes, dialect: str, at: int
+    ) -> Answer | Refusal:
+        """Answer the question of an observer, which may send nothing else (PROTOCOL 3)."""
+        try:
+            inbound = decode_inbound(frame, dialect, at)
+        except InvalidEnvelope as invalid:
+            about = invalid.envelope_id
+        else:
+            about = inbound.envelope.id
+            if inbound.envelope.kind == kinds.LIST_PROPOSALS:
+                refused = self._rules.check_sender(participant, inbound)
+                return refused or self._list_proposals(inbound, dialect)
+        message = (
+            "an observer asks for proposals, and says nothing else: connect without the header"
+            " MEUP-Observe to take part"
+        )
+        return draft_refusal(participant, OBSERVING, message, about=about)
+
+    def _list_proposals(self, inbound: InboundFrame, dialect: str) -> Answer | Refusal:
+        """The proposals that a member, or an observer, asks for; it needs no capability."""
+        question = inbound.envelope
+        try:
+            query = read_query(question, inbound.payload)
+        except InvalidEnvelope as invalid:
+            return refuse(question, invalid.problem, str(invalid))
+        dialect = self._spoken.get(question.sender, dialect)
+        return list_proposals(self.open, self._absences, question, query, dialect, inbound.at)
 
     def _address(self, inbound: InboundFrame, dialect: str) -> InboundFrame | Refusal:
         """Fill in ``to`` of a fulfillment, so that one participant carries it out."""
@@ -441,9 +476,10 @@ class SpaceState:
             return Acceptance(envelope, inbound.at, then=then, receipt=receipt)
         if envelope.kind == kinds.MCP_RESPONSE and not payloads.is_refusal(inbound.payload):
             for proposal in self._rules.answered_proposals(envelope):
-                self.open.fulfilled(proposal)
-        self._track(envelope, inbound.payload, inbound.at, beside=beside)
-        return Acceptance(envelope, inbound.at, receipt=receipt)
+                self.open.at = inbound.at
+                self.open.fulfilled(proposal, envelope.sender)
+        begun = self._track(envelope, inbound.payload, inbound.at, beside=beside)
+        return Acceptance(envelope, inbound.at, receipt=receipt, begun=begun)
 
     def recover(self, entry: Entry) -> None:
         """Learn what an envelope from before a restart began or ended, and recognize it again."""
@@ -459,7 +495,9 @@ class SpaceState:
         self.control.remember(envelope)
         # Who had left said it over HTTP; of the others no entry tells.
         beside = self._absences.is_away(envelope.sender)
-        self._track(envelope, envelope.payload_object, entry.at, beside=beside)
+        begun = self._track(envelope, envelope.payload_object, entry.at, beside=beside)
+        if begun is not None:
+            begun.seq = entry.seq
 
     def _recover_presence(self, payload: payloads.JsonObject) -> None:
         """Outdate the tools of a participant that left, or began anew, before a restart."""
@@ -467,12 +505,15 @@ class SpaceState:
         if payload.get("event") == "leave" or payload.get(ARRIVED) == "new":
             self.open.tool_owners.outdate(str(participant))
 
-    def _track(self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: bool) -> None:
-        """Track what an accepted envelope began or ended."""
-        if envelope.kind in TRACKED_KINDS:
-            self.open.track(envelope, payload, at, beside=beside)
+    def _track(
+        self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: bool
+    ) -> OpenItem | None:
+        """Track what an accepted envelope began or ended; what it began."""
         if envelope.kind == kinds.MCP_REQUEST and self._rpc_ids is not None:
             self._rpc_ids.heard(envelope, payload)
+        if envelope.kind not in TRACKED_KINDS:
+            return None
+        return self.open.track(envelope, payload, at, beside=beside)
 
     def _withdraw(self, inbound: InboundFrame) -> tuple[Consequence, ...]:
         """End what a withdraw names; the announcements of what it ended, where they are wanted."""
@@ -481,7 +522,7 @@ class SpaceState:
         orphaned = self.open.orphaned_requests(withdraw)
         self.limiter.count_withdrawal(sender, inbound.at)
         for proposal in dict.fromkeys(withdraw.correlation):
-            state = self.open.withdraw(sender, proposal, payload, inbound.at)
+            state = self.open.withdraw(sender, proposal, payload, inbound.at, said_by=sender)
             if state is ProposalState.WITHDRAWN:
                 reason = read_reason(payload.get("reason"))
                 then.append(_announce(kinds.SYSTEM_WITHDRAWN, proposal, sender, reason))
@@ -508,6 +549,7 @@ class SpaceState:
         receipt: AcceptedEnvelope | None,
     ) -> Acceptance:
         """Let a management envelope take effect, at once and for all."""
+        self.open.at = at
         done = self.management.accept(envelope, payload)
         then: list[Consequence] = list(done.then)
         for participant in done.changed:
@@ -534,6 +576,7 @@ class SpaceState:
         Its process was gone, and the end was not kept: that follows the presence of the next one,
         before anything else. Or the configuration allows less.
         """
+        self.open.at = at
         self.open.orphan(self._begun_last)
         then: list[Consequence] = []
         for participant in sorted(self.open.participants):

@@ -48,6 +48,18 @@ def test_what_is_given_stays_as_it_was_beside_what_is_filled_in(api: Api) -> Non
     assert heard.endswith(b', "kind":"chat", "payload": {"message":  "hi"} }')
 
 
+@pytest.mark.rule("3.list.alone")
+def test_a_question_is_answered_to_the_caller_and_kept_nowhere(api: Api) -> None:
+    with api.join("bob") as bob:
+        answer = api.post({"kind": "space/list-proposals", "payload": {"to_me": True}}).json()
+        assert (answer["status"], answer["seq"]) == ("answered", None)
+        assert answer["answer"].keys() == {"seq"}
+        assert api.post({"kind": "space/list-proposals", "payload": {"of": 1}}).status_code == 400
+        said = api.post(chat()).json()
+        assert json.loads(bob.recv(PATIENCE))["id"] == said["id"]
+    assert said["seq"] > answer["answer"]["seq"]
+
+
 @pytest.mark.parametrize(
     ("envelope", "status", "error"),
     [

@@ -14,7 +14,13 @@ from tests.spaces import MAX_ORIGINS, Acceptance, Decision, Refusal, SpaceState,
 
 DIALECT = "meup/v0.1"
 
-GUARANTEES = {"identity_checked": True, "echo": True, "resume": True, "hidden_targets": False}
+GUARANTEES = {
+    "identity_checked": True,
+    "echo": True,
+    "resume": True,
+    "hidden_targets": False,
+    "lists_proposals": True,
+}
 
 CAPABILITIES: dict[str, list[dict[str, Any]]] = {
     "alice": [

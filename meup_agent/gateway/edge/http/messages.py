@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -35,10 +35,16 @@ from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 from meup_agent.protocol.dialects import encode
 from meup_agent.protocol.limits import MAX_DEPTH, check_frame
 from meup_agent.protocol.resume import numbered
-from meup_agent.protocol.space.decisions import Discard, Refusal, draft_refusal, shown_limit
+from meup_agent.protocol.space.decisions import (
+    Answer,
+    Discard,
+    Refusal,
+    draft_refusal,
+    shown_limit,
+)
 from meup_agent.protocol.space.inbound import complete_fields
 from meup_agent.protocol.space.journal import MAX_SEQ, Entry
-from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.space.server import DecisionCallback, SpaceServer
 from meup_agent.protocol.streams import is_stream_frame
 from meup_agent.protocol.timestamps import rfc3339
 from meup_agent.transport.base import DIALECT_HEADER
@@ -97,7 +103,7 @@ async def post_message(runtime: GatewayRuntime, request: Request) -> Response:
     _check_pace(host, identity.participant, len(frame))
     told: dict[str, Any] = {}
 
-    def ask(tell: Callable[[Entry | Refusal | Discard], None]) -> None:
+    def ask(tell: DecisionCallback) -> None:
         host.receive_as(identity.participant, frame, dialect, tell, private=told.update)
 
     answer = await await_callback(ask)
@@ -107,6 +113,10 @@ async def post_message(runtime: GatewayRuntime, request: Request) -> Response:
     if isinstance(answer, Refusal):
         runtime.tell_output(identity, answer)
         raise refused(answer)
+    if isinstance(answer, Answer):
+        page = msgspec.Raw(answer.write(host.fanout.delivered).raw_payload)
+        told = {"seq": None, "timestamp": now, "answer": page}
+        return Json({"id": envelope_id, "status": "answered", **told})
     seq = answer.seq if isinstance(answer, Entry) else None
     became = "dropped" if seq is None else "accepted"
     # The token of an invitation is told to the inviter alone, by its connection and here.

@@ -61,11 +61,12 @@ class Accepted(_ExtensibleBody):
     """An envelope was taken."""
 
     id: str
-    status: Literal["accepted", "dropped", "created", "restored"] = Field(
+    status: Literal["accepted", "answered", "dropped", "created", "restored"] = Field(
         description="Accepted: kept, and sent to every member. Dropped: no member reads this kind."
+        " Answered: a question, with the answer to the caller alone."
         " Created and restored: an invitation, with the token that was made for it."
     )
-    seq: int | None = Field(description="Its number in the journal; none if it was dropped.")
+    seq: int | None = Field(description="Its number in the journal; none if it is not kept.")
     timestamp: str
 
 

@@ -1,0 +1,166 @@
+"""Pages of proposals that the gateway lists, entered in our session as they come (PROTOCOL 3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+from anyio.lowlevel import checkpoint
+
+from meup_agent.client.management import AwaitedAnswer, wait_for_answer
+from meup_agent.client.method_params import write_params
+from meup_agent.client.proposal import ProposalRecord
+from meup_agent.errors import InvalidEnvelope, OutcomeUnknown, printable
+from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.dialects import decode
+from meup_agent.protocol.envelope import draft
+from meup_agent.protocol.exchange import ProposalEntry, ProposalKey
+from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.outcomes import Rejection
+from meup_agent.protocol.proposal_query import ListedProposal, ProposalPage, ProposalQuery
+from meup_agent.protocol.resume import ReplayMark
+from meup_agent.protocol.timestamps import read_moment
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from meup_agent.protocol.envelope import Envelope
+    from meup_agent.session import Session
+
+
+class RecordPage(NamedTuple):
+    """A page of proposals, of which the open ones are known to our session.
+
+    Attributes:
+        records: The proposals.
+        left: Proposals behind this page, as :attr:`ProposalPage.left`.
+        omitted: Proposals that the gateway, or we, could not tell of: they are too large.
+    """
+
+    records: list[ProposalRecord]
+    left: int = 0
+    omitted: int = 0
+
+
+async def read_proposal_pages(
+    session: Session, query: ProposalQuery, timeout: float | None
+) -> AsyncGenerator[RecordPage]:
+    """The pages of an answer, one after the other; errors as of :meth:`Space.list_proposals`."""
+    if not session.table.roster.guarantees.lists_proposals:
+        await checkpoint()
+        yield RecordPage(_heard(session, query))
+        return
+    while True:
+        reader = _PageReader(session)
+        said = session.send_message(kinds.LIST_PROPOSALS, write_params(query))
+        missing = "the gateway did not answer"
+        await wait_for_answer(session, said, reader, timeout, missing)
+        if reader.problem:
+            raise OutcomeUnknown(
+                f"the gateway's list of proposals cannot be read: {reader.problem}; update it, or"
+                " this package"
+            )
+        yield RecordPage(reader.records, reader.page.left, reader.omitted)
+        if reader.page.next is None:
+            return
+        query = msgspec.structs.replace(query, after=reader.page.next)
+
+
+def _heard(session: Session, query: ProposalQuery) -> list[ProposalRecord]:
+    """The proposals of a query that our session has heard of."""
+    store, is_open = session.table.proposal_store, query.state == "open"
+    heard = [ProposalRecord(each) for each in store.records(session.now())]
+    return [
+        each
+        for each in heard
+        if each.state.is_pending is is_open
+        and query.takes(each.envelope, each.tool, each.to, session.me)
+    ]
+
+
+class _PageReader(AwaitedAnswer):
+    """Takes a page in as it is heard: what is heard behind it is newer."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(_is_answer)
+        self._session = session
+        self.page = ProposalPage()
+        self.records: list[ProposalRecord] = []
+        self.omitted = 0
+        self.problem = ""
+
+    def put(self, envelope: Envelope) -> None:
+        """Keep the first answer, and enter its proposals."""
+        super().put(envelope)
+        if self.envelope is not envelope or envelope.kind != kinds.PROPOSALS:
+            return
+        try:
+            self.page = msgspec.json.decode(envelope.raw_payload, type=ProposalPage)
+        except (msgspec.DecodeError, RecursionError) as error:
+            self.problem = printable(str(error))
+            return
+        self.omitted = self.page.omitted
+        for listed in self.page.proposals:
+            try:
+                entry = self._entry(listed)
+            except (InvalidEnvelope, ValueError):
+                entry = None
+            if entry is None:
+                self.omitted += 1
+            else:
+                self.records.append(ProposalRecord(entry, listed))
+
+    def _entry(self, listed: ListedProposal) -> ProposalEntry | None:
+        """The record of a listed proposal; ``None``: it cannot be one."""
+        envelope = decode(bytes(listed.envelope))
+        if envelope.kind != kinds.MCP_PROPOSAL:
+            return None
+        if listed.decision is not None:
+            return _decided(envelope, listed)
+        mine = next((each.reason for each in listed.rejections if each.by == self._session.me), "")
+        mark = ReplayMark(
+            in_progress=True,
+            expires_at=read_moment(listed.expires_at),
+            proposer_left=read_moment(listed.proposer_left),
+            rejected=mine,
+        )
+        key, store = ProposalKey(envelope.sender, envelope.id), self._session.table.proposal_store
+        if store.get(key, self._session.now()) is None:
+            self._enter(envelope, mark)
+        entry = store.get(key, self._session.now())
+        if entry is None:
+            return None
+        for each in listed.rejections:
+            if each.by not in entry.rejections:
+                payload = payloads.build_rejection(each.reason)
+                to, about = (envelope.sender,), (envelope.id,)
+                word = draft(
+                    kinds.MCP_REJECT, payload, id=each.id, sender=each.by, to=to, correlation=about
+                )
+                self._enter(word, mark)
+        for request in listed.requests:
+            word = decode(bytes(request.envelope))
+            if word.kind == kinds.MCP_REQUEST and entry.fulfillment(word.sender, word.id) is None:
+                self._enter(word, mark._replace(cancelled=request.cancelled))
+        return entry
+
+    def _enter(self, envelope: Envelope, mark: ReplayMark) -> None:
+        session = self._session
+        session.apply(session.table.enter(envelope, session.now(), mark))
+
+
+def _decided(envelope: Envelope, listed: ListedProposal) -> ProposalEntry | None:
+    """The record of a proposal that was decided before: it stands by itself."""
+    decision, entry = listed.decision, ProposalEntry.of(envelope)
+    assert decision is not None  # our caller looked
+    entry.state = ProposalState(decision.state)
+    entry.decided_by, entry.reason = decision.by, decision.reason
+    entry.expires_at = read_moment(listed.expires_at)
+    for each in listed.rejections:
+        entry.rejections[each.by] = Rejection(entry.key.id, each.reason, each.by, each.id)
+    return None if entry.state.is_pending else entry
+
+
+def _is_answer(own_id: str, envelope: Envelope) -> bool:
+    answers = envelope.kind in (kinds.SYSTEM_ERROR, kinds.PROPOSALS)
+    return answers and envelope.sender in kinds.GATEWAY_NAMES and own_id in envelope.correlation

@@ -1,0 +1,158 @@
+"""Lists of proposals for one asker, made from the state of a space (PROTOCOL 3)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from math import inf
+from typing import Final
+
+import msgspec
+
+from meup_agent.errors import NotExpressible
+from meup_agent.protocol import kinds
+from meup_agent.protocol.dialects import encode
+from meup_agent.protocol.envelope import Envelope, encode_leniently
+from meup_agent.protocol.proposal_query import (
+    ListedDecision,
+    ListedProposal,
+    ListedRejection,
+    ListedRequest,
+    ProposalPage,
+    ProposalQuery,
+)
+from meup_agent.protocol.space.decisions import Answer, gateway_draft
+from meup_agent.protocol.space.indexes import OpenItem
+from meup_agent.protocol.space.inflight import InFlight
+from meup_agent.protocol.space.presence import AbsenceTracker, requests_for
+from meup_agent.protocol.timestamps import rfc3339
+
+MAX_LISTED_BYTES: Final = 1024 * 1024
+"""Bytes of a page; a single larger proposal is one by itself, and fits in a frame, since what is
+kept of it and of its requests is bounded."""
+
+MAX_CONSIDERED: Final = 1_000
+"""Proposals that are looked at for one page: a question costs no more, whatever it asks for."""
+
+MAX_LISTED_REJECTIONS: Final = 64
+"""Rejections of one proposal on a page; the asker's own comes first."""
+
+MAX_SORTED: Final = 20_000
+"""Proposals that are sorted by their deadlines: as many as an inbox holds."""
+
+_CONSIDERED_BYTES: Final = 1024
+"""Bytes that each proposal which is looked at counts besides in the asker's pace: it takes some
+microseconds, whether it is listed or not."""
+
+_REJECTION_BYTES: Final = 256
+"""Bytes of a rejection on a page, as a round figure."""
+
+
+def list_proposals(
+    exchanges: InFlight,
+    absences: AbsenceTracker,
+    question: Envelope,
+    query: ProposalQuery,
+    dialect: str,
+    at: int,
+) -> Answer:
+    """The answer to a question: a page of the proposals at this moment, for its sender alone."""
+    if query.state == "open":
+        items: Sequence[OpenItem] = exchanges.open_in_order()
+    else:
+        items = exchanges.decided(at)
+    begin = bisect_right(items, query.after, key=lambda item: _place(item) or query.after + 1)
+    chosen = items[begin : begin + MAX_CONSIDERED]
+    if query.urgent:
+        chosen = sorted(items[:MAX_SORTED], key=_urgency)
+    page, listed, size, looked_at = ProposalPage(), list[OpenItem](), 0, 0
+    for item in chosen:
+        if len(listed) >= query.limit:
+            break
+        deciders = item.addressees.deciders
+        if item.decision is None and not item.state_at(at).is_pending:
+            exchanges.end_expired(item, at)
+        elif query.takes(item.envelope, item.called[1], deciders, question.sender):
+            document = _document(item, absences, question.sender, dialect) if item.whole else None
+            more = 0 if document is None else _size_of(document)
+            if listed and size + more > MAX_LISTED_BYTES:
+                break
+            if document is None:
+                page.omitted += 1
+            else:
+                page.proposals.append(document)
+                listed.append(item)
+                size += more
+        looked_at += 1
+    page.left = len(items) - (len(listed) if query.urgent else begin + looked_at)
+    last = chosen[looked_at - 1] if page.left and not query.urgent else None
+    # Of what is decided meanwhile, too, the number says where the next page begins.
+    place = None if last is None or last.decision is None else last.decision.number
+
+    def write(seq: int) -> Envelope:
+        # Now the journal has numbered all that is listed.
+        for document, item in zip(page.proposals, listed, strict=True):
+            document.seq = item.seq
+        page.seq, page.next = seq, place or (None if last is None else last.seq)
+        return gateway_draft(
+            kinds.PROPOSALS, encode_leniently(page), to=question.sender, about=question.id
+        )
+
+    size += _CONSIDERED_BYTES * (len(chosen) if query.urgent else looked_at)
+    return Answer(question, write, size)
+
+
+def _urgency(item: OpenItem) -> float:
+    """The deadline of a proposal, without which it comes last."""
+    return inf if item.expires_at is None else item.expires_at
+
+
+def _place(item: OpenItem) -> int:
+    """The place of an item in its list; 0: the journal has not numbered it yet."""
+    return item.seq if item.decision is None else item.decision.number
+
+
+def _document(
+    item: OpenItem, absences: AbsenceTracker, asker: str, dialect: str
+) -> ListedProposal | None:
+    """A proposal as a page has it; ``None`` if the asker's dialect cannot express it."""
+    decision, requests = item.decision, requests_for(item) if item.decision is None else []
+    try:
+        return ListedProposal(
+            _encoded(item, dialect),
+            item.seq,
+            None if item.expires_at is None else rfc3339(item.expires_at),
+            _moment(absences.left_after(item.envelope.sender, item.at))
+            if decision is None
+            else None,
+            [
+                ListedRejection(by, each.id, each.reason, each.rule)
+                for by, each in sorted(
+                    item.rejections.items(), key=lambda rejection: rejection[0] != asker
+                )[:MAX_LISTED_REJECTIONS]
+            ],
+            [
+                ListedRequest(_encoded(each, dialect), each.number in item.cancelled)
+                for each in requests
+            ],
+            None
+            if decision is None
+            else ListedDecision(
+                str(item.state), rfc3339(decision.at), decision.by, decision.reason, decision.rule
+            ),
+        )
+    except NotExpressible:
+        return None
+
+
+def _moment(at: int | None) -> str | None:
+    return None if at is None else rfc3339(at)
+
+
+def _encoded(item: OpenItem, dialect: str) -> msgspec.Raw:
+    return msgspec.Raw(encode(item.envelope, dialect))
+
+
+def _size_of(document: ListedProposal) -> int:
+    envelopes = (document.envelope, *(each.envelope for each in document.requests))
+    return sum(map(len, map(bytes, envelopes))) + _REJECTION_BYTES * (1 + len(document.rejections))
