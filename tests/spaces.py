@@ -23,7 +23,7 @@ from meup_agent.protocol.space.journal import (
     Recovered,
     ignore,
 )
-from meup_agent.protocol.space.presence import MAX_REPLAYED
+from meup_agent.protocol.space.presence import MAX_REPLAYED, AbsenceTracker
 from meup_agent.protocol.space.rules import Rules
 from meup_agent.protocol.space.server import TAKEN_OVER, SpaceServer
 from meup_agent.protocol.space.state import SpaceState
@@ -40,6 +40,7 @@ __all__ = [
     "OPEN_SECONDS",
     "SPARE_DEADLINES",
     "TAKEN_OVER",
+    "AbsenceTracker",
     "Acceptance",
     "Allowance",
     "Audit",

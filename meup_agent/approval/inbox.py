@@ -2,8 +2,8 @@
 
 It owns no state of a proposal: that is the exchange table's. It follows each envelope, keeps what
 waits from being forgotten, and orders it by deadline; of thousands that waited before, the most
-urgent first, by its backlog. Its rules and its offers say what may be done about each, and its
-decisions do that.
+urgent are listed first. Its rules and its offers say what may be done about each, and its decisions
+do that.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ import anyio
 from anyio import AsyncContextManagerMixin
 
 from meup_agent.approval.edit_check import EditCheck
-from meup_agent.approval.inbox_backlog import MAX_DECIDED, InboxBacklog, pause_for_screen
 from meup_agent.approval.inbox_changes import InboxChanges, InboxReaders
 from meup_agent.approval.inbox_decisions import ApprovalOutcome, InboxDecisions, key_of
-from meup_agent.approval.inbox_earlier import EarlierEntries
 from meup_agent.approval.inbox_item import (
     Departure,
     InboxItem,
@@ -28,11 +26,11 @@ from meup_agent.approval.inbox_item import (
     ItemLeft,
     departure_of,
 )
+from meup_agent.approval.inbox_listing import MAX_AT_FIRST, InboxListing, pause_for_screen
 from meup_agent.approval.inbox_offers import InboxOffers
 from meup_agent.approval.inbox_queue import HeldItem, InboxQueue
 from meup_agent.approval.inbox_rules import InboxRules
-from meup_agent.approval.past_proposals import past_of
-from meup_agent.approval.proposal_history import MAX_CALL_CHARS, PastProposal, ProposalHistory
+from meup_agent.approval.proposal_history import MAX_CALL_CHARS, ProposalHistory, past_of
 from meup_agent.approval.reviewer_rules import InboxRule
 from meup_agent.approval.tool_directory import ToolDirectory
 from meup_agent.client.offer_lists import TOOLS, changed_lists
@@ -49,8 +47,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Self
 
-    from meup_agent.approval.inbox_earlier import EarlierProposals, OpenProposal
-    from meup_agent.approval.proposal_history import ProposerRecord, SimilarCall
+    from meup_agent.approval.proposal_history import PastProposal, ProposerRecord, SimilarCall
     from meup_agent.approval.tool_directory import ToolFacts
     from meup_agent.client.messages import OnProgress
     from meup_agent.client.space import Space
@@ -74,52 +71,35 @@ class Inbox(AsyncContextManagerMixin):
 
     Args:
         space: The participant's space.
-        past: Proposals that were decided before, in the order of their decisions:
-            :mod:`~meup_agent.approval.past_proposals` reads them.
-        before: Proposals of before we came, of which the gateway did not tell when we joined, each
-            before the rejections of it, and the requests that are out for it.
-        earlier: More of these, as the space itself knows them; entered when they are listed.
         is_person: True for participants that are people's alone: no reviewers, and not asked.
-        rejected: The proposer and id of those that we have rejected before we came.
         like: An inbox of the same space; what it was told of tools and rules counts until we are.
         until_drawn: Waits until a first screen is drawn; of thousands, the rest is listed then.
-
-    Attributes:
-        left_out: Proposals that were left out since too many wait.
     """
 
     def __init__(
         self,
         space: Space,
         *,
-        past: Iterable[PastProposal] = (),
-        before: Iterable[Envelope] = (),
-        earlier: EarlierProposals | None = None,
         is_person: Callable[[str], bool] | None = None,
-        rejected: Iterable[tuple[str, str]] = (),
         like: Inbox | None = None,
         until_drawn: Callable[[], Awaitable[None]] = pause_for_screen,
     ) -> None:
         self._space = space
         self._feed = ProposalFeed(space)
-        self._before = tuple(before)
-        self._rejected = frozenset(rejected)
         self._history = ProposalHistory()
-        for each in past:
-            self._history.note(each)
         self._queue = InboxQueue()
         self._readers = InboxReaders()
         self._settled = Condition()
         self._directory = ToolDirectory(space, self._tools_came)
         self._offers = InboxOffers(space, self._directory)
-        self._backlog = InboxBacklog(self._look_at_old, self._many_came, until_drawn)
-        self._earlier = EarlierEntries(self._feed, earlier, self._backlog.remove)
+        self._listing = InboxListing(
+            self._feed, self._update_listed, self._note_past, self._many_came, until_drawn
+        )
         self._rules = InboxRules(
             space,
             self._feed,
             self._queue,
             self._update_item,
-            self._backlog.hasten,
             self._settled.notify_all,
             is_person,
         )
@@ -130,28 +110,23 @@ class Inbox(AsyncContextManagerMixin):
         self._decisions = InboxDecisions(
             space, self._queue, self._offers, self._rules, edits, self._place, self._update_item
         )
-        self.left_out = 0
+        self._left_out = 0
 
     @asynccontextmanager
     async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
         async with background_tasks() as tasks:
             with self._feed.deciding(self):
-                for envelope in self._before:
-                    self._earlier.add(envelope)
-                pending, decided = self._feed.read_all()
-                # Thousands wait until they are listed, and none of them is forgotten meanwhile.
-                self._feed.hold_all(pending)
-                self._look_at_all(pending, decided)
+                await self._listing.read_first()
                 tasks.start_soon(self._watch_time)
-                tasks.start_soon(self._backlog.run)
+                tasks.start_soon(self._listing.run)
                 tasks.start_soon(self._directory.run)
                 tasks.start_soon(self._rules.run)
                 try:
                     yield self
                 finally:
-                    for entry in (*pending, *(held.entry for held in self._queue)):
-                        self._feed.release(entry)
-                    self._earlier.release()
+                    for held in self._queue:
+                        self._feed.release(held.entry)
+                    self._listing.release()
 
     # --- what waits ---
 
@@ -175,33 +150,22 @@ class Inbox(AsyncContextManagerMixin):
 
         Of thousands that were open when the inbox opened, the most urgent are listed at once.
         """
-        return len(self._backlog)
+        return self._listing.left
+
+    @property
+    def left_out(self) -> int:
+        """The number of proposals that are left out: too many wait, or they are too large."""
+        return self._left_out + self._listing.omitted
+
+    @property
+    def knows_before(self) -> bool:
+        """True if the gateway lists what was proposed and decided before we came."""
+        return self._space.guarantees.lists_proposals
 
     def find(self, proposer: str, id: str) -> InboxItem | None:
-        """A proposal that waits for us; of thousands also one that is not listed yet."""
-        key = ProposalKey(proposer, id)
-        if self._queue.get(key) is None:
-            entry = self._earlier.find(key)
-            if entry is not None:
-                self._update_item(entry, is_new=False)
-        held = self._queue.get(key)
+        """A proposal that waits for us."""
+        held = self._queue.get(ProposalKey(proposer, id))
         return held.item if held is not None and held.place is not None else None
-
-    def add_before(self, before: Iterable[Envelope]) -> None:
-        """List open proposals of before we came that were read late; no reader is told yet."""
-        for envelope in before:
-            entry = self._earlier.add(envelope)
-            if entry is not None:
-                self._update_item(entry, is_new=False)
-
-    def add_past(self, past: Iterable[PastProposal]) -> None:
-        """Take in decided proposals that were read late; readers then look at all items anew.
-
-        Args:
-            past: The proposals, in the order of their decisions.
-        """
-        self._history.note_before(past)
-        self._many_came()
 
     def changes(self) -> InboxChanges:
         """Every change from here on.
@@ -220,7 +184,9 @@ class Inbox(AsyncContextManagerMixin):
             timeout: Seconds to wait at the most; without their words the inbox is as good as ever.
         """
         with anyio.move_on_after(timeout):
-            while self._backlog or not (self._directory.is_settled and self._rules.has_asked):
+            while not (
+                self._listing.is_complete and self._directory.is_settled and self._rules.has_asked
+            ):
                 await self._settled.wait()
 
     # --- decisions ---
@@ -336,14 +302,12 @@ class Inbox(AsyncContextManagerMixin):
         """Look at what an envelope may have changed."""
         if envelope.kind == kinds.SYSTEM_WELCOME:
             self._rules.note_welcome()
-            self._look_at_all(*self._feed.read_all())
+            self._look_at_all()
         elif envelope.kind == kinds.SYSTEM_PRESENCE:
             participant = read_participant(envelope.payload_object.get("participant"))
             if participant is not None:
                 self._look_at_participant(participant.id)
         else:
-            for entry in self._earlier.enter_named(envelope):
-                self._update_item(entry, is_new=False)
             for entry in self._feed.concerned(envelope):
                 self._update_item(entry)
             self._rules.hear(envelope)
@@ -359,27 +323,24 @@ class Inbox(AsyncContextManagerMixin):
             if held.item.target == participant and held.place is not None:
                 self._readers.publish(ItemChanged(held.item))
 
-    def _look_at_all(self, pending: list[ProposalEntry], decided: list[ProposalEntry]) -> None:
+    def _look_at_all(self) -> None:
         """Begin anew with what we may, and who is here: a welcome says both."""
         self._offers.refresh()
         for held in self._queue:
             held.offers = None
-        for entry in decided[-MAX_DECIDED:]:
-            self._update_item(entry)
-        for proposal in self._backlog.begin((*self._earlier.list_waiting(), *pending), self.me):
-            self._look_at_open(proposal)
+        for item in self._queue.first(MAX_AT_FIRST):
+            first = self._queue.get(key_of(item))
+            if first is not None:
+                self._update_item(first.entry)
+        self._listing.read_again()
         self._rules.look_again()
 
-    def _look_at_open(self, proposal: OpenProposal, *, is_new: bool = True) -> None:
-        """Bring the inbox up to date with one that is open; one of before is entered now."""
-        if isinstance(proposal, ProposalEntry):
-            self._update_item(proposal, is_new=is_new)
-        elif (entry := self._earlier.enter(proposal.envelope)) is not None:
-            self._update_item(entry, is_new=is_new)
+    def _update_listed(self, entry: ProposalEntry) -> None:
+        """List one that was open before, of which no reader is told by itself."""
+        self._update_item(entry, is_new=False)
 
-    def _look_at_old(self, proposal: OpenProposal) -> None:
-        """List an old one, of which no reader is told by itself."""
-        self._look_at_open(proposal, is_new=False)
+    def _note_past(self, past: Iterable[PastProposal]) -> None:
+        self._history.note_before(past)
 
     def _many_came(self) -> None:
         self._readers.publish(InboxRenewed())
@@ -441,7 +402,7 @@ class Inbox(AsyncContextManagerMixin):
 
     def _hold(self, entry: ProposalEntry, record: ProposalRecord) -> HeldItem | None:
         if not self._queue.has_room_for(entry.key.proposer):
-            self.left_out += 1
+            self._left_out += 1
             return None
         now = self._feed.now
         item = InboxItem(self, record, now)
@@ -484,8 +445,6 @@ class Inbox(AsyncContextManagerMixin):
         mine = next((each for each in item.rejections if each.by == me), None)
         if mine is not None:
             return ItemLeft(item, Departure.REJECTED, mine.by, mine.reason)
-        if (item.proposer, item.id) in self._rejected:
-            return ItemLeft(item, Departure.REJECTED, me)
         # One for who is not here may come back with them.
         is_ours = item.may or self._offers.allowed(item.call)
         return None if is_ours else ItemLeft(item, Departure.NOT_OURS)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from meup_agent.approval.call_marks import marked_in
-from meup_agent.approval.past_proposals import ending_of
+from meup_agent.approval.proposal_history import ending_of
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import read_proposal
 

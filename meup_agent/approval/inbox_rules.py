@@ -8,7 +8,7 @@ from meup_agent.approval.reviewer_rules import ReviewerRules
 from meup_agent.protocol.payloads import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from meup_agent.approval.inbox_queue import InboxQueue
     from meup_agent.approval.reviewer_rules import InboxRule
@@ -30,7 +30,6 @@ class InboxRules:
         feed: Its proposals.
         queue: Those that wait for us.
         update_item: Called for each proposal whose rule has changed.
-        hasten: Called with the ids of proposals with a rule that are not known yet.
         told: Called when a reviewer has told its rules, and when all have been asked.
         is_person: True for a participant that is a person's alone, and so no reviewer.
     """
@@ -41,7 +40,6 @@ class InboxRules:
         feed: ProposalFeed,
         queue: InboxQueue,
         update_item: Callable[[ProposalEntry], None],
-        hasten: Callable[[Collection[str]], None],
         told: Callable[[], None],
         is_person: Callable[[str], bool] | None = None,
     ) -> None:
@@ -49,7 +47,6 @@ class InboxRules:
         self._feed = feed
         self._queue = queue
         self._update_item = update_item
-        self._hasten = hasten
         self._told = told
         self._is_person = is_person or _is_unknown
         # By reviewer; a proposal of which it says nothing more has no rule of its any more.
@@ -143,7 +140,6 @@ class InboxRules:
     def _came(self, reviewer: str, rules: dict[ProposalKey, InboxRule]) -> None:
         before = self._rules.get(reviewer, {})
         self._rules[reviewer] = rules
-        unknown: set[str] = set()
         for key in before.keys() - rules.keys():
             self._digests.pop(key, None)
         for key in [key for key, names in self._asked_by.items() if reviewer in names]:
@@ -156,9 +152,6 @@ class InboxRules:
                 entry = self._feed.get(key)
                 if entry is not None:
                     self._update_item(entry)
-                else:
-                    unknown.add(key.id)
-        self._hasten(unknown)
         self._told()
 
     def _find_candidates(self, participants: Iterable[str]) -> Iterator[str]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.payloads import Call, Change, changes
+from meup_agent.protocol.payloads import Call, Change, changes, read_proposal
+
+if TYPE_CHECKING:
+    from meup_agent.client.proposal import ProposalRecord
 
 LAST: Final = 10
 """Endings that are kept of a proposer."""
@@ -42,6 +45,25 @@ class PastProposal(msgspec.Struct, frozen=True):
     state: ProposalState
     by: str = ""
     reason: str = ""
+
+
+class ProposalEnding(NamedTuple):
+    """The end of a decided proposal, with who decided it and for which reason."""
+
+    state: ProposalState
+    by: str = ""
+    reason: str = ""
+
+
+def past_of(record: ProposalRecord) -> PastProposal:
+    """A decided proposal as the history keeps it."""
+    call = read_proposal(record.envelope.payload)
+    return PastProposal(record.id, record.proposer, call, *ending_of(record))
+
+
+def ending_of(record: ProposalRecord) -> ProposalEnding:
+    """The end of a decided proposal."""
+    return ProposalEnding(record.state, record.decided_by or "", record.reason or "")
 
 
 class SimilarCall(msgspec.Struct, frozen=True):

@@ -6,54 +6,26 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from meup_agent.causes import Reason
+from meup_agent.client.proposal_pages import read_proposal_pages
+from meup_agent.client.requests import TIMEOUT
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.protocol.payloads import read_call, rpc_name
-from meup_agent.protocol.resume import NOT_REPLAYED
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Mapping
+    from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping
     from datetime import datetime
 
+    from meup_agent.client.proposal_pages import RecordPage
     from meup_agent.client.space import Space
     from meup_agent.protocol.capability import Capabilities
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.payloads import Call
-    from meup_agent.protocol.resume import ReplayMark
+    from meup_agent.protocol.proposal_query import ProposalQuery
     from meup_agent.session.settings import EnvelopeListener
 
 _CANCELLED: Final = kinds.CANCELLED.encode()
-
-
-MAX_READINGS: Final = 3
-"""Times that open proposals are read elsewhere, where they are named while they are read."""
-
-
-class NamedSince:
-    """The ids that envelopes have named since a moment; a listener.
-
-    What is read elsewhere meanwhile may be older than these say: an envelope about a proposal that
-    the session does not know yet changes nothing in it. So it is read again, but not for ever:
-    a participant that may reject can name them without end. What was decided is then shown, and
-    refused.
-    """
-
-    def __init__(self) -> None:
-        self._ids: set[str] = set()
-
-    def begin(self) -> None:
-        """Forget what was named before this moment."""
-        self._ids.clear()
-
-    def put(self, envelope: Envelope) -> None:
-        """Note what an envelope of an exchange names."""
-        if envelope.kind.startswith("mcp/"):
-            self._ids.update(envelope.correlation)
-
-    def __contains__(self, id: str) -> bool:
-        """True if an envelope has named an id."""
-        return id in self._ids
 
 
 class ProposalFeed:
@@ -93,13 +65,13 @@ class ProposalFeed:
         finally:
             self._session.table.add_inbox(-1)
 
-    def read_all(self) -> tuple[list[ProposalEntry], list[ProposalEntry]]:
-        """The proposals that are remembered, pending ones and decided ones, oldest first."""
-        pending: list[ProposalEntry] = []
-        decided: list[ProposalEntry] = []
-        for entry in self._store.records(self.now):
-            (pending if entry.state.is_pending else decided).append(entry)
-        return pending, decided
+    def pending(self) -> list[ProposalEntry]:
+        """The open proposals that are remembered, oldest first."""
+        return [each for each in self._store.records(self.now) if each.state.is_pending]
+
+    def list_pages(self, query: ProposalQuery) -> AsyncGenerator[RecordPage]:
+        """The pages of a query, as :meth:`Space.list_proposals` reads them."""
+        return read_proposal_pages(self._session, query, TIMEOUT)
 
     def get(self, key: ProposalKey) -> ProposalEntry | None:
         """A proposal by its proposer and id."""
@@ -144,34 +116,9 @@ class ProposalFeed:
         request = payloads.request(method, dict(params), "")
         return roster.is_allowed(participant, kinds.MCP_REQUEST, request, (roster.me,))
 
-    def add(self, envelope: Envelope, mark: ReplayMark = NOT_REPLAYED) -> None:
-        """Enter an open proposal of before we came, unless we know that one or another of its id.
-
-        One that was withdrawn since we came is entered as such.
-        """
-        if self.get(ProposalKey(envelope.sender, envelope.id)) is None:
-            self.add_word(envelope, mark)
-
-    def add_word(self, envelope: Envelope, mark: ReplayMark = NOT_REPLAYED) -> None:
-        """Enter what was said about an open proposal before that was entered."""
-        self._session.apply(self._session.table.enter(envelope, self.now, mark))
-
-    def note_proposer_left(self, key: ProposalKey, at: int) -> None:
-        """Note when the proposer of a known proposal left, before we came.
-
-        Our gateway says it, in microseconds since 1970 (PROTOCOL 4.6).
-        """
-        record = self.get(key)
-        if record is not None:
-            self._session.table.note_proposer_left(record, at, self.now)
-
     def hold(self, record: ProposalEntry) -> None:
         """Keep a proposal for as long as it is shown."""
         self._store.hold(record)
-
-    def hold_all(self, records: list[ProposalEntry]) -> None:
-        """Keep many proposals for as long as they wait to be shown."""
-        self._store.hold_all(records)
 
     def release(self, record: ProposalEntry) -> None:
         """Let a proposal be forgotten in its time."""

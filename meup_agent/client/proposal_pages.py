@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -48,7 +49,12 @@ async def read_proposal_pages(
     """The pages of an answer, one after the other; errors as of :meth:`Space.list_proposals`."""
     if not session.table.roster.guarantees.lists_proposals:
         await checkpoint()
-        yield RecordPage(_heard(session, query))
+        heard = _heard(session, query)
+        for begin in range(0, len(heard), query.limit):
+            end = begin + query.limit
+            yield RecordPage(heard[begin:end], max(len(heard) - end, 0))
+            if query.urgent:
+                return
         return
     while True:
         reader = _PageReader(session)
@@ -69,7 +75,10 @@ async def read_proposal_pages(
 def _heard(session: Session, query: ProposalQuery) -> list[ProposalRecord]:
     """The proposals of a query that our session has heard of."""
     store, is_open = session.table.proposal_store, query.state == "open"
-    heard = [ProposalRecord(each) for each in store.records(session.now())]
+    entries = store.records(session.now())
+    if query.urgent:
+        entries.sort(key=lambda each: inf if each.expires_at is None else each.expires_at)
+    heard = map(ProposalRecord, entries)
     return [
         each
         for each in heard

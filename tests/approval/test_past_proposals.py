@@ -1,46 +1,21 @@
-"""Decided proposals of before: an audit, its documents over HTTP and an inbox tell the same."""
+"""Decided proposals of before: an inbox that opens later tells what one that was there does."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 
 from meup_agent import ProposalState, Reason
 from meup_agent.approval import Inbox, PastProposal
-from meup_agent.approval.past_proposals import past_of_audit, past_of_documents
 from meup_agent.approval.proposal_history import MAX_CALL_CHARS, ProposalHistory
-from meup_agent.gateway.edge.http.space_views import proposals_of
 from tests.interaction.cast import calculator
 from tests.interaction.people import InMemory, gathered, join, until
-from tests.spaces import ProposalAudit, proposal_as_json
 from tests.wire import TARGET, Call
 
 DECIDED = ProposalState.FULFILLED
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"  # the gateway's own folding of its journal has no other
-
-
-async def audited(meeting: InMemory) -> list[ProposalAudit]:
-    """The proposals as the gateway has folded them."""
-    host = meeting.space._runtime.spaces["demo"]
-    proposals = proposals_of(host)
-    await proposals.catch_up(host, host.now())
-    return proposals.audit.proposals
-
-
-def told(past: list[PastProposal]) -> list[tuple[Any, ...]]:
-    return [
-        (each.id, each.proposer, each.call.name, each.call.arguments, each.call.target, each.state)
-        for each in past
-    ]
-
-
 @pytest.mark.anyio
-async def test_an_audit_and_its_documents_tell_what_an_inbox_saw() -> None:
+async def test_who_comes_later_is_told_what_an_inbox_saw() -> None:
     meeting = InMemory()
     people = (calculator(), "reviewer", "proposer", "observer")
     async with gathered(meeting, *people) as (_, reviewer, proposer, _), Inbox(reviewer) as inbox:
@@ -65,25 +40,17 @@ async def test_an_audit_and_its_documents_tell_what_an_inbox_saw() -> None:
             await until(lambda: len(inbox) == 1)
             assert open_one.state.is_pending
             live = inbox.record(inbox.items[0])
-            audit = await audited(meeting)
-            assert len(audit) == 5
-            past = past_of_audit(audit)
-            documents = past_of_documents([proposal_as_json(each) for each in audit])
-            assert told(past) == told(documents)
-            assert [each.by for each in past] == [each.by for each in documents]
-            assert [(each.state, each.by, each.reason) for each in past] == [
-                (ProposalState.FULFILLED, "reviewer", ""),
-                (ProposalState.REJECTED, "reviewer", "unsafe"),
-                (ProposalState.WITHDRAWN, "proposer", "other"),
-                (ProposalState.WITHDRAWN, "proposer", "timeout"),
-            ]
-            # An inbox that opens now, handed these, tells what the one that was there does.
-            async with join(meeting, "second") as late, Inbox(late, past=past) as theirs:
+            async with join(meeting, "second") as late, Inbox(late) as theirs:
                 await until(lambda: len(theirs) == 1)
                 [item] = theirs.items
                 assert item.record.counts == live.counts
-                assert [each.id for each in item.record.endings] == [
-                    each.id for each in live.endings
+                endings = item.record.endings
+                assert endings == live.endings
+                assert [(each.state, each.by, each.reason) for each in reversed(endings)] == [
+                    (ProposalState.FULFILLED, "reviewer", ""),
+                    (ProposalState.REJECTED, "reviewer", "unsafe"),
+                    (ProposalState.WITHDRAWN, "proposer", "other"),
+                    (ProposalState.WITHDRAWN, "proposer", "timeout"),
                 ]
                 similar, seen = item.similar, inbox.items[0].similar
                 assert similar is not None
@@ -91,45 +58,6 @@ async def test_an_audit_and_its_documents_tell_what_an_inbox_saw() -> None:
                 assert similar.past.id == seen.past.id
                 assert [each.path for each in similar.changes] == ["arguments.a", "arguments.b"]
                 assert similar.changes == seen.changes
-
-
-def document(identity: str, at: str, **more: Any) -> dict[str, Any]:
-    decision = {"by": "lead", "at": at, "reason": None}
-    said = {"id": identity, "proposer": "bot", "method": "tools/call", "params": {"name": "add"}}
-    return {**said, "target": "tools", "state": "fulfilled", "decision": decision, **more}
-
-
-def test_the_order_is_that_of_the_decisions() -> None:
-    first = document("first", "2030-01-01T00:00:02.000Z")
-    second = document("second", "2030-01-01T00:00:01.000Z")
-    assert [each.id for each in past_of_documents([first, second])] == ["second", "first"]
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        {},
-        {"state": "decided by magic"},
-        {"state": 7},
-        document("pending", "", state="pending", decision=None),
-        document("under way", "", state="in_progress", decision=None),
-    ],
-)
-def test_what_is_no_decided_proposal_is_left_out(broken: dict[str, Any]) -> None:
-    assert past_of_documents([broken]) == []
-
-
-def test_a_document_without_its_parts_is_read_as_far_as_it_goes() -> None:
-    strange = {"state": "rejected", "id": 5, "params": [], "decision": "?", "rejections": [1, {}]}
-    [past] = past_of_documents([strange])
-    assert (past.id, past.proposer, past.state, past.by) == ("", "", ProposalState.REJECTED, "")
-
-
-def test_who_tried_to_carry_it_out_did_not_withdraw_it() -> None:
-    withdrawn = document("p", "2030-01-01T00:00:02.000Z", state="withdrawn")
-    withdrawn |= {"fulfillments": [{"by": "eager"}]}
-    withdrawn["decision"] = {"by": "bot", "at": "", "reason": "other"}
-    assert [each.by for each in past_of_documents([withdrawn])] == ["bot"]
 
 
 def past_with(text: str) -> PastProposal:

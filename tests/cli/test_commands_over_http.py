@@ -24,7 +24,7 @@ from tests.forkserver import start
 from tests.gateways import one_space_config
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
-from tests.spaces import SpaceServer
+from tests.spaces import AbsenceTracker
 from tests.transport.peers import CERTIFICATE
 from tests.wire import build_proposal, payloads
 
@@ -472,7 +472,9 @@ def test_what_a_proposer_has_left_is_not_fulfilled(
     stage: Stage, beside: RunBeside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half a minute ago, says the gateway; its proposer may have died."""
-    monkeypatch.setattr(SpaceServer, "left_after", lambda _, who, accepted: accepted - 31_000_000)
+    monkeypatch.setattr(
+        AbsenceTracker, "left_after", lambda _, who, accepted: accepted - 31_000_000
+    )
     call = {"name": "write_file", "arguments": {"path": "a", "text": "b"}}
     say(
         stage,

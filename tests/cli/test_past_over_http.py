@@ -1,15 +1,12 @@
-"""The past of a space over HTTP: expired by the gateway's clock, and read page by page."""
+"""The past of a space over HTTP: expired by the gateway's clock."""
 
 import json
 from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
 
-import anyio
 import httpx
 import pytest
 
-from meup_agent.cli import http_api
-from meup_agent.cli.address import HttpAddress
 from meup_agent.gateway import Gateway, ThreadedGateway
 from tests.cli.commands import run
 from tests.gateways import one_space_config
@@ -53,17 +50,3 @@ def test_an_audit_expires_by_the_gateways_clock(
     ]
     assert run(["audit", *where, "--json", "--state", "expired"]) == 0
     assert len(capfd.readouterr().out.splitlines()) == 2
-
-
-@pytest.mark.parametrize(("most", "known"), [(5, 5), (4, 4), (9, 5), (1, 1)])
-def test_many_proposals_are_read_in_pages(
-    gateway: ThreadedGateway, monkeypatch: pytest.MonkeyPatch, most: int, known: int
-) -> None:
-    monkeypatch.setattr(http_api, "MAX_PROPOSALS", 2)
-    where = HttpAddress(gateway.http_url, gateway.token("alice"))
-
-    async def read() -> list[str]:
-        async with http_api.open_http_api(where) as api:
-            return [each["id"] for each in await api.recent(most)]
-
-    assert anyio.run(read) == [f"p{number}" for number in range(5 - known, 5)]

@@ -13,8 +13,8 @@ from meup_agent.cli.address import HttpOptions
 from meup_agent.cli.arguments import convert_arguments, read_arguments
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure, Misuse, code_for
-from meup_agent.cli.http_api import digest_of, note_proposer_left, pending_proposal
 from meup_agent.cli.options import Args, ArgsFile, ResultOptions, seconds, seconds_option
+from meup_agent.cli.proposal_lookup import digest_of, find_pending, list_known
 from meup_agent.cli.render.escape import compact, visible
 from meup_agent.cli.render.formatting import MAX_NAME
 from meup_agent.cli.render.progress import progress_line
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from meup_agent.cli.arguments import GivenArguments
-    from meup_agent.cli.http_api import HttpApi
     from meup_agent.cli.render.console import Stderr
+    from meup_agent.client.proposal import ProposalRecord
+    from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.payloads import Change
 
@@ -115,17 +116,16 @@ def fulfill(
     given = read_arguments(edit or [], args, args_file)
 
     async def act(session: CommandSession) -> None:
-        find = partial(pending_proposal, session.api, whichever_call=False)
+        find = partial(find_pending, session.space, whichever_call=False)
         record = await find(proposal, proposer=proposer, digest=digest)
-        envelope = await session.api.envelope(int(record["seq"]))
+        envelope = record.envelope
         if envelope.sender == session.space.me:
             raise Misuse(
                 f"proposal {envelope.id} is {session.space.me!r}'s own, and no participant approves"
                 " its own; use the token of a participant that decides it"
             )
         call = payloads.read_proposal(envelope.payload)
-        # The gateway knows whom a proposal of another dialect names.
-        to: str | None = executor or call.target or record.get("target")
+        to = executor or call.target
         if to is None:
             to = await _find_executor(session, envelope, call)
         arguments = _edited(call.arguments, given)
@@ -137,19 +137,17 @@ def fulfill(
             await _confirm(session.stderr)
             # It may have been withdrawn, or its id used again, while it was being read.
             record = await find(envelope.id, proposer=envelope.sender, digest=digest_of(record))
-        feed = ProposalFeed(session.space)
-        feed.add(envelope)
         if changes:
             from meup_agent.approval.edit_check import EditCheck
 
             given_now = as_object(params.get("arguments"))
             elsewhere = to if to != call.target else None
+            feed = ProposalFeed(session.space)
             await EditCheck(session.space, feed).check(envelope, given_now, target=elsewhere)
-        note_proposer_left(session.space, [record])
         session.given_up = f"{visible(to, 64)} was asked to stop"
         try:
             async with progress_line(session.stderr.console, f"waiting for {to}") as waiting:
-                answer = await session.space.proposal(envelope).fulfill(
+                answer = await session.space.proposal(record).fulfill(
                     arguments,
                     executor=to,
                     timeout=limit,
@@ -157,7 +155,7 @@ def fulfill(
                     even_if_gone=even_if_gone,
                 )
         except OutcomeUnknown as error:
-            raise await _ended_meanwhile(session.api, record) or error from None
+            raise await _ended_meanwhile(session.space, record) or error from None
         session.given_up = ""
         try:
             value = value_of(answer)
@@ -200,19 +198,18 @@ def _edited(proposed: dict[str, Any], given: GivenArguments) -> dict[str, Any] |
     return {**proposed, **convert_arguments(given._replace(pairs=others)), **texts}
 
 
-async def _ended_meanwhile(api: HttpApi, record: dict[str, Any]) -> Failure | None:
+async def _ended_meanwhile(space: Space, record: ProposalRecord) -> Failure | None:
     """The failure of a fulfillment whose proposal ended meanwhile; ``None`` if it did not."""
-    for each in await api.proposals(str(record["id"])):
-        if each.get("seq") != record["seq"]:
+    for each in await list_known(space, record.id, record.proposer):
+        if each.seq != record.seq:
             continue
-        if each.get("state") == ProposalState.WITHDRAWN:
-            why = visible(str(as_object(each.get("decision")).get("reason")), MAX_NAME)
+        if each.state is ProposalState.WITHDRAWN:
             return Failure(
-                f"{str(record['proposer'])!r} withdrew proposal {record['id']} while it was"
-                f" carried out: {why}"
+                f"{record.proposer!r} withdrew proposal {record.id} while it was carried out:"
+                f" {visible(each.reason or '', MAX_NAME)}"
             )
-        if each.get("state") == ProposalState.EXPIRED:
-            return Failure(f"proposal {record['id']} expired while it was carried out")
+        if each.state is ProposalState.EXPIRED:
+            return Failure(f"proposal {record.id} expired while it was carried out")
     return None
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
@@ -16,19 +16,17 @@ import typer
 
 from meup_agent.approval import Inbox, InboxItem, Verb
 from meup_agent.causes import REASONS_TO_REJECT, Reason
-from meup_agent.cli.address import Address, HttpAddress, SpaceOrHttpOptions, find_http_url
+from meup_agent.cli.address import Address, HttpAddress, SpaceOrHttpOptions
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.commands import Command, Group
 from meup_agent.cli.failures import Failure, Misuse, code_for
-from meup_agent.cli.http_api import note_proposer_left, open_http_api, pending_proposal
-from meup_agent.cli.inbox.card import card_rows, time_left
-from meup_agent.cli.inbox.past import SpacePast, read_past
+from meup_agent.cli.inbox.card import ONLY_HEARD, card_rows, time_left
 from meup_agent.cli.inbox.rows import ShownValue
 from meup_agent.cli.inbox.tool_rows import difference_rows
 from meup_agent.cli.options import NoColour, ResultOptions, complete_reason_to_reject, expand_groups
+from meup_agent.cli.proposal_lookup import find_pending
 from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import MAX_NAME, format_proposed
-from meup_agent.client.proposal_feed import MAX_READINGS, NamedSince, ProposalFeed
 from meup_agent.client.tool_changes import accept_tools, read_difference
 from meup_agent.errors import MeupError, NotOffered
 from meup_agent.protocol.exchange import Mode
@@ -36,10 +34,7 @@ from meup_agent.protocol.outcomes import value_of
 from meup_agent.protocol.payloads import without_meta
 
 if TYPE_CHECKING:
-    from meup_agent.client.space import Space
-
-PAST_SECONDS: Final = 5.0
-"""Wait for what was before; the inbox is shown without it then."""
+    pass
 
 SETTLE_SECONDS: Final = 3.0
 """Wait of a command for the rules of reviewers and the tools of executors."""
@@ -121,7 +116,7 @@ def live(
     if no_colour:
         os.environ["NO_COLOR"] = "1"
     session = _live_session(where.resolve(), result)
-    session.run(partial(_show_live, where=where, notify=notify, light=light))
+    session.run(partial(_show_live, notify=notify, light=light))
 
 
 inbox.callback()(expand_groups(live))
@@ -134,15 +129,13 @@ def _live_session(where: Address | HttpAddress, result: ResultOptions) -> Comman
     return CommandSession(where, result, mode=Mode.SEATED)
 
 
-async def _show_live(
-    session: CommandSession, *, where: SpaceOrHttpOptions, notify: str | None, light: bool
-) -> None:
+async def _show_live(session: CommandSession, *, notify: str | None, light: bool) -> None:
     from meup_agent.cli.inbox.editor import run_editor
     from meup_agent.cli.inbox.notifier import Notifier
     from meup_agent.cli.inbox.screen import InboxApp
 
     space = session.space
-    async with _inbox(space, partial(_past_of, session, where)) as box, Notifier(notify) as told:
+    async with Inbox(space) as box, Notifier(notify) as told:
         me, name = visible(space.me, MAX_NAME), visible(session.space_name, MAX_NAME)
 
         async def edit(text: str) -> str:
@@ -158,43 +151,6 @@ async def _show_live(
         told.bell, told.report = app.bell, app.report
         session.on_report = app.report
         await app.run_async()
-
-
-async def _past_of(session: CommandSession, where: SpaceOrHttpOptions) -> SpacePast:
-    """The past of the space, if the gateway tells it over HTTP."""
-    try:
-        with anyio.move_on_after(PAST_SECONDS):
-            if isinstance(session.where, HttpAddress):
-                return await read_past(session.api, session.space)
-            url = find_http_url(where.http, session.where.url)
-            if url is not None:
-                async with open_http_api(_http_of(session.where, url)) as api:
-                    return await read_past(api, session.space)
-    except Failure:
-        pass  # a gateway of other make, or one whose HTTP is elsewhere
-    return SpacePast()
-
-
-@asynccontextmanager
-async def _inbox(space: Space, read: Callable[[], Awaitable[SpacePast]]) -> AsyncGenerator[Inbox]:
-    """An inbox that knows the past of its space."""
-    named, past = NamedSince(), SpacePast()
-    async with AsyncExitStack() as stack:
-        with ProposalFeed(space).following(named):
-            for _ in range(MAX_READINGS):
-                named.begin()
-                past = await read()
-                # Our session has not heard of what was decided while it was read.
-                if not any(each.id in named for each in past.waiting):
-                    break
-            box = Inbox(space, past=past.decided, before=past.waiting, rejected=past.rejected)
-            await stack.enter_async_context(box)
-        note_proposer_left(space, past.documents)
-        yield box
-
-
-def _http_of(where: Address, url: str) -> HttpAddress:
-    return HttpAddress(url, where.token, where.space)
 
 
 # --- one by one ---
@@ -222,7 +178,9 @@ def _session(
 @asynccontextmanager
 async def _opened(session: CommandSession) -> AsyncGenerator[Inbox]:
     """The inbox, once it knows what it can know."""
-    async with _inbox(session.space, partial(read_past, session.api, session.space)) as box:
+    async with Inbox(session.space) as box:
+        if not box.knows_before:
+            session.stderr.note(ONLY_HEARD)
         await box.settle(SETTLE_SECONDS)
         yield box
 
@@ -472,9 +430,9 @@ async def _find(box: Inbox, session: CommandSession, given: str, proposer: str |
         listed = ", ".join(f"{each.id} of {each.proposer}" for each in found[:MAX_LISTED])
         raise Misuse(f"several proposals are meant by {given!r}: {listed}")
     # Raises what has become of it, if the gateway knows that.
-    record = await pending_proposal(session.api, given, proposer=proposer)
+    record = await find_pending(session.space, given, proposer=proposer)
     raise Failure(
-        f"proposal {record['id']} does not wait for you; meup inbox list shows those that do"
+        f"proposal {record.id} does not wait for you; meup inbox list shows those that do"
     )
 
 

@@ -13,13 +13,12 @@ from meup_agent.cli.address import As, Http, HttpOptions, http_url, resolve_http
 from meup_agent.cli.arguments import did_you_mean
 from meup_agent.cli.command_session import CommandSession, JoinOptions, send_confirmed, unconfirmed
 from meup_agent.cli.failures import Misuse
-from meup_agent.cli.http_api import pending_proposal
 from meup_agent.cli.options import ResultOptions, complete_reason, complete_reason_to_reject
+from meup_agent.cli.proposal_lookup import find_pending, list_known
 from meup_agent.cli.render.console import Stderr
 from meup_agent.cli.render.escape import visible
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.payloads import as_object
 
 if TYPE_CHECKING:
     from meup_agent.client.proposal import ProposalRecord
@@ -86,8 +85,8 @@ def reject(
     async def act(session: CommandSession) -> None:
         whose: str | None
         if is_http:
-            known = await pending_proposal(session.api, proposal, proposer=proposer)
-            whole, whose = str(known["id"]), str(known["proposer"])
+            known = await find_pending(session.space, proposal, proposer=proposer)
+            whole, whose = known.id, known.proposer
         else:
             seen = seen_as(session.space.proposals, proposal, proposer)
             whole, whose = (proposal, proposer) if seen is None else (seen.id, seen.proposer)
@@ -187,30 +186,26 @@ def withdraw(
     """
 
     async def act(session: CommandSession) -> None:
-        record = await pending_proposal(
-            session.api, proposal, proposer=session.space.me, in_progress=True
-        )
-        whole = str(record["id"])
-        to = tuple(map(str, record.get("to") or ()))
+        me = session.space.me
+        record = await find_pending(session.space, proposal, proposer=me, in_progress=True)
+        whole, to = record.id, record.to
         # Else it would count as taken for an answer, if a participant has rejected it.
-        meta = {payloads.REJECTED_BY: None} if record.get("rejections") else None
+        meta = {payloads.REJECTED_BY: None} if record.rejections else None
         said = payloads.build_withdrawal(reason, meta)
         send = partial(session.space.send, kinds.MCP_WITHDRAW, said, to=to, correlation=whole)
         withdrawal, _ = await send_confirmed(session.space, "the withdrawal", send)
         if explain:
             chat = partial(session.space.chat, explain, to=to, about=withdrawal)
             await send_confirmed(session.space, "the explanation", chat)
-        [now] = [
-            each
-            for each in await session.api.proposals(whole)
-            if each.get("seq") == record.get("seq")
-        ] or [record]
-        state = str(now.get("state"))
+        for each in await list_known(session.space, whole, me):
+            if each.seq == record.seq:
+                record = each
+        state = str(record.state)
         session.stderr.note(
             f"proposal {whole} is withdrawn"
             if state == "withdrawn"
             else f"the withdrawal of {whole} came too late: it is {visible(state, 64)},"
-            f" by {visible(str(as_object(now.get('decision')).get('by')), 64)}"
+            f" by {visible(record.decided_by or '', 64)}"
         )
         await session.print_json({"withdrawal": withdrawal, "proposal": whole, "state": state})
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from meup_agent.approval.reviewer_rules import InboxRule
     from meup_agent.protocol.payloads import Change
 
+ONLY_HEARD: Final = "this gateway lists no proposals: those of before you came are not shown"
+"""The note at a gateway of other make."""
+
 MAX_NAME: Final = 64
 """Characters of a name that are shown."""
 

@@ -16,7 +16,7 @@ from meup_agent.approval.inbox_item import (
     ItemLeft,
     Verb,
 )
-from meup_agent.cli.inbox.card import change_rows, title, why_no_approval
+from meup_agent.cli.inbox.card import ONLY_HEARD, change_rows, title, why_no_approval
 from meup_agent.cli.inbox.editor import EditRefused, edited_arguments
 from meup_agent.cli.inbox.frame import InboxFrame
 from meup_agent.cli.inbox.questions import (
@@ -90,6 +90,8 @@ class InboxApp(InboxFrame):
         self.follow_width(self.size.width)
         self.call_after_refresh(self._note_drawn)
         self._go_to(0, by_itself=False)
+        if not self.inbox.knows_before:
+            self.report(ONLY_HEARD)
         self.run_worker(self._follow(self.inbox.changes()), exit_on_error=True)
         self.set_interval(1.0, self.tick)
 

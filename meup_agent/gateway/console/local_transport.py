@@ -7,7 +7,7 @@ an observer of the space: an agent that runs with the same token keeps its conne
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
@@ -163,10 +163,10 @@ class LocalTransport(InboxTransport):
 
     def _receive(self, frame: bytes, acknowledged: dict[str, Any], tell: DecisionCallback) -> None:
         def then(decision: Entry | Refusal | Discard | Answer) -> None:
-            if isinstance(decision, Answer) and self._member is not None:
+            if isinstance(decision, Answer):
                 # At once, so that what is heard behind it is newer.
-                fanout = self._host.fanout
-                fanout.deliver_to(self._member, decision.write(fanout.delivered))
+                page = decision.write(self._host.fanout.delivered).raw_payload
+                self._deliver_notice(kinds.PROPOSALS, frame, page)
             tell(decision)
 
         self._host.receive_as(
@@ -177,7 +177,7 @@ class LocalTransport(InboxTransport):
         """Tell of a refusal as a member is told, in its place among the frames."""
         self._deliver_notice(kinds.SYSTEM_ERROR, frame, payload)
 
-    def _deliver_notice(self, kind: str, frame: bytes, payload: dict[str, Any]) -> None:
+    def _deliver_notice(self, kind: str, frame: bytes, payload: object) -> None:
         told = draft(
             kind,
             payload,
@@ -198,26 +198,19 @@ class LocalTransport(InboxTransport):
         self._end(CloseInfo(ABNORMAL))
 
 
-def local_connector(
-    runtime: GatewayRuntime, identity: Identity, begin: Callable[[], Awaitable[int | None]]
-) -> Connector:
+def local_connector(runtime: GatewayRuntime, identity: Identity) -> Connector:
     """Make a connector by which a participant observes its space in this process, and speaks.
 
     Args:
         runtime: The gateway.
         identity: The participant that is signed in.
-        begin: The number after which a first connection begins to hear: where the oldest proposal
-            stands that is open.
     """
 
     @asynccontextmanager
     async def dial(headers: Mapping[str, str]) -> AsyncGenerator[Transport]:
         dialect, last_seen = _entered(runtime, identity, headers, observes=True)
-        again = last_seen is not None
-        if not again:
-            last_seen = await begin()
         transport = LocalTransport(runtime, identity, dialect, observes=True)
-        async with transport.joined(last_seen, again=again):
+        async with transport.joined(last_seen, again=last_seen is not None):
             yield transport
 
     return dial

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import anyio
 
 from meup_agent.approval import Inbox
-from meup_agent.approval.inbox_backlog import pause_for_screen
+from meup_agent.approval.inbox_listing import pause_for_screen
 from meup_agent.client.space import Space
 from meup_agent.errors import MeupError
 from meup_agent.gateway.console.feed import InboxFeed, proposed_in

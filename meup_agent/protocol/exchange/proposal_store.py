@@ -6,7 +6,6 @@ proposal is pending until its proposer withdraws it (PROTOCOL 4.5).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -344,14 +343,6 @@ class ProposalStore:
         """Keep a proposal, in room of its own, until it is released as often: a person decides."""
         record.holders += 1
         self._records.widen(1, record.size)
-
-    def hold_all(self, records: Sequence[ProposalEntry]) -> None:
-        """Keep each of many proposals as :meth:`hold` does one."""
-        size = 0
-        for record in records:
-            record.holders += 1
-            size += record.size
-        self._records.widen(len(records), size)
 
     def release(self, record: ProposalEntry) -> None:
         """Let a proposal that was held be forgotten in its time."""

@@ -125,10 +125,6 @@ class ExchangeTable:
         self._dispatcher.enter(envelope, now, mark)
         return self._flush()
 
-    def note_proposer_left(self, record: ProposalEntry, at: int, now: float) -> None:
-        """Note when a proposer left, before we came, in the gateway's microseconds since 1970."""
-        self._dispatcher.proposals.note_proposer_left(record, at, now)
-
     def add_inbox(self, count: int) -> None:
         """Note an inbox from which a person decides what no handler does; -1: it is closed."""
         self._context.inboxes += count

@@ -129,7 +129,8 @@ async def desk(
             seat = meeting.connector("second"), meeting.token("second")
             await enter(Reviewer(policy).join(seat[0], token=seat[1]))
         proposer = await enter(join(meeting, "proposer"))
-        inbox = await enter(Inbox(await enter(join(meeting, "reviewer")), past=past))
+        inbox = await enter(Inbox(await enter(join(meeting, "reviewer"))))
+        inbox._note_past(past)
         made: list[Desk] = []
         app = InboxApp(
             inbox,

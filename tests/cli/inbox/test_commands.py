@@ -14,7 +14,7 @@ from tests.cli.commands import exit_codes, run
 from tests.cli.inbox.conftest import Office, Person
 from tests.cli.stage import HOSTILE
 from tests.patience import PATIENCE
-from tests.spaces import SpaceServer
+from tests.spaces import AbsenceTracker
 from tests.wire import build_proposal
 
 
@@ -277,7 +277,9 @@ def test_what_a_proposer_has_left_is_not_approved(
         timeout=PATIENCE,
     )
     assert answer.status_code == 200, answer.text
-    monkeypatch.setattr(SpaceServer, "left_after", lambda _, who, accepted: accepted - 31_000_000)
+    monkeypatch.setattr(
+        AbsenceTracker, "left_after", lambda _, who, accepted: accepted - 31_000_000
+    )
     done = meup("approve", "left", "--yes")
     assert (done.code, office.calls) == (exit_codes.ABSENT, [])
     assert "'visitor', whose it is, has left the space" in done.err

@@ -17,10 +17,14 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def _one_is_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MAX_AWAITED", "MAX_UNFOLDED", "MAX_UNFOLDED_OF_MANY"):
-        monkeypatch.setattr(f"meup_agent.gateway.console.desk.{name}", 0)
-    for name, value in (("MAX_AT_FIRST", 1), ("SCREEN_SECONDS", 0), ("TURN_SECONDS", 0)):
-        monkeypatch.setattr(f"meup_agent.approval.inbox_backlog.{name}", value)
+    for name, value in (
+        ("MAX_AT_FIRST", 1),
+        ("MAX_AWAITED", 0),
+        ("MAX_AT_A_TURN", 1),
+        ("SCREEN_SECONDS", 0),
+        ("TURN_SECONDS", 0),
+    ):
+        monkeypatch.setattr(f"meup_agent.approval.inbox_listing.{name}", value)
     # A browser without a script opens no stream.
     monkeypatch.setattr("meup_agent.gateway.console.shared_desk.STREAM_SECONDS", 0.0)
 

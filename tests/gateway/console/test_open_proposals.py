@@ -3,26 +3,21 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import anyio
 import pytest
 
 from meup_agent import Agent, ProposalHandle, ProposalState, Reason, Space
 from meup_agent.approval import Inbox, InboxItem, InboxRenewed, ItemArrived, Reviewer, Verb
-from meup_agent.approval.inbox_backlog import InboxBacklog
 from meup_agent.errors import ParticipantGone
 from meup_agent.gateway.console.desk import Desk, DeskOpener
-from meup_agent.gateway.console.open_proposals import OpenProposals
 from meup_agent.gateway.write_batcher import WriteBatcher
 from tests.gateways import Identity
 from tests.interaction.cast import calculator
 from tests.interaction.people import InMemory, gathered, until
 from tests.patience import PATIENCE
-from tests.spaces import SpaceServer
+from tests.spaces import AbsenceTracker
 from tests.wire import draft, encode, payloads
 
 pytestmark = pytest.mark.anyio
@@ -41,16 +36,14 @@ end: true
 @pytest.fixture(autouse=True)
 def turns(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """One proposal is many here, and a screen shows one."""
-    monkeypatch.setattr("meup_agent.gateway.console.desk.MAX_AWAITED", 0)
-    monkeypatch.setattr("meup_agent.gateway.console.desk.MAX_UNFOLDED", 0)
-    monkeypatch.setattr("meup_agent.gateway.console.desk.MAX_UNFOLDED_OF_MANY", 0)
-    monkeypatch.setattr("meup_agent.approval.inbox_backlog.MAX_AT_FIRST", 1)
+    for name, value in (("MAX_AT_FIRST", 1), ("MAX_AWAITED", 0), ("MAX_AT_A_TURN", 1)):
+        monkeypatch.setattr(f"meup_agent.approval.inbox_listing.{name}", value)
     begin_turns_after(monkeypatch, 0.0)
     return monkeypatch
 
 
 def begin_turns_after(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    monkeypatch.setattr("meup_agent.approval.inbox_backlog.SCREEN_SECONDS", seconds)
+    monkeypatch.setattr("meup_agent.approval.inbox_listing.SCREEN_SECONDS", seconds)
 
 
 class Hall:
@@ -107,10 +100,6 @@ async def found(inbox: Inbox, handle: ProposalHandle) -> InboxItem:
     return item
 
 
-def is_rejected_by(item: InboxItem, name: str) -> bool:
-    return [each.by for each in item.rejections] == [name]
-
-
 async def test_the_most_urgent_of_ours_is_there_at_once_and_the_rest_follows() -> None:
     async with hall() as h:
         for a, ttl in ((1, None), (2, 60), (3, 600)):
@@ -129,47 +118,25 @@ async def test_the_most_urgent_of_ours_is_there_at_once_and_the_rest_follows() -
         await until(lambda: numbers(inbox) == [5, 2, 3, 1])
 
 
-async def test_one_that_is_decided_before_its_turn_is_not_counted_and_never_listed(
+async def test_one_that_is_decided_before_its_turn_is_never_listed(
     turns: pytest.MonkeyPatch,
 ) -> None:
-    begin_turns_after(turns, NEVER)
+    begin_turns_after(turns, 0.1)
     async with hall() as h:
-        await h.propose(1, 60)
-        second = await h.propose(2)
+        first, second = await h.propose(1, 60), await h.propose(2)
+        third = await h.propose(3)
         inbox = await h.inbox()
-        assert inbox.unlisted == 1
+        assert (numbers(inbox), inbox.unlisted) == ([1], 2)
         await second.withdraw()
-        await until(lambda: inbox.unlisted == 0)
-        assert numbers(inbox) == [1]
+        await inbox.settle(PATIENCE)
+        assert (numbers(inbox), inbox.unlisted) == ([1, 3], 0)
         assert inbox.find("proposer", second.id) is None
+        for each in (first, third):
+            await inbox.approve(await found(inbox, each))
+            assert await each.result() in (2, 4)
 
 
-async def test_one_that_was_decided_is_not_listed_in_its_turn() -> None:
-    async with hall() as h:
-        await h.propose(1, 60)
-        second = await h.propose(2)
-        earlier = OpenProposals(h.meeting.space._runtime.spaces["demo"])
-        key = earlier.named(second.id)
-        assert key is not None
-        await second.withdraw()
-        assert earlier.take(key) == []
-        assert earlier.named(second.id) is None
-
-
-async def test_rejection_before_its_turn_is_known(turns: pytest.MonkeyPatch) -> None:
-    begin_turns_after(turns, NEVER)
-    async with hall() as h:
-        await h.propose(1, 60)
-        second = await h.propose(2)
-        inbox, theirs = await h.inbox(), await h.inbox("reviewer")
-        await theirs.reject(await found(theirs, second), Reason.UNSAFE)
-        await until(lambda: inbox.unlisted == 0)
-        [rejection] = (await found(inbox, second)).rejections
-        assert (rejection.by, rejection.reason) == ("reviewer", Reason.UNSAFE)
-
-
-async def test_rejections_of_before_are_known(turns: pytest.MonkeyPatch) -> None:
-    begin_turns_after(turns, NEVER)
+async def test_rejections_of_before_are_known() -> None:
     async with hall() as h:
         proposals = [await h.propose(1, 60), await h.propose(2)]
         async with h.desk("reviewer") as desk:
@@ -178,38 +145,11 @@ async def test_rejections_of_before_are_known(turns: pytest.MonkeyPatch) -> None
         inbox = await h.inbox()
         for each in proposals:
             [rejection] = (await found(inbox, each)).rejections
-            assert rejection.by == "reviewer"
+            assert (rejection.by, rejection.reason) == ("reviewer", Reason.UNSAFE)
         # What one has rejected does not come again.
         again = await h.inbox("reviewer")
+        await again.settle(PATIENCE)
         assert again.items == []
-        assert again.find("proposer", proposals[1].id) is None
-
-
-async def test_rejections_of_long_ago_are_known_once_the_journal_was_read(
-    turns: pytest.MonkeyPatch,
-) -> None:
-    """As all are after a restart, since its numbers begin far behind those of before."""
-    turns.setattr("meup_agent.gateway.console.desk.MAX_REPLAYED", 0)
-    async with hall() as h:
-        proposals = [await h.propose(1, 60), await h.propose(2, 600)]
-        async with h.desk("reviewer") as desk:
-            for each in proposals:
-                await desk.inbox.reject(await found(desk.inbox, each), Reason.UNSAFE)
-        inbox, mine = await h.inbox(), await h.inbox("reviewer")
-        for each in proposals:
-            await until(partial(is_rejected_by, await found(inbox, each), "reviewer"))
-        await until(lambda: not any(mine.find("proposer", each.id) for each in proposals))
-
-
-async def test_one_is_approved_before_its_turn(turns: pytest.MonkeyPatch) -> None:
-    begin_turns_after(turns, NEVER)
-    async with hall() as h:
-        await h.propose(1, 60)
-        second = await h.propose(2)
-        inbox = await h.inbox()
-        assert await inbox.approve(await found(inbox, second)) is not None
-        assert await second.result() == 3
-        assert (numbers(inbox), inbox.unlisted) == ([1], 0)
 
 
 async def test_one_in_progress_waits_again_when_its_request_is_cancelled() -> None:
@@ -242,6 +182,38 @@ async def test_one_in_progress_waits_again_when_its_request_is_cancelled() -> No
             await until(lambda: len(mine.inbox) == 1)
 
 
+def slow() -> tuple[Agent, anyio.Event]:
+    """Tools that answer when they are told."""
+    agent, go = Agent("deep"), anyio.Event()
+
+    @agent.tool
+    async def deploy(version: int) -> int:
+        await go.wait()
+        return version
+
+    return agent, go
+
+
+async def test_one_that_is_carried_out_meanwhile_waits_for_nobody() -> None:
+    agent, go = slow()
+    async with hall(agent) as h:
+        await h.propose(1)
+        proposal = h.proposer.propose("deep", "deploy", {"version": 7}, ttl=600)
+        async with proposal as handle, anyio.create_task_group() as tasks:
+            async with h.desk("reviewer") as desk:
+                await until(lambda: len(desk.inbox) == 2)
+                item = desk.inbox.find("proposer", handle.id)
+                assert item is not None
+                tasks.start_soon(desk.inbox.approve, item)
+                await until(lambda: len(desk.inbox) == 1)
+                async with h.desk("second") as mine:
+                    await mine.inbox.settle(PATIENCE)
+                    assert numbers(mine.inbox) == [1]
+                    go.set()
+                    assert await handle.result() == 7
+                    assert numbers(mine.inbox) == [1]
+
+
 async def test_deadline_is_the_one_that_was_renewed() -> None:
     async with hall() as h:
         first = await h.propose(1, 60)
@@ -252,18 +224,14 @@ async def test_deadline_is_the_one_that_was_renewed() -> None:
         assert item.seconds_left > 600
 
 
-async def test_what_the_space_does_not_keep_comes_of_the_journal(
-    turns: pytest.MonkeyPatch,
-) -> None:
+async def test_what_the_gateway_does_not_keep_is_counted(turns: pytest.MonkeyPatch) -> None:
     turns.setattr("meup_agent.protocol.space.inflight.MAX_OPEN_BYTES", 0)
     async with hall() as h:
         for a in range(3):
             await h.propose(a, 60 + a)
-        withdrawn = await h.propose(3, 30)
         inbox = await h.inbox()
-        assert inbox.items == []
-        await withdrawn.withdraw()
-        await until(lambda: numbers(inbox) == [0, 1, 2])
+        await inbox.settle(PATIENCE)
+        assert (inbox.items, inbox.left_out) == ([], 3)
 
 
 async def test_decided_proposals_are_read_afterwards() -> None:
@@ -272,10 +240,12 @@ async def test_decided_proposals_are_read_afterwards() -> None:
         async with h.desk("second") as desk:
             await desk.inbox.approve(await found(desk.inbox, before))
         await h.propose(2)
+        await h.propose(3)
         inbox = await h.inbox()
         changes = inbox.changes()
-        [item] = inbox.items
+        item = inbox.items[0]
         await until(lambda: bool(item.record.endings))
+        await inbox.settle(PATIENCE)
         assert any(isinstance(each, InboxRenewed) for each in changes.taken())
         similar = item.similar
         assert similar is not None
@@ -304,62 +274,9 @@ async def test_votes_count_among_many(tmp_path: Path) -> None:
         assert await third.result() == 4
 
 
-async def test_of_two_under_one_id_the_journal_tells_which_was_first() -> None:
-    def proposal(sender: str, id: str) -> Any:
-        envelope = SimpleNamespace(sender=sender, id=id)
-        said = {"is_proposal": True, "whole": True, "number": 1, "envelope": envelope}
-        return SimpleNamespace(**said, state_at=lambda _: ProposalState.PENDING)
-
-    items = [proposal("bot", "1"), proposal("other", "1"), proposal("bot", "2")]
-    host: Any = SimpleNamespace(in_flight=items, now=lambda: 0)
-    assert [each.envelope.id for each in OpenProposals(host).list_waiting()] == ["2"]
-
-
-def open_one(id: str) -> Any:
-    envelope = SimpleNamespace(sender="bot", id=id, to=())
-    return SimpleNamespace(envelope=envelope, expires_at=int(id))
-
-
-async def test_a_backlog_begins_when_the_first_screen_is_drawn(turns: pytest.MonkeyPatch) -> None:
-    turns.setattr("meup_agent.approval.inbox_backlog.TURN_SECONDS", 0.0)
-    listed: list[str] = []
-    drawn = anyio.Event()
-    backlog = InboxBacklog(
-        lambda each: listed.append(each.envelope.id), lambda: None, until_drawn=drawn.wait
-    )
-    backlog.begin([open_one(str(each)) for each in range(3)], "you")
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(backlog.run)
-        await anyio.wait_all_tasks_blocked()
-        assert listed == []
-        drawn.set()
-        await until(lambda: not len(backlog))
-        tasks.cancel_scope.cancel()
-    assert listed == ["1", "2"]
-
-
-async def test_a_backlog_is_hastened_by_id() -> None:
-    listed: list[str] = []
-    backlog = InboxBacklog(lambda each: listed.append(each.envelope.id), lambda: None)
-    first = backlog.begin([open_one(str(each)) for each in range(5)], "you")
-    assert [each.envelope.id for each in first] == ["0"]
-    backlog.hasten({"3"})
-    assert len(backlog) == 4
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(backlog.run)
-        await until(lambda: not len(backlog))
-        tasks.cancel_scope.cancel()
-    assert listed == ["3", "1", "2", "4"]
-
-
 @pytest.mark.rule("4.6.proposer_left", "4.4.before_it_is_sent")
-@pytest.mark.parametrize("first", [True, False], ids=["the first screen", "the whole"])
-async def test_what_a_proposer_has_left_is_not_approved(
-    turns: pytest.MonkeyPatch, first: bool
-) -> None:
-    if not first:
-        turns.setattr("meup_agent.gateway.console.desk.MAX_AWAITED", 100)
-    turns.setattr(SpaceServer, "left_after", lambda _, who, accepted: accepted - 31_000_000)
+async def test_what_a_proposer_has_left_is_not_approved(turns: pytest.MonkeyPatch) -> None:
+    turns.setattr(AbsenceTracker, "left_after", lambda _, who, accepted: accepted - 31_000_000)
     async with hall() as h:
         call = {"name": "add", "arguments": {"a": 1, "b": 1}}
         said = payloads.build_proposal("tools/call", call, target="tools", expires=None)
