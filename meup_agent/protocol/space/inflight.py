@@ -45,7 +45,8 @@ MAX_OPEN_REQUESTS: Final = 1_000
 """Requests of a participant that are remembered as open; the oldest is forgotten first."""
 
 OPEN_SECONDS: Final = 3_600.0
-"""Time for which something counts as open: some clients withdraw nothing that they gave up."""
+"""Time for which something without a deadline is kept where room is needed: some clients withdraw
+nothing that they gave up."""
 
 MAX_RECENT: Final = 500
 """Decided proposals that are kept to be listed; the proposer of most of them loses the oldest
@@ -94,7 +95,8 @@ class NamedProposal(NamedTuple):
 class InFlight:
     """Every open request and proposal of a space, followed from the envelopes that are accepted.
 
-    What has no deadline, or is not told here, counts as open until it is :data:`OPEN_SECONDS` old.
+    What has no deadline, or whose end is not told here, counts as open; once it is
+    :data:`OPEN_SECONDS` old, it is forgotten where its participant needs the room.
     """
 
     def __init__(self, *, watches_expiries: bool = False) -> None:
@@ -222,10 +224,15 @@ class InFlight:
         """True if a proposer has a proposal of this id open."""
         return self._proposals.get(proposer, proposal) is not None
 
-    def open_proposals(self, participant: str, at: int) -> int:
-        """The number of open proposals of a participant; those that are too old are forgotten."""
+    def has_room(self, participant: str, most: int, at: int) -> bool:
+        """True if a participant has fewer open proposals; where it has not, old ones are forgotten.
+
+        Until then they are listed: a person may decide one that waits since yesterday.
+        """
+        if self._proposals.count(participant) < most:
+            return True
         self._forget_old(self._proposals, participant, at)
-        return self._proposals.count(participant)
+        return self._proposals.count(participant) < most
 
     def drop_abandoned(self, participant: str, at: int, gone_until: int | None) -> None:
         """Forget proposals whose process was gone at a time, although they were not withdrawn."""
@@ -410,11 +417,10 @@ class InFlight:
                 item.expires_at = until
                 item.renewals += 1
 
-    def forget_old(self, at: int) -> None:
-        """Forget what began too long ago and may be decided no more, of all participants."""
-        for shelf in (self._requests, self._proposals):
-            for participant in tuple(shelf.owners):
-                self._forget_old(shelf, participant, at)
+    def forget_old_requests(self, at: int) -> None:
+        """Forget the requests of all participants that began too long ago to be answered."""
+        for participant in tuple(self._requests.owners):
+            self._forget_old(self._requests, participant, at)
 
     def withdraw(
         self, sender: str, proposal: str, payload: JsonObject, at: int, *, said_by: str

@@ -38,7 +38,7 @@ def recover_state(state: SpaceState, journal: Journal, space: str, clock: SpaceC
         state.register_dialect(dialect)
     for entry in recovered.entries:
         state.recover(entry)
-    state.open.forget_old(clock())
+    state.open.forget_old_requests(clock())
     for grant in state.restore(recovered.facts):
         said = "%s: grant %s holds no more: who gave or got it is not what they were"
         log.warning(said, space, grant)

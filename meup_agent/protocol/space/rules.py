@@ -294,7 +294,7 @@ class Rules:
 
     def _has_room(self, participant: str, most: int, at: int) -> bool:
         """True if a participant may propose more; looks for abandoned ones before it says no."""
-        if self._open.open_proposals(participant, at) < most:
+        if self._open.has_room(participant, most, at):
             return True
         if (
             not 0
@@ -305,7 +305,7 @@ class Rules:
             self._open.drop_abandoned(
                 participant, at, self._absences.abandoned_until(participant, at)
             )
-        return self._open.open_proposals(participant, at) < most
+        return self._open.has_room(participant, most, at)
 
 
 def _ambiguous_executor(request: Envelope, what: str, able: list[str]) -> Refusal:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.protocol.space.test_replayed import CALL, MARK, Room
-from tests.spaces import Refusal
+from tests.spaces import Allowance, Refusal
 
 pytestmark = pytest.mark.rule("4.4.own_rejection_lasts")
 
@@ -91,11 +91,13 @@ def test_a_rejection_of_several_is_one_of_the_first_that_is_known(
 
 
 def test_what_was_forgotten_as_too_old_stays_rejected(room: Room) -> None:
+    room.allowance = Allowance(max_open_proposals=2)
+    room.restart()
     room.propose("ann", "p")
     reject(room, "reviewer", "p")
     room.propose("ann", "q")
     room.now += 3_700_000_000
-    room.propose("ann", "new")  # which is when those that are too old are forgotten
+    room.propose("ann", "new")  # which takes the room of those that are too old
     reject(room, "eve", "q")
     assert [item.envelope.id for item in room.host.in_flight] == ["new"]
     assert refused(room, "reviewer", "p") == "rejected"

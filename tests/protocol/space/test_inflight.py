@@ -151,11 +151,14 @@ def test_the_oldest_request_is_forgotten_first(following: Following) -> None:
     assert following.ids("bob")[0] == "r1"
 
 
-def test_what_is_too_old_does_not_count_any_more(following: Following) -> None:
+def test_what_is_too_old_is_forgotten_where_its_room_is_needed(following: Following) -> None:
     following.propose("ann", "p")
     following.at = round(OPEN_SECONDS * 1_000_000)
-    assert following.open.open_proposals("ann", following.at) == 1
-    assert following.open.open_proposals("ann", following.at + 1) == 0
+    assert not following.open.has_room("ann", 1, following.at)
+    assert following.open.has_room("ann", 2, following.at + 1)
+    assert [each.envelope.id for each in following.open.open_in_order()] == ["p"]
+    assert following.open.has_room("ann", 1, following.at + 1)
+    assert following.open.open_in_order() == []
 
 
 def test_payloads_are_kept_as_long_as_there_is_room(following: Following) -> None:

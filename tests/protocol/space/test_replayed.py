@@ -14,6 +14,7 @@ from meup_agent.protocol.space.presence import MAX_REPLAY_BYTES
 from tests.spaces import (
     MAX_REPLAYED,
     TAKEN_OVER,
+    Allowance,
     FrameFormat,
     MemoryJournal,
     SpaceCounters,
@@ -77,6 +78,7 @@ class Room:
     def __init__(self, *, entries: int = 100_000) -> None:
         ids = count(1)
         self.now = NOW
+        self.allowance = Allowance()
         self.journal = MemoryJournal(lambda: self.now, max_entries=entries)
         self.new_id: Callable[[], str] = lambda: f"g{next(ids)}"
         self.restart()
@@ -89,6 +91,7 @@ class Room:
             new_id=self.new_id,
             now=lambda: self.now,
             counters=SpaceCounters(),
+            allowance=self.allowance,
         )
 
     def say(self, sender: str, kind: str, payload: Said, id: str, **header: Any) -> None:
