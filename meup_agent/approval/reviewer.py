@@ -152,9 +152,11 @@ class Reviewer:
                 background_tasks() as tasks,
             ):
                 watch = VoterWatch(space, self._held, self._take_back)
-                with ProposalFeed(space).following(watch):
+                feed = ProposalFeed(space)
+                with feed.following(watch):
                     self._tasks = tasks
                     tasks.start_soon(self._remind)
+                    tasks.start_soon(_decide_listed, feed)
                     try:
                         yield space
                     finally:
@@ -528,6 +530,14 @@ class Reviewer:
     async def _send_chat(self, held: HeldProposal, words: str) -> None:
         payload = {"message": words, payloads.META: {payloads.RULE: held.told}}
         await held.space.send(kinds.CHAT, payload, correlation=held.proposal.id)
+
+
+async def _decide_listed(feed: ProposalFeed) -> None:
+    """Decide what was proposed before: of many open proposals a newcomer is told of a part."""
+    try:
+        await feed.offer_listed()
+    except MeupError as error:
+        log.warning("what was proposed before is not decided: %s", printable(str(error)))
 
 
 def held_words(held: HeldProposal) -> tuple[str, str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
+
+import anyio
 
 from meup_agent.causes import Reason
 from meup_agent.client.proposal_pages import read_proposal_pages
@@ -11,6 +13,7 @@ from meup_agent.client.requests import TIMEOUT
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.protocol.payloads import read_call, rpc_name
+from meup_agent.protocol.proposal_query import ProposalQuery
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping
@@ -22,10 +25,17 @@ if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.payloads import Call
-    from meup_agent.protocol.proposal_query import ProposalQuery
     from meup_agent.session.settings import EnvelopeListener
 
 _CANCELLED: Final = kinds.CANCELLED.encode()
+
+
+MAX_OFFERED: Final = 64
+"""Proposals of before we came that wait for our handlers at once, and as many more: a quarter of
+the queue is left to what comes from now on."""
+
+OFFER_SECONDS: Final = 0.1
+"""Interval at which it is looked at whether handlers have taken them."""
 
 
 class ProposalFeed:
@@ -72,6 +82,18 @@ class ProposalFeed:
     def list_pages(self, query: ProposalQuery) -> AsyncGenerator[RecordPage]:
         """The pages of a query, as :meth:`Space.list_proposals` reads them."""
         return read_proposal_pages(self._session, query, TIMEOUT)
+
+    async def offer_listed(self) -> None:
+        """Offer the open proposals that the gateway lists to our handlers, as these take them."""
+        session = self._session
+        async with aclosing(self.list_pages(ProposalQuery(limit=MAX_OFFERED))) as pages:
+            async for page in pages:
+                for record in page.records:
+                    entry = self.get(ProposalKey(record.proposer, record.id))
+                    if entry is not None:
+                        session.apply(session.table.offer(entry, self.now))
+                while session.table.queued >= MAX_OFFERED:  # noqa: ASYNC110 - no event tells it
+                    await anyio.sleep(OFFER_SECONDS)
 
     def get(self, key: ProposalKey) -> ProposalEntry | None:
         """A proposal by its proposer and id."""

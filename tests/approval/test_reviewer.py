@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import anyio
@@ -12,6 +13,7 @@ from meup_agent import Agent, Rejection, Space
 from meup_agent.approval import Reviewer
 from meup_agent.errors import ConfigurationError, RequestError
 from tests.interaction.people import InMemory, Notes, Tape, join, session_of
+from tests.spaces import MAX_REPLAYED
 from tests.wire import kinds, payloads
 
 ASK = "rules: [{ask: {tool: add, ttl: 10m, remind: 2m, name: by hand}}]\nend: true\n"
@@ -61,6 +63,32 @@ def tools(notes: Notes) -> Agent:
         return a + b
 
     return agent
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("3.list.open")
+async def test_all_that_was_proposed_before_it_came_is_decided_once(
+    path: Path, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than a newcomer is told of by itself, and than its queue takes."""
+    monkeypatch.setattr("meup_agent.client.proposal_feed.MAX_OFFERED", 8)
+    write(path, ALLOW)
+    meeting, reviewer = InMemory(), Reviewer(path)
+    count = MAX_REPLAYED + 40
+    async with (
+        join(meeting, tools(notes)),
+        join(meeting, "proposer") as proposer,
+        AsyncExitStack() as stack,
+    ):
+        made = [
+            await stack.enter_async_context(
+                proposer.propose("tools", "add", {"a": number, "b": 0}, ttl=None)
+            )
+            for number in range(count)
+        ]
+        async with reviewer.join(meeting.connector("reviewer"), token=meeting.token("reviewer")):
+            assert [await each.result() for each in made] == list(range(count))
+    assert notes.all == ["add"] * count
 
 
 @pytest.mark.anyio

@@ -325,6 +325,20 @@ class InboundProposals(TablePart):
         ):
             self._queue_proposal(record, envelope, now)
 
+    def offer(self, record: ProposalEntry, now: float) -> None:
+        """Queue a handler for an open proposal of before we came, unless one has looked at it."""
+        context, key = self._context, record.key
+        looked_at = record.handled or self._scheduler.find_proposal(key) is not None
+        starts_nothing = record.copied or record.state is not ProposalState.PENDING
+        if (
+            not (looked_at or starts_nothing or context.has_declined(record))
+            and key.proposer != context.me
+            and (not self._named_executor(record) or self._may_fulfill(record))
+            and record.envelope.concerns(context.me)
+            and context.mode.answers
+        ):
+            self._queue_proposal(record, record.envelope, now)
+
     def _is_copy(self, known: ProposalEntry) -> bool:
         """True if the same proposal came before, and is not made a second time (PROTOCOL 6)."""
         if not self._context.is_new:

@@ -125,6 +125,11 @@ class ExchangeTable:
         self._dispatcher.enter(envelope, now, mark)
         return self._flush()
 
+    def offer(self, record: ProposalEntry, now: float) -> list[Effect]:
+        """Offer an open proposal to our handlers that was listed, as one that is replayed (4.6)."""
+        self._dispatcher.proposals.offer(record, now)
+        return self._flush()
+
     def add_inbox(self, count: int) -> None:
         """Note an inbox from which a person decides what no handler does; -1: it is closed."""
         self._context.inboxes += count
