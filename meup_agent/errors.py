@@ -43,6 +43,7 @@ Whose fault it was decides the branch::
         │   ├── Kicked
         │   ├── TakenOver
         │   ├── RemoteShutdown
+        │   ├── CannotJoinBeside
         │   ├── CannotObserve
         │   └── WrongParticipant
         ├── NotSent                   certainly not sent
@@ -520,6 +521,10 @@ class RemoteShutdown(SessionEnded):
 
 class CannotObserve(SessionEnded):
     """The gateway knows no observers: joining would take the participant's connection over."""
+
+
+class CannotJoinBeside(SessionEnded):
+    """The gateway knows no connection beside: joining would take the participant's one over."""
 
 
 class WrongParticipant(SessionEnded):

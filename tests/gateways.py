@@ -25,6 +25,7 @@ from meup_agent.gateway.presets import PARTICIPANTS, ROLES, first_token, one_spa
 from meup_agent.gateway.runtime import ForwardClock, GatewayRuntime
 from meup_agent.gateway.server import RunningGateway, serve
 from meup_agent.transport.base import (
+    BESIDE_HEADER,
     LAST_SEEN_HEADER,
     OBSERVE_HEADER,
     RESUME_HEADER,
@@ -42,6 +43,7 @@ from meup_agent.transport.unix_socket import short_path, socket_path, socket_url
 from meup_agent.transport.websocket import websocket_connector
 
 __all__ = [
+    "BESIDE_HEADER",
     "ENGINES",
     "LAST_SEEN_HEADER",
     "LIMIT_ROWS",

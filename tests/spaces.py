@@ -28,7 +28,7 @@ from meup_agent.protocol.space.rules import Rules
 from meup_agent.protocol.space.server import TAKEN_OVER, SpaceServer
 from meup_agent.protocol.space.state import SpaceState
 from meup_agent.protocol.space.streams import GRACE_SECONDS
-from meup_agent.protocol.space.subscriber import FrameFormat
+from meup_agent.protocol.space.subscriber import FrameFormat, Place
 from meup_agent.protocol.space.tool_owners import MAX_LISTED_TOOLS
 
 __all__ = [
@@ -53,6 +53,7 @@ __all__ = [
     "Journal",
     "MemoryJournal",
     "NumberRange",
+    "Place",
     "ProposalAudit",
     "Recovered",
     "Refusal",

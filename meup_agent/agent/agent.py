@@ -184,6 +184,7 @@ class Agent(Decorators):
         settings: Settings | None = None,
         grace: float = GRACE,
         hurry: anyio.Event | None = None,
+        beside: bool = False,
         observe: bool = False,
         take_over: bool = False,
     ) -> AsyncGenerator[Space]:
@@ -205,24 +206,31 @@ class Agent(Decorators):
             settings: Backoff, limits, dialect, and how long to wait for the first welcome.
             grace: Seconds that running handlers get at the end.
             hurry: When it is set, the grace is over at once.
+            beside: Take part beside the agent that runs with the same token, which stays connected:
+                send and hear as the participant, and start handlers for nothing but what others ask
+                about our own requests and proposals.
             observe: Only look on: hear what every participant hears, start no handler, send
                 nothing, and not be present. An agent that runs with the same token stays connected.
-            take_over: With ``observe``, join also a gateway that knows no observers, as a member
-                who says nothing; there it takes over the connection of an agent that runs with the
-                same token.
+            take_over: With ``beside`` or ``observe``, join also a gateway that knows no such
+                connections, as a member who does no more than that; there it takes over the
+                connection of an agent that runs with the same token.
 
         Raises:
             ConfigurationError: Address, space or token is missing or malformed.
-            UsageError: ``take_over`` was given without ``observe``.
+            UsageError: ``beside`` and ``observe`` were given, or ``take_over`` without either.
+            CannotJoinBeside: The gateway knows no connection beside, and ``take_over`` was not
+                given.
             CannotObserve: The gateway knows no observers, and ``take_over`` was not given.
             CannotConnect: No gateway welcomed us in time.
             SessionEnded: The gateway refused us, or will not have us back. It also ends the block.
         """
         settings = settings or Settings()
-        if observe:
-            settings = replace(settings, mode=Mode.OBSERVING)
-        if take_over and settings.mode is not Mode.OBSERVING:
-            raise UsageError("take_over says how to observe; pass observe=True with it")
+        if observe or beside:
+            if observe and beside:
+                raise UsageError("beside and observe exclude each other; pass one of them")
+            settings = replace(settings, mode=Mode.OBSERVING if observe else Mode.BESIDE)
+        if take_over and settings.mode not in (Mode.BESIDE, Mode.OBSERVING):
+            raise UsageError("take_over goes with beside=True or observe=True; pass one of them")
         connector, where, space, token, participant = _where_to(url, space, token, participant)
         self._registry.freeze()
         async with (

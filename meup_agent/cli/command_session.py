@@ -64,7 +64,7 @@ class CommandSession:
         result: ResultOptions,
         *,
         welcome_seconds: float | None = WELCOME_SECONDS,
-        mode: Mode = Mode.OUTGOING_ONLY,
+        mode: Mode = Mode.BESIDE,
         take_over: bool = False,
     ) -> None:
         self.space_name = where.space or ""
@@ -122,7 +122,7 @@ class CommandSession:
             participant=participant,
             settings=settings,
             grace=0.0,
-            take_over=self._take_over,
+            take_over=self._take_over or (connector is None and self._mode is Mode.BESIDE),
         ) as self.space:
             with anyio.CancelScope() as self._acting:
                 await act(self)

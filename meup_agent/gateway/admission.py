@@ -12,6 +12,7 @@ from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.logs import log, quote
 from meup_agent.protocol.space.management import REMOVED
 from meup_agent.protocol.space.rate_limits import NoticeThrottle, TokenBucket, network_of
+from meup_agent.protocol.space.subscriber import Place
 from meup_agent.protocol.token_strength import is_guessable
 
 if TYPE_CHECKING:
@@ -152,17 +153,17 @@ class JoinThrottle:
     def __init__(self, limits: GatewayLimits, now: Callable[[], int]) -> None:
         self._limits = limits
         self._now = now
-        self._joins = _Buckets[tuple[Identity, bool]](limits.joins_per_second, limits.joins_burst)
+        self._joins = _Buckets[tuple[Identity, Place]](limits.joins_per_second, limits.joins_burst)
         self._strangers = _Buckets[tuple[str, bool]](
             limits.strangers_per_second, limits.strangers_burst
         )
 
-    def join(self, identity: Identity, *, observes: bool = False) -> None:
+    def join(self, identity: Identity, place: Place = Place.ANSWERING) -> None:
         """Count a join, or raise :exc:`NotAdmitted`: the participant has joined too often lately.
 
-        Observers are counted by themselves: none keeps its participant's agent from coming back.
+        Each place is counted by itself: no observer keeps its participant's agent from coming back.
         """
-        wait = self._joins.take((identity, observes), self._now())
+        wait = self._joins.take((identity, place), self._now())
         if wait:
             most = self._limits.joins_per_second
             raise _refusal(f"you join more than {most:g} times a second (joins_per_second)", wait)

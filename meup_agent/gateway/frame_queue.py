@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from meup_agent.gateway.backlog import TOO_SLOW, WRITE_BYTES
+from meup_agent.protocol.space.subscriber import Place
 
 if TYPE_CHECKING:
     from meup_agent.gateway.auth import Identity
@@ -217,9 +218,9 @@ class GatewayMember(FrameQueue):
         writer: FrameWriter,
         *,
         last_seen: int | None = None,
-        observes: bool = False,
+        place: Place = Place.ANSWERING,
     ) -> None:
-        super().__init__(runtime, identity, form, writer, awaited=not observes)
+        super().__init__(runtime, identity, form, writer, awaited=place is not Place.OBSERVING)
         self.participant = identity.participant
         self.last_seen = last_seen
-        self.observes = observes
+        self.place = place

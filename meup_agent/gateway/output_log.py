@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.line_files import LineFiles, compact_line
-from meup_agent.protocol.space.subscriber import FrameFormat
+from meup_agent.protocol.space.subscriber import FrameFormat, Place
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import Config
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class OutputLog:
     """A member whose envelopes go into a file."""
 
-    observes = False
+    place = Place.ANSWERING
     last_seen = None
 
     def __init__(self, participant: str, dialect: str, path: Path, lines: LineFiles) -> None:

@@ -32,8 +32,9 @@ from meup_agent.protocol.dialects import DEFAULT_DIALECT, spoken
 from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.decisions import Refusal
 from meup_agent.protocol.space.journal import Journal, MemoryJournal
-from meup_agent.protocol.space.members import Member, Recorder, crowded
+from meup_agent.protocol.space.members import Member, Recorder
 from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.space.subscriber import Place
 
 if TYPE_CHECKING:
     import asyncio
@@ -220,21 +221,23 @@ class GatewayRuntime:
             said = f"the gateway has {most} connections, as many as it takes (max_connections)"
             raise NotAdmitted(UNAVAILABLE, said)
 
-    def check_members(self, identity: Identity, *, observes: bool = False) -> None:
-        """Raise :exc:`NotAdmitted` unless a space has room for one more member or observer."""
+    def check_members(self, identity: Identity, place: Place = Place.ANSWERING) -> None:
+        """Raise :exc:`NotAdmitted` unless a space has room for one more connection in a place."""
         host, participant = self.spaces[identity.space], identity.participant
         most = self.limits.max_members
-        if observes:
-            if host.observers.is_crowded(participant):
-                raise NotAdmitted(TOO_MANY, crowded(host.observers.limit), RETRY_AFTER)
-        elif len(host) >= most and participant not in host:  # which would take over from itself
+        group = {Place.BESIDE: host.beside, Place.OBSERVING: host.observers}.get(place)
+        if group is not None and group.is_crowded(participant):
+            raise NotAdmitted(TOO_MANY, group.crowded, RETRY_AFTER)
+        if place is Place.OBSERVING:
+            return
+        if len(host) >= most and participant not in host:  # which is counted already
             said = f"the space is full: it takes {most} members (max_members)"
             raise NotAdmitted(UNAVAILABLE, said)
 
     def enter_output(self, identity: Identity) -> None:
         """Let a participant with an output log be present, that says something while it is away."""
         output, host = self.outputs.get(identity), self.spaces[identity.space]
-        if output is not None and identity.participant not in host:
+        if output is not None and host.member(identity.participant) is None:
             host.join(output)
 
     def tell_output(self, identity: Identity, refused: Refusal) -> None:

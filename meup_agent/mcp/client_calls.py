@@ -25,7 +25,6 @@ from pydantic import BaseModel, ConfigDict
 
 from meup_agent.client.messages import Progress
 from meup_agent.errors import RequestError
-from meup_agent.mcp.server_asks import PROPOSAL, REQUEST
 from meup_agent.protocol import payloads
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.transport.loops import Condition
@@ -291,12 +290,11 @@ class ClientCalls:
 
     def find(self, sender: str, params: JsonObject) -> ClientCall | None:
         """The running call that a participant names; ``None``: none that it carries out."""
-        meta = payloads.as_object(params.get(payloads.META))
-        named = {each for key in (REQUEST, PROPOSAL) if isinstance(each := meta.get(key), str)}
+        named = payloads.exchanges_of((), {"params": params})
         for call in self._calls:
             if call.participant != sender or not call.is_carried_out:
                 continue
-            if not named.isdisjoint(call.ids):
+            if not call.ids.isdisjoint(named):
                 return call
         return None
 

@@ -325,12 +325,14 @@ def mcp_app(
     def join(
         agent: Agent, theirs: str | None, /, *, observe: bool = False
     ) -> AbstractAsyncContextManager[Space]:
+        # Beside, so that two processes with one token do not throw each other out.
+        join = partial(agent.join, observe=observe, beside=not observe, take_over=not observe)
         if theirs is None:
-            return agent.join(url, space=space, token=own, observe=observe)
+            return join(url, space=space, token=own)
         where, which = url or os.environ.get("MEUP_URL"), space or os.environ.get("MEUP_SPACE")
         if not where or not which:  # then this says what is missing
-            return agent.join(url, space=space, token=theirs, observe=observe)
-        return agent.join(SpaceConnector(where, which), token=theirs, observe=observe)
+            return join(url, space=space, token=theirs)
+        return join(SpaceConnector(where, which), token=theirs)
 
     return McpApp(
         PrincipalPool(join, own=own),

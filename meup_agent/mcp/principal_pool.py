@@ -1,7 +1,7 @@
 """The participants that one process serves MCP clients as, by the tokens that the clients send.
 
-Two tokens may be one participant's, which cannot be in the space twice: so the gateway is asked
-whose a new token is, by a connection that observes, before anything joins with it.
+Two tokens may be one participant's, which is served once: so the gateway is asked whose a new token
+is, by a connection that observes, before anything joins with it.
 """
 
 from __future__ import annotations

@@ -48,12 +48,6 @@ MAX_ASKS: Final = 32
 MAX_ROUNDS: Final = 10
 """Results of one call that ask for input before the last one; the SDK's client has the same."""
 
-REQUEST: Final = "dev.meup/request"
-"""In ``_meta`` of a question: the id of the envelope of the request that it belongs to."""
-
-PROPOSAL: Final = "dev.meup/proposal"
-"""In ``_meta`` of a question: the id of the proposal that the request carries out."""
-
 _EMPTY_ROUND_SECONDS: Final = 0.05
 """A server that asks for nothing but to be called again is, after so long; it doubles."""
 
@@ -184,9 +178,10 @@ class RunningCall:
         if self._on_ask is not None:
             told = Ask(self.server, method, params, self.asker, request.id, request.proposal)
             return dict(await self._on_ask(told))
-        meta = {**payloads.as_object(params.get(payloads.META)), REQUEST: request.id}
+        meta = payloads.as_object(params.get(payloads.META))
+        meta = {**meta, payloads.ASKED_IN_REQUEST: request.id}
         if request.proposal is not None:
-            meta[PROPOSAL] = request.proposal
+            meta[payloads.ASKED_IN_PROPOSAL] = request.proposal
         # A person may be asked, who takes time; it ends with the call at the latest.
         asked = {**params, payloads.META: meta}
         try:

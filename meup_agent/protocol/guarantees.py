@@ -14,6 +14,10 @@ WELCOME_KEY: Final = "dev.meup/guarantees"
 DIALECT: Final = "dialect"
 """In a participant of a welcome or presence: the dialect that it speaks, while it is present."""
 
+ASIDE: Final = "dev.meup/aside"
+"""In a participant of a welcome or presence, ``true``: it has connections beside alone, so that it
+decides, and answers no request (PROTOCOL 3)."""
+
 OBSERVING: Final = "observing"
 """In a welcome, ``true``: its reader is not present. As the code of a ``system/error``: its reader
 sent something, and observers send nothing."""

@@ -30,6 +30,10 @@ DIGEST: Final = "dev.meup/digest"
 EDITED: Final = "dev.meup/edited"
 PROPOSER: Final = "dev.meup/proposer"
 """In a fulfilling request: whose proposal it carries out. It means nothing in a proposal."""
+ASKED_IN_REQUEST: Final = "dev.meup/request"
+"""In a question to the participant that made a call: the id of the request that carries it out."""
+ASKED_IN_PROPOSAL: Final = "dev.meup/proposal"
+"""Beside it: the id of the proposal that this request carries out."""
 EXPIRES_AT: Final = "dev.meup/expires_at"
 TTL: Final = "ttl"
 """Beside a foreign proposal's method: the milliseconds after which its proposer gives it up."""
@@ -215,6 +219,13 @@ def meta_of(body: JsonObject) -> JsonObject:
     """The object in the ``_meta`` of a call; an empty one where there is none."""
     params = body.get("params")
     return as_object(cast("JsonObject", params).get(META)) if isinstance(params, dict) else {}
+
+
+def exchanges_of(correlation: tuple[str, ...], body: JsonObject) -> tuple[str, ...]:
+    """The ids of the exchanges that a request belongs to, by correlation or ``_meta``."""
+    meta = meta_of(body)
+    named = (meta.get(ASKED_IN_REQUEST), meta.get(ASKED_IN_PROPOSAL))
+    return (*correlation, *(each for each in named if isinstance(each, str)))
 
 
 def request(method: str, params: JsonObject, rpc_id: str) -> JsonObject:

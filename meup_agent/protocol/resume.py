@@ -26,7 +26,10 @@ cancelled."""
 NEW: Final = "new"
 """The value for a process that has just begun; one before it is gone (PROTOCOL 4.2)."""
 
-MISSED_NOTHING: Final = frozenset({NEW, "resumed"})
+BESIDE: Final = "beside"
+"""Its value for a connection beside that resumes nothing: no process takes the place of another."""
+
+MISSED_NOTHING: Final = frozenset({NEW, BESIDE, "resumed"})
 """The values for members to which nothing need be sent again."""
 
 _LAST_FIELD: Final = b',"seq":'

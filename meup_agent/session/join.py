@@ -81,7 +81,7 @@ def check_welcome(table: ExchangeTable, participant: str | None, mode: Mode, whe
         # The agent would answer as well, and both might do the same work.
         raise SessionEnded(
             f"the gateway {where} lets us only stand beside the agent of {me!r}, and that one"
-            " answers; join with Mode.OUTGOING_ONLY"
+            " answers; join with beside=True"
         )
 
 

@@ -10,13 +10,14 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import anyio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from meup_agent.errors import (
     CannotConnect,
+    CannotJoinBeside,
     CannotObserve,
     HandshakeRefused,
     Kicked,
@@ -28,8 +29,15 @@ from meup_agent.errors import (
     TransportError,
     printable,
 )
+from meup_agent.protocol.exchange import Mode
 from meup_agent.session.join import JoinPlan
-from meup_agent.transport.base import ABNORMAL, DIALECT_HEADER, OBSERVE_HEADER, CloseInfo
+from meup_agent.transport.base import (
+    ABNORMAL,
+    BESIDE_HEADER,
+    DIALECT_HEADER,
+    OBSERVE_HEADER,
+    CloseInfo,
+)
 
 if TYPE_CHECKING:
     from meup_agent.session.connection import SessionConnection
@@ -73,6 +81,14 @@ class Backoff:
         return random.uniform(0, min(self.longest, self.first * 2 ** min(failures, MAX_DOUBLED)))
 
 
+class RequiredEcho(NamedTuple):
+    """A header that a gateway says back which knows what it asks for, and the error of others."""
+
+    header: str
+    error: type[SessionEnded]
+    sentence: str
+
+
 class ReconnectorOwner(Protocol):
     """The session that is kept connected."""
 
@@ -94,8 +110,7 @@ class Reconnector:
     """Keeps one participant connected.
 
     With ``insist`` the join frame goes also to a gateway that has taken the token from the
-    handshake. Where we are one of the ``observers_only``, a gateway is left that does not say so in
-    its handshake.
+    handshake. A gateway is left whose handshake lacks a ``required`` echo.
     """
 
     owner: ReconnectorOwner
@@ -104,7 +119,7 @@ class Reconnector:
     token: Token | None
     headers: dict[str, str]
     insist: bool
-    observers_only: bool
+    required: RequiredEcho | None
     connection: SessionConnection
     backoff: Backoff
     where: str
@@ -140,10 +155,11 @@ class Reconnector:
             headers["Authorization"] = f"Bearer {token}"
         try:
             async with self.connector(headers) as transport:
-                if self.observers_only and OBSERVE_HEADER.lower() not in transport.response_headers:
+                answered, required = transport.response_headers, self.required
+                if required is not None and required.header.lower() not in answered:
                     # On such a gateway a join frame would throw the participant's agent out.
-                    raise CannotObserve(_CANNOT_OBSERVE.format(where=self.where))
-                knows_us = DIALECT_HEADER.lower() in transport.response_headers
+                    raise required.error(required.sentence.format(where=self.where))
+                knows_us = DIALECT_HEADER.lower() in answered
                 joining = JoinPlan(
                     self.owner.join_frame(token, knows_us),
                     at_once=self.insist or not knows_us,
@@ -218,11 +234,28 @@ class Reconnector:
         self.events.will_retry(error, delay)
 
 
-_CANNOT_OBSERVE: Final = (
-    "the gateway {where} knows no observers, and joining it would throw out the agent that runs"
-    " with this token: use the token of a participant without an agent, and --take-over"
-    " (in a program, take_over=True)"
-)
+_ECHOES: Final = {
+    Mode.OBSERVING: RequiredEcho(
+        OBSERVE_HEADER,
+        CannotObserve,
+        "the gateway {where} knows no observers, and joining it would throw out the agent that runs"
+        " with this token: use the token of a participant without an agent, and --take-over"
+        " (in a program, take_over=True)",
+    ),
+    Mode.BESIDE: RequiredEcho(
+        BESIDE_HEADER,
+        CannotJoinBeside,
+        "the gateway {where} knows no connection beside, and joining it would throw out the agent"
+        " that runs with this token: use the token of a participant without an agent, and leave"
+        " --as out (in a program, take_over=True)",
+    ),
+}
+
+
+def required_echo(mode: Mode) -> RequiredEcho | None:
+    """The header that a gateway's handshake must say back to a session in a mode, if any."""
+    return _ECHOES.get(mode)
+
 
 _ENDS: Final[dict[int, tuple[type[SessionEnded], str]]] = {
     400: (SessionEnded, "the gateway {where} cannot speak with us"),

@@ -33,7 +33,6 @@ from meup_agent.protocol.exchange import (
     ExchangeTable,
     Key,
     Leave,
-    Mode,
     Priority,
     Progressed,
     ProposalKey,
@@ -53,12 +52,11 @@ from meup_agent.session.event_emitter import DropCounters, EventEmitter
 from meup_agent.session.join import Welcomed, check_welcome, join_frame
 from meup_agent.session.outbox import Outbox
 from meup_agent.session.pending_calls import PendingCalls, log_cancel
-from meup_agent.session.reconnector import Reconnector
+from meup_agent.session.reconnector import Reconnector, required_echo
 from meup_agent.session.settings import Settings
 from meup_agent.transport.base import (
     DIALECT_HEADER,
     LAST_SEEN_HEADER,
-    OBSERVE_HEADER,
     RESUME_HEADER,
 )
 from meup_agent.transport.handshake import advice_for
@@ -93,8 +91,8 @@ class Session(AsyncContextManagerMixin):
     Inside the block the participant has been welcomed at least once. The block is cancelled, and
     raises :class:`~meup_agent.errors.SessionEnded`, when the gateway will not have us back. One
     that takes us for another than ``participant`` is left; without one, a join frame has the
-    ``name``. With ``take_over`` a session that only observes joins as a silent member where a
-    gateway knows no observers.
+    ``name``. With ``take_over`` a session that observes, or is beside, joins a gateway that knows
+    neither as a member who answers nothing.
     """
 
     def __init__(
@@ -152,7 +150,7 @@ class Session(AsyncContextManagerMixin):
         self._over = ""
         self.connections = 0
         """Connections that have welcomed us."""
-        observes = self._settings.mode is Mode.OBSERVING
+        required = required_echo(self._settings.mode)
         self._reconnector = Reconnector(
             owner=self,
             events=self.events,
@@ -161,9 +159,9 @@ class Session(AsyncContextManagerMixin):
             headers={
                 DIALECT_HEADER: self._settings.dialect,
                 RESUME_HEADER: "1",
-                **({OBSERVE_HEADER: "1"} if observes else {}),
+                **({} if required is None else {required.header: "1"}),
             },
-            observers_only=observes and not take_over,
+            required=None if take_over else required,
             insist=participant is not None,
             connection=SessionConnection(
                 self.outbox, self, dialect=self._settings.dialect, new_id=new_id

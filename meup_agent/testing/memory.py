@@ -14,9 +14,10 @@ from meup_agent.errors import CannotConnect, HandshakeRefused
 from meup_agent.gateway.admission import UNAUTHORIZED, NotAdmitted, check_space, identify
 from meup_agent.gateway.backlog import TOO_SLOW
 from meup_agent.gateway.edge.handshake import (
+    PLACE_ANSWERS,
     bearer,
     read_dialect,
-    read_observe,
+    read_place,
     read_resume,
     repeats_join,
 )
@@ -24,12 +25,11 @@ from meup_agent.gateway.frame_queue import describe_overflow
 from meup_agent.gateway.presets import Participants, first_token, one_space_config
 from meup_agent.gateway.runtime import RESTARTING, GatewayRuntime
 from meup_agent.protocol.dialects import STREAMING
-from meup_agent.protocol.space.subscriber import FrameFormat
+from meup_agent.protocol.space.subscriber import FrameFormat, Place
 from meup_agent.transport.base import (
     ABNORMAL,
     DIALECT_HEADER,
     LAST_SEEN_HEADER,
-    OBSERVE_HEADER,
     RESUME_HEADER,
     TOO_BIG,
     CloseInfo,
@@ -185,7 +185,7 @@ class MemorySpace:
             resumes, last_seen = read_resume(
                 said.get(RESUME_HEADER.lower()), said.get(LAST_SEEN_HEADER.lower())
             )
-            observes = read_observe(said.get(OBSERVE_HEADER.lower()))
+            place = read_place(lambda name: said.get(name.lower()))
             if "authorization" in said:
                 token = bearer(said["authorization"])
             elif participant is not None:
@@ -194,7 +194,7 @@ class MemorySpace:
                 raise NotAdmitted(UNAUTHORIZED, "the handshake has no Authorization header")
             identity = identify(self._runtime.tokens, token)
             check_space(identity, space, self._runtime.spaces)
-            self._runtime.check_members(identity, observes=observes)
+            self._runtime.check_members(identity, place)
             dialect = dialect or self._runtime.dialect(identity)
         except NotAdmitted as refused:
             self.counters.not_admitted[refused.status] += 1
@@ -204,7 +204,7 @@ class MemorySpace:
         frames = bytes if dialect in STREAMING else None
         form = FrameFormat(dialect, resumes, pack_frame=frames)
         seat = _MemoryConnection(
-            self, host, identity.participant, form, last_seen, self._config.limits, observes
+            self, host, identity.participant, form, last_seen, self._config.limits, place
         )
         self._seats.append(seat)
         host.join(seat)
@@ -223,18 +223,17 @@ class _MemoryConnection:
         form: FrameFormat,
         last_seen: int | None,
         limits: GatewayLimits,
-        observes: bool,
+        place: Place,
     ) -> None:
         self.participant = participant
-        self.observes = observes
+        self.place = place
         self.form = form
         self.last_seen = last_seen
         self.host = host
         self._space = space
         self._limits = limits
-        self.response_headers = {DIALECT_HEADER.lower(): form.dialect}
-        if observes:
-            self.response_headers[OBSERVE_HEADER.lower()] = "1"
+        answered = {DIALECT_HEADER: form.dialect, **PLACE_ANSWERS[place]}
+        self.response_headers = {name.lower(): value for name, value in answered.items()}
         self._closed: CloseInfo | None = None
         self._first = True
         self._unread_bytes = 0

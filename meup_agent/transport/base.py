@@ -45,6 +45,10 @@ OBSERVE_HEADER: Final = "MEUP-Observe"
 """In a handshake, ``1``: the connection only looks on. A gateway that knows observers says it back;
 from any other it would be a second connection of its participant (PROTOCOL 3)."""
 
+BESIDE_HEADER: Final = "MEUP-Beside"
+"""In a handshake, ``1``: the connection takes part beside the one that answers for its participant.
+A gateway that knows such connections says it back (PROTOCOL 3)."""
+
 LAST_SEEN_HEADER: Final = "Last-Event-ID"
 """In a handshake: the number of the last envelope that we got (PROTOCOL 6)."""
 

@@ -2,7 +2,7 @@
 
 The stream is an observer of its space (PROTOCOL 3): the agent that runs with the same token keeps
 its connection, and answers. So a session over this transport only begins exchanges of its own
-(``Mode.OUTGOING_ONLY``).
+(``Mode.BESIDE``).
 
 A gateway tells an observer nothing of what became of a POST but in the answer to it. Here that
 reads as on any connection: what was taken comes back in the stream, and a refusal becomes the
@@ -39,6 +39,7 @@ from meup_agent.protocol.payloads import as_object
 from meup_agent.protocol.resume import numbered
 from meup_agent.transport.base import (
     ABNORMAL,
+    BESIDE_HEADER,
     CLOSE_TIMEOUT,
     HANDSHAKE_TIMEOUT,
     OBSERVE_HEADER,
@@ -131,7 +132,8 @@ class HttpTransport(InboxTransport):
     @property
     def response_headers(self) -> Mapping[str, str]:
         """The headers of the stream's answer, by names in lower case."""
-        return {name.lower(): value for name, value in self._response.headers.items()}
+        answered = {name.lower(): value for name, value in self._response.headers.items()}
+        return {**answered, BESIDE_HEADER.lower(): "1"}
 
     # --- frames in ---
 
@@ -463,6 +465,7 @@ async def _open_stream(
     import httpx
 
     response: httpx.Response | None = None
+    asked_for = {name: value for name, value in headers.items() if name != BESIDE_HEADER}
     try:
         try:
             with anyio.fail_after(timeout):
@@ -475,7 +478,7 @@ async def _open_stream(
                 asked = client.build_request(
                     "GET",
                     f"/spaces/{quote(space, safe='')}/events",
-                    headers={**headers, OBSERVE_HEADER: "1", "Accept": "text/event-stream"},
+                    headers={**asked_for, OBSERVE_HEADER: "1", "Accept": "text/event-stream"},
                 )
                 response = await client.send(asked, stream=True)
                 if response.status_code != 200:

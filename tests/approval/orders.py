@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from random import Random
@@ -15,12 +15,11 @@ from anyio.lowlevel import checkpoint
 from meup_agent import Agent, Context, Envelope, Fulfillment, Mode, ProposalHandle, Settings, Space
 from meup_agent.approval import Inbox, InboxItem
 from meup_agent.errors import MeupError
-from meup_agent.gateway.edge.handshake import repeats_join
 from meup_agent.testing import MemorySpace
-from tests.gateways import OBSERVE_HEADER, Connector, GatewayRuntime, Transport
+from tests.gateways import GatewayRuntime
 from tests.interaction.people import LIMITS
-from tests.spaces import Audit, Discard, Entry, Journal, MemoryJournal, ProposalAudit, Refusal
-from tests.wire import decode, draft, encode, kinds, last_moment, payloads
+from tests.spaces import Audit, Entry, Journal, MemoryJournal, ProposalAudit
+from tests.wire import draft, encode, kinds, last_moment, payloads
 
 PROPOSES: Final = [{"kind": "mcp/proposal"}, {"kind": "chat"}]
 DECIDES: Final[list[dict[str, Any]]] = [{"kind": "mcp/request"}, {"kind": "mcp/reject"}]
@@ -65,42 +64,6 @@ class KeptSpace(MemorySpace):
     @property
     def microseconds(self) -> int:
         return self._now()
-
-
-def beside(space: KeptSpace, participant: str) -> Connector:
-    """A way to decide beside a participant's connection, as a page does: it hears, and posts."""
-
-    @asynccontextmanager
-    async def dial(headers: Mapping[str, str]) -> AsyncGenerator[Transport]:
-        async with space.connector(participant)({**headers, OBSERVE_HEADER: "1"}) as seat:
-            said: Any = seat
-
-            async def post(frame: bytes) -> None:
-                await checkpoint()
-                if seat.closed is not None:
-                    raise seat.closed.error()
-                if repeats_join(frame, participant, "demo"):
-                    return
-
-                def then(answer: Entry | Refusal | Discard) -> None:
-                    if isinstance(answer, Refusal):
-                        told = draft(
-                            kinds.SYSTEM_ERROR,
-                            answer.error.payload_object,
-                            id=f"refusal of {decode(frame).id}",
-                            sender=kinds.GATEWAY,
-                            to=(participant,),
-                            correlation=(decode(frame).id,),
-                        )
-                        said.host.fanout.deliver_to(said, told)
-
-                said.host.receive_as(participant, frame, said.form.dialect, then)
-                space.settle()
-
-            said.send = post
-            yield seat
-
-    return dial
 
 
 class Orders:
@@ -149,14 +112,12 @@ class Orders:
     async def sit(self, desk: str, *, task_status: TaskStatus[None]) -> None:
         """Be at a desk until it is left."""
         person, _, place = desk.partition("'s ")
-        is_terminal = place == "terminal"
-        connector = self.space.connector(person) if is_terminal else beside(self.space, person)
-        mode = Mode.SEATED if is_terminal else Mode.OUTGOING_ONLY
+        mode = Mode.SEATED if place == "terminal" else Mode.BESIDE
         started = False
         try:
             async with (
                 Agent("inbox").join(
-                    connector,
+                    self.space.connector(person),
                     token=self.space.token(person),
                     participant=person,
                     settings=Settings(mode=mode),

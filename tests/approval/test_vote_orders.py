@@ -16,10 +16,10 @@ from anyio.abc import TaskGroup, TaskStatus
 from anyio.lowlevel import checkpoint
 from trio.testing import MockClock
 
-from meup_agent import Agent, Envelope, Mode, ProposalHandle, Settings, Space
+from meup_agent import Agent, Envelope, ProposalHandle, Space
 from meup_agent.approval import Reviewer
 from meup_agent.errors import MeupError, RequestError
-from tests.approval.orders import KeptSpace, beside
+from tests.approval.orders import KeptSpace
 from tests.effort import scaled
 from tests.interaction.people import LIMITS
 from tests.wire import draft, encode, kinds, payloads
@@ -145,10 +145,10 @@ class VoteOrders:
             async with AsyncExitStack() as stack:
                 if self.random.random() < 0.5:  # from the other connection
                     joining = Agent(voter).join(
-                        beside(self.space, voter),
+                        self.space.connector(voter),
                         token=self.space.token(voter),
                         participant=voter,
-                        settings=Settings(mode=Mode.OUTGOING_ONLY),
+                        beside=True,
                         grace=0.0,
                     )
                     space = await stack.enter_async_context(joining)

@@ -70,6 +70,7 @@ def welcome() -> list[bytes]:
     space.join("caller")
     space.grants.configure("tools", compile_capabilities([]))
     joined = space.join("tools")
+    assert joined.presence is not None
     return [
         encode(said.replace(id=f"said-{number}"), DEFAULT_DIALECT)
         for number, said in enumerate((joined.welcome, joined.presence))

@@ -283,6 +283,19 @@ def test_a_space_is_looked_at_beside_the_running_agent(gateway: ThreadedGateway)
     in_space(gateway, "fulfiller", be_looked_at)
 
 
+def test_a_program_speaks_beside_the_running_agent(gateway: ThreadedGateway) -> None:
+    async def runs_on(space: Space) -> None:
+        with space.watch() as envelopes:
+            with run_example(gateway, "beside.py", "fulfiller") as person:
+                async for envelope in envelopes:
+                    if (envelope.kind, envelope.sender) == ("chat", "fulfiller"):
+                        break
+                await anyio.to_thread.run_sync(person.wait_for, "said as fulfiller")
+        assert space.connected
+
+    in_space(gateway, "fulfiller", runs_on)
+
+
 def test_agents_are_tested_without_a_network() -> None:
     names = (
         *("test_without_network.py", "test_bad_connection.py", "test_lost_connection.py"),

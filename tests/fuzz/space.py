@@ -26,7 +26,7 @@ from meup_agent.protocol.resume import REPLAYED
 from meup_agent.protocol.space.journal import MemoryJournal
 from meup_agent.protocol.space.presence import MAX_REPLAYED
 from meup_agent.protocol.space.server import SpaceServer
-from meup_agent.protocol.space.subscriber import FrameFormat
+from meup_agent.protocol.space.subscriber import FrameFormat, Place
 from tests.fuzz.frames import EXAMPLES, STREAM_FRAMES, expanded, stream_examples
 from tests.fuzz.logs import checked_log
 
@@ -146,12 +146,12 @@ class Member(Listener):
         later: list[Callable[[], None]],
         seen: int | None,
         *,
-        observes: bool = False,
+        place: Place = Place.ANSWERING,
     ) -> None:
         super().__init__(form, later)
         self.participant = participant
         self.last_seen = seen
-        self.observes = observes
+        self.place = place
 
 
 class World:
@@ -218,7 +218,7 @@ class World:
         last_seen = int(seen) if seen.isdigit() and len(seen) < 19 else None
         form = self.form(name, dialect)
         resumes = last_seen if form.numbered else None
-        observer = Member(name, form, self.later, resumes, observes=True)
+        observer = Member(name, form, self.later, resumes, place=Place.OBSERVING)
         self.observers.append(observer)
         present, closed = self.host.present, [each.closed for each in self.members.values()]
         self.host.join(observer)
@@ -304,7 +304,9 @@ class World:
             if frame[:1] == b"#":
                 assert isinstance(listener, Member), "a reader without a name"
                 assert listener.participant in STREAMING
-                assert listener.observes or listener.participant in self.written[frame]
+                assert (
+                    listener.place is Place.OBSERVING or listener.participant in self.written[frame]
+                )
         return [self.checked(listener, frame, senders) for frame in frames if frame[:1] != b"#"]
 
     def checked(self, listener: Listener, frame: bytes, senders: set[str]) -> Envelope:
@@ -334,7 +336,7 @@ class World:
         if fields["seq"] != listener.welcomed or REPLAYED not in fields or listener.numbers:
             return False
         assert isinstance(listener, Member)
-        assert not listener.observes
+        assert listener.place is not Place.OBSERVING
         own = envelope.sender == listener.participant
         assert (envelope.kind, own) != (MCP_PROPOSAL, True), "nobody decides their own"
         assert envelope.kind in {MCP_PROPOSAL, MCP_REQUEST}, envelope.kind

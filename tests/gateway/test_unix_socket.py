@@ -109,7 +109,7 @@ async def test_a_command_acts_there_beside_an_agent(place: Place) -> None:
     with anyio.fail_after(PATIENCE):
         async with Agent("a").join(place.url, space="demo", token=place.token("alice")) as alice:
             beside = http_connector(place.url, space="demo")
-            settings = Settings(mode=Mode.OUTGOING_ONLY)
+            settings = Settings(mode=Mode.BESIDE)
             async with Agent("a").join(
                 beside, token=place.token("alice"), settings=settings
             ) as second:

@@ -202,7 +202,7 @@ async def test_every_verb_says_that_one_only_looks_on(meeting: Meeting) -> None:
 
 
 async def test_taking_over_is_a_way_to_observe(meeting: Meeting) -> None:
-    with pytest.raises(UsageError, match="pass observe=True with it"):
+    with pytest.raises(UsageError, match="goes with beside=True or observe=True"):
         async with join(meeting, "reviewer", take_over=True):
             pass
 

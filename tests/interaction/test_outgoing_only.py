@@ -30,7 +30,7 @@ from tests.wire import decode, kinds
 
 pytestmark = pytest.mark.anyio
 
-BESIDE = replace(QUICK, mode=Mode.OUTGOING_ONLY)
+BESIDE = replace(QUICK, mode=Mode.BESIDE)
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ async def test_one_that_joins_in_a_pause_goes_on_after_it(
 
 async def test_a_session_that_answers_is_not_let_beside_an_agent(gateway: ThreadedGateway) -> None:
     with anyio.fail_after(PATIENCE):
-        with pytest.raises(SessionEnded, match="OUTGOING_ONLY"):
+        with pytest.raises(SessionEnded, match="join with beside=True"):
             async with beside(gateway, "reviewer", settings=QUICK):
                 pass
 

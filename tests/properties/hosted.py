@@ -22,6 +22,7 @@ from tests.spaces import (
     Entry,
     FrameFormat,
     Journal,
+    Place,
     Refusal,
     SpaceCounters,
     SpaceServer,
@@ -63,7 +64,7 @@ class Seat:
     def __init__(self, participant: str, last_seen: int | None, dialect: str) -> None:
         self.participant = participant
         self.last_seen = last_seen
-        self.observes = False
+        self.place = Place.ANSWERING
         self.form = FrameFormat(dialect, numbered=True)
         self.wire: deque[bytes] = deque()
         self.closed: int | None = None

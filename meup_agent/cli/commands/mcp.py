@@ -13,11 +13,11 @@ import anyio
 import typer
 
 from meup_agent.cli.address import SpaceOptions, token_from
-from meup_agent.cli.failures import Failure, code_for, require_extra
+from meup_agent.cli.failures import require_extra
 from meup_agent.cli.options import DEFAULT_TTL, To, seconds, tls_config
 from meup_agent.cli.render.console import log_to_stderr
 from meup_agent.cli.signals import ENDING, until_signal, watch_signals
-from meup_agent.errors import ConfigurationError, TakenOver, TokenRefused
+from meup_agent.errors import ConfigurationError, TokenRefused
 from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
@@ -45,10 +45,6 @@ MAX_PORT: Final = 65535
 _AGENT: Final = "agent"
 _CLIENT: Final = "client"
 """The two participants where one agent is served without a gateway."""
-
-ONE_PER_CLIENT: Final = (
-    "give each client a token of its own, or run one `meup mcp --http` for all of them"
-)
 
 
 class _PortEncryption(NamedTuple):
@@ -163,12 +159,9 @@ def mcp(
         hosts = LOOPBACK_HOSTS if is_loopback(host) else None
         app = McpApp(pool, settings=settings, anonymous=anonymous, hosts=hosts)
         serve = partial(_serve_http, app, pool, host, port, encryption.tls, has_own)
-    try:
-        # Not on uvloop, which takes one connection in a turn of the loop: beside clients with
-        # connections that call on and on, the last of 250 new ones was taken after 16 s.
-        anyio.run(serve, backend_options={"use_uvloop": False})
-    except TakenOver as error:
-        raise Failure(f"{error}; {ONE_PER_CLIENT}", code_for(error)) from error
+    # Not on uvloop, which takes one connection in a turn of the loop: beside clients with
+    # connections that call on and on, the last of 250 new ones was taken after 16 s.
+    anyio.run(serve, backend_options={"use_uvloop": False})
 
 
 def _pool_of_space(at: SpaceOptions, http: str | None) -> tuple[PrincipalPool, bool]:
@@ -185,16 +178,11 @@ def _pool_of_space(at: SpaceOptions, http: str | None) -> tuple[PrincipalPool, b
     def join(
         agent: Agent, theirs: str | None, /, *, observe: bool = False
     ) -> AbstractAsyncContextManager[Space]:
-        if theirs is None:
-            return agent.join(
-                where.url,
-                space=where.space,
-                token=where.token,
-                participant=where.participant,
-                observe=observe,
-            )
-        connector = SpaceConnector(where.url, where.space)
-        return agent.join(connector, token=theirs, observe=observe)
+        # Beside, so that two clients with one token do not throw each other out.
+        join = partial(agent.join, observe=observe, beside=not observe, take_over=not observe)
+        if theirs is not None:
+            return join(SpaceConnector(where.url, where.space), token=theirs)
+        return join(where.url, space=where.space, token=where.token, participant=where.participant)
 
     return PrincipalPool(join, own=own, many=http is not None), own is not None
 

@@ -84,6 +84,6 @@ class DeskOpener:
             space=identity.space,
             token=NO_TOKEN,
             participant=identity.participant,
-            settings=Settings(mode=Mode.OUTGOING_ONLY, first_welcome=JOIN_SECONDS),
+            settings=Settings(mode=Mode.BESIDE, first_welcome=JOIN_SECONDS),
             grace=0.0,
         )

@@ -21,7 +21,7 @@ from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.exchange.roster import read_participant
 from meup_agent.protocol.payloads import as_object, on_behalf_of, read_call, rpc_name
-from meup_agent.protocol.space.subscriber import FrameFormat
+from meup_agent.protocol.space.subscriber import FrameFormat, Place
 
 if TYPE_CHECKING:
     from meup_agent.gateway.auth import Identity
@@ -214,11 +214,18 @@ class PersonMember(GatewayMember):
         kept = self._filter = filter_of(runtime.spaces[identity.space])
         takes = kept.is_for_inboxes if observes else kept.is_for_seats
         form = FrameFormat(dialect, numbered=True, pack=kept.pack, takes=takes)
-        super().__init__(runtime, identity, form, writer, last_seen=last_seen, observes=observes)
+        super().__init__(
+            runtime,
+            identity,
+            form,
+            writer,
+            last_seen=last_seen,
+            place=Place.OBSERVING if observes else Place.ANSWERING,
+        )
 
     def deliver(self, packed: bytes) -> None:
         """Queue a frame, if it concerns the person."""
-        if self._filter.is_for(self.participant, packed, observes=self.observes):
+        if self._filter.is_for(self.participant, packed, observes=self.place is Place.OBSERVING):
             super().deliver(packed)
 
 

@@ -30,9 +30,10 @@ from meup_agent.protocol.management_payloads import INVITE_ACK
 from meup_agent.protocol.space.decisions import Answer, Discard, Refusal
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.server import DecisionCallback
-from meup_agent.protocol.space.subscriber import FrameFormat
+from meup_agent.protocol.space.subscriber import FrameFormat, Place
 from meup_agent.transport.base import (
     ABNORMAL,
+    BESIDE_HEADER,
     DIALECT_HEADER,
     LAST_SEEN_HEADER,
     OBSERVE_HEADER,
@@ -70,7 +71,7 @@ class LocalTransport(InboxTransport):
         self._observes = observes
         self.response_headers = {DIALECT_HEADER.lower(): dialect}
         if observes:
-            self.response_headers[OBSERVE_HEADER.lower()] = "1"
+            self.response_headers |= {OBSERVE_HEADER.lower(): "1", BESIDE_HEADER.lower(): "1"}
 
     @asynccontextmanager
     async def joined(self, last_seen: int | None, *, again: bool) -> AsyncGenerator[None]:
@@ -97,7 +98,7 @@ class LocalTransport(InboxTransport):
         if again:
             form = FrameFormat(self._dialect, numbered=True)
             return GatewayMember(
-                runtime, identity, form, self, last_seen=last_seen, observes=observes
+                runtime, identity, form, self, last_seen=last_seen, place=_place(observes)
             )
         return PersonMember(runtime, identity, self, self._dialect, last_seen, observes=observes)
 
@@ -241,8 +242,8 @@ def _entered(
     said = {name.lower(): value for name, value in headers.items()}
     try:
         check_entry(runtime, identity)
-        runtime.check_members(identity, observes=observes)
-        runtime.join_throttle.join(identity, observes=observes)
+        runtime.check_members(identity, _place(observes))
+        runtime.join_throttle.join(identity, _place(observes))
         dialect = read_dialect(said.get(DIALECT_HEADER.lower())) or runtime.dialect(identity)
         _, last_seen = read_resume(
             said.get(RESUME_HEADER.lower()), said.get(LAST_SEEN_HEADER.lower())
@@ -250,6 +251,10 @@ def _entered(
     except NotAdmitted as refused:
         raise HandshakeRefused(refused.status, refused.retry_after, body=str(refused)) from None
     return dialect, last_seen
+
+
+def _place(observes: bool) -> Place:
+    return Place.OBSERVING if observes else Place.ANSWERING
 
 
 def check_entry(runtime: GatewayRuntime, identity: Identity) -> None:

@@ -26,7 +26,7 @@ from meup_agent.gateway.edge.handshake import (
 )
 from meup_agent.gateway.frame_queue import GatewayMember
 from meup_agent.gateway.logs import log, quote
-from meup_agent.protocol.space.subscriber import FrameFormat
+from meup_agent.protocol.space.subscriber import FrameFormat, Place
 from meup_agent.transport.base import MAX_CLOSE_REASON_BYTES, TOO_BIG
 
 if TYPE_CHECKING:
@@ -41,6 +41,13 @@ FRAMES_PER_TURN: Final = 128
 KiB of them counts as one more. A message takes some 30 µs, so a turn some milliseconds."""
 
 _KIB_BITS: Final = 10
+
+
+_JOINED: Final = {
+    Place.ANSWERING: "joined",
+    Place.BESIDE: "joined beside",
+    Place.OBSERVING: "observes",
+}
 
 
 class MemberConnection(ABC):
@@ -256,12 +263,12 @@ class MemberConnection(ABC):
             self._frame_format(dialect),
             self,
             last_seen=self._handshake.last_seen,
-            observes=self._handshake.observes,
+            place=self._handshake.place,
         )
-        did = "observes" if self._member.observes else "joined"
-        replaces = did == "joined" and self._space.member(identity.participant) is not None
+        place, older = self._handshake.place, self._space.member(identity.participant)
+        replaces = older is not None and place is Place.ANSWERING
         more = " in place of an older connection" if replaces else ""
-        log.info("%s: %s from %s%s", self._name(), did, self._peer, more)
+        log.info("%s: %s from %s%s", self._name(), _JOINED[place], self._peer, more)
         self._space.join(self._member)
 
     def _too_late(self) -> None:

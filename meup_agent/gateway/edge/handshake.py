@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import parse_qs
 
@@ -12,7 +12,9 @@ from meup_agent.errors import InvalidEnvelope
 from meup_agent.gateway.admission import BAD_REQUEST, UNAUTHORIZED, NotAdmitted, check_space
 from meup_agent.protocol.dialects import DIALECTS, spoken
 from meup_agent.protocol.limits import check_frame
+from meup_agent.protocol.space.subscriber import Place
 from meup_agent.transport.base import (
+    BESIDE_HEADER,
     DIALECT_HEADER,
     LAST_SEEN_HEADER,
     OBSERVE_HEADER,
@@ -34,6 +36,15 @@ MAX_JOIN_BYTES: Final = 16 * 1024
 """Bytes of a join frame: what the headers of a handshake may have, for the same content."""
 
 
+PLACE_HEADERS: Final = {Place.BESIDE: BESIDE_HEADER, Place.OBSERVING: OBSERVE_HEADER}
+"""The header by which a connection asks for a place, and is told that it has it."""
+
+PLACE_ANSWERS: Final[Mapping[Place, Mapping[str, str]]] = {
+    Place.ANSWERING: {},
+    **{place: {header: "1"} for place, header in PLACE_HEADERS.items()},
+}
+
+
 class Handshake(NamedTuple):
     """A connection's request, as far as its handshake says it.
 
@@ -46,7 +57,7 @@ class Handshake(NamedTuple):
     dialect: str | None
     resumes: bool = False
     last_seen: int | None = None
-    observes: bool = False
+    place: Place = Place.ANSWERING
     of_page: bool = False  # of a page in a browser, which says whose it is
 
     @property
@@ -59,10 +70,10 @@ class Handshake(NamedTuple):
         """The headers of our answer: the dialect, where the token was taken from the header.
 
         A client that does not read it sends a join frame, as gateways without this header need one.
-        An observer that does not read that it is one sends none.
+        One that asked for another place than that, and does not read that it has it, sends none.
         """
         known = {DIALECT_HEADER: self.dialect} if self.complete and self.dialect else {}
-        return {**known, OBSERVE_HEADER: "1"} if self.observes else known
+        return {**known, **PLACE_ANSWERS[self.place]}
 
 
 def admit(
@@ -90,19 +101,19 @@ def read_handshake(
     dialect = read_dialect(headers.get(DIALECT_HEADER))
     authorization = headers.get("Authorization")
     resume = read_resume(headers.get(RESUME_HEADER), headers.get(LAST_SEEN_HEADER))
-    observes = read_observe(headers.get(OBSERVE_HEADER))
+    place = read_place(headers.get)
     of_page = headers.get("Origin") is not None
     identity = None
     if authorization is not None:
         identity = runtime.identify(bearer(authorization), address)
     if identity is not None and space is not None:
         check_space(identity, space, runtime.spaces)
-        runtime.check_members(identity, observes=observes)
-        runtime.join_throttle.join(identity, observes=observes)
+        runtime.check_members(identity, place)
+        runtime.join_throttle.join(identity, place)
         dialect = dialect or runtime.dialect(identity)
     else:
         runtime.join_throttle.connect(address, of_page=of_page)
-    return Handshake(identity, space, dialect, *resume, observes, of_page)
+    return Handshake(identity, space, dialect, *resume, place, of_page)
 
 
 def read_dialect(name: str | None) -> str | None:
@@ -115,17 +126,23 @@ def read_dialect(name: str | None) -> str | None:
     return dialect
 
 
-def read_observe(said: str | None) -> bool:
-    """True if a connection only looks on (PROTOCOL 3).
+def read_place(header: Callable[[str], str | None]) -> Place:
+    """The place that a connection asks for by its headers (PROTOCOL 3).
 
-    Anything but ``1`` is refused: taken for a member, it would take over its participant's
-    connection.
+    Anything but ``1`` in one of them is refused: taken for a member, it would take over its
+    participant's connection.
     """
-    if said is None:
-        return False
-    if said.strip() != "1":
-        raise NotAdmitted(BAD_REQUEST, f"{OBSERVE_HEADER} must be 1, or be left out")
-    return True
+    asked = [Place.ANSWERING]
+    for place, name in PLACE_HEADERS.items():
+        said = header(name)
+        if said is not None:
+            if said.strip() != "1":
+                raise NotAdmitted(BAD_REQUEST, f"{name} must be 1, or be left out")
+            asked.append(place)
+    if len(asked) > 2:
+        both = " and ".join(PLACE_HEADERS.values())
+        raise NotAdmitted(BAD_REQUEST, f"{both} exclude each other; send one of them")
+    return asked[-1]
 
 
 def read_resume(asks: str | None, said: str | None) -> tuple[bool, int | None]:
@@ -252,8 +269,8 @@ def _admit_join(
         raise NotAdmitted(BAD_REQUEST, "the join frame names no space")
     check_space(identity, space, runtime.spaces)
     dialect = handshake.dialect or read_dialect(frame.protocol) or runtime.dialect(identity)
-    runtime.check_members(identity, observes=handshake.observes)
-    runtime.join_throttle.join(identity, observes=handshake.observes)
+    runtime.check_members(identity, handshake.place)
+    runtime.join_throttle.join(identity, handshake.place)
     runtime.join_throttle.joined(address, of_page=handshake.of_page)
     return identity, dialect
 

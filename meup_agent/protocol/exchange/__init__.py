@@ -92,7 +92,8 @@ are the roles:
   ``forget``, ``compact``, ``compact_done``, ``clear``, ``restart``, ``shutdown``, ``stream``,
   ``kind``: notices, which owe no answer and carry nothing out.
 
-In the modes *outgoing only* and *observing* none of them starts anything, and nothing is answered.
+In the modes *beside* and *observing* none of them starts anything, and nothing is answered, but for
+what is asked beside about an exchange that this session began.
 
 What it never does
 ==================

@@ -333,13 +333,13 @@ class InboundDispatcher(TablePart):
 class SiblingConnections(TablePart):
     """Ends here what another connection under our name decided (PROTOCOL 5).
 
-    Where the gateway checks names it is our own: a person acts over HTTP with our token, or a
-    process before this one did. All other participants take it for us, and so do we.
+    Where the gateway checks names it is our own: one beside, a person who acts over HTTP with our
+    token, or a process before this one. All other participants take it for us, and so do we.
     """
 
     def enter(self, envelope: Envelope, now: float, *, expires_at: int | None = None) -> None:
         """Remember what a sibling sent: no caller here waits for the answers."""
-        self._context.envelope_sender.note_sibling(envelope.id, now)
+        self._context.envelope_sender.note_sibling(envelope, now)
         store, key = self._context.proposal_store, ProposalKey(envelope.sender, envelope.id)
         if envelope.kind == kinds.MCP_PROPOSAL and store.get(key, now) is None:
             record = store.add(envelope, now)

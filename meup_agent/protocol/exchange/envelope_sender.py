@@ -32,6 +32,9 @@ OWN_ID_SECONDS = 600.0
 """Time that an echo may take; longer than any reconnect that is still useful."""
 
 
+_BEGINNINGS = frozenset({kinds.MCP_REQUEST, kinds.MCP_PROPOSAL})
+
+
 class Resendable(msgspec.Struct, frozen=True):
     """An envelope that may have to be sent again."""
 
@@ -170,13 +173,17 @@ class EnvelopeSender:
         """True if an envelope in our name was sent by this process."""
         return self._own.get(envelope_id, now) is not None
 
-    def note_sibling(self, envelope_id: str, now: float) -> None:
+    def note_sibling(self, envelope: Envelope, now: float) -> None:
         """Remember an envelope that another process sent under our name."""
-        self._siblings.put(envelope_id, True, now)
+        self._siblings.put(envelope.id, envelope.kind in _BEGINNINGS, now)
 
     def is_from_sibling(self, names: Iterable[str], now: float) -> bool:
         """True if one of these envelopes was sent by another process under our name."""
         return any(self._siblings.get(name, now) is not None for name in names)
+
+    def is_begun_by_sibling(self, names: Iterable[str], now: float) -> bool:
+        """True if one of these is a request or proposal of another process under our name."""
+        return any(self._siblings.get(name, now) for name in names)
 
     # --- again ---
 

@@ -53,7 +53,7 @@ class InboundRequests(TablePart):
     def receive(self, envelope: Envelope, call: Call, now: float) -> None:
         """Apply a request: a record in every table, work for its executors."""
         means, fulfillment = self.enter(envelope, now)
-        if self._is_for_us(envelope, means.record) and self._context.mode.answers:
+        if self._is_for_us(envelope, means.record) and self._is_answered_here(envelope, means, now):
             self._queue_request(envelope, call, means, fulfillment, now)
 
     def enter(
@@ -101,6 +101,22 @@ class InboundRequests(TablePart):
         asked = envelope.to if record is None else executors_of(record, envelope)
         return me in asked if asked or envelope.sender == me else True
 
+    def _is_answered_here(self, request: Envelope, means: Resolution, now: float) -> bool:
+        """True if this connection of ours answers a request (PROTOCOL 3).
+
+        What belongs to an exchange of ours is for the connection that began it; what carries a
+        proposal out is for the one that answers, whoever proposed it.
+        """
+        is_fulfillment = means.record is not None or means.doubt is not None
+        correlation = () if is_fulfillment else request.correlation
+        names = payloads.exchanges_of(correlation, request.payload_object)
+        if any(self._outbound.knows(name, now) for name in names):
+            return True
+        # A call that is not ours was made by another connection, perhaps before we came.
+        is_question = len(names) > len(correlation)
+        by_sibling = self._context.envelope_sender.is_begun_by_sibling(names, now)
+        return self._context.mode.answers and not is_question and not by_sibling
+
     def _queue_request(
         self,
         envelope: Envelope,
@@ -141,7 +157,8 @@ class InboundRequests(TablePart):
     def refuse(self, envelope: Envelope, problem: str, now: float) -> None:
         """Answer a malformed request to us; it is entered nowhere, and no handler sees it."""
         scheduler = self._scheduler
-        if not self._context.mode.answers or self._is_repeated(envelope, now):
+        is_ours = self._is_answered_here(envelope, NO_PROPOSAL, now)
+        if not is_ours or self._is_repeated(envelope, now):
             return
         call = payloads.read_call(envelope.payload)
         exchange = scheduler.new_exchange(Role.REQUEST, envelope, call, None)

@@ -387,7 +387,7 @@ class AbsenceWatch:
         record = exchange.proposal
         in_progress = record is not None and record.in_progress_by is not None
         if awaited or record is None or waits or in_progress:
-            return self._context.absent_for_good(awaited, now)
+            return self._context.absent_for_good(awaited, now, to_answer=record is None)
         if self._has_able_participant(record):
             exchange.unanswerable_since = None
             return None

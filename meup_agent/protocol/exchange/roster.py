@@ -14,6 +14,7 @@ from meup_agent.protocol.capability import Capabilities, compile_announced
 from meup_agent.protocol.dialects import spoken
 from meup_agent.protocol.exchange.ttl_map import TTLMap
 from meup_agent.protocol.guarantees import (
+    ASIDE,
     DIALECT,
     OBSERVING,
     Guarantees,
@@ -49,11 +50,13 @@ class Participant(msgspec.Struct, frozen=True):
         id: Its name.
         capabilities: Its capabilities, as the gateway announced them; not to be changed.
         dialect: The dialect that it speaks; empty where the gateway does not tell.
+        aside: It has connections beside alone, and answers no request (PROTOCOL 3).
     """
 
     id: str
     capabilities: tuple[Any, ...] = ()
     dialect: str = ""
+    aside: bool = False
 
 
 class Presence(NamedTuple):
@@ -137,6 +140,9 @@ class Roster:
         if event == UPDATE and (is_me or participant.id not in self):
             return None  # our own capabilities come with a welcome
         self._compiled.pop(participant.id, None)
+        before = self._present.get(participant.id)
+        if participant.aside and before is not None and not before.aside:
+            self._left.put(participant.id, now, now)
         if event == "leave":
             # We hear it ourselves, so we are here, whatever became of an older connection of ours.
             if is_me:
@@ -169,9 +175,16 @@ class Roster:
         participant = self._present.get(participant_id)
         return self.dialect if participant is None else participant.dialect or self.dialect
 
-    def absent_since(self, participant_id: str, now: float) -> float | None:
-        """The time since which a participant is away, our welcome at the earliest (4.6)."""
-        if participant_id in self._present or self.welcomed_at is None:
+    def absent_since(
+        self, participant_id: str, now: float, *, to_answer: bool = False
+    ) -> float | None:
+        """The time since which a participant is away, our welcome at the earliest (4.6).
+
+        One with connections beside alone is away ``to_answer`` a request.
+        """
+        found = self._present.get(participant_id)
+        is_here = found is not None and not (to_answer and found.aside)
+        if is_here or self.welcomed_at is None:
             return None
         left = self._left.get(participant_id, now)
         return self.welcomed_at if left is None else max(left, self.welcomed_at)
@@ -219,10 +232,11 @@ def read_participant(value: object) -> Participant | None:
     listed = cast("list[object]", capabilities) if isinstance(capabilities, list) else []
     said = item.get(DIALECT)
     dialect = (spoken(said) or "") if isinstance(said, str) else ""
+    aside = item.get(ASIDE) is True
     written = json.dumps(listed)
     if len(written) > MAX_SHARED_CHARS:
-        return Participant(name, tuple(listed), dialect)
-    return _shared(name, written, dialect)
+        return Participant(name, tuple(listed), dialect, aside)
+    return _shared(name, written, dialect, aside)
 
 
 def _compile(capabilities: tuple[Any, ...]) -> Capabilities:
@@ -239,6 +253,6 @@ def _compile_shared(capabilities: str) -> Capabilities:
 
 
 @lru_cache(maxsize=MAX_SHARED)
-def _shared(name: str, capabilities: str, dialect: str) -> Participant:
+def _shared(name: str, capabilities: str, dialect: str, aside: bool) -> Participant:
     """One record for all agents of a process that hear of the same participant."""
-    return Participant(name, tuple(json.loads(capabilities)), dialect)
+    return Participant(name, tuple(json.loads(capabilities)), dialect, aside)

@@ -52,8 +52,8 @@ class Mode(Enum):
     """The part that a session takes in its space (PROTOCOL 3)."""
 
     PARTICIPATING = "participating"
-    OUTGOING_ONLY = "outgoing only"
-    """It sends, but starts no handler and answers nothing."""
+    BESIDE = "beside"
+    """It sends, and answers what it is asked about its own exchanges; else it starts no handler."""
     SEATED = "seated"
     """It answers as every member does, and leaves proposals to a person."""
     OBSERVING = "observing"
@@ -61,7 +61,7 @@ class Mode(Enum):
 
     @property
     def answers(self) -> bool:
-        """True if it starts handlers, and answers, rejects and acknowledges."""
+        """True if it answers for its participant: starts handlers, rejects, acknowledges."""
         return self in (Mode.PARTICIPATING, Mode.SEATED)
 
     @property
@@ -259,11 +259,13 @@ class TableContext(msgspec.Struct):
         self.timers[:] = sorted(timer for timer in self.timers if is_open(timer[1]))  # still a heap
         self.next_looks = {key: at for at, key in reversed(self.timers)}
 
-    def absent_for_good(self, participants: tuple[str, ...], now: float) -> float | None:
+    def absent_for_good(
+        self, participants: tuple[str, ...], now: float, *, to_answer: bool
+    ) -> float | None:
         """The time at which all of these will have been away too long; ``None``: one is present."""
         ends: list[float] = []
         for participant in participants:
-            since = self.roster.absent_since(participant, now)
+            since = self.roster.absent_since(participant, now, to_answer=to_answer)
             if since is None:
                 return None
             ends.append(since + ABSENCE_SECONDS)

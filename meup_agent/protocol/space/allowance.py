@@ -90,6 +90,11 @@ class Allowance:
     max_open_proposals: int = limit(
         1_000, "proposals of a participant that are neither fulfilled nor withdrawn"
     )
+    max_beside: int = limit(
+        64,
+        "connections of one participant beside the one that answers; a further one is refused "
+        "with 429",
+    )
     max_observers: int = limit(
         16, "connections of one participant that look on; a further one is refused with 429"
     )

@@ -19,6 +19,7 @@ from meup_agent.protocol.resume import add_until, numbered, replayed
 from meup_agent.protocol.space.frame_relay import FrameRelay
 from meup_agent.protocol.space.journal import Entry, Journal
 from meup_agent.protocol.space.presence import JoinState
+from meup_agent.protocol.space.subscriber import Place
 
 if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
@@ -107,7 +108,7 @@ class Fanout:
         self._delivered = journal.latest(space)
         # By identity: two connections of a participant can be here for a moment.
         self._by_form: dict[FrameFormat, dict[int, Subscriber]] = {}
-        self._by_name: dict[str, Subscriber] = {}
+        self._by_name: dict[str, tuple[Subscriber, ...]] = {}
         self._resuming: dict[int, ResumeProgress] = {}
         # Event streams, which are no members: ended here when the space is closed.
         self._streams: dict[int, Subscriber] = {}
@@ -172,8 +173,12 @@ class Fanout:
             if not group:
                 del self._by_form[subscriber.form]
             name = _name(subscriber)
-            if name is not None and self._by_name.get(name) is subscriber:
-                del self._by_name[name]
+            if name is not None:
+                rest = tuple(each for each in self._by_name[name] if each is not subscriber)
+                if rest:
+                    self._by_name[name] = rest
+                else:
+                    del self._by_name[name]
 
     def clear(self) -> tuple[Subscriber, ...]:
         """Remove all subscribers; those that are no members."""
@@ -202,7 +207,7 @@ class Fanout:
         self._by_form.setdefault(subscriber.form, {})[id(subscriber)] = subscriber
         name = _name(subscriber)
         if name is not None:
-            self._by_name[name] = subscriber
+            self._by_name[name] = (*self._by_name.get(name, ()), subscriber)
 
     # --- what is delivered ----------------------------------------------------------------
 
@@ -237,8 +242,8 @@ class Fanout:
                     subscriber.deliver(packed)
         self._counters.delivered += delivered
         if self._recorder is not None:
-            for name, subscriber in self._by_name.items():
-                self._record(name, subscriber, envelope)
+            for name, subscribers in self._by_name.items():
+                self._record(name, subscribers[0], envelope)
 
     def _record(self, name: str, subscriber: Subscriber, envelope: Envelope) -> None:
         frame = self._cache.encode(envelope, subscriber.form.dialect)
@@ -298,9 +303,8 @@ class Fanout:
         here = self._by_name
         # Most envelopes name one, and looking into a tuple of one takes no hash.
         if len(names) == 1:
-            name = names[0]
-            return (here[name],) if name in here else ()
-        return dict.fromkeys(here[name] for name in names if name in here)
+            return here.get(names[0], ())
+        return dict.fromkeys(each for name in names for each in here.get(name, ()))
 
     # --- what was missed ------------------------------------------------------------------
 
@@ -355,7 +359,7 @@ class Fanout:
 
 
 def _name(subscriber: Subscriber) -> str | None:
-    # An observer has its participant's name, and would stand in the way of the real member.
-    if getattr(subscriber, "observes", False):
+    # An observer has its participant's name, and is not the participant.
+    if getattr(subscriber, "place", None) is Place.OBSERVING:
         return None
     return getattr(subscriber, "participant", None)

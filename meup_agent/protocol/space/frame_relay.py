@@ -73,7 +73,7 @@ class FrameRelay:
         allowance: Allowance,
         *,
         by_form: Mapping[FrameFormat, Mapping[int, Subscriber]],
-        by_name: Mapping[str, Subscriber],
+        by_name: Mapping[str, Iterable[Subscriber]],
         resuming: Mapping[int, ResumingSubscriber],
     ) -> None:
         self._journal = journal
@@ -121,11 +121,11 @@ class FrameRelay:
             self._miss(each.subscriber, stream, size)
         if stream.targets:
             for name in stream.targets:
-                found = self._by_name.get(name)
-                if found is not None and found.form.pack_frame is not None:
-                    group = {id(found): cast("FrameReader", found)}
-                    packed = None if frame is None else found.form.pack_frame(frame)
-                    self._deliver_to(group, stream.id, packed, size)
+                for found in self._by_name.get(name, ()):
+                    if found.form.pack_frame is not None:
+                        group = {id(found): cast("FrameReader", found)}
+                        packed = None if frame is None else found.form.pack_frame(frame)
+                        self._deliver_to(group, stream.id, packed, size)
             return
         # Forms that differ in nothing but their envelopes share one packed frame.
         packed_by: dict[Callable[[bytes], bytes], bytes | None] = {}

@@ -61,6 +61,10 @@ class ItemDecision(NamedTuple):
 _NOBODY: Final[Mapping[str, Reason]] = MappingProxyType({})
 
 
+OVER_HTTP: Final = object()
+"""Stands for a connection beside where something was begun over HTTP, which leaves none."""
+
+
 class OpenItem(msgspec.Struct, eq=False):
     """A request or a proposal that has not ended."""
 
@@ -95,8 +99,8 @@ class OpenItem(msgspec.Struct, eq=False):
     # Requests that were to fulfill it and were cancelled: a result may still come.
     cancelled: dict[int, OpenItem] = msgspec.field(default_factory=dict[int, "OpenItem"])
     whole: bool = True  # false if the payload was too large to keep
-    # It was said beside its participant's connection, as over HTTP: it is no process' of theirs.
-    beside: bool = False
+    # The connection beside that began it, or OVER_HTTP; None: the one that answers for its sender.
+    beside: object | None = None
     orphaned: bool = False  # the process that began it is gone for good
 
     @property

@@ -220,6 +220,19 @@ class InFlight:
         """The open proposals, the newest of each proposer first, in turns."""
         return self._proposals.round_robin()
 
+    def has_begun(self, participant: str, names: Iterable[str]) -> bool:
+        """True if a participant began something under one of some ids, open or remembered."""
+        shelves = (self._requests, self._proposals)
+        return any(participant in shelf.senders(name) for name in names for shelf in shelves)
+
+    def begun(self, participant: str, names: Iterable[str]) -> Iterator[OpenItem]:
+        """The open requests and proposals of a participant under one of some ids."""
+        for name in names:
+            for shelf in (self._requests, self._proposals):
+                item = shelf.get(participant, name)
+                if item is not None:
+                    yield item
+
     def is_open(self, proposer: str, proposal: str) -> bool:
         """True if a proposer has a proposal of this id open."""
         return self._proposals.get(proposer, proposal) is not None
@@ -246,7 +259,7 @@ class InFlight:
         """Note that the process which began what a participant has open is gone for good."""
         for item in self.of(participant):
             if not fulfillments_only or item.fulfills is not None:
-                item.orphaned = not item.beside
+                item.orphaned = item.beside is None
 
     def orphaned_requests(self, withdraw: Envelope) -> list[OpenItem]:
         """The requests that are out for what a withdraw takes back, and that no process cancels."""
@@ -261,7 +274,7 @@ class InFlight:
         ]
 
     def track(
-        self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: bool = False
+        self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: object | None = None
     ) -> OpenItem | None:
         """Follow an accepted envelope, of a tracked kind; what begins with it, if anything does."""
         self.at = at
@@ -309,7 +322,7 @@ class InFlight:
         return shelf.get(item.envelope.sender, item.envelope.id) is item
 
     def _proposed(
-        self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: bool
+        self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: object | None
     ) -> OpenItem:
         body = payloads.unwrapped(payload)
         call = payloads.read_call(body)
@@ -326,7 +339,7 @@ class InFlight:
         return proposal
 
     def _requested(
-        self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: bool
+        self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: object | None
     ) -> OpenItem | None:
         method = payload.get("method")
         if method == kinds.CANCELLED:

@@ -1,7 +1,8 @@
-"""The connections in a space, members and observers, and the gateway's own words to them.
+"""The connections in a space, by their place, and the gateway's own words to them (PROTOCOL 3).
 
-An observer gets what all get, and sends nothing but questions (PROTOCOL 3). It is no member: it is
-not announced, counts for no wait, and takes over no connection of its participant, which may have a
+A participant has one connection that answers, and several beside it, which take part as well. An
+observer gets what all get, and sends nothing but questions. It is no member: it is not announced,
+and counts for no wait. Neither takes over the connection of its participant, which may have a
 running agent.
 """
 
@@ -20,11 +21,11 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.space.decisions import Decision
 from meup_agent.protocol.space.fanout import DeliveryRecorder, Fanout
 from meup_agent.protocol.space.journal import Entry, Fact, Journal
-from meup_agent.protocol.space.subscriber import Subscriber
+from meup_agent.protocol.space.subscriber import Place, Subscriber
 from meup_agent.protocol.timestamps import rfc3339
 
 CROWDED_CODE: Final = 1013
-"""Close code for an observer of a participant that has as many as it may."""
+"""Close code for a connection of a participant that has as many in that place as it may."""
 
 
 class Member(Subscriber, Protocol):
@@ -41,8 +42,8 @@ class Member(Subscriber, Protocol):
         ...
 
     @property
-    def observes(self) -> bool:
-        """True for an observer (PROTOCOL 3)."""
+    def place(self) -> Place:
+        """Its part in the space."""
         ...
 
 
@@ -92,17 +93,25 @@ class _NoBackpressure:
 NO_BACKPRESSURE: Final[Backpressure] = _NoBackpressure()
 
 
-class Observers:
-    """The observers of a space, by participant."""
+class ConnectionGroups:
+    """Connections in one place, of which a participant may have several.
 
-    def __init__(self, limit: int) -> None:
+    Args:
+        what: Them, for the participant that may have no more.
+        limit: The most of one participant.
+        name: The name of that limit.
+    """
+
+    def __init__(self, what: str, limit: int, name: str) -> None:
         self.limit: Final = limit
+        self.crowded: Final = f"the participant has {limit} {what}, as many as it may have ({name})"
+        """The reason for which one more connection of a participant is turned away."""
         # By identity: several connections of a participant are equal in everything else.
         self._by_participant: dict[str, dict[int, Member]] = {}
         self._count = 0
 
     def __len__(self) -> int:
-        """The number of observers."""
+        """The number of connections."""
         return self._count
 
     def __contains__(self, member: Member) -> bool:
@@ -111,11 +120,11 @@ class Observers:
 
     @property
     def all(self) -> tuple[Member, ...]:
-        """Every observer."""
+        """Every connection."""
         return tuple(each for group in self._by_participant.values() for each in group.values())
 
     def of(self, participant: str) -> tuple[Member, ...]:
-        """The observers of one participant."""
+        """The connections of one participant, the oldest first."""
         return tuple(self._by_participant.get(participant, {}).values())
 
     def is_crowded(self, participant: str) -> bool:
@@ -143,11 +152,6 @@ class Observers:
         self._by_participant.clear()
         self._count = 0
         return removed
-
-
-def crowded(limit: int) -> str:
-    """The reason for which one more observer of a participant is turned away."""
-    return f"the participant has {limit} observers, as many as it may have (max_observers)"
 
 
 @dataclass(slots=True, eq=False)

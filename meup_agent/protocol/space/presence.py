@@ -5,7 +5,7 @@ See PROTOCOL 2 and 6 for welcomes and presences, 4.6 for the open proposals that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
@@ -18,10 +18,10 @@ from meup_agent.protocol.control_payloads import PAUSED_KEY
 from meup_agent.protocol.dialects import PUBLISHED
 from meup_agent.protocol.dialects.translate import announce_response
 from meup_agent.protocol.envelope import Envelope, encode_json
-from meup_agent.protocol.guarantees import DIALECT, OURS, said_by
+from meup_agent.protocol.guarantees import ASIDE, DIALECT, OURS, said_by
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import JsonObject, as_object
-from meup_agent.protocol.resume import ARRIVED, NEW, ReplayMark
+from meup_agent.protocol.resume import ARRIVED, BESIDE, NEW, ReplayMark
 from meup_agent.protocol.space.decisions import Consequence, gateway_draft
 from meup_agent.protocol.space.grants import GrantStore
 from meup_agent.protocol.space.indexes import OpenItem
@@ -55,10 +55,10 @@ class JoinState(msgspec.Struct, frozen=True):
         """The fields of a welcome about what its reader missed, without ``until``."""
         return {"resumed": self.resumed, "gap": self.gap} if self.can_resume else {}
 
-    @property
-    def presence_fields(self) -> dict[str, Any]:
+    def presence_fields(self, *, beside: bool = False) -> dict[str, Any]:
         """The field of a presence about what the newcomer missed: most repeat nothing to it."""
-        arrived = "gap" if self.gap else "resumed" if self.resumed else NEW
+        begun = BESIDE if beside else NEW
+        arrived = "gap" if self.gap else "resumed" if self.resumed else begun
         return {ARRIVED: arrived} if self.can_resume else {}
 
     @property
@@ -73,15 +73,22 @@ class JoinDrafts(NamedTuple):
     # For the newcomer alone. That of a newcomer that can resume lacks ``until``, which is known
     # when it is sent: see :func:`meup_agent.protocol.resume.add_until`.
     welcome: Envelope
-    presence: Envelope
+    presence: Envelope | None  # None: its participant is there already
     facts: tuple[Fact, ...] = ()  # facts that the join makes hold
     then: tuple[Consequence, ...] = ()  # consequences, before the presence
 
 
 def describe_participant(
-    participant: str, capabilities: Capabilities, dialect: str = "", *, reader: str = ""
+    participant: str,
+    capabilities: Capabilities,
+    dialect: str = "",
+    *,
+    reader: str = "",
+    aside: bool = False,
 ) -> dict[str, Any]:
     """A participant as welcomes and presences say it, with its dialect while it is present.
+
+    It says, too, where it has connections beside alone, since none of them answers a request.
 
     Readers of the published dialects find that it answers, as its own gateways say of every
     participant.
@@ -89,7 +96,11 @@ def describe_participant(
     listed = list(capabilities.patterns)
     listed = announce_response(listed) if reader in PUBLISHED else listed
     said: dict[str, Any] = {"id": participant, "capabilities": listed}
-    return {**said, DIALECT: dialect} if dialect else said
+    if dialect:
+        said[DIALECT] = dialect
+    if aside:
+        said[ASIDE] = True
+    return said
 
 
 class ArrivalTracker:
@@ -296,12 +307,17 @@ class WelcomeWriter:
     """
 
     def __init__(
-        self, grants: GrantStore, present: Mapping[str, str], streams: StreamStore
+        self,
+        grants: GrantStore,
+        present: Mapping[str, str],
+        aside: Container[str],
+        streams: StreamStore,
     ) -> None:
         self._grants = grants
         self._streams = streams
         # The dialect of each, in the order in which they came.
         self._present = present
+        self._aside = aside
         # For readers of the published dialects and for others, and since which change of anyone's
         # capabilities.
         self._descriptions: tuple[dict[str, bytes], dict[str, bytes]] = ({}, {})
@@ -321,7 +337,9 @@ class WelcomeWriter:
     def describe(self, participant: str, reader: str = "") -> JsonObject:
         """A participant as a reader of a dialect is told of it."""
         dialect = self._present.get(participant, "")
-        return describe_participant(participant, self._grants[participant], dialect, reader=reader)
+        aside = participant in self._aside
+        given = self._grants[participant]
+        return describe_participant(participant, given, dialect, reader=reader, aside=aside)
 
     def write(
         self,

@@ -7,7 +7,7 @@ it out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -44,6 +44,7 @@ NOT_RENEWED: Final = "not_renewed"
 SEVERAL_PROPOSALS: Final = "several_proposals"
 RESERVED_KEY: Final = "reserved_key"
 AMBIGUOUS_EXECUTOR: Final = "ambiguous_executor"
+NOT_ANSWERING: Final = "not_answering"
 
 MAX_TOLD_EXECUTORS: Final = 20
 """Participants that a refused fulfillment is told of: any may list a tool."""
@@ -74,6 +75,8 @@ class Rules:
     _control: ParticipantControl
     _streams: StreamStore
     _present: Mapping[str, str]
+    _aside: Collection[str]
+    _beside: Container[int]
     _checked_at: dict[str, int] = field(default_factory=dict[str, int])
 
     def check_sender(self, participant: str, arrival: InboundFrame) -> Refusal | None:
@@ -220,6 +223,37 @@ class Rules:
         return refuse(envelope, ID_IN_USE, f"{why}; send this under another id")
 
     def check_named(self, arrival: InboundFrame) -> Refusal | None:
+        """Refuse a request that none would answer, or may carry out."""
+        return self._check_proposals(arrival) or self._check_answering(arrival)
+
+    def _check_answering(self, arrival: InboundFrame) -> Refusal | None:
+        """Refuse a request that no connection of its addressees answers (PROTOCOL 3).
+
+        What is asked about an exchange of theirs is for the connection that began it.
+        """
+        request = arrival.envelope
+        names = payloads.exchanges_of(request.correlation, arrival.payload)
+        if not request.to or any(self._answers(each, request, names) for each in request.to):
+            return None
+        return refuse(
+            request,
+            NOT_ANSWERING,
+            f"no connection of {' or '.join(map(repr, request.to))} answers this: start its agent,"
+            " or ask while the connection is there that made the call in question",
+        )
+
+    def _answers(self, participant: str, request: Envelope, names: tuple[str, ...]) -> bool:
+        """True if a participant may answer what belongs to exchanges; one that is away may come."""
+        for item in self._open.begun(participant, names) if names else ():
+            # What carries a proposal out names it, too, and is for the one that answers.
+            is_carried_out = item.is_proposal and item.envelope.id in request.correlation
+            if item.beside is not None and not is_carried_out:
+                return id(item.beside) in self._beside
+        asked_about = names[len(request.correlation) :]
+        is_unknown = bool(asked_about) and not self._open.has_begun(participant, asked_about)
+        return not is_unknown and participant not in self._aside
+
+    def _check_proposals(self, arrival: InboundFrame) -> Refusal | None:
         """Refuse a request that names a decided proposal, or more than one (PROTOCOL 4.4).
 
         Edited arguments that readers would read differently are refused as those of a proposal.
@@ -271,7 +305,7 @@ class Rules:
             return executors
         method, tool = found[0].called
         parties = {request.sender, *(each.proposer for each in found)}
-        others = [name for name in self._present if name not in parties]
+        others = [name for name in self._present if name not in parties and name not in self._aside]
         has, owners = bool(tool) and method == "tools/call", self._open.tool_owners
         able = [name for name in others if has and owners.has(name, tool)]
         if not able:

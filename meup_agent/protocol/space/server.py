@@ -44,16 +44,15 @@ from meup_agent.protocol.space.members import (
     NO_BACKPRESSURE,
     Announcer,
     Backpressure,
+    ConnectionGroups,
     Member,
-    Observers,
     Recorder,
-    crowded,
 )
 from meup_agent.protocol.space.presence import JoinState, ReplayedEnvelope
 from meup_agent.protocol.space.rate_limits import NoticeThrottle, RateExceeded, RateLimiter
 from meup_agent.protocol.space.recovery import recover_state
 from meup_agent.protocol.space.state import SpaceState
-from meup_agent.protocol.space.subscriber import FrameReader, Subscriber
+from meup_agent.protocol.space.subscriber import FrameReader, Place, Subscriber
 from meup_agent.protocol.streams import MARK
 
 log = logging.getLogger("meup_agent.gateway")
@@ -114,7 +113,13 @@ class SpaceServer:
         self._observers_limiter = RateLimiter(allowance)
         self._notices = NoticeThrottle()
         self._members: dict[str, Member] = {}
-        self.observers: Final = Observers(allowance.max_observers)
+        self.beside: Final = ConnectionGroups(
+            "connections beside", allowance.max_beside, "max_beside"
+        )
+        """Connections that take part beside the one that answers for their participant."""
+        self.observers: Final = ConnectionGroups(
+            "observers", allowance.max_observers, "max_observers"
+        )
         """Connections that get everything and send nothing."""
         self.fanout = Fanout(name, journal, counters, allowance, recorder)
         """Delivers what was accepted."""
@@ -136,8 +141,8 @@ class SpaceServer:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """Every member at this moment."""
-        return tuple(self._members.values())
+        """Every connection that takes part at this moment."""
+        return (*self._members.values(), *self.beside.all)
 
     @property
     def in_flight(self) -> tuple[OpenItem, ...]:
@@ -170,15 +175,15 @@ class SpaceServer:
         return self._state.left_after(participant, accepted)
 
     def __len__(self) -> int:
-        """The number of members."""
-        return len(self._members)
+        """The number of participants in the space."""
+        return len(self._state.present)
 
     def __contains__(self, participant: object) -> bool:
         """True for a participant that is in the space."""
-        return participant in self._members
+        return participant in self._state
 
     def member(self, participant: str) -> Member | None:
-        """A participant's connection, if it is in the space."""
+        """The connection that answers for a participant, if there is one."""
         return self._members.get(participant)
 
     def is_kicked(self, participant: str) -> bool:
@@ -188,38 +193,44 @@ class SpaceServer:
     # --- coming and going -----------------------------------------------------------------
 
     def join(self, member: Member) -> None:
-        """Add a member; an older connection of the same participant is closed with 4409.
+        """Add a member; an older one that answers for the same participant is closed with 4409.
 
-        A participant that was removed since its token was checked is closed with 4403 instead. An
-        observer replaces no connection and is not announced.
+        A participant that was removed since its token was checked is closed with 4403 instead. A
+        connection beside replaces none, and is announced only as the first one of its participant.
+        An observer replaces none and is not announced.
         """
         participant = member.participant
         if self.is_kicked(participant):
             member.close(KICKED_CODE, REMOVED)
             return
-        if member.observes:
+        if member.place is Place.OBSERVING:
             self._observe(member)
             return
-        older = self._members.get(participant)
-        self._members[participant] = member
+        beside = member if member.place is Place.BESIDE else None
+        if beside is not None:
+            if not _enter(self.beside, member):
+                return
+        else:
+            older = self._members.get(participant)
+            self._members[participant] = member
+            if older is not None:
+                self.counters.taken_over += 1
+                self.fanout.remove(older)
+                older.close(TAKEN_OVER, "a newer connection of the same participant took over")
         self.counters.joined += 1
-        if older is not None:
-            self.counters.taken_over += 1
-            self.fanout.remove(older)
-            older.close(TAKEN_OVER, "a newer connection of the same participant took over")
         self._state.register_dialect(member.form.dialect)
         join_state = self.fanout.join_state(member.form, member.last_seen)
         at = self.now()
-        joined = self._state.join(participant, join_state, at=at, dialect=member.form.dialect)
-        replayed = self._state.select_replayed(participant, join_state)
-        self._announcer.broadcast(
-            joined.presence,
-            at,
-            joined.facts,
-            partial(
-                self._arrive, partial(self._welcome, member, joined.welcome, join_state, replayed)
-            ),
+        joined = self._state.join(
+            participant, join_state, at=at, dialect=member.form.dialect, beside=beside
         )
+        replayed = self._state.select_replayed(participant, join_state, beside=beside is not None)
+        welcome = partial(self._welcome, member, joined.welcome, join_state, replayed)
+        if joined.presence is None:
+            self.journal.call_when_kept(welcome)
+            return
+        arrive = partial(self._arrive, welcome)
+        self._announcer.broadcast(joined.presence, at, joined.facts, arrive)
         self._follow_all(joined.then, at)
 
     def _arrive(self, welcome: Callable[[], None], presence: Entry) -> None:
@@ -236,13 +247,21 @@ class SpaceServer:
         if self.observers.remove(member):
             self.fanout.remove(member)
             return
-        if self._members.get(member.participant) is not member:
-            return
-        del self._members[member.participant]
+        participant = member.participant
+        if self.beside.remove(member):
+            self._state.beside_left(member)
+        else:
+            if self._members.get(participant) is not member:
+                return
+            del self._members[participant]
         self.fanout.remove(member)
         self.counters.left += 1
-        at = self.now()
-        self._follow_all(self._state.leave(member.participant, at), at)
+        at, beside = self.now(), self.beside.of(participant)
+        if not beside and participant not in self._members:
+            self._follow_all(self._state.leave(participant, at), at)
+        elif member.place is not Place.BESIDE:
+            dialect = beside[0].form.dialect
+            self._follow_all(self._state.stop_answering(participant, dialect, at), at)
         self.streams.expire()
 
     def close(self, code: int, reason: str) -> None:
@@ -250,6 +269,7 @@ class SpaceServer:
         self._closed = True
         everything: tuple[Subscriber, ...] = (
             *self._members.values(),
+            *self.beside.clear(),
             *self.observers.clear(),
             *self.fanout.clear(),
         )
@@ -258,10 +278,8 @@ class SpaceServer:
             subscriber.close(code, reason)
 
     def _observe(self, member: Member) -> None:
-        if self.observers.is_crowded(member.participant):
-            member.close(CROWDED_CODE, crowded(self.observers.limit))
+        if not _enter(self.observers, member):
             return
-        self.observers.add(member)
         self.counters.observed += 1
         join_state = self.fanout.join_state(member.form, member.last_seen)
         welcome = self._state.observe(member.participant, join_state, dialect=member.form.dialect)
@@ -294,7 +312,7 @@ class SpaceServer:
             return 0.0
         participant, form, at = member.participant, member.form, self.now()
         self.counters.frames_in += 1
-        if member.observes:
+        if member.place is Place.OBSERVING:
             size, decision = (
                 len(frame),
                 self._state.decide_observed(participant, frame, form.dialect, at),
@@ -303,37 +321,42 @@ class SpaceServer:
                 size += decision.size
                 self._answer(member, decision)
             else:
-                self._refuse_to_observer(member, decision)
+                self._refuse(member, decision)
             over = self._observers_limiter.consume(participant, at, size)
             return 0.0 if over is None else over.seconds
         size = len(frame)
         if frame[:1] == MARK and form.pack_frame is not None:
             refused = self.streams.receive(participant, frame, at)
             if refused is not None:
-                self.refuse(participant, refused)
+                self._refuse(member, refused)
         else:
             size += self._receive_envelope(member, frame, at)
         over = self._limiter.consume(participant, at, size)
         wait = self.backpressure_wait(participant)
         if over is None:
             return wait
-        self._slow_down(participant, over)
+        self._slow_down(member, over)
         return max(over.seconds, wait)
 
     def _receive_envelope(self, member: Member, frame: bytes, at: int) -> int:
         """Decide about an envelope; the bytes that its answer counts besides, if it has one."""
         participant, form = member.participant, member.form
         decision = self._state.decide(
-            participant, frame, form.dialect, at=at, repeats=form.numbered
+            participant,
+            frame,
+            form.dialect,
+            at=at,
+            repeats=form.numbered,
+            beside=member if member.place is Place.BESIDE else None,
         )
         if self._record is not None:
             self._record(participant, frame, decision, self.grants[participant], "websocket")
         if isinstance(decision, Acceptance):
-            self._carry_out(decision, None)
+            self._carry_out(decision, None, member)
         elif isinstance(decision, Repetition):
-            self._echo(decision, None)
+            self._echo(decision, None, member)
         elif isinstance(decision, Refusal):
-            self.refuse(participant, decision)
+            self._refuse(member, decision)
         elif isinstance(decision, Answer):
             self._answer(member, decision)
             return decision.size
@@ -382,7 +405,7 @@ class SpaceServer:
                     private({"stream_id": each.draft.payload_object["stream_id"]})
             self._carry_out(decision, then)
         elif isinstance(decision, Repetition):
-            self._echo(decision, then)
+            self._echo(decision, then, self._members.get(participant))
         elif isinstance(decision, Answer):
             self._limiter.consume(participant, self.now(), decision.size)
             self.journal.call_when_kept(partial(then, decision))
@@ -407,11 +430,6 @@ class SpaceServer:
             return RateExceeded("slow_reader_seconds", self._backpressure.patience, wait)
         return self._limiter.try_consume(participant, self.now(), size)
 
-    def refuse(self, participant: str, refused: Refusal) -> None:
-        """Tell a member that a frame of its was refused."""
-        self.counters.refused[refused.code] += 1
-        self.tell_refused(participant, refused)
-
     def tell_refused(self, participant: str, refused: Refusal) -> None:
         """Tell a member of a refusal that is counted already."""
         self._notify(participant, refused.error)
@@ -420,28 +438,29 @@ class SpaceServer:
         """Tell a member that a message was refused before it was a frame, for its size say."""
         self.counters.frames_in += 1
         refused = draft_refusal(member.participant, code, message, **details)
-        if member.observes:
-            self._refuse_to_observer(member, refused)
-        else:
-            self.refuse(member.participant, refused)
+        self._refuse(member, refused)
 
-    def _refuse_to_observer(self, member: Member, refused: Refusal) -> None:
-        """Tell an observer, and not its participant's agent, that it was refused."""
+    def _refuse(self, member: Member, refused: Refusal) -> None:
+        """Tell a connection, and no other of its participant, that a frame of its was refused."""
         self.counters.refused[refused.code] += 1
         self._announcer.notify(member, refused.error)
 
-    def _slow_down(self, participant: str, over: RateExceeded) -> None:
+    def _slow_down(self, member: Member, over: RateExceeded) -> None:
+        participant = member.participant
         what = over.limit.removesuffix("_per_second")
         message = f"more than {over.most:g} {what} a second are read later; none of them is lost"
         if self._notices.due(participant, over.limit, self.now()):
             self.counters.slowed += 1
             line = "%s in %s sends more than %g %s a second; the rest is read later"
             log.warning(line, ascii(participant), ascii(self.name), over.most, what)
-            self._notify(participant, over_limit(participant, over.limit, over.most, message).error)
+            told = over_limit(participant, over.limit, over.most, message)
+            self._announcer.notify(member, told.error)
 
     # --- what is decided ------------------------------------------------------------------
 
-    def _carry_out(self, accepted: Acceptance, then: DecisionCallback | None) -> None:
+    def _carry_out(
+        self, accepted: Acceptance, then: DecisionCallback | None, sender: Member | None = None
+    ) -> None:
         self.counters.accepted += 1
         envelope = accepted.envelope
         log_cancel(self.name, envelope)
@@ -450,13 +469,13 @@ class SpaceServer:
             before = [
                 (member, self._announcer.stamp(each.draft))
                 for each in accepted.before
-                if (member := self._members.get(each.participant)) is not None
+                for member in self._connections(each.participant)
             ]
         if accepted.closes:
             self.streams.end(accepted.closes)
         deliver = partial(self._deliver, accepted, before, then)
         self.journal.append(self.name, accepted.at, envelope, accepted.facts, deliver)
-        self._follow_all(accepted.then, accepted.at)
+        self._follow_all(accepted.then, accepted.at, sender)
         self.expire(accepted.at)
 
     def expire(self, at: int | None = None) -> None:
@@ -495,10 +514,11 @@ class SpaceServer:
         if then is not None:
             then(entry)
 
-    def _echo(self, repeated: Repetition, then: DecisionCallback | None) -> None:
+    def _echo(
+        self, repeated: Repetition, then: DecisionCallback | None, member: Member | None
+    ) -> None:
         """Tell the sender alone under which number its envelope was accepted before."""
         self.counters.repeated += 1
-        member = self._members.get(repeated.envelope.sender)
         # Once the first one is kept, too: only then its number is known.
         self.journal.call_when_kept(partial(self._echo_now, member, repeated, then))
 
@@ -512,12 +532,14 @@ class SpaceServer:
         if then is not None:
             then(first)
 
-    def _follow_all(self, consequences: Iterable[Consequence], at: int) -> None:
-        """Carry out what follows from a decision, at the time of that."""
+    def _follow_all(
+        self, consequences: Iterable[Consequence], at: int, sender: Member | None = None
+    ) -> None:
+        """Carry out what follows from a decision, about a frame of a sender, at its time."""
         for consequence in consequences:
-            self._follow(consequence, at)
+            self._follow(consequence, at, sender)
 
-    def _follow(self, consequence: Consequence, at: int) -> None:
+    def _follow(self, consequence: Consequence, at: int, sender: Member | None) -> None:
         match consequence:
             case Broadcast(draft, closes):
                 if closes:
@@ -525,12 +547,14 @@ class SpaceServer:
                 log_cancel(self.name, draft)
                 self._announcer.broadcast(draft, at)
             case Notice(participant, draft):
-                self._notify(participant, draft)
+                # It has a token, which is for the connection that asked for it.
+                if draft.kind == INVITE_ACK and sender is not None:
+                    self._announcer.notify(sender, draft)
+                else:
+                    self._notify(participant, draft)
             case Disconnect(participant, code, reason):
-                removed = (self._members.get(participant), *self.observers.of(participant))
-                for member in removed:
-                    if member is not None:
-                        self.journal.call_when_kept(partial(self._remove, member, code, reason))
+                for member in (*self._connections(participant), *self.observers.of(participant)):
+                    self.journal.call_when_kept(partial(self._remove, member, code, reason))
             case TokenIssued(participant, token_sha256):
                 self.journal.call_when_kept(partial(self._admit, participant, token_sha256))
 
@@ -545,14 +569,23 @@ class SpaceServer:
         self.leave(member)
 
     def _notify(self, participant: str, draft: Envelope) -> None:
-        member = self._members.get(participant)
-        if member is not None:
+        for member in self._connections(participant):
             self._announcer.notify(member, draft)
 
+    def _connections(self, participant: str) -> tuple[Member, ...]:
+        """The connections by which a participant takes part."""
+        answering = self._members.get(participant)
+        beside = self.beside.of(participant)
+        return beside if answering is None else (answering, *beside)
+
     def _is_here(self, member: Member) -> bool:
-        if member.observes:
-            return member in self.observers
-        return self._members.get(member.participant) is member
+        match member.place:
+            case Place.OBSERVING:
+                return member in self.observers
+            case Place.BESIDE:
+                return member in self.beside
+            case Place.ANSWERING:
+                return self._members.get(member.participant) is member
 
     def _recover(self) -> None:
         """Go on where the gateway was before it was restarted."""
@@ -562,3 +595,15 @@ class SpaceServer:
             self._admit(participant, token_sha256)
         self._follow_all(self._state.end_recovered(at), at)
         self.expire(at)
+
+
+def _enter(group: ConnectionGroups, member: Member) -> bool:
+    """Add a connection to those of its place, or close it: its participant has as many as it may.
+
+    An edge refuses it before; this is for those that pass the edge at one time.
+    """
+    if group.is_crowded(member.participant):
+        member.close(CROWDED_CODE, group.crowded)
+        return False
+    group.add(member)
+    return True

@@ -20,12 +20,12 @@ from meup_agent.protocol.control_payloads import CONTROL_KINDS
 from meup_agent.protocol.dialects import PUBLISHED, decode, spoken
 from meup_agent.protocol.dialects.rpc_ids import BY_RPC_ID, RpcIds
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.guarantees import OBSERVING
+from meup_agent.protocol.guarantees import ASIDE, OBSERVING
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.limits import MAX_DEPTH, MAX_FRAME_BYTES, check_depth
 from meup_agent.protocol.management_payloads import READERS
 from meup_agent.protocol.proposal_query import read_query
-from meup_agent.protocol.resume import ARRIVED
+from meup_agent.protocol.resume import ARRIVED, NEW
 from meup_agent.protocol.space.allowance import Allowance
 from meup_agent.protocol.space.control import ParticipantControl
 from meup_agent.protocol.space.decisions import (
@@ -51,7 +51,12 @@ from meup_agent.protocol.space.inbound import (
     usable_id,
     with_field,
 )
-from meup_agent.protocol.space.indexes import AcceptedEnvelope, Deduplicator, OpenItem
+from meup_agent.protocol.space.indexes import (
+    OVER_HTTP,
+    AcceptedEnvelope,
+    Deduplicator,
+    OpenItem,
+)
 from meup_agent.protocol.space.inflight import (
     TRACKED_KINDS,
     InFlight,
@@ -112,8 +117,12 @@ class SpaceState:
         self.grants = GrantStore(participants or {})
         # In the order in which they came.
         self._present: dict[str, str] = {}
+        # Those among them that have connections beside alone, so that none answers.
+        self._aside: set[str] = set()
+        # The connections beside, by identity, which what they began keeps.
+        self._beside: set[int] = set()
         self.streams = StreamStore(self._present, self._allowance, new_id, now())
-        self._welcomes = WelcomeWriter(self.grants, self._present, self.streams)
+        self._welcomes = WelcomeWriter(self.grants, self._present, self._aside, self.streams)
         self.management = SpaceManager(self.grants, self._present, new_token, address)
         self._absences = AbsenceTracker()
         self.arrivals = ArrivalTracker()
@@ -127,6 +136,8 @@ class SpaceState:
             self.control,
             self.streams,
             self._present,
+            self._aside,
+            self._beside,
         )
         self._announce_withdrawals = announce_withdrawals
         # The new process behind whose presence the journal ends.
@@ -169,18 +180,30 @@ class SpaceState:
         *,
         at: int | None = None,
         dialect: str = "",
+        beside: object | None = None,
     ) -> JoinDrafts:
-        """Add a participant, or a newer connection of one that is there.
+        """Add a participant, or another connection of one that is there.
 
-        A newer connection is announced as a ``join`` without a ``leave`` before it. The
-        participant did not go away, so no time limit for an absent one starts to run. But
+        A newer connection that answers is announced as a ``join`` without a ``leave`` before it.
+        The participant did not go away, so no time limit for an absent one starts to run. But
         what went to the older connection may have been lost with it, and a ``join`` is what makes
-        the others repeat what must not be missed (PROTOCOL 4.14).
+        the others repeat what must not be missed (PROTOCOL 4.14). One ``beside`` is announced only
+        where its participant was not there, and no process takes its place.
         """
         at = self._now() if at is None else at
-        self._spoken.pop(participant, None)
-        then = self.streams.joined(participant, is_new=join_state.is_new)
-        if join_state.is_new:
+        welcome = partial(self._draft_welcome, participant, participant, reader=dialect)
+        if beside is not None:
+            self._beside.add(id(beside))
+            if participant in self._present:
+                return JoinDrafts(welcome(join_state.welcome_fields), None)
+        is_new = join_state.is_new and beside is None
+        then = self.streams.joined(participant, is_new=is_new)
+        if beside is not None:
+            self._aside.add(participant)
+        else:
+            self._spoken.pop(participant, None)
+            self._aside.discard(participant)
+        if is_new:
             self.open.tool_owners.outdate(participant)
             self.open.orphan(participant)
             then += self._end_orphaned(participant, at)
@@ -188,13 +211,11 @@ class SpaceState:
         self._present[participant] = dialect
         self._welcomes.joined(participant)
         you = self._welcomes.describe(participant)
+        arrived = join_state.presence_fields(beside=beside is not None)
         return JoinDrafts(
-            self._welcome(participant, **join_state.welcome_fields),
-            gateway_draft(
-                kinds.SYSTEM_PRESENCE,
-                {"event": "join", "participant": you, **join_state.presence_fields},
-            ),
-            self.control.joined(participant),
+            welcome(join_state.welcome_fields),
+            gateway_draft(kinds.SYSTEM_PRESENCE, {"event": "join", "participant": you, **arrived}),
+            self.control.joined(participant) if beside is None else (),
             tuple(then),
         )
 
@@ -219,11 +240,9 @@ class SpaceState:
         more = {OBSERVING: True, **join_state.welcome_fields}
         return self._draft_welcome(participant, "", more, dialect)
 
-    def _welcome(self, participant: str, **missed: Any) -> Envelope:
-        """The draft of a participant's welcome; also when its capabilities have changed."""
-        return self._draft_welcome(
-            participant, participant, missed, self._present.get(participant, "")
-        )
+    def _welcome(self, participant: str) -> Envelope:
+        """The draft of a participant's welcome when its capabilities have changed."""
+        return self._draft_welcome(participant, participant, {}, self._present[participant])
 
     def _draft_welcome(
         self, participant: str, left_out: str, more: Mapping[str, Any], reader: str
@@ -236,15 +255,18 @@ class SpaceState:
         """The participants in the space as a welcome lists them to a reader of a dialect."""
         return [self._welcomes.describe(name, reader) for name in self._present]
 
-    def select_replayed(self, participant: str, join_state: JoinState) -> list[ReplayedEnvelope]:
+    def select_replayed(
+        self, participant: str, join_state: JoinState, *, beside: bool = False
+    ) -> list[ReplayedEnvelope]:
         """The open proposals that a newcomer is told of, since it may decide them.
 
         One that continues without a gap is told of none: it reads what it missed, and has read all
         that followed its first welcome. Neither is one that does not say that it resumes: it may
-        take what is replayed for something new.
+        take what is replayed for something new. Of one ``beside`` no presence tells what it has
+        read, so it is told each time.
         """
         begin = join_state.begin
-        continues = begin is not None and self.arrivals.has_read(participant, begin)
+        continues = not beside and begin is not None and self.arrivals.has_read(participant, begin)
         if not join_state.can_resume or (continues and not join_state.gap):
             return []
         may = self.grants[participant].allow
@@ -258,6 +280,7 @@ class SpaceState:
         """Remove a participant; the drafts for the others, its presence first."""
         at = self._now() if at is None else at
         del self._present[participant]
+        self._aside.discard(participant)
         self._absences.left(participant, at)
         self.open.tool_owners.outdate(participant)
         self._welcomes.left(participant)
@@ -265,6 +288,23 @@ class SpaceState:
             kinds.SYSTEM_PRESENCE, {"event": "leave", "participant": {"id": participant}}
         )
         return (Broadcast(presence), *self.streams.left(participant, at))
+
+    def beside_left(self, connection: object) -> None:
+        """Note that a connection beside has ended, and is asked nothing any more."""
+        self._beside.discard(id(connection))
+
+    def stop_answering(self, participant: str, dialect: str, at: int) -> tuple[Consequence, ...]:
+        """Note that a participant has connections beside alone, of a dialect; what others hear."""
+        self._present[participant] = dialect
+        self._aside.add(participant)
+        self.open.tool_owners.outdate(participant)
+        self.streams.stopped(participant, at)
+        self._welcomes.joined(participant)
+        return (self._announce_update(participant),)
+
+    def _announce_update(self, participant: str) -> Broadcast:
+        update = {"event": "update", "participant": self._welcomes.describe(participant)}
+        return Broadcast(gateway_draft(kinds.SYSTEM_PRESENCE, update))
 
     def decide(
         self,
@@ -276,13 +316,15 @@ class SpaceState:
         repeats: bool = False,
         waits: bool = True,
         answers: bool = False,
+        beside: object | None = None,
     ) -> Decision:
         """Decide about a frame; an accepted one has taken effect here.
 
         A sender that ``repeats`` may send it again, and is told its first number then. Clients that
         do not resume count their ids anew when they start, and mean what they send twice. One that
         ``waits``, on a connection, is read later if it exceeds a rate; elsewhere it is refused.
-        Where it ``answers`` the sender alone, a token can be told that is away.
+        Where it ``answers`` the sender alone, a token can be told that is away. What a connection
+        ``beside`` begins does not end with the process that answers for its participant.
         """
         at = self._now() if at is None else at
         inbound = self._check_form(participant, frame, dialect, at)
@@ -306,7 +348,8 @@ class SpaceState:
         if isinstance(addressed, Refusal):
             return addressed
         receipt = self._deduplicator.remember(addressed.envelope, at) if repeats else None
-        return self._accept(addressed, receipt, beside=not waits)
+        beside = beside if waits else OVER_HTTP
+        return self._accept(addressed, receipt, beside=beside)
 
     def decide_observed(
         self, participant: str, frame: bytes, dialect: str, at: int
@@ -322,8 +365,8 @@ class SpaceState:
                 refused = self._rules.check_sender(participant, inbound)
                 return refused or self._list_proposals(inbound, dialect)
         message = (
-            "an observer asks for proposals, and says nothing else: connect without the header"
-            " MEUP-Observe to take part"
+            "an observer asks for proposals, and says nothing else: connect with MEUP-Beside, or"
+            " with neither header, to take part"
         )
         return draft_refusal(participant, OBSERVING, message, about=about)
 
@@ -334,7 +377,7 @@ class SpaceState:
             query = read_query(question, inbound.payload)
         except InvalidEnvelope as invalid:
             return refuse(question, invalid.problem, str(invalid))
-        dialect = self._spoken.get(question.sender, dialect)
+        dialect = self._dialect_of(question.sender, dialect)
         return list_proposals(self.open, self._absences, question, query, dialect, inbound.at)
 
     def _address(self, inbound: InboundFrame, dialect: str) -> InboundFrame | Refusal:
@@ -349,7 +392,7 @@ class SpaceState:
         if len(frame) > MAX_FRAME_BYTES:
             message = "the request has no room for its executor; name one participant in 'to'"
             return refuse(request, AMBIGUOUS_EXECUTOR, message, executors=list(executors))
-        dialect = self._spoken.get(request.sender, dialect)
+        dialect = self._dialect_of(request.sender, dialect)
         addressed = decode_inbound(frame, dialect, inbound.at)
         # The executor may have rejected the proposal itself.
         return self._rules.check_named(addressed) or addressed
@@ -387,8 +430,7 @@ class SpaceState:
 
     def _decode(self, participant: str, frame: bytes, dialect: str, at: int) -> InboundFrame:
         """Decode a frame, and fill in what it leaves out; that alone takes a second look."""
-        if self._spoken:
-            dialect = self._spoken.get(participant, dialect)
+        dialect = self._dialect_of(participant, dialect)
         try:
             inbound = decode_inbound(frame, dialect, at)
         except InvalidEnvelope as invalid:
@@ -406,6 +448,10 @@ class SpaceState:
             if completed is not None and len(completed) <= MAX_FRAME_BYTES:
                 return decode_inbound(completed, dialect, at)
         return inbound
+
+    def _dialect_of(self, participant: str, dialect: str) -> str:
+        """The dialect of a connection: of the published ones that which its participant speaks."""
+        return self._spoken.get(participant, dialect) if dialect in PUBLISHED else dialect
 
     def _changes_version(self, participant: str, frame: bytes, dialect: str) -> bool:
         """Note that a member speaks the other published version than it was taken to speak."""
@@ -457,7 +503,7 @@ class SpaceState:
         return msgspec.structs.replace(refused, retry_after=over.seconds)
 
     def _accept(
-        self, inbound: InboundFrame, receipt: AcceptedEnvelope | None, *, beside: bool
+        self, inbound: InboundFrame, receipt: AcceptedEnvelope | None, *, beside: object | None
     ) -> Acceptance:
         envelope = inbound.envelope
         if envelope.kind in READERS:
@@ -468,7 +514,9 @@ class SpaceState:
                 facts = self.control.accept(envelope, inbound.payload, inbound.at)
             if envelope.kind in STREAM_KINDS:
                 closes = self.streams.closed_by(envelope, inbound.payload)
-                told = self.streams.accept(envelope, inbound.payload, inbound.at)
+                told = self.streams.accept(
+                    envelope, inbound.payload, inbound.at, beside=beside is not None
+                )
                 return Acceptance(envelope, inbound.at, then=told, receipt=receipt, closes=closes)
             return Acceptance(envelope, inbound.at, facts, receipt=receipt)
         if envelope.kind == kinds.MCP_WITHDRAW:
@@ -494,19 +542,20 @@ class SpaceState:
         self._deduplicator.remember(envelope, entry.at, entry.seq)
         self.control.remember(envelope)
         # Who had left said it over HTTP; of the others no entry tells.
-        beside = self._absences.is_away(envelope.sender)
+        beside = OVER_HTTP if self._absences.is_away(envelope.sender) else None
         begun = self._track(envelope, envelope.payload_object, entry.at, beside=beside)
         if begun is not None:
             begun.seq = entry.seq
 
     def _recover_presence(self, payload: payloads.JsonObject) -> None:
-        """Outdate the tools of a participant that left, or began anew, before a restart."""
-        participant = payloads.as_object(payload.get("participant")).get("id")
-        if payload.get("event") == "leave" or payload.get(ARRIVED) == "new":
-            self.open.tool_owners.outdate(str(participant))
+        """Outdate the tools of a participant whose process left, or began anew, before that."""
+        participant = payloads.as_object(payload.get("participant"))
+        gone = payload.get("event") == "leave" or ASIDE in participant
+        if gone or payload.get(ARRIVED) == NEW:
+            self.open.tool_owners.outdate(str(participant.get("id")))
 
     def _track(
-        self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: bool
+        self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: object | None
     ) -> OpenItem | None:
         """Track what an accepted envelope began or ended; what it began."""
         if envelope.kind == kinds.MCP_REQUEST and self._rpc_ids is not None:
@@ -552,23 +601,16 @@ class SpaceState:
         self.open.at = at
         done = self.management.accept(envelope, payload)
         then: list[Consequence] = list(done.then)
-        for participant in done.changed:
-            if participant in self._present and participant != done.kicked:
-                who = self._welcomes.describe(participant)
-                update = {"event": "update", "participant": who}
-                then.append(Broadcast(gateway_draft(kinds.SYSTEM_PRESENCE, update)))
+        told = [each for each in done.changed if each in self._present and each != done.kicked]
+        then += map(self._announce_update, told)
         for participant in dict.fromkeys((*done.changed, done.kicked)):
             may = partial(self._may_still, participant)
             then += end_revoked(self.open, participant, may)
             then += self.streams.end_revoked(participant, may)
         if done.kicked:
             then += self.streams.removed(done.kicked)
-        told = tuple(
-            Notice(participant, self._welcome(participant))
-            for participant in done.changed
-            if participant in self._present and participant != done.kicked
-        )
-        return Acceptance(envelope, at, done.facts, tuple(then), told, receipt)
+        welcomes = tuple(Notice(each, self._welcome(each)) for each in told)
+        return Acceptance(envelope, at, done.facts, tuple(then), welcomes, receipt)
 
     def end_recovered(self, at: int) -> list[Consequence]:
         """End what may not go on after a restart.

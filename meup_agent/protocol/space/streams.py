@@ -89,6 +89,7 @@ class ActiveStream:
     request: Envelope  # counts for its sender, whoever owns the stream later
     granted: dict[str, None] = field(default_factory=dict[str, None])
     left_at: int | None = None  # the time since which its owner is away
+    beside: bool = False  # it was not requested by the process that answers for its requester
     encoded: bytes = b""
 
     @property
@@ -185,11 +186,13 @@ class StreamStore:
         code, why = self._problem(stream, message, envelope.sender)
         return refuse(envelope, code, why, stream_id=stream.id) if code else None
 
-    def accept(self, envelope: Envelope, payload: JsonObject, at: int) -> tuple[Consequence, ...]:
+    def accept(
+        self, envelope: Envelope, payload: JsonObject, at: int, *, beside: bool = False
+    ) -> tuple[Consequence, ...]:
         """Carry out what :meth:`check` let through; what the gateway tells every member of it."""
         message = READERS[envelope.kind](envelope, payload)
         if isinstance(message, StreamRequest):
-            return (self._request(envelope, message, at),)
+            return (self._request(envelope, message, at, beside=beside),)
         stream = self._find(message)
         assert stream is not None, "checked before"
         owner, kind = stream.info.owner, ""
@@ -230,10 +233,16 @@ class StreamStore:
         """Go on with the streams of a participant; close those of its process before this one."""
         owned = self._owned_by(participant) if self._open else []
         if is_new:
-            return self._close(owned, OWNER_LEFT)
+            return self._close((each for each in owned if not each.beside), OWNER_LEFT)
         for stream in owned:
             stream.left_at = None
         return []
+
+    def stopped(self, participant: str, at: int) -> None:
+        """Give an owner some time whose process is gone, and whose other connections are not."""
+        for stream in self._owned_by(participant):
+            if not stream.beside:
+                stream.left_at = at
 
     def left(self, participant: str, at: int) -> list[Consequence]:
         """Take its right to write from a participant that has left; an owner has some time."""
@@ -307,7 +316,9 @@ class StreamStore:
                 return over_limit(by, name, most, said, about=envelope.id)
         return None
 
-    def _request(self, envelope: Envelope, request: StreamRequest, at: int) -> Broadcast:
+    def _request(
+        self, envelope: Envelope, request: StreamRequest, at: int, *, beside: bool
+    ) -> Broadcast:
         self._opened += 1
         # With the time of the start: what was written to one of before a restart reaches no other.
         stream_id = f"stream-{self._opened}-{self._started:x}"
@@ -321,7 +332,7 @@ class StreamStore:
             about=request.about,
             origin=origin,
         )
-        stream = ActiveStream(info, envelope.replace())
+        stream = ActiveStream(info, envelope.replace(), beside=beside)
         stream.left_at = None if request.by in self._present else at
         self._open[stream_id.encode()] = stream
         self._change(stream, request.by)

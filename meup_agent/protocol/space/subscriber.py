@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
+
+
+class Place(Enum):
+    """The part of a connection in its space (PROTOCOL 3)."""
+
+    ANSWERING = "answering"
+    """It answers for its participant, which has one such connection."""
+    BESIDE = "beside"
+    """It takes part as its participant, and answers what belongs to its own exchanges."""
+    OBSERVING = "observing"
+    """It hears, and sends nothing."""
 
 
 class FrameFormat(NamedTuple):
@@ -23,7 +35,7 @@ class FrameFormat(NamedTuple):
 
 
 class Subscriber(Protocol):
-    """A queue to a reader; one with a ``participant`` that does not observe is found by name."""
+    """A queue to a reader; one with a ``participant`` that takes part is found by name."""
 
     @property
     def form(self) -> FrameFormat:

@@ -11,9 +11,11 @@ from typing import Any
 
 import anyio
 import httpx2
+import mcp_types as types
 import pytest
 from anyio.abc import Process
 from mcp import StdioServerParameters
+from mcp.client import ClientRequestContext
 from mcp.client.client import Client
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
@@ -23,7 +25,9 @@ from meup_agent import Agent, Context, Proposal
 from tests.cli.processes import environment, meup, running
 from tests.forkserver import launched
 from tests.mcp.conftest import ANYTHING, Stage, staged
+from tests.mcp.server.test_asks import FORM, ask
 from tests.mcp.server.test_cancellation import OLD
+from tests.mcp.server.test_tool_calls import text
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 from tests.programs import ROOT
@@ -209,24 +213,45 @@ async def test_a_cancel_over_stdio_keeps_the_silence_and_the_reason() -> None:
     assert reasons == ["no_longer_needed: enough"]
 
 
-async def test_a_second_process_with_the_same_token_takes_over() -> None:
-    async with staged(alice=ANYTHING) as stage:
-        env = variables(stage, "alice")
+@pytest.mark.rule("3.beside.own")
+async def test_two_clients_with_one_configuration_each_answer_what_they_are_asked() -> None:
+    agent = Agent("asker")
+
+    @agent.tool
+    async def weather(ctx: Context) -> str:
+        params = {"message": "Where are you?", "requestedSchema": FORM, "mode": "form"}
+        return str((await ask(ctx, "elicitation/create", params))["content"]["city"])
+
+    async with staged(alice=ANYTHING, asker=ANYTHING) as stage:
+        await stage.join("asker", agent)
+        start, towns = command(env=variables(stage, "alice")), dict[str, str]()
+
+        async def run(town: str, both: anyio.Event, done: anyio.Event) -> None:
+            async def answer(
+                context: ClientRequestContext, params: types.ElicitRequestParams
+            ) -> types.ElicitResult:
+                return types.ElicitResult(
+                    action="accept", content={"city": town if params.message else ""}
+                )
+
+            async with Client(stdio_client(start), elicitation_callback=answer) as client:
+                await client.list_tools()
+                both.set()
+                await other_is_there[town].wait()
+                for _ in range(3):
+                    towns[town] = text(await client.call_tool("asker_weather"))
+                done.set()
+                await other_is_done[town].wait()
+
+        there = {"Oslo": anyio.Event(), "Rome": anyio.Event()}
+        done = {"Oslo": anyio.Event(), "Rome": anyio.Event()}
+        other_is_there = {"Oslo": there["Rome"], "Rome": there["Oslo"]}
+        other_is_done = {"Oslo": done["Rome"], "Rome": done["Oslo"]}
         with anyio.fail_after(PATIENCE):
-            async with wire(env=env) as (first, lines):
-                await lines.hello(OLD[-1])
-                async with wire(env=env) as (_, others):
-                    await others.hello(OLD[-1])
-                    assert first.stderr is not None
-                    said = b""
-                    async for chunk in first.stderr:
-                        said += chunk
-                    assert await first.wait() != 0
-    last = said.decode().strip().splitlines()[-1]
-    assert last.startswith("meup: ")
-    assert last.endswith(
-        "give each client a token of its own, or run one `meup mcp --http` for all of them"
-    )
+            async with anyio.create_task_group() as tasks:
+                for town in there:
+                    tasks.start_soon(run, town, there[town], done[town])
+        assert towns == {"Oslo": "Oslo", "Rome": "Rome"}
 
 
 def test_http_elsewhere_needs_tls_or_a_word() -> None:

@@ -164,7 +164,7 @@ async def test_a_withdrawal_by_the_participant_itself_cancels_the_task() -> None
 async def withdraw(stage: Stage, proposal_id: str) -> None:
     """Withdraw a proposal of alice's by another hand: over HTTP, beside the one that proposed."""
     connector = http_connector(stage.gateway.http_url, space="demo", participant="alice")
-    beside = Settings(mode=Mode.OUTGOING_ONLY)
+    beside = Settings(mode=Mode.BESIDE)
     hand = Agent("hand").join(connector, space="demo", token=stage.token("alice"), settings=beside)
     async with hand as space:
         await space.send("mcp/withdraw", {"reason": "no_longer_needed"}, correlation=proposal_id)

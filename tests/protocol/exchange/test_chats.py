@@ -67,7 +67,7 @@ def test_chat_is_acknowledged_in_the_dialect_that_has_it() -> None:
     assert chat(me, "c3", to=("bob",)) == []
     silent = a_chatter()
     assert chat(silent, "c1") == []
-    for mode in (Mode.OBSERVING, Mode.OUTGOING_ONLY):
+    for mode in (Mode.OBSERVING, Mode.BESIDE):
         assert chat(a_chatter(dialect=V04, mode=mode), "c1") == []
 
 

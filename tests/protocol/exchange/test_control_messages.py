@@ -342,7 +342,7 @@ def test_shutdown_cancels_what_does_not_end() -> None:
 
 
 @pytest.mark.rule("5.control.seat")
-@pytest.mark.parametrize("mode", [Mode.OUTGOING_ONLY, Mode.OBSERVING])
+@pytest.mark.parametrize("mode", [Mode.BESIDE, Mode.OBSERVING])
 def test_onlookers_obey_and_answer_nothing(mode: Mode) -> None:
     me = at_ours(mode=mode)
     for kind in ("pause", "restart", "shutdown", "request-status"):
@@ -351,7 +351,7 @@ def test_onlookers_obey_and_answer_nothing(mode: Mode) -> None:
 
 
 @pytest.mark.rule("5.control.seat")
-@pytest.mark.parametrize("mode", [Mode.OUTGOING_ONLY, Mode.OBSERVING])
+@pytest.mark.parametrize("mode", [Mode.BESIDE, Mode.OBSERVING])
 def test_onlookers_are_not_paused_by_a_welcome(mode: Mode) -> None:
     """They would never learn that the pause has ended: what tells that is for the agent."""
     me = Peer(mode=mode)

@@ -10,6 +10,7 @@ from tests.spaces import (
     FrameFormat,
     Journal,
     MemoryJournal,
+    Place,
     SpaceCounters,
     SpaceServer,
     member_capabilities,
@@ -25,7 +26,7 @@ NAMES = ("ann", "bob", "cid", "dan")
 class Reader:
     """A member, and what waits for it while it does not read."""
 
-    observes = False
+    place = Place.ANSWERING
 
     def __init__(self, participant: str, *, dialect: str = DIALECT, resumes: bool = False) -> None:
         self.participant = participant

@@ -12,7 +12,7 @@ from meup_agent.protocol.space.listing import MAX_CONSIDERED, MAX_LISTED_BYTES
 from tests.properties.late_journal import File, LateJournal
 from tests.protocol.space.scene import Scene
 from tests.protocol.space.test_server import Listener
-from tests.spaces import FrameFormat
+from tests.spaces import FrameFormat, Place
 
 ALL: dict[str, list[dict[str, Any]]] = {
     name: [{"kind": "*"}] for name in ("ann", "bob", "eve", "tools")
@@ -242,7 +242,7 @@ def test_the_bytes_of_answers_count_in_the_pace_of_who_asks() -> None:
     scene = scene_of("ann", "bob", "eve")
     propose(scene, text="x" * MAX_LISTED_BYTES)
     observer = Listener("eve")
-    observer.observes = True
+    observer.place = Place.OBSERVING
     scene.host.join(observer)
     question = {
         "protocol": "meup/v0.1",
@@ -266,7 +266,7 @@ def test_an_answer_is_for_the_connection_that_asked() -> None:
     scene = scene_of()
     propose(scene)
     observer = Listener("bob")
-    observer.observes = True
+    observer.place = Place.OBSERVING
     scene.host.join(observer)
     latest = scene.host.journal.latest("demo")
     frame = (

@@ -7,14 +7,14 @@ import json
 import pytest
 
 from tests.protocol.space.test_server import Listener, chat, host_with
-from tests.spaces import Allowance, FrameFormat, SpaceServer
+from tests.spaces import Allowance, FrameFormat, Place, SpaceServer
 
 MOST = Allowance().max_observers
 
 
 def observer(participant: str) -> Listener:
     listener = Listener(participant)
-    listener.observes = True
+    listener.place = Place.OBSERVING
     return listener
 
 

@@ -17,6 +17,7 @@ from tests.spaces import (
     Allowance,
     FrameFormat,
     MemoryJournal,
+    Place,
     SpaceCounters,
     SpaceServer,
     member_capabilities,
@@ -42,7 +43,7 @@ MAY: dict[str, list[Said]] = {
 class Member:
     """A member that keeps what it gets."""
 
-    observes = False
+    place = Place.ANSWERING
 
     def __init__(
         self,

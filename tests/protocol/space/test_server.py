@@ -12,6 +12,7 @@ from tests.properties.late_journal import File, LateJournal
 from tests.spaces import (
     FrameFormat,
     MemoryJournal,
+    Place,
     SpaceCounters,
     SpaceServer,
     ignore,
@@ -23,7 +24,7 @@ class Listener:
     """A member that keeps what it gets."""
 
     last_seen: int | None = None
-    observes: bool = False
+    place: Place = Place.ANSWERING
 
     def __init__(self, participant: str, pack: Callable[[bytes], bytes] = bytes) -> None:
         self.participant = participant

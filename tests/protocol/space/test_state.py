@@ -88,6 +88,7 @@ def test_welcome_and_presence() -> None:
         "dev.meup/guarantees": GUARANTEES,
         "dev.meup/streams": {"journaled": False},
     }
+    assert joined.presence is not None
     assert joined.presence.kind == "system/presence"
     assert joined.presence.to == ()
     assert joined.presence.payload == {"event": "join", "participant": alice}

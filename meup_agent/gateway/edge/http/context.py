@@ -144,6 +144,7 @@ _OF_A_REFUSAL: Final = {
     "look_alike": CONFLICT,
     "participant_exists": CONFLICT,
     "already_exists": CONFLICT,
+    "not_answering": CONFLICT,
     "not_pending": CONFLICT,
     "not_renewed": CONFLICT,
 }

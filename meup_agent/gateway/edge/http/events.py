@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from meup_agent.gateway.admission import NotAdmitted
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.edge.flow import SendQueue
-from meup_agent.gateway.edge.handshake import read_observe
+from meup_agent.gateway.edge.handshake import read_place
 from meup_agent.gateway.edge.http.context import (
     authorize_space,
     bad_query,
@@ -26,7 +26,7 @@ from meup_agent.gateway.edge.http.messages import is_seq, requested_dialect
 from meup_agent.gateway.frame_queue import FrameQueue, GatewayMember
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.space.server import SpaceServer
-from meup_agent.protocol.space.subscriber import FrameFormat
+from meup_agent.protocol.space.subscriber import FrameFormat, Place
 from meup_agent.transport.base import DIALECT_HEADER, LAST_SEEN_HEADER, OBSERVE_HEADER
 
 KEEP_ALIVE_SECONDS: Final = 15.0
@@ -95,7 +95,7 @@ class EventResponse:
         if observes:
             # Its participant's agent keeps its connection.
             self._stream = self._observer = GatewayMember(
-                runtime, identity, form, self._sending, last_seen=last_seen, observes=True
+                runtime, identity, form, self._sending, last_seen=last_seen, place=Place.OBSERVING
             )
         else:
             self._stream = FrameQueue(runtime, identity, form, self._sending)
@@ -203,11 +203,12 @@ async def get_events(runtime: GatewayRuntime, request: Request) -> Response:
         raise bad_query(f"{LAST_SEEN_HEADER} must be the 'seq' of an envelope")
     follow = read_flag(request, "follow", True)
     try:
-        observes = read_observe(request.headers.get(OBSERVE_HEADER)) and follow
+        place = read_place(request.headers.get)
+        observes = place is Place.OBSERVING and follow
         if observes:
             # As for any other connection that observes.
-            runtime.check_members(identity, observes=True)
-            runtime.join_throttle.join(identity, observes=True)
+            runtime.check_members(identity, place)
+            runtime.join_throttle.join(identity, place)
     except NotAdmitted as invalid:
         raise not_admitted(invalid) from None
     dialect = requested_dialect(request) or runtime.dialect(identity)

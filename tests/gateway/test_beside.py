@@ -1,0 +1,81 @@
+"""Connections beside, at each edge: in memory, at the message port, and mounted."""
+
+import json
+
+import anyio
+import anyio.abc
+import pytest
+
+from meup_agent.errors import HandshakeRefused
+from meup_agent.gateway import GatewayLimits
+from tests.gateway.conftest import Site, envelope, hear
+from tests.gateways import BESIDE_HEADER, OBSERVE_HEADER
+from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.anyio
+
+BESIDE = {BESIDE_HEADER: "1"}
+
+
+@pytest.mark.rule("3.beside.header", "3.beside.takes_part")
+async def test_the_answer_says_the_header_back_and_the_agent_stays(site: Site) -> None:
+    async with site.join("bob") as (bob,), site.dial("bob", headers=BESIDE) as one:
+        assert one.response_headers[BESIDE_HEADER.lower()] == "1"
+        assert BESIDE_HEADER.lower() not in bob.response_headers
+        welcome = await hear(one, "system.welcome")
+        assert (welcome["payload"]["you"]["id"], welcome["payload"]["participants"]) == ("bob", [])
+        for sender, number in ((bob, 1), (one, 2)):
+            await sender.send(envelope("bob", id=f"e{number}"))
+            for reader in (bob, one):
+                said = await hear(reader, "chat")
+                assert (said["id"], said["from"]) == (f"e{number}", "bob")
+        assert site.place.counters.taken_over == 0
+    async with site.join("alice"):
+        pass
+
+
+@pytest.mark.rule("3.beside.header")
+@pytest.mark.parametrize("value", ["0", "yes", "1, 1", "2"])
+async def test_any_other_value_is_refused(site: Site, value: str) -> None:
+    for headers in ({BESIDE_HEADER: value}, {**BESIDE, OBSERVE_HEADER: "1"}):
+        with pytest.raises(HandshakeRefused) as refused:
+            async with site.dial("bob", headers=headers):
+                pass
+        assert refused.value.status == 400
+
+
+@pytest.mark.rule("3.beside.header")
+async def test_one_without_a_header_s_token_joins_by_a_frame(site: Site) -> None:
+    if not hasattr(site.place, "url"):
+        return  # in memory there is nothing but the handshake
+    async with site.join("bob") as (bob,), site.dial(headers=BESIDE) as one:
+        assert one.response_headers[BESIDE_HEADER.lower()] == "1"
+        frame = {"type": "join", "space": "demo", "token": site.place.token("bob")}
+        await one.send(json.dumps(frame).encode())
+        await hear(one, "system.welcome")
+        await one.send(envelope("bob"))
+        assert (await hear(bob, "chat"))["id"] == "e1"
+
+
+@pytest.mark.rule("3.beside.limit")
+@pytest.mark.limit("max_beside")
+async def test_one_too_many_is_refused(site: Site) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+
+            async def join(*, task_status: anyio.abc.TaskStatus[None]) -> None:
+                async with site.dial("bob", headers=BESIDE) as one:
+                    await hear(one, "system.welcome")
+                    task_status.started()
+                    await anyio.sleep_forever()
+
+            for _ in range(GatewayLimits().max_beside):
+                await tasks.start(join)
+            with pytest.raises(HandshakeRefused) as refused:
+                async with site.dial("bob", headers=BESIDE):
+                    pass
+            assert (refused.value.status, refused.value.retry_after) == (429, 5)
+            assert "(max_beside)" in refused.value.body
+            async with site.join("bob"), site.dial("alice", headers=BESIDE) as other:
+                await hear(other, "system.welcome")
+            tasks.cancel_scope.cancel()

@@ -1,0 +1,62 @@
+"""A space with connections beside, without a loop."""
+
+import pytest
+
+from tests.protocol.space.test_server import Listener, chat, host_with
+from tests.spaces import Allowance, Place, SpaceServer
+
+MOST = Allowance().max_beside
+
+
+def joins_beside(host: SpaceServer, participant: str) -> Listener:
+    listener = Listener(participant)
+    listener.place = Place.BESIDE
+    host.join(listener)
+    return listener
+
+
+@pytest.mark.rule("3.beside.pace")
+def test_all_connections_of_a_participant_have_one_pace() -> None:
+    host, (alice, bob) = host_with("alice", "bob")
+    senders = [alice, joins_beside(host, "alice"), joins_beside(host, "alice")]
+    for listener in senders:
+        listener.frames.clear()
+    burst = Allowance().messages_burst
+    waits = [host.receive(senders[n % 3], chat("alice")) for n in range(burst + 3)]
+    assert not any(waits[:burst])
+    assert all(waits[burst:])
+    assert host.receive(bob, chat("bob")) == 0.0
+    # The one that was too fast is told.
+    told = [[kind for kind, _ in each.heard()].count("system.error") for each in senders]
+    assert sum(told) == 1
+
+
+@pytest.mark.rule("3.beside.limit")
+def test_one_too_many_is_closed_and_counts_for_nothing() -> None:
+    """At the door it is refused with 429; this is for those who pass the door at one time."""
+    host, (alice,) = host_with("alice")
+    let_in = [joins_beside(host, "alice") for _ in range(MOST + 10)]
+    assert [each.closed for each in let_in[:MOST]] == [None] * MOST
+    assert {each.closed and each.closed[0] for each in let_in[MOST:]} == {1013}
+    assert host.receive(let_in[MOST], chat("alice")) == 0.0
+    assert host.counters.accepted == 0
+    host.leave(let_in[MOST])
+    host.leave(let_in[0])
+    assert joins_beside(host, "alice").closed is None
+    assert (len(host), alice.closed) == (1, None)
+
+
+@pytest.mark.rule("3.beside.alone")
+def test_it_is_present_until_its_last_connection_ends() -> None:
+    host, (watcher, first) = host_with("bob", "alice")
+    host.leave(first)
+    one, two = joins_beside(host, "alice"), joins_beside(host, "alice")
+    agent = Listener("alice")
+    host.join(agent)
+    for connection in (one, agent, agent, two):
+        assert "alice" in host
+        host.leave(connection)
+    assert "alice" not in host
+    said = [payload for kind, payload in watcher.heard() if kind == "system.presence"]
+    events = [(each["event"], each["participant"].get("dev.meup/aside")) for each in said]
+    assert events[-4:] == [("join", True), ("join", None), ("update", True), ("leave", None)]
