@@ -9,7 +9,16 @@ from meup_agent.protocol.audit import Audit, Ignored, ProposalAudit, StepKind, p
 from meup_agent.protocol.space import fanout
 from meup_agent.protocol.space.allowance import Allowance
 from meup_agent.protocol.space.counters import SpaceCounters
-from meup_agent.protocol.space.decisions import Acceptance, Decision, Discard, Refusal
+from meup_agent.protocol.space.decisions import (
+    Acceptance,
+    Answer,
+    Broadcast,
+    Decision,
+    Discard,
+    Refusal,
+    Repetition,
+    TokenIssued,
+)
 from meup_agent.protocol.space.grants import member_capabilities
 from meup_agent.protocol.space.indexes import MAX_ORIGINS, SPARE_DEADLINES
 from meup_agent.protocol.space.inflight import OPEN_SECONDS
@@ -23,7 +32,7 @@ from meup_agent.protocol.space.journal import (
     Recovered,
     ignore,
 )
-from meup_agent.protocol.space.presence import MAX_REPLAYED, AbsenceTracker
+from meup_agent.protocol.space.presence import MAX_REPLAYED, AbsenceTracker, JoinState
 from meup_agent.protocol.space.rules import Rules
 from meup_agent.protocol.space.server import TAKEN_OVER, SpaceServer
 from meup_agent.protocol.space.state import SpaceState
@@ -43,13 +52,16 @@ __all__ = [
     "AbsenceTracker",
     "Acceptance",
     "Allowance",
+    "Answer",
     "Audit",
+    "Broadcast",
     "Decision",
     "Discard",
     "Entry",
     "Fact",
     "FrameFormat",
     "Ignored",
+    "JoinState",
     "Journal",
     "MemoryJournal",
     "NumberRange",
@@ -57,11 +69,13 @@ __all__ = [
     "ProposalAudit",
     "Recovered",
     "Refusal",
+    "Repetition",
     "Rules",
     "SpaceCounters",
     "SpaceServer",
     "SpaceState",
     "StepKind",
+    "TokenIssued",
     "fanout",
     "ignore",
     "member_capabilities",

@@ -20,7 +20,7 @@ from meup_agent.protocol.capability.reading import Reading
 from meup_agent.protocol.capability.work import WorkBudget
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, DIALECTS, decode, encode
 from meup_agent.protocol.dialects.executors import as_broadcast
-from meup_agent.protocol.envelope import draft, encode_json
+from meup_agent.protocol.envelope import Envelope, draft, encode_json
 from meup_agent.protocol.guarantees import OURS, read_guarantees, said_by
 from meup_agent.protocol.kinds import ACCEPT_TOOLS
 from meup_agent.protocol.lifecycle import INBOUND, PROPOSAL, InboundState, last_moment
@@ -53,7 +53,7 @@ from meup_agent.protocol.streams import (
     read_frame,
     write_frame,
 )
-from meup_agent.protocol.timestamps import moment_of
+from meup_agent.protocol.timestamps import moment_of, rfc3339
 
 __all__ = [
     "ACCEPT_CALL",
@@ -78,6 +78,7 @@ __all__ = [
     "Call",
     "DefaultedObject",
     "Ending",
+    "Envelope",
     "GatewayRefused",
     "InboundState",
     "JsonObject",
@@ -113,6 +114,7 @@ __all__ = [
     "read_guarantees",
     "read_proposal",
     "read_seq",
+    "rfc3339",
     "said_by",
     "write_frame",
 ]

@@ -457,4 +457,20 @@ FINDINGS: Final[tuple[Finding, ...]] = (
             "::test_one_that_came_back_shares_its_tools_with_none_that_lists_them_first"
         ),
     ),
+    Finding(
+        title="A restart forgets what an agent of a published dialect approved",
+        was=(
+            "Such an agent makes the call itself and answers the proposal with its result. The"
+            " gateway took that for the decision, but its journal did not say so: after a restart"
+            " the proposal was pending, and a second approval ran it again."
+        ),
+        here=(
+            "The entry of such a response is marked, and a restart lets every entry take effect as"
+            " it did when it was decided."
+        ),
+        test=(
+            "tests/protocol/space/test_published_answers.py"
+            "::test_what_such_a_response_decided_is_decided_after_a_restart"
+        ),
+    ),
 )

@@ -168,7 +168,7 @@ def test_copied_ids_never_pass_and_what_is_decided_stays_so(done: list[Act]) -> 
         if act[0] == "restart":
             restarted = space()
             for envelope in journal:
-                restarted.recover(Entry(0, "demo", 0, envelope))
+                restarted.apply(Entry(0, "demo", 0, envelope))
             continue
         frame = frame_of(act, number)
         sender = json.loads(frame)["from"]

@@ -187,7 +187,6 @@ class ParticipantControl:
 
     def accept(self, envelope: Envelope, payload: JsonObject, at: int) -> tuple[Fact, ...]:
         """Carry out what :meth:`check` let through; the facts that hold from now on."""
-        self.remember(envelope)
         if envelope.kind == PAUSE:
             return self._pause(envelope, payload, at)
         if envelope.kind == RESUME:

@@ -24,6 +24,7 @@ class Broadcast(msgspec.Struct, frozen=True):
 
     draft: Envelope
     closes: str = ""  # the id of the stream that is closed by it
+    facts: tuple[Fact, ...] = ()  # facts that hold from now on, kept together with it
 
 
 class Notice(msgspec.Struct, frozen=True):

@@ -79,7 +79,6 @@ class GrantStore:
         self._configured = dict(configured)
         self._revoked: dict[str, tuple[JsonObject, ...]] = {}
         self._grants: dict[str, HeldGrant] = {}
-        self._number = 0
         self._compiled = dict(configured)
         self.changes = 0  # counts changes of anyone's capabilities; caches compare it
 
@@ -94,6 +93,11 @@ class GrantStore:
     def __iter__(self) -> Iterator[str]:
         """The participants of the space, present or not."""
         return iter(tuple(self._configured))
+
+    @property
+    def _number(self) -> int:
+        """The number of the last grant that is in force."""
+        return max((held.number for held in self._grants.values()), default=0)
 
     def has_room(self, capabilities: Sequence[JsonObject]) -> bool:
         """True if so many more can be granted in the space."""
@@ -123,10 +127,10 @@ class GrantStore:
 
     def give(self, grant: Grant) -> GrantChange:
         """Add what was granted, after :meth:`first_lacking` and :meth:`check`."""
-        self._number += 1
-        own = self._own(grant.by, self._number)
+        number = self._number + 1
+        own = self._own(grant.by, number)
         held = HeldGrant(
-            grant, self._number, _named(_find_covering(each, own) for each in grant.capabilities)
+            grant, number, _named(_find_covering(each, own) for each in grant.capabilities)
         )
         self._grants[grant.id] = held
         self._compile(grant.participant)
@@ -201,7 +205,6 @@ class GrantStore:
         lost: list[str] = []
         for held in sorted(recovered, key=lambda each: each.number):
             grant = held.grant
-            self._number = max(self._number, held.number)
             own = self._own(grant.by, held.number)
             kept = tuple(
                 each for each in grant.capabilities if _find_covering(each, own) is not None

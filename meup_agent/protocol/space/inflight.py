@@ -99,7 +99,7 @@ class InFlight:
     :data:`OPEN_SECONDS` old, it is forgotten where its participant needs the room.
     """
 
-    def __init__(self, *, watches_expiries: bool = False) -> None:
+    def __init__(self, *, announces_expiries: bool = False) -> None:
         self.tool_owners = ToolOwners()
         self._requests = OpenIndex(MAX_ORIGINS)
         self._proposals = OpenIndex(MAX_DECIDED)
@@ -117,7 +117,8 @@ class InFlight:
         # The time of what is decided at this moment, in microseconds since 1970 (UTC).
         self.at = 0
         self._kept_bytes: dict[str, int] = {}
-        self._deadlines = DeadlineHeap() if watches_expiries else None
+        self._announces_expiries = announces_expiries
+        self._deadlines = DeadlineHeap()
         # Each has the participants under an id, as keys or in order. Looked at for each envelope.
         self._owners: tuple[Mapping[str, Iterable[str]], ...] = (
             self._proposals.senders_by_id,
@@ -237,23 +238,29 @@ class InFlight:
         """True if a proposer has a proposal of this id open."""
         return self._proposals.get(proposer, proposal) is not None
 
-    def has_room(self, participant: str, most: int, at: int) -> bool:
-        """True if a participant has fewer open proposals; where it has not, old ones are forgotten.
+    def count(self, participant: str, at: int) -> int:
+        """The number of open proposals of a participant; old ones count until they are forgotten.
 
         Until then they are listed: a person may decide one that waits since yesterday.
         """
-        if self._proposals.count(participant) < most:
-            return True
-        self._forget_old(self._proposals, participant, at)
-        return self._proposals.count(participant) < most
+        self.expire_unannounced(at)
+        return self._proposals.count(participant)
+
+    def abandoned(self, participant: str, at: int, gone_until: int | None) -> list[OpenItem]:
+        """The proposals that are only in the way: expired, too old, or left by a process."""
+        return [
+            item
+            for item in self._proposals.of(participant)
+            if _is_too_old(item, at)
+            or not item.state_at(at).is_pending
+            or (gone_until is not None and item.at <= gone_until and not item.fulfilling)
+        ]
 
     def drop_abandoned(self, participant: str, at: int, gone_until: int | None) -> None:
-        """Forget proposals whose process was gone at a time, although they were not withdrawn."""
-        for proposal in self._proposals.of(participant):
-            proposal.state = proposal.state_at(at)
-            left_behind = gone_until is not None and proposal.at <= gone_until
-            if not proposal.state.is_pending or (left_behind and not proposal.fulfilling):
-                self.end(proposal)
+        """Forget what is abandoned, although it was not withdrawn."""
+        for item in self.abandoned(participant, at, gone_until):
+            self.at, item.state = at, item.state_at(at)
+            self.end(item)
 
     def orphan(self, participant: str, *, fulfillments_only: bool = False) -> None:
         """Note that the process which began what a participant has open is gone for good."""
@@ -320,6 +327,13 @@ class InFlight:
         """True if an item has not ended, and no other one is open in its place."""
         shelf = self._proposals if item.is_proposal else self._requests
         return shelf.get(item.envelope.sender, item.envelope.id) is item
+
+    def end_if_expired(self, item: OpenItem, at: int) -> bool:
+        """End a proposal that has expired, which is for good; ``False``: it has not."""
+        self.at, item.state = at, item.state_at(at)
+        if not item.state.is_pending:
+            self.end(item)
+        return not item.state.is_pending
 
     def _proposed(
         self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: object | None
@@ -430,11 +444,6 @@ class InFlight:
                 item.expires_at = until
                 item.renewals += 1
 
-    def forget_old_requests(self, at: int) -> None:
-        """Forget the requests of all participants that began too long ago to be answered."""
-        for participant in tuple(self._requests.owners):
-            self._forget_old(self._requests, participant, at)
-
     def withdraw(
         self, sender: str, proposal: str, payload: JsonObject, at: int, *, said_by: str
     ) -> ProposalState | None:
@@ -478,13 +487,13 @@ class InFlight:
     @property
     def next_expiry(self) -> int | None:
         """The last moment of the next proposal that may expire, in microseconds since 1970."""
-        return None if self._deadlines is None else self._deadlines.next
+        return self._deadlines.next if self._announces_expiries else None
 
     def expire(self, at: int) -> list[OpenItem]:
         """End the proposals whose time is over, and that no withdraw has ended; these."""
         self.at = at
         expired: list[OpenItem] = []
-        for item in () if self._deadlines is None else self._deadlines.pop_due(at):
+        for item in self._deadlines.pop_due(at):
             if not self.is_listed(item):
                 continue
             item.state = item.state_at(at)
@@ -495,16 +504,14 @@ class InFlight:
                 self._watch(item)  # it was renewed
         return expired
 
-    def end_expired(self, item: OpenItem, at: int) -> None:
-        """End a proposal that has expired, unless its end is still to be announced."""
-        if self._deadlines is None:
-            self.at, item.state = at, item.state_at(at)
-            self.end(item)
+    def expire_unannounced(self, at: int) -> None:
+        """End the proposals whose time is over, unless their ends are still to be announced."""
+        if not self._announces_expiries:
+            self.expire(at)
 
     def _watch(self, proposal: OpenItem) -> None:
-        if self._deadlines is not None:
-            self._deadlines.sort_out(self.is_listed)
-            self._deadlines.add(proposal)
+        self._deadlines.sort_out(self.is_listed)
+        self._deadlines.add(proposal)
 
     def _announced_expired(self, notice: Envelope, payload: JsonObject) -> None:
         """End what the gateway has announced as expired before a restart."""
@@ -559,6 +566,13 @@ class InFlight:
             proposal.step(ProposalEvent.RESPONSE)
             self.end(proposal, by, rule=rule)
 
+    def answered(self, proposer: str, proposal: str, by: str, at: int) -> None:
+        """End an open proposal that a response of a participant decided by itself."""
+        item = self._proposals.get(proposer, proposal)
+        if item is not None:
+            self.at = at
+            self.fulfilled(item, by)
+
     def _begin(self, shelf: OpenIndex, item: OpenItem) -> None:
         envelope = item.envelope
         sender = envelope.sender
@@ -570,7 +584,8 @@ class InFlight:
             if oldest is not None:
                 self.end(oldest)
         kept = self._kept_bytes.get(sender, 0) + item.size
-        if kept > MAX_OPEN_BYTES:
+        # Here and nowhere else: what is forgotten depends on what was accepted alone.
+        if shelf is self._requests or kept > MAX_OPEN_BYTES:
             self._forget_old(shelf, sender, item.at)
             kept = self._kept_bytes.get(sender, 0) + item.size
         if kept > MAX_OPEN_BYTES:
@@ -611,14 +626,18 @@ class InFlight:
 
     def _forget_old(self, shelf: OpenIndex, sender: str, at: int) -> None:
         oldest = shelf.oldest(sender)
-        too_old = at - _OPEN_MICROSECONDS
-        if oldest is None or oldest.at >= too_old:
+        if oldest is None or oldest.at >= at - _OPEN_MICROSECONDS:
             return
         for item in shelf.of(sender):
-            # What may be decided for hours yet is not forgotten meanwhile.
-            if item.at < too_old and (item.expires_at is None or item.expires_at < too_old):
+            if _is_too_old(item, at):
                 item.state = item.state_at(at)  # expired, where that is known
                 self.end(item)
+
+
+def _is_too_old(item: OpenItem, at: int) -> bool:
+    """True for what began too long ago; what may be decided for hours yet is not."""
+    too_old = at - _OPEN_MICROSECONDS
+    return item.at < too_old and (item.expires_at is None or item.expires_at < too_old)
 
 
 def is_notification(payload: dict[str, Any]) -> bool:
@@ -664,6 +683,7 @@ def end_revoked(
     exchanges: InFlight,
     participant: str,
     may: Callable[[str, JsonObject, tuple[str, ...]], bool],
+    at: int,
 ) -> Iterator[Consequence]:
     """End what a participant has open and may not do any more; what the gateway says of it.
 
@@ -676,6 +696,8 @@ def end_revoked(
         if item.is_proposal:
             payload = payloads.unwrapped(payload)
         if item.whole and may(envelope.kind, payload, envelope.to):
+            continue
+        if exchanges.end_if_expired(item, at):
             continue
         what = "proposal" if item.is_proposal else "request"
         told = draft_refusal(
@@ -696,11 +718,8 @@ def end_orphaned(exchanges: InFlight, participant: str, at: int) -> Iterator[Bro
     for item in exchanges.of(participant):
         if not item.orphaned or (item.fulfills is not None and item.fulfills.state.is_pending):
             continue
-        item.state = item.state_at(at)
-        if item.state.is_pending:
+        if not exchanges.end_if_expired(item, at):
             yield from _end(exchanges, item, Reason.NO_LONGER_NEEDED, ORPHANED)
-        else:
-            exchanges.end(item)  # it has expired, and that is for good
 
 
 def cancel_orphaned(exchanges: InFlight, request: OpenItem) -> Iterator[Broadcast]:
@@ -714,11 +733,16 @@ def _end(exchanges: InFlight, item: OpenItem, reason: str, text: str = "") -> It
         return  # it has ended already
     running = tuple(item.fulfilling.values())
     if item.is_proposal:
-        item.step(ProposalEvent.WITHDRAWAL)
-    exchanges.end(item, kinds.GATEWAY, reason)
-    if item.is_proposal:
-        yield Broadcast(_withdrawal(item, reason))
-    elif item.called[0] != "initialize":  # which is never cancelled (PROTOCOL 4.7)
+        # Read as everybody reads it: it may follow a rejection.
+        said, sender = _withdrawal(item, reason), item.envelope.sender
+        payload = said.payload_object
+        exchanges.withdraw(sender, item.envelope.id, payload, exchanges.at, said_by=kinds.GATEWAY)
+        yield Broadcast(said)
+    else:
+        exchanges.end(item)
+    if (
+        not item.is_proposal and item.called[0] != "initialize"
+    ):  # which is never cancelled (PROTOCOL 4.7)
         yield Broadcast(_cancel(item, f"{reason}: {text}" if text else reason))
     for request in running:
         yield from _end(exchanges, request, reason, text)

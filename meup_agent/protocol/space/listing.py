@@ -57,6 +57,7 @@ def list_proposals(
     at: int,
 ) -> Answer:
     """The answer to a question: a page of the proposals at this moment, for its sender alone."""
+    exchanges.expire_unannounced(at)
     if query.state == "open":
         items: Sequence[OpenItem] = exchanges.open_in_order()
     else:
@@ -70,9 +71,8 @@ def list_proposals(
         if len(listed) >= query.limit:
             break
         deciders = item.addressees.deciders
-        if item.decision is None and not item.state_at(at).is_pending:
-            exchanges.end_expired(item, at)
-        elif query.takes(item.envelope, item.called[1], deciders, question.sender):
+        expired = item.decision is None and not item.state_at(at).is_pending
+        if not expired and query.takes(item.envelope, item.called[1], deciders, question.sender):
             document = _document(item, absences, question.sender, dialect) if item.whole else None
             more = 0 if document is None else _size_of(document)
             if listed and size + more > MAX_LISTED_BYTES:

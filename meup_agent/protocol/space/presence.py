@@ -20,7 +20,7 @@ from meup_agent.protocol.dialects.translate import announce_response
 from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.guarantees import ASIDE, DIALECT, OURS, said_by
 from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.payloads import JsonObject, as_object
+from meup_agent.protocol.payloads import JsonObject
 from meup_agent.protocol.resume import ARRIVED, BESIDE, NEW, ReplayMark
 from meup_agent.protocol.space.decisions import Consequence, gateway_draft
 from meup_agent.protocol.space.grants import GrantStore
@@ -131,6 +131,14 @@ GONE_SECONDS: Final = 30.0
 _GONE_MICROSECONDS: Final = round(GONE_SECONDS * 1_000_000)
 
 
+PRESENCE_FACT: Final = "presence/"
+
+
+def presence_fact(participant: str, at: int, *, is_here: bool) -> Fact:
+    """The fact that a participant is here, or has left, since a time in microseconds."""
+    return Fact(PRESENCE_FACT + participant, {"is_here": is_here, "at": at})
+
+
 class AbsenceTracker:
     """Tracks absences: what a process proposed before it was gone counts as abandoned."""
 
@@ -138,43 +146,30 @@ class AbsenceTracker:
         self._left: dict[str, int] = {}
         # Of these, those that were here before.
         self._seen_off: set[str] = set()
-        # Those that were here as the gateway ended.
-        self._was_here: set[str] = set()
+        # Those that are here by a fact alone: their join is too old to be read at a restart.
+        self.here: set[str] = set()
         self._gone: dict[str, int] = {}
 
     def left(self, participant: str, at: int) -> None:
         """Record that a participant has left the space."""
         self._left[participant] = at
         self._seen_off.add(participant)
+        self.here.discard(participant)
 
-    def recover(self, presence: Entry) -> str:
-        """Record a presence of before a restart; of a new process, its participant."""
-        payload = presence.envelope.payload_object
-        participant = as_object(payload.get("participant")).get("id")
-        if not isinstance(participant, str):
-            return ""
-        if payload.get("event") == "join":
-            self.joined(participant, presence.at)
-            self._was_here.add(participant)
-            return participant if payload.get(ARRIVED) == NEW else ""
-        if payload.get("event") == "leave":
-            self._was_here.discard(participant)
-            self.left(participant, presence.at)
-        return ""
+    def restore(self, facts: Mapping[str, JsonObject]) -> None:
+        """Restore the last presence of each participant, as the facts have it."""
+        for key, value in facts.items():
+            if not key.startswith(PRESENCE_FACT):
+                continue
+            participant, at = key.removeprefix(PRESENCE_FACT), value.get("at")
+            if value.get("is_here") is True:
+                self.here.add(participant)
+            elif isinstance(at, int):
+                self.left(participant, at)
 
-    def is_away(self, participant: str) -> bool:
-        """True for a participant that has left, by the presences of before a restart."""
-        return participant in self._left
-
-    def restored(self, participant: str, at: int) -> None:
-        """Record that a participant has something open of before a restart, and is not here.
-
-        One that was present then has left with it; one that spoke over HTTP alone has not.
-        """
-        if participant not in self._left:
-            self._left[participant] = at
-        if participant in self._was_here:
-            self._seen_off.add(participant)
+    def never_seen(self, participant: str, at: int) -> None:
+        """Record that a participant with something open was no member, and is away at a time."""
+        self._left.setdefault(participant, at)
 
     def left_after(self, participant: str, accepted: int) -> int | None:
         """The time at which an absent participant left that was here for what was accepted."""

@@ -33,12 +33,9 @@ def recover_state(state: SpaceState, journal: Journal, space: str, clock: SpaceC
     if gained >= TOLD_SECONDS:
         said = "%s: the clock is %.0f s behind the journal's last entry: time goes on from there"
         log.warning(said, space, gained)
-    # Before any request: what asked in a dialect is answered in it.
-    for dialect in {entry.envelope.protocol for entry in recovered.entries}:
-        state.register_dialect(dialect)
     for entry in recovered.entries:
-        state.recover(entry)
-    state.open.forget_old_requests(clock())
+        state.apply(entry)
     for grant in state.restore(recovered.facts):
         said = "%s: grant %s holds no more: who gave or got it is not what they were"
         log.warning(said, space, grant)
+    state.restart(clock())

@@ -152,9 +152,9 @@ class Rules:
         if envelope.kind != kinds.MCP_RESPONSE:
             return False
         asked = self._open.was_asked(participant, envelope.correlation)
-        return asked or bool(self.answered_proposals(envelope))
+        return asked or bool(self.answered_proposals(envelope, arrival.at))
 
-    def answered_proposals(self, response: Envelope) -> list[OpenItem]:
+    def answered_proposals(self, response: Envelope, at: int) -> list[OpenItem]:
         """The open proposals that a response of the published dialects decides by itself.
 
         Agents there approve so: they make the call in a request of their own, and answer the
@@ -167,6 +167,7 @@ class Rules:
             item
             for item in self._open.proposals_under(response.correlation)
             if item.whole
+            and item.state_at(at).is_pending
             and item.envelope.sender != response.sender
             and response.concerns(item.envelope.sender)
             and grants.allow(kinds.MCP_REQUEST, *call_of(item.envelope))
@@ -316,7 +317,7 @@ class Rules:
         """Bound the open proposals of a participant by what others can be asked to look at."""
         most, proposer = self._allowance.max_open_proposals, proposal.sender
         # One that is open may be sent again, or in place of the other.
-        if self._has_room(proposer, most, at) or self._open.is_open(proposer, proposal.id):
+        if self._open.is_open(proposer, proposal.id) or self._has_room(proposer, at):
             return None
         return over_limit(
             proposer,
@@ -326,20 +327,20 @@ class Rules:
             about=proposal.id,
         )
 
-    def _has_room(self, participant: str, most: int, at: int) -> bool:
+    def _has_room(self, participant: str, at: int) -> bool:
         """True if a participant may propose more; looks for abandoned ones before it says no."""
-        if self._open.has_room(participant, most, at):
+        if self.has_place(participant, at):
             return True
-        if (
-            not 0
-            <= at - self._checked_at.get(participant, -_ABANDONED_CHECK_MICROSECONDS)
-            < _ABANDONED_CHECK_MICROSECONDS
-        ):
-            self._checked_at[participant] = at
-            self._open.drop_abandoned(
-                participant, at, self._absences.abandoned_until(participant, at)
-            )
-        return self._open.has_room(participant, most, at)
+        since = at - self._checked_at.get(participant, -_ABANDONED_CHECK_MICROSECONDS)
+        if 0 <= since < _ABANDONED_CHECK_MICROSECONDS:
+            return False
+        self._checked_at[participant] = at
+        gone_until = self._absences.abandoned_until(participant, at)
+        return bool(self._open.abandoned(participant, at, gone_until))
+
+    def has_place(self, participant: str, at: int) -> bool:
+        """True if a participant has fewer open proposals than it may."""
+        return self._open.count(participant, at) < self._allowance.max_open_proposals
 
 
 def _ambiguous_executor(request: Envelope, what: str, able: list[str]) -> Refusal:

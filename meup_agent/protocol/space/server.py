@@ -541,11 +541,11 @@ class SpaceServer:
 
     def _follow(self, consequence: Consequence, at: int, sender: Member | None) -> None:
         match consequence:
-            case Broadcast(draft, closes):
+            case Broadcast(draft, closes, facts):
                 if closes:
                     self.streams.end(closes)
                 log_cancel(self.name, draft)
-                self._announcer.broadcast(draft, at)
+                self._announcer.broadcast(draft, at, facts)
             case Notice(participant, draft):
                 # It has a token, which is for the connection that asked for it.
                 if draft.kind == INVITE_ACK and sender is not None:

@@ -20,7 +20,7 @@ from meup_agent.protocol.control_payloads import CONTROL_KINDS
 from meup_agent.protocol.dialects import PUBLISHED, decode, spoken
 from meup_agent.protocol.dialects.rpc_ids import BY_RPC_ID, RpcIds
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.guarantees import ASIDE, OBSERVING
+from meup_agent.protocol.guarantees import ASIDE, DIALECT, OBSERVING
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.limits import MAX_DEPTH, MAX_FRAME_BYTES, check_depth
 from meup_agent.protocol.management_payloads import READERS
@@ -67,6 +67,7 @@ from meup_agent.protocol.space.inflight import (
 from meup_agent.protocol.space.journal import Entry, Fact
 from meup_agent.protocol.space.listing import list_proposals
 from meup_agent.protocol.space.management import SpaceManager
+from meup_agent.protocol.space.marks import BESIDE_MARK, CROWDED_MARK, answer_mark, answers_in
 from meup_agent.protocol.space.presence import (
     AbsenceTracker,
     ArrivalTracker,
@@ -74,6 +75,7 @@ from meup_agent.protocol.space.presence import (
     JoinState,
     ReplayedEnvelope,
     WelcomeWriter,
+    presence_fact,
     select_replayed,
 )
 from meup_agent.protocol.space.rate_limits import RateLimiter
@@ -85,6 +87,8 @@ from meup_agent.protocol.timestamps import rfc3339
 DROPPED_KINDS: Final = frozenset({"system/heartbeat", "system/register"})
 """Kinds that TypeScript clients send to a gateway and that have no reader (PROTOCOL 2)."""
 
+
+_BEGINS: Final = frozenset({kinds.MCP_PROPOSAL, kinds.MCP_REQUEST})
 
 NO_RESUME: Final = JoinState(can_resume=False)
 """The state of a newcomer that gets no numbers."""
@@ -109,7 +113,7 @@ class SpaceState:
         self._takes_published = takes_published
         # Of members that were taken to speak one of the published versions, and speak the other.
         self._spoken: dict[str, str] = {}
-        self.open = InFlight(watches_expiries=announce_withdrawals)
+        self.open = InFlight(announces_expiries=announce_withdrawals)
         self._allowance = allowance or Allowance()
         self.limiter = RateLimiter(self._allowance)
         self._shallower = self._allowance.max_depth < MAX_DEPTH
@@ -140,8 +144,6 @@ class SpaceState:
             self._beside,
         )
         self._announce_withdrawals = announce_withdrawals
-        # The new process behind whose presence the journal ends.
-        self._begun_last = ""
         self._deduplicator = Deduplicator()
         # Only where a dialect is spoken in which a response names its request by a JSON-RPC id.
         self._rpc_ids: RpcIds | None = None
@@ -156,12 +158,19 @@ class SpaceState:
         return tuple(self._present)
 
     def restore(self, facts: Mapping[str, dict[str, Any]]) -> list[str]:
-        """Restore the facts of before a restart; the ids of grants that hold no more."""
-        for proposer in self.open.participants:
-            # No participant is here yet, and one that comes back resumes.
-            self._absences.restored(proposer, self._now())
+        """Restore the facts that hold in a journal; the ids of grants that hold no more."""
+        self._absences.restore(facts)
         self.control.restore(facts)
         return self.management.restore(facts)
+
+    def restart(self, at: int) -> None:
+        """Let everybody be away: the gateway was restarted, and one that comes back resumes."""
+        for participant in (*self._present, *self._absences.here):
+            self._absences.left(participant, at)
+        self._present.clear()
+        self._aside.clear()
+        for participant in self.open.participants:
+            self._absences.never_seen(participant, at)
 
     def register_dialect(self, dialect: str) -> None:
         """Record that a dialect is spoken here, from now on.
@@ -196,28 +205,48 @@ class SpaceState:
             self._beside.add(id(beside))
             if participant in self._present:
                 return JoinDrafts(welcome(join_state.welcome_fields), None)
-        is_new = join_state.is_new and beside is None
-        then = self.streams.joined(participant, is_new=is_new)
-        if beside is not None:
-            self._aside.add(participant)
         else:
             self._spoken.pop(participant, None)
-            self._aside.discard(participant)
+        is_new = join_state.is_new and beside is None
+        then = self.streams.joined(participant, is_new=is_new)
+        self._arrive(participant, dialect, at, is_new=is_new, aside=beside is not None)
         if is_new:
-            self.open.tool_owners.outdate(participant)
-            self.open.orphan(participant)
-            then += self._end_orphaned(participant, at)
-        self._absences.joined(participant, at)
-        self._present[participant] = dialect
+            then += (*self.expire(at), *self._end_orphaned(participant, at))
         self._welcomes.joined(participant)
         you = self._welcomes.describe(participant)
         arrived = join_state.presence_fields(beside=beside is not None)
         return JoinDrafts(
             welcome(join_state.welcome_fields),
             gateway_draft(kinds.SYSTEM_PRESENCE, {"event": "join", "participant": you, **arrived}),
-            self.control.joined(participant) if beside is None else (),
+            (
+                presence_fact(participant, at, is_here=True),
+                *(self.control.joined(participant) if beside is None else ()),
+            ),
             tuple(then),
         )
+
+    def _arrive(
+        self, participant: str, dialect: str, at: int, *, is_new: bool, aside: bool
+    ) -> None:
+        """Take a participant in; what an earlier process of it had open is nobody's now."""
+        if is_new:
+            self.open.tool_owners.outdate(participant)
+            self.open.orphan(participant)
+        self._absences.joined(participant, at)
+        self._present[participant] = dialect
+        (self._aside.add if aside else self._aside.discard)(participant)
+
+    def _step_aside(self, participant: str, dialect: str) -> None:
+        """Note that a participant has connections beside alone, of a dialect."""
+        self._present[participant] = dialect
+        self._aside.add(participant)
+        self.open.tool_owners.outdate(participant)
+
+    def _depart(self, participant: str, at: int) -> None:
+        self._present.pop(participant, None)
+        self._aside.discard(participant)
+        self._absences.left(participant, at)
+        self.open.tool_owners.outdate(participant)
 
     def _end_orphaned(self, participant: str, at: int) -> list[Broadcast]:
         """End what the process of a participant had open that is gone, as if it had said so."""
@@ -279,15 +308,13 @@ class SpaceState:
     def leave(self, participant: str, at: int | None = None) -> tuple[Consequence, ...]:
         """Remove a participant; the drafts for the others, its presence first."""
         at = self._now() if at is None else at
-        del self._present[participant]
-        self._aside.discard(participant)
-        self._absences.left(participant, at)
-        self.open.tool_owners.outdate(participant)
+        self._depart(participant, at)
         self._welcomes.left(participant)
         presence = gateway_draft(
             kinds.SYSTEM_PRESENCE, {"event": "leave", "participant": {"id": participant}}
         )
-        return (Broadcast(presence), *self.streams.left(participant, at))
+        left = Broadcast(presence, facts=(presence_fact(participant, at, is_here=False),))
+        return (left, *self.streams.left(participant, at))
 
     def beside_left(self, connection: object) -> None:
         """Note that a connection beside has ended, and is asked nothing any more."""
@@ -295,9 +322,7 @@ class SpaceState:
 
     def stop_answering(self, participant: str, dialect: str, at: int) -> tuple[Consequence, ...]:
         """Note that a participant has connections beside alone, of a dialect; what others hear."""
-        self._present[participant] = dialect
-        self._aside.add(participant)
-        self.open.tool_owners.outdate(participant)
+        self._step_aside(participant, dialect)
         self.streams.stopped(participant, at)
         self._welcomes.joined(participant)
         return (self._announce_update(participant),)
@@ -347,9 +372,9 @@ class SpaceState:
         addressed = self._address(inbound, dialect)
         if isinstance(addressed, Refusal):
             return addressed
-        receipt = self._deduplicator.remember(addressed.envelope, at) if repeats else None
-        beside = beside if waits else OVER_HTTP
-        return self._accept(addressed, receipt, beside=beside)
+        # Also of a sender that does not repeat: the journal does not tell one from the other.
+        receipt = self._deduplicator.remember(addressed.envelope, at)
+        return self._accept(addressed, receipt, beside=beside if waits else OVER_HTTP)
 
     def decide_observed(
         self, participant: str, frame: bytes, dialect: str, at: int
@@ -503,61 +528,88 @@ class SpaceState:
         return msgspec.structs.replace(refused, retry_after=over.seconds)
 
     def _accept(
-        self, inbound: InboundFrame, receipt: AcceptedEnvelope | None, *, beside: object | None
+        self, inbound: InboundFrame, receipt: AcceptedEnvelope, *, beside: object | None
     ) -> Acceptance:
-        envelope = inbound.envelope
+        envelope, payload, at = inbound.envelope, inbound.payload, inbound.at
         if envelope.kind in READERS:
-            return self._manage(envelope, inbound.payload, inbound.at, receipt)
-        if envelope.kind not in TRACKED_KINDS:
-            facts: tuple[Fact, ...] = ()
-            if envelope.kind in CONTROL_KINDS:
-                facts = self.control.accept(envelope, inbound.payload, inbound.at)
-            if envelope.kind in STREAM_KINDS:
-                closes = self.streams.closed_by(envelope, inbound.payload)
-                told = self.streams.accept(
-                    envelope, inbound.payload, inbound.at, beside=beside is not None
-                )
-                return Acceptance(envelope, inbound.at, then=told, receipt=receipt, closes=closes)
-            return Acceptance(envelope, inbound.at, facts, receipt=receipt)
+            return self._manage(envelope, payload, at, receipt)
         if envelope.kind == kinds.MCP_WITHDRAW:
-            then = self._withdraw(inbound)
-            return Acceptance(envelope, inbound.at, then=then, receipt=receipt)
-        if envelope.kind == kinds.MCP_RESPONSE and not payloads.is_refusal(inbound.payload):
-            for proposal in self._rules.answered_proposals(envelope):
-                self.open.at = inbound.at
-                self.open.fulfilled(proposal, envelope.sender)
-        begun = self._track(envelope, inbound.payload, inbound.at, beside=beside)
-        return Acceptance(envelope, inbound.at, receipt=receipt, begun=begun)
+            return Acceptance(envelope, at, then=self._withdraw(inbound), receipt=receipt)
+        if envelope.kind in STREAM_KINDS:
+            closes = self.streams.closed_by(envelope, payload)
+            then = self.streams.accept(envelope, payload, at, beside=beside is not None)
+            return Acceptance(envelope, at, then=then, receipt=receipt, closes=closes)
+        facts: tuple[Fact, ...] = ()
+        if envelope.kind in CONTROL_KINDS:
+            facts = self.control.accept(envelope, payload, at)
+        elif envelope.kind in TRACKED_KINDS:
+            facts = self._marks(inbound, beside=beside)
+        begun = self._fold(envelope, payload, at, facts, beside)
+        return Acceptance(envelope, at, facts, receipt=receipt, begun=begun)
 
-    def recover(self, entry: Entry) -> None:
-        """Learn what an envelope from before a restart began or ended, and recognize it again."""
+    def _marks(self, inbound: InboundFrame, *, beside: object | None) -> tuple[Fact, ...]:
+        """What a decision found out that the envelope does not say, kept with its entry alone."""
+        envelope, payload = inbound.envelope, inbound.payload
+        marks = [BESIDE_MARK] if beside is not None and envelope.kind in _BEGINS else []
+        if envelope.kind == kinds.MCP_RESPONSE and not payloads.is_refusal(payload):
+            marks += [
+                answer_mark(each.envelope)
+                for each in self._rules.answered_proposals(envelope, inbound.at)
+            ]
+        if envelope.kind == kinds.MCP_PROPOSAL and not (
+            self._rules.has_place(envelope.sender, inbound.at)
+            or self.open.is_open(envelope.sender, envelope.id)
+        ):
+            marks.append(CROWDED_MARK)
+        return tuple(marks)
+
+    def apply(self, entry: Entry) -> None:
+        """Fold an entry of the journal: it takes effect as it did when it was decided.
+
+        The facts that hold at the end come by :meth:`restore`.
+        """
         envelope = entry.envelope
+        payload = envelope.payload_object
+        self.register_dialect(envelope.protocol)
         self.arrivals.note(entry)
-        if envelope.kind == kinds.SYSTEM_PRESENCE:
-            self._recover_presence(envelope.payload_object)
-            self._begun_last = self._absences.recover(entry)
-            self.open.orphan(self._begun_last, fulfillments_only=True)
-        elif envelope.sender not in kinds.GATEWAY_NAMES:
-            self._begun_last = ""
         self._deduplicator.remember(envelope, entry.at, entry.seq)
-        self.control.remember(envelope)
-        # Who had left said it over HTTP; of the others no entry tells.
-        beside = OVER_HTTP if self._absences.is_away(envelope.sender) else None
-        begun = self._track(envelope, envelope.payload_object, entry.at, beside=beside)
+        if envelope.kind == kinds.SYSTEM_PRESENCE:
+            self._apply_presence(payload, entry.at)
+        beside = OVER_HTTP if BESIDE_MARK in entry.facts else None
+        begun = self._fold(envelope, payload, entry.at, entry.facts, beside)
         if begun is not None:
             begun.seq = entry.seq
 
-    def _recover_presence(self, payload: payloads.JsonObject) -> None:
-        """Outdate the tools of a participant whose process left, or began anew, before that."""
-        participant = payloads.as_object(payload.get("participant"))
-        gone = payload.get("event") == "leave" or ASIDE in participant
-        if gone or payload.get(ARRIVED) == NEW:
-            self.open.tool_owners.outdate(str(participant.get("id")))
+    def _apply_presence(self, payload: payloads.JsonObject, at: int) -> None:
+        described = payloads.as_object(payload.get("participant"))
+        participant, dialect = described.get("id"), described.get(DIALECT, "")
+        if not isinstance(participant, str):
+            return
+        aside = ASIDE in described
+        if payload.get("event") == "join":
+            self.register_dialect(dialect)
+            is_new = payload.get(ARRIVED) == NEW
+            self._arrive(participant, dialect, at, is_new=is_new, aside=aside)
+        elif payload.get("event") == "update" and aside and participant in self._present:
+            self._step_aside(participant, dialect)
+        elif payload.get("event") == "leave":
+            self._depart(participant, at)
 
-    def _track(
-        self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: object | None
+    def _fold(
+        self,
+        envelope: Envelope,
+        payload: dict[str, Any],
+        at: int,
+        facts: tuple[Fact, ...],
+        beside: object | None,
     ) -> OpenItem | None:
-        """Track what an accepted envelope began or ended; what it began."""
+        """Let an accepted envelope take effect, live or read from the journal; what it began."""
+        self.control.remember(envelope)
+        for proposer, proposal in answers_in(facts):
+            self.open.answered(proposer, proposal, envelope.sender, at)
+        if CROWDED_MARK in facts:
+            gone_until = self._absences.abandoned_until(envelope.sender, at)
+            self.open.drop_abandoned(envelope.sender, at, gone_until)
         if envelope.kind == kinds.MCP_REQUEST and self._rpc_ids is not None:
             self._rpc_ids.heard(envelope, payload)
         if envelope.kind not in TRACKED_KINDS:
@@ -586,8 +638,8 @@ class SpaceState:
         return (*announced, *cancels)
 
     def expire(self, at: int) -> list[Consequence]:
-        """End the proposals that have expired, where that is announced; the announcements."""
-        expired = self.open.expire(at)
+        """End the proposals that have expired; the announcements, where these are wanted."""
+        expired = self.open.expire(at) if self._announce_withdrawals else []
         return [_announce_expired(item.envelope.id, item.envelope.sender) for item in expired]
 
     def _manage(
@@ -595,17 +647,17 @@ class SpaceState:
         envelope: Envelope,
         payload: dict[str, Any],
         at: int,
-        receipt: AcceptedEnvelope | None,
+        receipt: AcceptedEnvelope,
     ) -> Acceptance:
         """Let a management envelope take effect, at once and for all."""
         self.open.at = at
         done = self.management.accept(envelope, payload)
-        then: list[Consequence] = list(done.then)
+        then: list[Consequence] = [*done.then, *self.expire(at)]
         told = [each for each in done.changed if each in self._present and each != done.kicked]
         then += map(self._announce_update, told)
         for participant in dict.fromkeys((*done.changed, done.kicked)):
             may = partial(self._may_still, participant)
-            then += end_revoked(self.open, participant, may)
+            then += end_revoked(self.open, participant, may, at)
             then += self.streams.end_revoked(participant, may)
         if done.kicked:
             then += self.streams.removed(done.kicked)
@@ -615,15 +667,14 @@ class SpaceState:
     def end_recovered(self, at: int) -> list[Consequence]:
         """End what may not go on after a restart.
 
-        Its process was gone, and the end was not kept: that follows the presence of the next one,
-        before anything else. Or the configuration allows less.
+        Its process was gone, and the end was not kept. Or the configuration allows less.
         """
         self.open.at = at
-        self.open.orphan(self._begun_last)
         then: list[Consequence] = []
         for participant in sorted(self.open.participants):
             then += end_orphaned(self.open, participant, at)
-            then += end_revoked(self.open, participant, partial(self._may_still, participant))
+            may = partial(self._may_still, participant)
+            then += end_revoked(self.open, participant, may, at)
         return then
 
     def _may_still(

@@ -124,7 +124,7 @@ def test_what_somebody_carries_out_is_no_ghost(scene: Scene) -> None:
 
 def test_after_a_restart_who_does_not_come_back_has_left(scene: Scene) -> None:
     scene.fill()
-    scene.space.restore({})
+    scene.space.restart(scene.at)
     assert not scene.propose()
     scene.later(GONE_SECONDS)
     assert scene.propose()

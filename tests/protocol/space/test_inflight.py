@@ -154,10 +154,10 @@ def test_the_oldest_request_is_forgotten_first(following: Following) -> None:
 def test_what_is_too_old_is_forgotten_where_its_room_is_needed(following: Following) -> None:
     following.propose("ann", "p")
     following.at = round(OPEN_SECONDS * 1_000_000)
-    assert not following.open.has_room("ann", 1, following.at)
-    assert following.open.has_room("ann", 2, following.at + 1)
+    assert following.open.abandoned("ann", following.at, None) == []
+    following.at += 1
     assert [each.envelope.id for each in following.open.open_in_order()] == ["p"]
-    assert following.open.has_room("ann", 1, following.at + 1)
+    following.open.drop_abandoned("ann", following.at, None)
     assert following.open.open_in_order() == []
 
 

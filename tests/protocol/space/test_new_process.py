@@ -121,10 +121,11 @@ def test_what_was_said_over_http_is_of_no_process(room: Room) -> None:
     assert ended(room) == []
 
 
-def test_what_was_said_over_http_by_one_that_is_away_outlives_a_restart_as_well(
-    room: Room,
-) -> None:
-    room.host.leave(room.joins("ann"))
+@pytest.mark.parametrize("is_away", [False, True])
+def test_what_was_said_over_http_outlives_a_restart_as_well(room: Room, is_away: bool) -> None:
+    process = room.joins("ann")
+    if is_away:
+        room.host.leave(process)
     room.propose("ann", "p")
     room.restart()
     room.joins("ann")

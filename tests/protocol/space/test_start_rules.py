@@ -40,7 +40,7 @@ class Here:
         """Know again what the journal tells, as the host does."""
         self.space = self._begin()
         for envelope, at in self.journal:
-            self.space.recover(Entry(0, "demo", at, envelope))
+            self.space.apply(Entry(0, "demo", at, envelope))
 
     def say(self, sender: str, kind: str, payload: dict[str, Any], **header: Any) -> Decision:
         header.setdefault("id", f"said-{next(self.ids)}x")

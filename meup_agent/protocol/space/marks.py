@@ -1,0 +1,35 @@
+"""Marks: what a decision found out that its envelope does not say, kept with the entry alone.
+
+A mark is a fact without a value: none holds afterwards, and a state that is folded from the journal
+reads it with the entry. So it takes effect there as it did when it was decided.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Final
+
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.space.journal import Fact
+
+BESIDE_MARK: Final = Fact("mark/beside", None)
+"""Its sender said it beside its connection, as over HTTP: it ends with no process of theirs."""
+
+CROWDED_MARK: Final = Fact("mark/crowded", None)
+"""Its sender had as many open proposals as it may: the abandoned ones made room for this one."""
+
+_ANSWERS: Final = "mark/answers/"
+
+
+def answer_mark(proposal: Envelope) -> Fact:
+    """The mark of a response that decided a proposal by itself (PROTOCOL 2)."""
+    return Fact(_ANSWERS + json.dumps([proposal.sender, proposal.id]), None)
+
+
+def answers_in(facts: tuple[Fact, ...]) -> Iterator[tuple[str, str]]:
+    """The proposer and id of each proposal that a response decided by itself."""
+    for key, _ in facts:
+        if key.startswith(_ANSWERS):
+            proposer, proposal = json.loads(key.removeprefix(_ANSWERS))
+            yield proposer, proposal
