@@ -67,8 +67,8 @@ async def read_proposal_pages(
                 " this package"
             )
         yield RecordPage(reader.records, reader.page.left, reader.omitted)
-        if reader.page.next is None:
-            return
+        if reader.page.next is None or reader.page.next <= query.after:
+            return  # the last one, or one of a gateway that would never come to an end
         query = msgspec.structs.replace(query, after=reader.page.next)
 
 

@@ -198,14 +198,16 @@ class FairTTLMap(TTLMap[K, V]):
             too_large = self._size is not None and self._used > self._size
             if not (too_many or too_large):
                 return
-            taken = (
-                self._sizes if too_large else {name: len(keys) for name, keys in self._keys.items()}
-            )
+            share = self._sizes.__getitem__ if too_large else self._count_of
             # The largest share first; another one only where all of it is needed.
-            owners = sorted(taken, key=lambda name: taken[name], reverse=True)
-            keys = (key for owner in owners for key in self._keys[owner])
-            if not any(self._forget(key) for key in keys):
-                return
+            if not any(map(self._forget, self._keys[max(self._keys, key=share)])):
+                owners = sorted(self._keys, key=share, reverse=True)
+                keys = (key for owner in owners for key in self._keys[owner])
+                if not any(map(self._forget, keys)):
+                    return
+
+    def _count_of(self, owner: str) -> int:
+        return len(self._keys[owner])
 
     def _forget(self, key: K) -> bool:
         value = self._entries[key][2]

@@ -71,41 +71,31 @@ class SpaceProposals:
         self.gap = False
         self._lock = anyio.Lock()
 
-    async def catch_up(self, host: SpaceServer, at: int, most: int | None = None) -> bool:
+    async def catch_up(self, host: SpaceServer, at: int) -> None:
         """Fold what was accepted since the last time, up to a time of the gateway's clock.
 
         Args:
             host: The space.
             at: The time, in microseconds since 1970.
-            most: Entries after which no more are read.
-
-        Returns:
-            ``False`` if there is more to fold.
         """
-        if most is not None and self._lock.locked():
-            return False  # another one folds all of it
         floor = host.journal.floor(host.name)
         if host.journal.damaged(host.name, after=floor, until=MAX_SEQ):
             self.gap = True
         async with self._lock:
-            seen, until, folded = self.audit.latest, host.fanout.delivered, 0
+            seen, until = self.audit.latest, host.fanout.delivered
             while seen < until:
-                limit = FOLD_PAGE if most is None else min(FOLD_PAGE, most - folded)
-                if limit <= 0:
-                    return False
                 floor = host.journal.floor(host.name)
                 self.gap = self.gap or 0 < seen < floor
-                entries = await read_journal(host, after=max(seen, floor), until=until, limit=limit)
+                after = max(seen, floor)
+                entries = await read_journal(host, after=after, until=until, limit=FOLD_PAGE)
                 for nth, entry in enumerate(entries, 1):
                     self.audit.add(entry)
                     if nth % FOLD_TURN == 0:
                         await checkpoint()
                 seen = entries[-1].seq if entries else until
-                folded += len(entries)
                 await checkpoint()
             # A request that was accepted in time may still be on its way into the journal.
             self.audit.pass_time(at - TRANSIT)
-        return True
 
 
 _proposals_by_space: WeakKeyDictionary[SpaceServer, SpaceProposals] = WeakKeyDictionary()
