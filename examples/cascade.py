@@ -38,8 +38,8 @@ async def propose_steps(space: Space) -> None:
         # All are proposed. Others have heard of the first one alone.
         for tool, step in steps.items():
             match await step.outcome():
-                case Fulfillment(value=value):
-                    print(f"{tool}: {value}")
+                case Fulfillment() as done:
+                    print(f"{tool}: {done.result()}")
                 case Rejection(by=by, reason=reason):
                     print(f"{tool}: rejected by {by} ({reason})")
                 case Withdrawal(reason=reason):

@@ -55,7 +55,7 @@ async def main() -> None:
         assert isinstance(outcome, Fulfillment)
         for each in outcome.changes:
             print(f"{outcome.by} made {each.fulfilled} of {each.proposed}")
-        print(outcome.value)
+        print(outcome.result(accept_edits=True))
 
 
 if __name__ == "__main__":

@@ -25,9 +25,10 @@ async def main() -> None:
             "tools", "add", {"a": 1, "b": 2}, to="fulfiller", ttl=30
         ) as proposal:
             match await proposal.outcome():
-                case Fulfillment(by=by, value=value):
+                case Fulfillment() as done:
                     # Only a name, if the gateway checks none.
-                    print(f"{by} says: {value}")
+                    result = done.result(accept_edits=True)
+                    print(f"{done.by} says: {result}")
                 case Rejection(by=by, reason=reason):
                     print(f"{by} says no: {reason}")
                 case other:  # Expiry, Gone or Withdrawal

@@ -22,9 +22,10 @@ async def propose_division(space: Space, **arguments: Any) -> None:
         "tools", "divide", arguments, to="fulfiller", ttl=30
     ) as proposal:
         match await proposal.outcome():
-            case Fulfillment(by=by, value=value, changes=changes):
-                print(f"fulfilled by {by}: {value}")
-                for change in changes:
+            case Fulfillment() as done:
+                result = done.result(accept_edits=True)
+                print(f"fulfilled by {done.by}: {result}")
+                for change in done.changes:
                     print(f"  {change.path}: {change.fulfilled}")
                     print(f"    instead of {change.proposed}")
             case Rejection(by=by, reason=reason):

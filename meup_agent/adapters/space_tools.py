@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 
-from meup_agent.client.proposal_handle import ttl_in
+from meup_agent.client.proposal_handle import resolve_ttl
 from meup_agent.errors import MeupError, ToolError, UsageError
 from meup_agent.mcp import decisions
 from meup_agent.mcp.naming import exposed_name
-from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol import payloads
 from meup_agent.protocol.exchange import Wait
-from meup_agent.protocol.outcomes import Expiry, Fulfillment, Gone, Rejection, Withdrawal
+from meup_agent.protocol.outcomes import Fulfillment, Rejection, Responded
 from meup_agent.transport.loops import runs_on_asyncio
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from meup_agent.client.proposal_handle import Ttl
     from meup_agent.client.space import Space
-    from meup_agent.protocol.outcomes import Outcome
+    from meup_agent.protocol.outcomes import CallOutcome
 
 log = logging.getLogger("meup_agent.adapters")
 
@@ -96,7 +96,7 @@ class SpaceTools:
                 "run the program with asyncio.run(…)"
             )
         self.space = space
-        self._ttl = ttl_in(space, ttl)
+        self._ttl = resolve_ttl(ttl, space.ttl)
         self._to = tuple([to] if isinstance(to, str) else to)
 
     async def read(self) -> list[SpaceTool]:
@@ -105,8 +105,7 @@ class SpaceTools:
         found: dict[str, list[SpaceTool]] = {}
         async with anyio.create_task_group() as tasks:
             for owner in owners:
-                asking = payloads.request("tools/list", {}, "")
-                if self.space.may(kinds.MCP_REQUEST, asking, to=(owner,)):
+                if self.space.may_request(owner, payloads.TOOL_LIST, {}):
                     tasks.start_soon(self._read_from, owner, found)
         return [tool for owner in sorted(found) for tool in found[owner]]
 
@@ -124,49 +123,33 @@ class SpaceTools:
         Cancelling withdraws or cancels it. A rejection, an expiry and a failure are answers with a
         text that says what to do now.
         """
-        params = {"name": tool.name, "arguments": arguments}
         try:
-            made = payloads.request("tools/call", params, "")
-            if self.space.may(kinds.MCP_REQUEST, made, to=(tool.participant,)):
-                return ToolAnswer(
-                    _readable(
-                        await self.space.call(
-                            tool.participant, tool.name, arguments, timeout=self._ttl
-                        )
-                    )
-                )
-            async with self.space.propose(
+            outcome = await self.space.invoke(
                 tool.participant,
                 tool.name,
                 arguments,
                 to=self._to,
+                timeout=self._ttl,
                 ttl=self._ttl,
                 wait=Wait.ADDRESSED if self._to else Wait.LATER,
-            ) as proposal:
-                return await self.answer(tool.exposed, await proposal.outcome())
+            )
+            return await self.answer(tool.exposed, outcome)
         except ToolError as error:
             return ToolAnswer(str(error), is_error=True)
         except MeupError as error:
             return ToolAnswer(decisions.failed(tool.exposed, str(error)), is_error=True)
 
-    async def answer(self, tool: str, outcome: Outcome) -> ToolAnswer:
-        """The answer that the outcome of a proposed call is."""
-        match outcome:
-            case Fulfillment():
-                if outcome.as_proposed:
-                    return ToolAnswer(_readable(outcome.value))
-                note = decisions.edited(outcome)
-                return ToolAnswer(f"{ToolAnswer(_readable(outcome.value)).text}\n\n{note}")
-            case Rejection():
-                words = await outcome.explanation(EXPLANATION_SECONDS)
-                said = decisions.rejected(tool, outcome, words)
-            case Expiry():
-                said = decisions.expired(tool, outcome, self._ttl)
-            case Withdrawal():
-                said = decisions.withdrawn(tool, outcome)
-            case Gone():
-                said = decisions.gone(tool, outcome)
-        return ToolAnswer(said, is_error=True)
+    async def answer(self, tool: str, outcome: CallOutcome) -> ToolAnswer:
+        """The answer that the outcome of a call is."""
+        if isinstance(outcome, Fulfillment | Responded):
+            answer = ToolAnswer(_readable(outcome.result(accept_edits=True)))
+            if isinstance(outcome, Responded) or outcome.as_proposed:
+                return answer
+            return ToolAnswer(f"{answer.text}\n\n{decisions.edited(outcome)}")
+        words = ""
+        if isinstance(outcome, Rejection):
+            words = await outcome.explanation(EXPLANATION_SECONDS)
+        return ToolAnswer(decisions.undone(tool, outcome, words, self._ttl), is_error=True)
 
 
 def _has_name(described: dict[str, Any]) -> bool:

@@ -106,11 +106,11 @@ class InboundMessage:
         return self._run.scope.cause
 
 
-Verb = Literal["call", "request", "propose", "fulfill", "reject", "send"]
+Verb = Literal["invoke", "request", "propose", "fulfill", "reject", "send"]
 
 _CALL: Final = frozenset({"participant", "to", "tool", "arguments"})
 CHANGEABLE: Final[dict[str, frozenset[str]]] = {
-    "call": _CALL,
+    "invoke": _CALL,
     "propose": _CALL,
     "request": frozenset({"participant", "method", "arguments"}),
     "fulfill": frozenset({"participant", "arguments"}),
@@ -126,8 +126,9 @@ class OutboundMessage:
     """A message that the agent is about to send; a middleware passes it on, changed or not.
 
     Attributes:
-        verb: The verb of :class:`Space` or :class:`Proposal` that was called: ``call``,
-            ``request``, ``propose``, ``fulfill``, ``reject`` or ``send`` (also for a chat).
+        verb: The verb of :class:`Space` or :class:`Proposal` that was called: ``invoke`` (also for
+            a call), ``request``, ``propose``, ``fulfill``, ``reject`` or ``send`` (also for a
+            chat).
         space: The space, to send in; what a middleware sends passes no middleware.
         participant: The participant that should carry it out; ``None``: it is not said.
         to: Participants that it is addressed to besides; empty: every participant.

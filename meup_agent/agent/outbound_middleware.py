@@ -23,7 +23,7 @@ from meup_agent.agent.middleware import InboundMessage, OutboundMessage, Verb, w
 from meup_agent.client.explanations import send_explanation, with_explainer
 from meup_agent.client.offer_lists import TOOLS
 from meup_agent.client.proposal import Proposal
-from meup_agent.client.proposal_handle import PendingProposal, set_explainer, ttl_in
+from meup_agent.client.proposal_handle import PendingProposal, resolve_ttl, set_explainer
 from meup_agent.client.requests import TIMEOUT
 from meup_agent.client.running_handler import awaited, handler_is
 from meup_agent.client.space import Space
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from meup_agent.client.proposal_handle import ProposalHandle
     from meup_agent.client.streams import StreamWriter
     from meup_agent.protocol.envelope import Envelope
-    from meup_agent.protocol.outcomes import Fulfillment
+    from meup_agent.protocol.outcomes import CallOutcome, Fulfillment
     from meup_agent.protocol.payloads import JsonObject
     from meup_agent.session import Session
 
@@ -102,7 +102,7 @@ class MiddlewareSpace(Space):
         self._layers = layers
 
     @awaited
-    async def call(
+    async def invoke(
         self,
         participant: str | None,
         tool: str,
@@ -110,27 +110,28 @@ class MiddlewareSpace(Space):
         *,
         to: str | Iterable[str] = (),
         **options: Any,
-    ) -> Any:
-        """See :meth:`Space.call`."""
+    ) -> CallOutcome:
+        """See :meth:`Space.invoke`."""
         if participant is None:  # a middleware sees whom the call is for
-            timeout = ttl_in(self, options.get("timeout", "space"))
+            timeout = resolve_ttl(options.get("timeout", "space"), self.ttl)
             participant = await self._finder.owner(TOOLS, tool, timeout)
 
         async def send(given: OutboundMessage) -> Any:
             assert given.participant is not None
-            return await self._bare.call(
+            return await self._bare.invoke(
                 given.participant, given.tool, given.arguments, to=given.to, **options
             )
 
         message = self._message(
-            "call",
+            "invoke",
             participant=participant,
             method="tools/call",
             tool=tool,
             arguments=arguments,
             to=to,
         )
-        return await pass_outbound(self._layers, message, send)
+        outcome: CallOutcome = await pass_outbound(self._layers, message, send)
+        return outcome
 
     @awaited
     async def request(

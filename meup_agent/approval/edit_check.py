@@ -20,7 +20,7 @@ from meup_agent.errors import (
     RequestError,
     printable,
 )
-from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol import payloads
 from meup_agent.protocol.dialects.executors import read_addressees
 from meup_agent.protocol.payloads import as_object
 
@@ -137,8 +137,7 @@ class EditCheck:
             ConnectionFailed: Our own connection has failed.
         """
         not_carried_out = f"proposal {proposal} was not carried out"
-        request = payloads.request(JUDGE, params, "")
-        if not self._space.may(kinds.MCP_REQUEST, request, to=(reviewer,)):
+        if not self._space.may_request(reviewer, JUDGE, params):
             raise NotOffered(
                 f"{not_carried_out}: an edited call must pass the rules of every reviewer, and"
                 f" {self._space.me!r} may not send {JUDGE} to {reviewer!r}, who may decide; ask for"

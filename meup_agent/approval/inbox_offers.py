@@ -9,7 +9,7 @@ from meup_agent.approval.reviewer_methods import VOTE, VoteParams
 from meup_agent.approval.voting import Vote
 from meup_agent.causes import Reason
 from meup_agent.client.method_params import write_params
-from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -57,7 +57,7 @@ class InboxOffers:
     def allowed(self, call: Call) -> frozenset[Verb]:
         """The decisions that our capabilities allow, with any members present."""
         found = {Verb.REJECT} if self._may_reject else set[Verb]()
-        if self._space.may(kinds.MCP_REQUEST, payloads.request(call.method, call.params, "")):
+        if self._space.may_request(None, call.method, call.params):
             found.add(Verb.APPROVE)
         return frozenset(found)
 
@@ -82,8 +82,7 @@ class InboxOffers:
         me = self._space.me
         if not rule.counts_vote_of(me) or item.proposer == me or not self.is_here(rule.reviewer):
             return False
-        vote = payloads.request(VOTE, build_vote(item, approve=True), "")
-        return self._space.may(kinds.MCP_REQUEST, vote, to=(rule.reviewer,))
+        return self._space.may_request(rule.reviewer, VOTE, build_vote(item, approve=True))
 
     def why_not(self, item: InboxItem, verb: Verb) -> str:
         """The reason for which a decision is not offered."""

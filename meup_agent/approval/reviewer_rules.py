@@ -245,7 +245,7 @@ class ReviewerRules:
     def _begin_asking(self, tasks: TaskGroup, limiter: anyio.CapacityLimiter, now: float) -> float:
         """Ask those whose turn it is; the moment at which it is that of the next one."""
         until = math.inf
-        me, known, asking = self._space.me, self._candidates, payloads.request(WAITING, {}, "")
+        me, known = self._space.me, self._candidates
         reviewers: list[str] = []
         others: list[str] = []
         for each in self._space.participants:
@@ -253,7 +253,7 @@ class ReviewerRules:
             if each.id != me and answers is not False:
                 (reviewers if answers else others).append(each.id)
         for participant in (*reviewers, *self._find_candidates(others)):
-            if not self._space.may(kinds.MCP_REQUEST, asking, to=(participant,)):
+            if not self._space.may_request(participant, WAITING, {}):
                 continue
             candidate = known.setdefault(participant, _Candidate())
             if candidate.is_asked or candidate.round == self._round:

@@ -11,7 +11,7 @@ import msgspec
 
 from meup_agent.client.tool_changes import ToolMark, read_mark
 from meup_agent.errors import MeupError, printable
-from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol import payloads
 from meup_agent.protocol.payloads import as_object
 from meup_agent.transport.loops import Condition
 
@@ -105,7 +105,7 @@ class ToolDirectory:
         is_asked = participant in self._wanted or participant in self._asked
         if is_asked or participant in self._known or len(self._known) >= MAX_DIRECTORIES:
             return
-        if not self._space.may(kinds.MCP_REQUEST, payloads.request("tools/list", {}, "")):
+        if not self._space.may_request(None, payloads.TOOL_LIST, {}):
             self._known[participant] = None
             return
         self._wanted[participant] = None

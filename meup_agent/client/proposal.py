@@ -195,7 +195,7 @@ class Proposal:
             proposal_id=self.id,
             by=self._session.me,
             executor=response.by,
-            result=response.result,
+            response=response.response,
             error=response.error,
             changes=changes,
         )

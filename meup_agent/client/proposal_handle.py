@@ -6,7 +6,7 @@ import inspect
 import warnings
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
@@ -19,21 +19,18 @@ from meup_agent.client.explanations import (
 )
 from meup_agent.client.messages import relay
 from meup_agent.client.running_handler import awaited, cause_of_leaving, parent_in
-from meup_agent.client.waits import explanation_so_far, with_explanation
-from meup_agent.errors import ProposalEdited, UsageError
+from meup_agent.client.waits import with_explanation
+from meup_agent.errors import UsageError
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import ProposalKey, Wait
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import (
     EXPLANATION_TIMEOUT,
-    Fulfillment,
     Rejection,
     Unsent,
     Withdrawal,
     outcome_of,
-    raise_for,
-    value_of,
 )
 from meup_agent.protocol.payloads import build_proposal
 from meup_agent.protocol.timestamps import moment_of
@@ -55,18 +52,9 @@ Ttl = float | Literal["space"] | None
 """Seconds that a proposal waits; ``space``: as its session's settings say, ``None``: for ever."""
 
 
-class HasTtl(Protocol):
-    """A space, or its session."""
-
-    @property
-    def ttl(self) -> float | None:
-        """Seconds that a proposal waits there where it does not say."""
-        ...
-
-
-def ttl_in(space: HasTtl, ttl: Ttl) -> float | None:
-    """The seconds that a proposal waits in a space."""
-    return space.ttl if ttl == "space" else ttl
+def resolve_ttl(ttl: Ttl, default: float | None) -> float | None:
+    """The seconds that a proposal waits, in a space with a default."""
+    return default if ttl == "space" else ttl
 
 
 class ProposalHandle:
@@ -153,15 +141,7 @@ class ProposalHandle:
             Refused: The gateway did not let it through.
             ConnectionFailed: It was not sent, or its outcome is not known.
         """
-        outcome = await self.outcome()
-        if not isinstance(outcome, Fulfillment):
-            raise_for(outcome, what=f"proposal {self.id}", explanation=self._explained(outcome))
-        value = value_of(outcome)
-        if not outcome.as_proposed and not accept_edits:
-            raise ProposalEdited(
-                self.id, outcome.by, outcome.changes, value, certain=outcome.knows_edits
-            )
-        return value
+        return (await self.outcome()).result(accept_edits=accept_edits)
 
     @awaited
     async def explanation(self, timeout: float | None = EXPLANATION_TIMEOUT) -> str:
@@ -180,11 +160,6 @@ class ProposalHandle:
         if not isinstance(outcome, Rejection):
             return ""
         return await outcome.explanation(timeout)
-
-    def _explained(self, outcome: Outcome) -> str:
-        if not isinstance(outcome, Rejection):
-            return ""
-        return explanation_so_far(self._session, outcome)
 
     @awaited
     async def withdraw(

@@ -18,7 +18,13 @@ from meup_agent.client.management import ManagementVerbs
 from meup_agent.client.offer_finder import OfferFinder
 from meup_agent.client.offer_lists import TOOLS, OfferLists
 from meup_agent.client.proposal import Proposal, ProposalRecord
-from meup_agent.client.proposal_handle import PendingProposal, ProposalHandle, Ttl, propose, ttl_in
+from meup_agent.client.proposal_handle import (
+    PendingProposal,
+    ProposalHandle,
+    Ttl,
+    propose,
+    resolve_ttl,
+)
 from meup_agent.client.proposal_pages import read_proposal_pages
 from meup_agent.client.requests import TIMEOUT, request
 from meup_agent.client.resources import ResourceVerbs
@@ -32,7 +38,7 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import PUBLISHED
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange import Participant, Wait
-from meup_agent.protocol.outcomes import result_of, value_of
+from meup_agent.protocol.outcomes import CallOutcome, result_of
 from meup_agent.protocol.proposal_query import ProposalQuery
 
 if TYPE_CHECKING:
@@ -149,6 +155,11 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
     def may(self, kind: str, payload: Any, *, to: Sequence[str] = ()) -> bool:
         """True if our announced capabilities allow an envelope; some allow it to some alone."""
         return self._session.table.roster.is_allowed(self.me, kind, payload, to)
+
+    def may_request(self, to: str | None, method: str, params: JsonObject) -> bool:
+        """True if our announced capabilities allow an MCP request; ``to=None``: to every one."""
+        payload = payloads.request(method, params, "")
+        return self.may(kinds.MCP_REQUEST, payload, to=() if to is None else (to,))
 
     @awaited
     async def present(self, participant: str, *, timeout: float | None = TIMEOUT) -> Participant:
@@ -284,39 +295,122 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
             ParticipantGone: Every participant that could answer has left.
             ConnectionFailed: It was not sent, or its outcome is not known.
         """
-        seconds = ttl_in(self._session, timeout)
-        params = {"name": tool, "arguments": arguments or {}}
+        outcome = await self.invoke(
+            participant,
+            tool,
+            arguments,
+            to=to,
+            timeout=timeout,
+            ttl=timeout,
+            total_timeout=total_timeout,
+            idempotent=idempotent,
+            on_progress=on_progress,
+            on_stream=on_stream,
+        )
+        return outcome.result(accept_edits=accept_edits)
+
+    @awaited
+    async def invoke(
+        self,
+        participant: str | None,
+        tool: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        to: str | Iterable[str] = (),
+        timeout: Ttl = "space",
+        ttl: Ttl = "space",
+        total_timeout: float | None = None,
+        wait: Wait | str = Wait.ADDRESSED,
+        as_proposal: bool = False,
+        idempotent: bool = False,
+        more: JsonObject | None = None,
+        on_progress: OnProgress | None = None,
+        on_stream: OnStream | None = None,
+        on_begun: Callable[[str], None] | None = None,
+        on_proposed: Callable[[ProposalHandle], None] | None = None,
+    ) -> CallOutcome:
+        """Call a tool as :meth:`call` does, and return its outcome, whatever that is.
+
+        ``call(…)`` is ``(await invoke(…)).result()``. A caller that shows what became of a call
+        matches the outcome instead of catching an exception for each.
+
+        Args:
+            participant: As of :meth:`call`; so are ``tool``, ``arguments``, ``to``,
+                ``total_timeout``, ``idempotent``, ``on_progress`` and ``on_stream``.
+            tool: Its name.
+            arguments: Its arguments.
+            to: If it becomes a proposal: the participants that should decide it.
+            timeout: Seconds that a request waits; ``None``: as long as it takes.
+            ttl: Seconds that a proposal waits for a decision and its result; ``None``: as long as
+                it takes. By default both are the space's.
+            total_timeout: Seconds that a request waits in all.
+            wait: The rejection that ends the wait for a proposal, as of :meth:`propose`.
+            as_proposal: Propose it also where our capabilities allow the request.
+            idempotent: A request may be sent again after a reconnect, under the same id.
+            more: Further parameters of a request, for example ``_meta``. A proposal has none.
+            on_progress: Called with each progress; must return at once.
+            on_stream: Reads each stream that the tool opens about the call.
+            on_begun: Called with the id of the request or proposal; must return at once.
+            on_proposed: Called with the handle of a proposal that was made; must return at once.
+
+        Returns:
+            :class:`Responded` to a request. Of a proposal :class:`Fulfillment`,
+            :class:`Rejection`, :class:`Withdrawal`, :class:`Expiry` or :class:`Gone`. Each has
+            ``result()``, which returns or raises what :meth:`call` does.
+
+        Raises:
+            InvalidArguments: There is no such tool, or it does not take these; nothing was sent.
+            OwnerUnknown: No single participant has a tool of that name; nothing was sent.
+            RequestTimeout: No response to a request came in time; it was cancelled.
+            ParticipantGone: The addressee of a request left, and did not come back.
+            Refused: The gateway did not let it through.
+            ConnectionFailed: It was not sent, or its outcome is not known.
+        """
+        session, given = self._session, arguments or {}
+        timeout, ttl = resolve_ttl(timeout, self.ttl), resolve_ttl(ttl, self.ttl)
         if participant is None:
-            participant = await self._finder.owner(TOOLS, tool, seconds)
-        made = payloads.request("tools/call", params, "")
-        if self.may(kinds.MCP_REQUEST, made, to=(participant,)):
-            await self._tools.check(participant, tool, arguments or {}, seconds)
-            response = await reading_of_call(
-                self._session,
-                on_stream,
-                lambda begun: request(
-                    self._session,
-                    participant,
-                    "tools/call",
-                    params,
-                    timeout=seconds,
-                    total_timeout=total_timeout,
-                    idempotent=idempotent,
-                    on_progress=on_progress,
-                    on_begun=begun,
-                ),
+            participant = await self._finder.owner(TOOLS, tool, timeout)
+        params = {**(more or {}), "name": tool, "arguments": given}
+        # It is judged once, before anything is awaited that could hide a change of capabilities.
+        may_request = not as_proposal and self.may_request(participant, payloads.TOOL_CALL, params)
+        check = partial(
+            self._tools.check, participant, tool, given, timeout if may_request else ttl
+        )
+
+        async def requested(begun: Callable[[str], None]) -> CallOutcome:
+            await check()
+            return await request(
+                session,
+                participant,
+                payloads.TOOL_CALL,
+                params,
+                timeout=timeout,
+                total_timeout=total_timeout,
+                idempotent=idempotent,
+                on_progress=on_progress,
+                on_begun=begun,
             )
-            return value_of(response)
 
-        async def proposed(read: Callable[[str], None] | None) -> Any:
-            async with self.propose(
-                participant, tool, arguments, to=to, ttl=seconds, on_progress=on_progress
+        async def proposed(begun: Callable[[str], None]) -> CallOutcome:
+            async with propose(
+                session,
+                payloads.TOOL_CALL,
+                {"name": tool, "arguments": given},
+                target=participant,
+                to=names(to),
+                ttl=ttl,
+                wait=Wait(wait),
+                on_progress=on_progress,
+                check=check,
             ) as proposal:
-                if read is not None:
-                    read(proposal.id)
-                return await proposal.result(accept_edits=accept_edits)
+                begun(proposal.id)
+                if on_proposed is not None:
+                    on_proposed(proposal)
+                return await proposal.outcome()
 
-        return await reading_of_call(self._session, on_stream, proposed)
+        return await reading_of_call(
+            session, on_stream, requested if may_request else proposed, on_begun
+        )
 
     # --- proposals ---
 
@@ -358,10 +452,10 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
             UsageError: It was awaited, or asked for something, instead of entered; or it depends on
                 what is no proposal of ours, on itself, or on more than 64.
         """
-        given, seconds = arguments or {}, ttl_in(self._session, ttl)
+        given, seconds = arguments or {}, resolve_ttl(ttl, self.ttl)
         block = propose(
             self._session,
-            "tools/call",
+            payloads.TOOL_CALL,
             {"name": tool, "arguments": given},
             target=participant,
             to=names(to),

@@ -379,8 +379,15 @@ def reading(session: Session, stream: str) -> Generator[StreamReader]:
 class CallStreams:
     """Reads the streams about one call of ours, each in a task of the call's own."""
 
-    def __init__(self, session: Session, on_stream: OnStream, tasks: TaskGroup) -> None:
+    def __init__(
+        self,
+        session: Session,
+        on_stream: OnStream,
+        tasks: TaskGroup,
+        on_begun: Callable[[str], None],
+    ) -> None:
         self._session = session
+        self._on_begun = on_begun
         self._on_stream = on_stream
         self._tasks = tasks
         # What a reader begins is part of the handler that calls.
@@ -393,6 +400,7 @@ class CallStreams:
     def begun(self, envelope_id: str) -> None:
         """Take the streams about a message that is about to be sent."""
         self._ids.append(envelope_id)
+        self._on_begun(envelope_id)
         self._session.table.streams.expect(envelope_id, self._start_reading)
 
     def answered(self) -> None:
@@ -422,20 +430,26 @@ class CallStreams:
             self._ended.notify_all()
 
 
+def _ignore(_: str) -> None:
+    """No caller asks for the id."""
+
+
 async def reading_of_call(
     session: Session,
     on_stream: OnStream | None,
-    call: Callable[[Callable[[str], None] | None], Awaitable[T]],
+    call: Callable[[Callable[[str], None]], Awaitable[T]],
+    on_begun: Callable[[str], None] | None = None,
 ) -> T:
     """Make a call, and read the streams about it meanwhile; all that came is read before its end.
 
-    ``call`` takes a function to tell the id of what it sends. What a reader raises cancels the
-    call, and leaves as itself.
+    ``call`` takes a function to tell the id of what it sends, which ``on_begun`` is told, too. What
+    a reader raises cancels the call, and leaves as itself.
     """
+    begun = on_begun or _ignore
     if on_stream is None:
-        return await call(None)
+        return await call(begun)
     async with background_tasks() as tasks:
-        streams = CallStreams(session, on_stream, tasks)
+        streams = CallStreams(session, on_stream, tasks, begun)
         try:
             result = await call(streams.begun)
         except Exception:

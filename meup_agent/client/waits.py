@@ -72,13 +72,11 @@ async def wait_for_participant(
 def with_explanation(session: Session, rejection: Rejection) -> Rejection:
     """The rejection of a proposal of ours, whose explanation can be waited for."""
 
+    def so_far(rejected: Rejection) -> str:
+        return session.table.explanations.get(rejected.by, rejected.id, session.now())
+
     @awaited
     async def explanation(rejected: Rejection, timeout: float | None) -> str:
-        return await _wait_for(session, lambda: explanation_so_far(session, rejected), timeout)
+        return await _wait_for(session, lambda: so_far(rejected), timeout)
 
-    return with_explain(rejection, explanation)
-
-
-def explanation_so_far(session: Session, rejection: Rejection) -> str:
-    """The words that have come so far to explain a rejection."""
-    return session.table.explanations.get(rejection.by, rejection.id, session.now())
+    return with_explain(rejection, explanation, so_far(rejection))

@@ -36,7 +36,6 @@ from meup_agent.mcp.naming import (
     wrap_template,
     wrap_uri,
 )
-from meup_agent.protocol import kinds, payloads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -281,8 +280,7 @@ class Catalog:
 
     async def _ask(self, participant: str, kind: str) -> list[JsonObject]:
         """A list, from what the space's participant knows; none where we may not ask."""
-        asking = payloads.request(METHODS[kind], {}, "")
-        if not self._space.may(kinds.MCP_REQUEST, asking, to=(participant,)):
+        if not self._space.may_request(participant, METHODS[kind], {}):
             return []
         items = await lists_of(self._space).get(participant, kind=kind, timeout=LIST_SECONDS)
         if len(items) > MAX_OFFERS:

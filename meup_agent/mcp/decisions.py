@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from meup_agent.causes import Reason
 from meup_agent.errors import printable
+from meup_agent.protocol.outcomes import Expiry, Fulfillment, Gone, Rejection, Withdrawal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from meup_agent.protocol.outcomes import Expiry, Fulfillment, Gone, Rejection, Withdrawal
+    from meup_agent.protocol.outcomes import Outcome
 
 MAX_WORDS: Final = 1000
 """Characters of another participant's words."""
@@ -64,6 +65,21 @@ def describe_waiting(may_decide: Sequence[str], seconds_left: float | None) -> s
         by = f"{_or([participant(each) for each in may_decide[:MAX_NAMED]])}{more}"
     left = "" if seconds_left is None else f", {_minutes(seconds_left)} left"
     return f"waiting for a decision by {by}{left}"
+
+
+def undone(tool: str, outcome: Outcome, explanation: str, seconds: float | None) -> str:
+    """The text for a proposed call, which had some seconds, that was not carried out."""
+    match outcome:
+        case Rejection():
+            return rejected(tool, outcome, explanation)
+        case Expiry():
+            return expired(tool, outcome, seconds)
+        case Withdrawal():
+            return withdrawn(tool, outcome)
+        case Gone():
+            return gone(tool, outcome)
+        case Fulfillment():
+            raise AssertionError("a fulfilled call was carried out")
 
 
 def rejected(tool: str, outcome: Rejection, explanation: str) -> str:

@@ -12,7 +12,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from meup_agent.client.proposal_handle import ttl_in
+from meup_agent.client.proposal_handle import resolve_ttl
 from meup_agent.errors import MeupError, RequestError
 from meup_agent.mcp import decisions
 from meup_agent.mcp.client_calls import (
@@ -28,7 +28,14 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.capability import compile_announced
 from meup_agent.protocol.exchange import Wait
 from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.outcomes import Expiry, Fulfillment, Gone, Rejection, Withdrawal
+from meup_agent.protocol.outcomes import (
+    Fulfillment,
+    Rejection,
+    Responded,
+    Withdrawal,
+    result_of,
+)
+from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
@@ -37,14 +44,12 @@ if TYPE_CHECKING:
     from meup_agent.client.space import Space
     from meup_agent.mcp.catalog import Offer
     from meup_agent.mcp.principal import Principal
-    from meup_agent.protocol.outcomes import Outcome
+    from meup_agent.protocol.outcomes import CallOutcome, Outcome
     from meup_agent.protocol.payloads import JsonObject
 
     Ctx = ServerRequestContext[Any, Any]
 
 log = logging.getLogger("meup_agent.mcp")
-
-CALL: Final = "tools/call"
 
 COMPLETE: Final = {"resultType": "complete"}
 """A field that 2026-07-28 wants in each result; older revisions take no notice of it."""
@@ -143,16 +148,12 @@ async def _carry_out(
 ) -> JsonObject:
     sent = forwarded(params, name=offer.name)
     sent.setdefault("arguments", {})
-    space, failure = principal.space, None
+    failure: Exception | None = None
     result: JsonObject = {}
     principal.calls.add(call)
     try:
         try:
-            made = payloads.request(CALL, sent, "")
-            if space.may(kinds.MCP_REQUEST, made, to=(offer.participant,)):
-                result = await _request(space, offer, sent, call)
-            else:
-                result = await _propose(space, offer, sent, call, settings)
+            result = await _invoke(principal.space, offer, sent, call, settings)
         except Exception as error:
             failure = error
         await call.finish_notes()
@@ -170,16 +171,16 @@ async def _carry_out(
             raise failure
 
 
-async def _request(space: Space, offer: Offer, sent: JsonObject, call: ClientCall) -> JsonObject:
+async def _invoke(
+    space: Space, offer: Offer, sent: JsonObject, call: ClientCall, settings: CallSettings
+) -> JsonObject:
+    """Call the tool, and once more with each answer to what its result asks of the client."""
     for _ in range(MAX_ROUNDS):
-        result = await space.request(
-            offer.participant,
-            CALL,
-            sent,
-            timeout=REQUEST_SECONDS,
-            on_progress=call.put_progress if call.wants_progress else None,
-            on_begun=call.ids.add,
-        )
+        outcome = await _call_once(space, offer, sent, call, settings)
+        if not isinstance(outcome, Responded):
+            ttl = resolve_ttl(settings.ttl, space.ttl)
+            return await _result_of_proposal(offer.exposed, outcome, ttl)
+        result = result_of(outcome)
         asked = payloads.as_object(result)
         if asked.get("resultType") != "input_required":
             return as_result(result)
@@ -188,6 +189,33 @@ async def _request(space: Space, offer: Offer, sent: JsonObject, call: ClientCal
         sent = {**sent, "inputResponses": await _answers(call, asked.get("inputRequests"))}
         sent["requestState"] = asked.get("requestState")
     return tool_error(f"The tool asked more than {MAX_ROUNDS} times.")
+
+
+async def _call_once(
+    space: Space, offer: Offer, sent: JsonObject, call: ClientCall, settings: CallSettings
+) -> CallOutcome:
+    async with background_tasks() as tasks:
+
+        def note_proposed(proposal: ProposalHandle) -> None:
+            call.proposal = proposal
+            if call.wants_progress:
+                tasks.start_soon(_tell_waiting, space, sent, proposal, call, settings)
+
+        return await space.invoke(
+            offer.participant,
+            offer.name,
+            payloads.as_object(sent["arguments"]),
+            more=sent,
+            to=settings.to,
+            timeout=REQUEST_SECONDS,
+            ttl=settings.ttl,
+            # A model that waits for another opinion to come waits for nothing, mostly; but a person
+            # who decides often comes because a call waits.
+            wait=Wait.ADDRESSED if settings.to else Wait.LATER,
+            on_progress=call.put_progress if call.wants_progress else None,
+            on_begun=call.ids.add,
+            on_proposed=note_proposed,
+        )
 
 
 def _is_asked_at_once(ctx: Ctx) -> bool:
@@ -207,38 +235,6 @@ async def _answers(call: ClientCall, requests: object) -> JsonObject:
     return answers
 
 
-async def _propose(
-    space: Space, offer: Offer, sent: JsonObject, call: ClientCall, settings: CallSettings
-) -> JsonObject:
-    async with space.propose(
-        offer.participant,
-        offer.name,
-        payloads.as_object(sent["arguments"]),
-        to=settings.to,
-        ttl=settings.ttl,
-        # A model that waits for another opinion to come waits for nothing, mostly; but a person
-        # who decides often comes because a call waits.
-        wait=Wait.ADDRESSED if settings.to else Wait.LATER,
-        on_progress=call.put_progress,
-    ) as proposal:
-        call.ids.add(proposal.id)
-        call.proposal = proposal
-        outcome: Outcome | None = None
-        failure: MeupError | None = None
-        async with anyio.create_task_group() as tasks:
-            if call.wants_progress:
-                tasks.start_soon(_tell_waiting, space, sent, proposal, call, settings)
-            try:
-                outcome = await proposal.outcome()
-            except MeupError as error:
-                failure = error
-            tasks.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
-        assert outcome is not None
-    return await result_of_proposal(offer.exposed, outcome, ttl_in(space, settings.ttl))
-
-
 async def _tell_waiting(
     space: Space,
     sent: JsonObject,
@@ -247,7 +243,10 @@ async def _tell_waiting(
     settings: CallSettings,
 ) -> None:
     """Tell the client every while that its proposal waits, and for whom."""
-    payload, ttl = payloads.request(CALL, sent, ""), ttl_in(space, settings.ttl)
+    payload, ttl = (
+        payloads.request(payloads.TOOL_CALL, sent, ""),
+        resolve_ttl(settings.ttl, space.ttl),
+    )
     began = anyio.current_time()
     while proposal.state is ProposalState.PENDING:
         waited = anyio.current_time() - began
@@ -262,31 +261,22 @@ async def _tell_waiting(
         await anyio.sleep(WAITING_SECONDS)
 
 
-async def result_of_proposal(tool: str, outcome: Outcome, ttl: float | None) -> JsonObject:
+async def _result_of_proposal(tool: str, outcome: Outcome, ttl: float | None) -> JsonObject:
     """The result of a proposed call that had some seconds, for a model."""
-    match outcome:
-        case Fulfillment():
-            if outcome.error is not None:
-                error = outcome.error
-                raise MCPError(
-                    int(error.get("code", 0)), str(error.get("message", "")), error.get("data")
-                )
-            if payloads.as_object(outcome.result).get("resultType") == "input_required":
-                return tool_error(decisions.asks_first(tool))
-            result = as_result(outcome.result)
-            if outcome.as_proposed:
-                return result
-            note = {"type": "text", "text": decisions.edited(outcome)}
-            return {**result, "content": [*payloads.objects_in(result.get("content")), note]}
-        case Rejection():
-            explanation = await outcome.explanation(EXPLANATION_SECONDS)
-            return _undone(decisions.rejected(tool, outcome, explanation), "rejected")
-        case Expiry():
-            return _undone(decisions.expired(tool, outcome, ttl), "expired")
-        case Withdrawal():
-            return _undone(decisions.withdrawn(tool, outcome), "withdrawn")
-        case Gone():
-            return _undone(decisions.gone(tool, outcome), "gone")
+    if isinstance(outcome, Fulfillment):
+        if payloads.as_object(result_of(outcome)).get("resultType") == "input_required":
+            return tool_error(decisions.asks_first(tool))
+        result = as_result(outcome.response)
+        if outcome.as_proposed:
+            return result
+        note = {"type": "text", "text": decisions.edited(outcome)}
+        return {**result, "content": [*payloads.objects_in(result.get("content")), note]}
+    words = ""
+    if isinstance(outcome, Rejection):
+        words = await outcome.explanation(EXPLANATION_SECONDS)
+    said = tool_error(decisions.undone(tool, outcome, words, ttl))
+    # Programs find the outcome beside the text.
+    return {**said, payloads.META: {OUTCOME: outcome.word}}
 
 
 def forwarded(params: JsonObject, **changed: str) -> JsonObject:
@@ -325,12 +315,7 @@ def tool_error(text: str) -> JsonObject:
     return {**COMPLETE, "content": [{"type": "text", "text": text}], "isError": True}
 
 
-def _undone(text: str, outcome: str) -> JsonObject:
-    """The result of a proposal that was not carried out; programs find the outcome beside it."""
-    return {**tool_error(text), payloads.META: {OUTCOME: outcome}}
-
-
 def is_withdrawn(result: object) -> bool:
     """True if a result says that its proposal was withdrawn."""
     meta = payloads.as_object(payloads.as_object(result).get(payloads.META))
-    return meta.get(OUTCOME) == "withdrawn"
+    return meta.get(OUTCOME) == Withdrawal.word

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NoReturn, cast
+from typing import Any, ClassVar, Final, NoReturn, cast
 
 import msgspec
 
@@ -15,6 +15,7 @@ from meup_agent.errors import (
     NotSent,
     OutcomeUnknown,
     ParticipantGone,
+    ProposalEdited,
     ProposalExpired,
     ProposalRejected,
     ProposalWithdrawn,
@@ -33,14 +34,84 @@ Explain = Callable[["Rejection", float | None], Awaitable[str]]
 """Waits for the explanation of a rejection, so many seconds at the most."""
 
 
-class Fulfillment(msgspec.Struct, frozen=True):
+class _Undone:
+    """Ends of a proposal without a result."""
+
+    __slots__ = ()
+
+    word: ClassVar[str]
+
+    def result(self, *, accept_edits: bool = False) -> NoReturn:
+        """Raise the exception for this outcome, as :meth:`Space.call` does.
+
+        Args:
+            accept_edits: As of :meth:`Fulfillment.result`; it changes nothing here.
+
+        Raises:
+            ProposalRejected: The proposal was rejected.
+            ProposalExpired: It was not decided, or not done, in time.
+            ProposalWithdrawn: It was withdrawn meanwhile.
+            ParticipantGone: Every participant that could decide has left.
+        """
+        ending = cast("Rejection | Withdrawal | Expiry | Gone", self)
+        raise_for(ending, what=f"proposal {ending.proposal_id}")
+
+
+class _CallAnswer:
+    """Ends of a call that was answered."""
+
+    __slots__ = ()
+
+    word: ClassVar[str]
+    response: Any
+    error: dict[str, Any] | None
+
+    @property
+    def content(self) -> list[JsonObject]:
+        """The blocks of MCP content; empty where the answer has none."""
+        return objects_in(as_object(self.response).get("content"))
+
+    @property
+    def is_error(self) -> bool:
+        """True if it failed: a JSON-RPC error, or a tool's result with ``isError``."""
+        return self.error is not None or as_object(self.response).get("isError") is True
+
+
+class Responded(_CallAnswer, msgspec.Struct, frozen=True):
+    """A request that was answered.
+
+    Attributes:
+        by: The participant that answered.
+        response: The MCP result as JSON values, as it came; ``None`` if the answer was an error.
+        error: The JSON-RPC error as JSON values; ``None`` if there was a result.
+    """
+
+    word: ClassVar[str] = "responded"
+    by: str
+    response: Any = None
+    error: dict[str, Any] | None = None
+
+    def result(self, *, accept_edits: bool = False) -> Any:
+        """The tool's structured content, else its content.
+
+        Args:
+            accept_edits: As of :meth:`Fulfillment.result`; a request has no edits.
+
+        Raises:
+            RequestError: It was answered with an error.
+            ToolError: The tool ran and failed.
+        """
+        return value_of(self)
+
+
+class Fulfillment(_CallAnswer, msgspec.Struct, frozen=True):
     """A proposal that was carried out, with its response.
 
     Attributes:
         proposal_id: The proposal.
         by: The participant that fulfilled it.
         executor: The participant that carried it out and answered.
-        result: The MCP result as JSON values, as it came; ``None`` if the answer was an error.
+        response: The MCP result as JSON values, as it came; ``None`` if the answer was an error.
         error: The JSON-RPC error as JSON values; ``None`` if there was a result.
         changes: Differences of what was carried out from what was proposed, as far as they were
             seen.
@@ -51,34 +122,35 @@ class Fulfillment(msgspec.Struct, frozen=True):
             not say, or nothing was relayed.
     """
 
+    word: ClassVar[str] = "fulfilled"
     proposal_id: str
     by: str
     executor: str
-    result: Any = None
+    response: Any = None
     error: dict[str, Any] | None = None
     changes: tuple[Change, ...] = ()
     relayed: bool = False
     relay_says_edited: bool | None = None
 
-    @property
-    def value(self) -> Any:
-        """The value that :meth:`Space.call` would have returned.
+    def result(self, *, accept_edits: bool = False) -> Any:
+        """The tool's structured content, else its content.
+
+        Args:
+            accept_edits: Also what was carried out otherwise than proposed, or perhaps so, is a
+                result.
 
         Raises:
+            ProposalEdited: It was carried out otherwise than proposed, or it is unknown whether it
+                was; the error has the result.
             RequestError: The call was answered with an error.
             ToolError: The tool ran and failed.
         """
-        return value_of(self)
-
-    @property
-    def content(self) -> list[JsonObject]:
-        """The blocks of MCP content; empty where the answer has none."""
-        return objects_in(as_object(self.result).get("content"))
-
-    @property
-    def is_error(self) -> bool:
-        """True if it failed: a JSON-RPC error, or a tool's result with ``isError``."""
-        return self.error is not None or as_object(self.result).get("isError") is True
+        value = value_of(self)
+        if not self.as_proposed and not accept_edits:
+            raise ProposalEdited(
+                self.proposal_id, self.by, self.changes, value, certain=self.knows_edits
+            )
+        return value
 
     @property
     def edited(self) -> bool:
@@ -97,7 +169,7 @@ class Fulfillment(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Rejection:
+class Rejection(_Undone):
     """A rejection of a proposal.
 
     Attributes:
@@ -108,12 +180,14 @@ class Rejection:
         counts: It ended the proposer's wait (PROTOCOL 4.5), as every rejection that is an outcome.
     """
 
+    word: ClassVar[str] = "rejected"
     proposal_id: str
     reason: str
     by: str
     id: str = ""
     counts: bool = False
     _explain: Explain | None = field(default=None, repr=False, compare=False)
+    _words: str = field(default="", repr=False, compare=False)  # those that had come with it
 
     async def explanation(self, timeout: float | None = EXPLANATION_TIMEOUT) -> str:
         """Wait for the words that explain it, which follow as a chat (PROTOCOL 4.3).
@@ -128,12 +202,12 @@ class Rejection:
         return "" if self._explain is None else await self._explain(self, timeout)
 
 
-def with_explain(rejection: Rejection, explain: Explain) -> Rejection:
-    """The same rejection, whose explanation is waited for by this function."""
-    return replace(rejection, _explain=explain)
+def with_explain(rejection: Rejection, explain: Explain, words: str) -> Rejection:
+    """The same rejection, with words that had come, and a function that waits for more."""
+    return replace(rejection, _explain=explain, _words=words)
 
 
-class Withdrawal(msgspec.Struct, frozen=True):
+class Withdrawal(_Undone, msgspec.Struct, frozen=True):
     """A withdrawal of a proposal, or the end of the wait for a request by its own participant.
 
     Attributes:
@@ -142,6 +216,7 @@ class Withdrawal(msgspec.Struct, frozen=True):
         cause: The reason, with the chain that led to it.
     """
 
+    word: ClassVar[str] = "withdrawn"
     proposal_id: str
     by: str
     cause: Cause
@@ -170,7 +245,7 @@ class Explanation(msgspec.Struct, frozen=True):
     of_withdrawal: bool
 
 
-class Expiry(msgspec.Struct, frozen=True):
+class Expiry(_Undone, msgspec.Struct, frozen=True):
     """A deadline that passed; what was sent was withdrawn or cancelled.
 
     Attributes:
@@ -181,13 +256,14 @@ class Expiry(msgspec.Struct, frozen=True):
             missing, and which participants could fulfill it with that.
     """
 
+    word: ClassVar[str] = "expired"
     proposal_id: str
     sent: bool = True
     begun_by: str = ""
     missing: MissingCaller | None = None
 
 
-class Gone(msgspec.Struct, frozen=True):
+class Gone(_Undone, msgspec.Struct, frozen=True):
     """An absence, for too long, of all participants that could answer (PROTOCOL 4.6).
 
     Attributes:
@@ -198,6 +274,7 @@ class Gone(msgspec.Struct, frozen=True):
             with that.
     """
 
+    word: ClassVar[str] = "gone"
     proposal_id: str
     participants: tuple[str, ...] = ()
     missing: MissingCaller | None = None
@@ -207,14 +284,6 @@ class Gone(msgspec.Struct, frozen=True):
         if self.participants:
             return f"{', '.join(self.participants)} left the space"
         return str(self.missing or "no participant that may is present")
-
-
-class Responded(msgspec.Struct, frozen=True):
-    """The answer to a request."""
-
-    by: str
-    result: Any = None  # the result as JSON values; ``None`` if the answer was an error
-    error: dict[str, Any] | None = None  # the JSON-RPC error; ``None`` if there was a result
 
 
 class GatewayRefused(msgspec.Struct, frozen=True):
@@ -252,6 +321,9 @@ class Unwanted(msgspec.Struct, frozen=True):
 Outcome = Fulfillment | Rejection | Withdrawal | Expiry | Gone
 """The end of a proposal for the caller that waits for it."""
 
+CallOutcome = Outcome | Responded
+"""The end of a call that was a request or a proposal, as our capabilities were."""
+
 Ending = Outcome | Responded | GatewayRefused | Unsent | Unknown | LostRace | Unwanted
 """The end of any exchange of our own."""
 
@@ -266,7 +338,7 @@ def result_of(answer: Responded | Fulfillment) -> Any:
             error.get("data"),
             by=answer.by if isinstance(answer, Responded) else answer.executor,
         )
-    return answer.result
+    return answer.response
 
 
 def value_of(answer: Responded | Fulfillment) -> Any:
@@ -301,11 +373,16 @@ def outcome_of(ending: Ending) -> Outcome:
     raise_for(ending)
 
 
-def raise_for(ending: Ending, *, what: str = "the request", explanation: str = "") -> NoReturn:
+def raise_for(ending: Ending, *, what: str = "the request") -> NoReturn:
     """Raise the exception for an ending that has no value."""
     match ending:
         case Rejection():
-            raise ProposalRejected(ending.proposal_id, ending.reason, ending.by, explanation)
+            raise ProposalRejected(
+                ending.proposal_id,
+                ending.reason,
+                ending.by,
+                ending._words,  # pyright: ignore[reportPrivateUsage]
+            )
         case Withdrawal():
             raise ProposalWithdrawn(ending.proposal_id, ending.reason, ending.cause.text)
         case Expiry():

@@ -57,6 +57,7 @@ NOTIFICATION: Final = "notifications/"
 """Prefix of the methods that want no answer."""
 
 TOOL_CALL: Final = "tools/call"
+TOOL_LIST: Final = "tools/list"
 _PROTOTYPE: Final = b"__proto__"
 _OF_A_TOOL: Final = frozenset({"name", "arguments", META})
 

@@ -207,7 +207,7 @@ class _Said(NamedTuple):
 def _said(ending: Ending) -> _Said:
     match ending:
         case Responded():
-            return _Said("answered", ending.by, is_error=_is_error(ending.error, ending.result))
+            return _Said("answered", ending.by, is_error=ending.is_error)
         case Fulfillment():
             return _Said("fulfilled", ending.by, is_error=ending.is_error)
         case Rejection():
@@ -228,10 +228,6 @@ def _said(ending: Ending) -> _Said:
             return _Said("not_sent", reason=str(ending.error))
         case Unknown():
             return _Said("unknown", reason=ending.why)
-
-
-def _is_error(error: object, result: object) -> bool:
-    return error is not None or payloads.as_object(result).get("isError") is True
 
 
 @dataclass

@@ -391,8 +391,10 @@ class Orders:
                 continue
             if isinstance(outcome, Fulfillment) and outcome.error is None:
                 done = [said for key, said in self.done if key == (who, handle.id)]
-                assert done == [{"path": outcome.value}], "it was told of another call"
-                assert outcome.as_proposed == (outcome.value == f"{number}.md")
+                assert done == [{"path": outcome.result(accept_edits=True)}], (
+                    "it was told of another call"
+                )
+                assert outcome.as_proposed == (outcome.result(accept_edits=True) == f"{number}.md")
 
     def said_again(self, proposal: str) -> bool:
         """True if the id of a proposal stands for several calls."""

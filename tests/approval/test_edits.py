@@ -96,7 +96,7 @@ async def test_a_person_at_an_agent_with_a_policy_edits_within_it(
                 await held.fulfill({"a": 2, "b": b})
             assert proposal.state.is_pending
         else:
-            assert (await held.fulfill({"a": 2, "b": b})).value == 2 + b
+            assert (await held.fulfill({"a": 2, "b": b})).result(accept_edits=True) == 2 + b
     assert notes.all == ([("add", 2, b)] if runs else [])
 
 
@@ -121,7 +121,7 @@ async def test_an_edit_is_judged_by_the_capabilities_before_it_is_sent(notes: No
         with pytest.raises(Refused, match="as it was edited"):
             await held.fulfill({"a": 1, "b": 2})
         assert held.state is ProposalState.PENDING
-        assert (await held.fulfill({"a": 5, "b": 1})).value == 6
+        assert (await held.fulfill({"a": 5, "b": 1})).result(accept_edits=True) == 6
     assert notes.all == [("add", 5, 1)]
 
 
@@ -144,7 +144,7 @@ async def test_what_was_judged_leaves_whatever_its_caller_does_meanwhile(
         proposer.propose("tools", "add", {"a": 1, "b": 5}) as proposal,
     ):
         await until(lambda: bool(reviewer.proposals))
-        assert (await reviewer.proposal(proposal.id).fulfill(edited)).value == 8
+        assert (await reviewer.proposal(proposal.id).fulfill(edited)).result(accept_edits=True) == 8
     assert notes.all == [("judged", 7), ("add", 1, 7)]
 
 

@@ -65,7 +65,7 @@ async def test_a_proposal_arrives_and_is_carried_out(meeting: Meeting) -> None:
             assert item.deadline is not None
             result = await inbox.approve(item)
             assert result is not None
-            assert result.value == 3
+            assert result.result() == 3
             assert await proposal.result() == 3
         gone = await left(changes)
         assert (gone.item, gone.why, gone.by) == (item, Departure.APPROVED, "reviewer")
@@ -224,7 +224,7 @@ async def test_several_are_approved_by_an_explicit_list(meeting: Meeting) -> Non
         ):
             items = [await arrived(changes), await arrived(changes)]
             done = await inbox.approve_all([*items, items[0]])
-        assert [each.fulfillment and each.fulfillment.value for each in done] == [2, 4]
+        assert [each.fulfillment and each.fulfillment.result() for each in done] == [2, 4]
         again = await inbox.approve_all(items)
         assert [type(each.error) for each in again] == [AlreadyDecided] * 2
 

@@ -35,7 +35,7 @@ async def test_a_bare_fulfill_goes_to_the_only_owner(meeting: Meeting) -> None:
         async with proposer.propose(None, "add", {"a": 1, "b": 2}, ttl=60) as proposal:
             outcome = await proposal.outcome()
         assert isinstance(outcome, Fulfillment)
-        assert (outcome.executor, outcome.value, outcome.changes) == ("tools", 3, ())
+        assert (outcome.executor, outcome.result(), outcome.changes) == ("tools", 3, ())
 
 
 @pytest.mark.rule("4.4.plain")
@@ -54,7 +54,7 @@ async def test_a_plain_proposal_of_the_design_notes_is_approved_in_an_inbox(
         assert item.may == {Verb.APPROVE, Verb.REJECT}
         fulfillment = await inbox.approve(item)
         assert fulfillment is not None
-        assert (fulfillment.executor, fulfillment.value) == ("tools", 3)
+        assert (fulfillment.executor, fulfillment.result()) == ("tools", 3)
         assert state_of(reviewer, "p1") is ProposalState.FULFILLED
 
 

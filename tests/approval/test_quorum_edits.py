@@ -119,5 +119,5 @@ async def test_a_person_at_the_reviewer_edits_into_no_quorum(
                     with pytest.raises(Refused, match="as it was edited"):
                         await held.fulfill({"version": edited})
                 assert p.state.is_pending
-                assert (await held.fulfill({"version": 1})).value == 1
+                assert (await held.fulfill({"version": 1})).result(accept_edits=True) == 1
     assert notes.all == [("deploy", 1)] * 2

@@ -169,13 +169,12 @@ def test_idempotent_goes_with_the_request(
     here: Here, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...]
 ) -> None:
     asked: list[bool] = []
-    request = Space.request
+    invoke = Space.invoke
 
-    async def note(self: Space, owner: str, method: str, *more: Any, **options: Any) -> Any:
-        if method == "tools/call":
-            asked.append(options["idempotent"])
-        return await request(self, owner, method, *more, **options)
+    async def note(self: Space, *call: Any, **options: Any) -> Any:
+        asked.append(options["idempotent"])
+        return await invoke(self, *call, **options)
 
-    monkeypatch.setattr(Space, "request", note)
+    monkeypatch.setattr(Space, "invoke", note)
     assert here("call", "files", "write_file", "path=a", "text=b", *given).code == 0
     assert asked == [bool(given)]

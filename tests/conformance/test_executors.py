@@ -185,7 +185,7 @@ async def test_ours_proposes_their_terminal_approves_theirs_executes(
                 await to_thread.run_sync(terminal.approve)
                 outcome = await proposal.outcome()
     assert isinstance(outcome, Fulfillment)
-    assert outcome.value == 3
+    assert outcome.result() == 3
     assert terminal.named == [["files"]]
 
 
@@ -204,7 +204,7 @@ async def test_ours_proposes_their_agent_approves_ours_executes(
             async with space.propose("files", "add", {"a": 2}) as proposal:
                 outcome = await proposal.outcome()
     assert isinstance(outcome, Fulfillment)
-    assert outcome.value == 3
+    assert outcome.result() == 3
     assert ran == [2]
 
 

@@ -147,7 +147,7 @@ async def test_an_id_alone_may_mean_several(meeting: Meeting) -> None:
         with pytest.raises(AlreadyDecided, match="withdrawn"):
             await read.reject("unsafe")
         (latest,) = space.proposals
-        assert (await space.proposal(latest).fulfill()).value == 3
+        assert (await space.proposal(latest).fulfill()).result() == 3
         await until(lambda: state_of(space, "p1") is ProposalState.FULFILLED)
         asked = await alice.hear(lambda e: e.kind == kinds.MCP_REQUEST)
         assert call_of(asked).meta[payloads.PROPOSER] == "proposer"

@@ -2,9 +2,17 @@
 
 import pytest
 
-from meup_agent import Agent, Context, Progress
+from meup_agent import (
+    Agent,
+    Context,
+    Fulfillment,
+    Progress,
+    Proposal,
+    Rejection,
+    Responded,
+)
 from meup_agent.agent import context
-from meup_agent.errors import Refused, RequestError, ToolError
+from meup_agent.errors import ProposalRejected, Refused, RequestError, ToolError
 from tests.interaction.cast import calculator, willing
 from tests.interaction.people import (
     Meeting,
@@ -41,6 +49,38 @@ async def test_call_is_a_proposal_otherwise(meeting: Meeting) -> None:
         assert request.correlation == (proposal.id,)
         (response,) = tape.of(kinds.MCP_RESPONSE)
         assert (response.sender, response.correlation) == ("tools", (request.id,))
+
+
+@pytest.mark.parametrize("proposes", [False, True])
+async def test_invoked_call_has_an_outcome(meeting: Meeting, notes: Notes, proposes: bool) -> None:
+    async with gathered(meeting, calculator(), willing(), "second") as (_, _, caller):
+        outcome = await caller.invoke(
+            "tools",
+            "divide",
+            {"a": 1, "b": 0},
+            as_proposal=proposes,
+            on_begun=notes,
+            on_proposed=lambda proposal: notes(proposal.id),
+        )
+    assert isinstance(outcome, Fulfillment if proposes else Responded)
+    assert (outcome.is_error, outcome.by) == (True, "reviewer" if proposes else "tools")
+    assert (len(set(notes.all)), len(notes.all)) == (1, 2 if proposes else 1)
+    with pytest.raises(ToolError, match="ZeroDivisionError"):
+        outcome.result()
+
+
+async def test_invoked_call_without_a_result_raises_it_where_asked(meeting: Meeting) -> None:
+    reviewer = Agent("reviewer")
+
+    @reviewer.on_proposal
+    async def decide(proposal: Proposal) -> None:
+        await proposal.reject("no")
+
+    async with gathered(meeting, reviewer, "proposer") as (_, caller):
+        outcome = await caller.invoke("tools", "add", to="reviewer")
+    assert isinstance(outcome, Rejection)
+    with pytest.raises(ProposalRejected, match="no"):
+        outcome.result()
 
 
 async def test_errors_of_a_call_say_whose_they_are(meeting: Meeting) -> None:

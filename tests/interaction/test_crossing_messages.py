@@ -61,7 +61,7 @@ async def test_a_result_for_what_was_withdrawn_is_a_conflict(
     @proposer.on_conflict
     async def conflict(conflict: Conflict) -> None:
         assert conflict.outcome is not None
-        notes((conflict.proposal_id, conflict.outcome.result, type(conflict.after).__name__))
+        notes((conflict.proposal_id, conflict.outcome.response, type(conflict.after).__name__))
 
     @reviewer.on_proposal
     async def review(proposal: Proposal) -> None:

@@ -177,7 +177,7 @@ async def test_cancelled_caller_ends_the_layers(meeting: Meeting, notes: Notes) 
                 tasks.start_soon(second.call, "tools", "run")
                 await notes.until("begun")
                 scope.cancel()
-        await notes.until("call ended", "stopped")
+        await notes.until("invoke ended", "stopped")
         with anyio.CancelScope() as scope:
             async with second.propose("tools", "run", to="reviewer") as proposal:
                 scope.cancel()

@@ -56,8 +56,8 @@ async def test_verbs_pass_once(meeting: Meeting, notes: Notes) -> None:
         async with second.propose("tools", "add", {"a": 1, "b": 2}, to="reviewer"):
             pass
     assert notes.all == [
-        ("call", "tools", "add"),
-        ("call", "int"),
+        ("invoke", "tools", "add"),
+        ("invoke", "Responded"),
         ("request", "tools", "ping"),
         ("request", "dict"),
         ("send", None, "chat"),
@@ -88,7 +88,7 @@ async def test_what_handlers_send_passes(meeting: Meeting, notes: Notes) -> None
         await notes.until(("reject", "DecisionReceipt"))
     assert [each for each in notes.all if len(each) == 3] == [
         ("send", None, "chat"),
-        ("call", "tools", "add"),
+        ("invoke", "tools", "add"),
         ("fulfill", "tools", "add"),
         ("send", None, "chat"),
         ("reject", None, "add"),

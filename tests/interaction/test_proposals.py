@@ -69,7 +69,7 @@ async def test_a_proposal_carries_what_the_protocol_adds(meeting: Meeting) -> No
         assert isinstance(outcome, Fulfillment)
         assert (outcome.by, outcome.executor) == ("reviewer", "tools")
         assert not outcome.edited
-        assert outcome.value == 3
+        assert outcome.result() == 3
         for envelope in (sent, request):
             wire = json.loads(envelope.frame)
             assert wire["protocol"] == "meup/v0.1"
@@ -93,7 +93,7 @@ async def test_the_proposer_learns_what_was_edited(meeting: Meeting) -> None:
         outcome = await proposal.outcome()
         assert isinstance(outcome, Fulfillment)
         assert outcome.changes == (Change("arguments.a", 1, 10),)
-        assert outcome.value == 12
+        assert outcome.result(accept_edits=True) == 12
         (request,) = tape.of(kinds.MCP_REQUEST)
         meta = call_of(request).meta
         assert meta["dev.meup/edited"] is True
@@ -285,7 +285,7 @@ async def test_a_tool_that_fails_fulfills_with_an_error(meeting: Meeting) -> Non
         assert outcome.error is None
         await until(lambda: bool(seen))
         assert seen[0].is_error
-        assert seen[0].result == outcome.result
+        assert seen[0].response == outcome.response
 
 
 @pytest.mark.rule("4.4.incapable")
@@ -323,6 +323,6 @@ async def test_proposals_can_be_decided_outside_of_handlers(meeting: Meeting) ->
         theirs = person.proposal(record)
         assert (theirs.proposer, theirs.tool, theirs.target) == ("proposer", "add", "tools")
         fulfilled = await theirs.fulfill()
-        assert fulfilled.value == 3
+        assert fulfilled.result() == 3
         outcome = await proposal.outcome()
         assert outcome == fulfilled

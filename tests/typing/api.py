@@ -13,6 +13,7 @@ import meup_agent
 from meup_agent import (
     Agent,
     Backoff,
+    CallOutcome,
     Chat,
     Context,
     Envelope,
@@ -30,6 +31,7 @@ from meup_agent import (
     ProposalState,
     Reason,
     Rejection,
+    Responded,
     Settings,
     Space,
     Wait,
@@ -275,6 +277,11 @@ async def verbs() -> None:
         assert_type(await space.request("files", "tools/list", idempotent=True), Any)
         assert_type(await space.tools("files"), list[dict[str, Any]])
         assert_type(await space.send("acme/event", {"any": ["JSON"]}), str)
+        outcome = await space.invoke("files", "write_file", {"path": "a"}, as_proposal=True)
+        assert_type(outcome, CallOutcome)
+        assert_type(outcome.word, str)
+        if not isinstance(outcome, Responded):
+            assert_type(outcome, Outcome)
         await space.call("files")  # type: ignore[call-arg]
         await space.call("files", "write_file", ["a"])  # type: ignore[arg-type]
         await space.chat("hi", to=1)  # type: ignore[arg-type]
@@ -316,7 +323,7 @@ def by_match(outcome: Outcome) -> str:
     match outcome:
         case Fulfillment():
             assert_type(outcome.edited, bool)
-            assert_type(outcome.value, Any)
+            assert_type(outcome.result(accept_edits=True), Any)
             assert_type(outcome.content, list[dict[str, Any]])
             assert_type(outcome.is_error, bool)
             assert_type(outcome.knows_edits, bool)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -35,7 +35,7 @@ from meup_agent.cli.render.escape import arguments as in_words
 from meup_agent.cli.render.escape import compact, visible
 from meup_agent.cli.render.formatting import MAX_NAME, name_some
 from meup_agent.cli.render.progress import progress_line
-from meup_agent.client.proposal_handle import ttl_in
+from meup_agent.client.proposal_handle import resolve_ttl
 from meup_agent.client.schema_check import checker_for
 from meup_agent.errors import (
     ParticipantGone,
@@ -46,16 +46,13 @@ from meup_agent.errors import (
     ToolError,
 )
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.callers import MissingCaller, find_missing
+from meup_agent.protocol.callers import find_missing
 from meup_agent.protocol.capability import compile_announced
 from meup_agent.protocol.exchange import Wait
 from meup_agent.protocol.outcomes import (
-    Expiry,
     Fulfillment,
-    Gone,
     Rejection,
     Responded,
-    Withdrawal,
     raise_for,
     value_of,
 )
@@ -65,8 +62,9 @@ if TYPE_CHECKING:
     from meup_agent.cli.arguments import GivenArguments
     from meup_agent.client.proposal_handle import ProposalHandle, Ttl
     from meup_agent.client.space import Space
+    from meup_agent.protocol.callers import MissingCaller
     from meup_agent.protocol.envelope import Envelope
-    from meup_agent.protocol.outcomes import Outcome
+    from meup_agent.protocol.outcomes import CallOutcome, Outcome
 
 LIST_SECONDS: Final = 5.0  # wait for a participant's list of tools; then the call goes unchecked
 
@@ -76,14 +74,6 @@ EXPLANATION_SECONDS: Final = 0.5
 MAX_CHANGES: Final = 400
 MAX_SENTENCE: Final = 1_000
 MAX_NAMED: Final = 12
-
-_UNDONE: Final[dict[type[Outcome], str]] = {
-    Rejection: "rejected",
-    Withdrawal: "withdrawn",
-    Expiry: "expired",
-    Gone: "gone",
-}
-"""Outcomes without a result, as ``--json`` names them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +168,10 @@ class _ToolCall:
         return self.options.owner
 
     @property
+    def to(self) -> tuple[str, ...]:
+        return tuple(self.options.to or ())
+
+    @property
     def name(self) -> str:
         return f"{self.owner}.{self.options.tool}"
 
@@ -185,14 +179,14 @@ class _ToolCall:
         """Call the tool, and print its result."""
         session.require(self.owner)
         arguments = await self._arguments(session)
-        params = {"name": self.options.tool, "arguments": arguments}
         try:
-            if not self.as_proposal and _may(session.space, self.owner, "tools/call", params):
-                answer: Fulfillment | Responded = await self._request(session, params)
-            else:
-                answer = await self._propose(session, arguments, params)
+            outcome = await self._invoke(session, arguments)
             session.given_up = ""
-            await self._print_result(session, answer)
+            if not isinstance(outcome, Fulfillment | Responded):
+                await self._fail(session, outcome)
+            if isinstance(outcome, Fulfillment):
+                session.stderr.note(f"fulfilled by {outcome.by}")
+            await self._print_result(session, outcome)
         except ToolError as error:
             raise Failure(f"{self.name} failed: {error}", code_for(error)) from error
         except RequestError as error:
@@ -220,7 +214,7 @@ class _ToolCall:
 
     async def _tools(self, space: Space) -> list[dict[str, Any]] | None:
         """The owner's tools; ``None`` where we may not ask, or get no answer."""
-        if not _may(space, self.owner, "tools/list", {}):
+        if not space.may_request(self.owner, payloads.TOOL_LIST, {}):
             return None
         try:
             return await space.tools(self.owner, timeout=LIST_SECONDS)
@@ -234,77 +228,80 @@ class _ToolCall:
 
     # --- the call ---
 
-    async def _request(self, session: CommandSession, params: dict[str, Any]) -> Responded:
-        limit = ttl_in(session.space, self.ttl)
+    async def _invoke(self, session: CommandSession, arguments: dict[str, Any]) -> CallOutcome:
+        limit, to, stderr = resolve_ttl(self.ttl, session.space.ttl), self.to, session.stderr
         session.given_up = f"{self.owner} was asked to stop {self.options.tool}"
-        async with progress_line(session.stderr.console, f"waiting for {self.owner}") as waiting:
-            result = await session.space.request(
-                self.owner,
-                "tools/call",
-                params,
-                timeout=limit,
-                # The time that was given holds, whatever progress comes meanwhile.
-                total_timeout=limit,
-                idempotent=self.idempotent,
-                on_progress=waiting.update,
-            )
-        return Responded(self.owner, result)
-
-    async def _propose(
-        self, session: CommandSession, arguments: dict[str, Any], params: dict[str, Any]
-    ) -> Fulfillment:
-        to, stderr = tuple(self.options.to or ()), session.stderr
-        session.remark_absence(to)
-        who = ", ".join(visible(name, MAX_NAME) for name in to) or "a participant"
         async with (
-            progress_line(stderr.console, f"waiting for {who} to decide") as waiting,
-            session.space.propose(
+            progress_line(stderr.console, f"waiting for {self.owner}") as waiting,
+            background_tasks() as tasks,
+        ):
+
+            def note_proposed(proposal: ProposalHandle) -> None:
+                session.given_up = f"proposal {proposal.id} was withdrawn"
+                session.remark_absence(to)
+                who = ", ".join(visible(name, MAX_NAME) for name in to) or "a participant"
+                waiting.rename(f"waiting for {who} to decide")
+                why = "" if self.as_proposal else ", since you may not call it yourself"
+                said = f"{self.name}({in_words(arguments, 200)})"
+                stderr.note(f"proposed {said} as {proposal.id}{why}; waiting for {who} to decide")
+                missing = None if to else self._find_missing(session.space, arguments)
+                if missing is not None:
+                    said = visible(str(missing), MAX_SENTENCE)
+                    stderr.note(f"{said}; another that may can still join")
+                tasks.start_soon(_tell_rejections, session, proposal)
+
+            return await session.space.invoke(
                 self.owner,
                 self.options.tool,
                 arguments,
                 to=to,
-                ttl=self.ttl,
+                timeout=limit,
+                ttl=limit,
+                # The time that was given holds, whatever progress comes meanwhile.
+                total_timeout=limit,
                 wait=self.wait,
+                as_proposal=self.as_proposal,
+                idempotent=self.idempotent,
                 on_progress=waiting.update,
-            ) as proposal,
-        ):
-            session.given_up = f"proposal {proposal.id} was withdrawn"
-            why = "" if self.as_proposal else ", since you may not call it yourself"
-            said = f"{self.name}({in_words(arguments, 200)})"
-            stderr.note(f"proposed {said} as {proposal.id}{why}; waiting for {who} to decide")
-            missing = None if to else _find_missing(session.space, self.owner, params)
-            if missing is not None:
-                said = visible(str(missing), MAX_SENTENCE)
-                stderr.note(f"{said}; another that may can still join")
-            async with background_tasks() as tasks:
-                tasks.start_soon(_tell_rejections, session, proposal)
-                outcome = await proposal.outcome()
-        if isinstance(outcome, Fulfillment):
-            stderr.note(f"fulfilled by {outcome.by}")
-            return outcome
-        explained = await proposal.explanation(EXPLANATION_SECONDS)
-        # People read the error.
+                on_proposed=note_proposed,
+            )
+
+    def _find_missing(self, space: Space, arguments: dict[str, Any]) -> MissingCaller | None:
+        """The missing capability, where no other present participant may make the call."""
+        params = {"name": self.options.tool, "arguments": arguments}
+        payload = payloads.request(payloads.TOOL_CALL, params, "")
+        present = [(each.id, each.capabilities) for each in space.participants]
+        for name, capabilities in present:
+            may = compile_announced(capabilities)
+            if name != space.me and may.allow(kinds.MCP_REQUEST, payload, (self.owner,)):
+                return None
+        params[payloads.META] = {payloads.TARGET: self.owner}
+        return find_missing(payloads.Call(payloads.TOOL_CALL, params), present, me=space.me)
+
+    async def _fail(self, session: CommandSession, outcome: Outcome) -> NoReturn:
+        """Print what became of the proposal, and raise that as a failure."""
         rejected = outcome if isinstance(outcome, Rejection) else None
+        explained = await rejected.explanation(EXPLANATION_SECONDS) if rejected else ""
         document = {
-            "outcome": _UNDONE[type(outcome)],
+            "outcome": outcome.word,
             "proposal": outcome.proposal_id,
             "by": None if rejected is None else rejected.by,
             "reason": None if rejected is None else rejected.reason,
             "explanation": explained or None,
         }
         await session.print_json(document)
-        try:
-            raise_for(outcome, what=f"proposal {proposal.id}")
-        except ProposalRejected as error:
-            said = f"{error} ({explained})" if explained else str(error)
-            raise Failure(said, code_for(error)) from error
+        if rejected is not None:
+            # People read the error: with the words as they were escaped for a terminal.
+            error = ProposalRejected(rejected.proposal_id, rejected.reason, rejected.by)
+            raise Failure(f"{error} ({explained})" if explained else str(error), code_for(error))
+        raise_for(outcome, what=f"proposal {outcome.proposal_id}")
 
     # --- its result ---
 
     async def _print_result(self, session: CommandSession, answer: Fulfillment | Responded) -> None:
         """Print the result, and what in it is not as it was proposed."""
         fulfilled = answer if isinstance(answer, Fulfillment) else None
-        await session.print_result(self.name, answer.result, _document(answer))
+        await session.print_result(self.name, answer.response, _document(answer))
         if fulfilled is None or fulfilled.as_proposed:
             return
         sentence = _difference(fulfilled)
@@ -340,22 +337,6 @@ async def _tell_rejections(session: CommandSession, proposal: ProposalHandle) ->
             session.stderr.note(f"rejected by {by}: {reason}; others may still decide")
 
 
-def _may(space: Space, owner: str, method: str, params: dict[str, Any]) -> bool:
-    return space.may(kinds.MCP_REQUEST, payloads.request(method, params, ""), to=(owner,))
-
-
-def _find_missing(space: Space, owner: str, params: dict[str, Any]) -> MissingCaller | None:
-    """The missing capability, where no other present participant may make the call."""
-    payload = payloads.request("tools/call", params, "")
-    present = [(each.id, each.capabilities) for each in space.participants]
-    for name, capabilities in present:
-        may = compile_announced(capabilities)
-        if name != space.me and may.allow(kinds.MCP_REQUEST, payload, (owner,)):
-            return None
-    call = payloads.Call("tools/call", {**params, payloads.META: {payloads.TARGET: owner}})
-    return find_missing(call, present, me=space.me)
-
-
 def _difference(fulfilled: Fulfillment) -> str:
     if not fulfilled.knows_edits:
         return "carried out, and no participant confirms that it was as proposed"
@@ -373,7 +354,7 @@ def _document(answer: Fulfillment | Responded) -> dict[str, Any]:
     fulfilled = answer if isinstance(answer, Fulfillment) else None
     changes = () if fulfilled is None else fulfilled.changes
     return {
-        "outcome": "responded" if fulfilled is None else "fulfilled",
+        "outcome": answer.word,
         "result": value_of(answer),
         "executor": answer.by if isinstance(answer, Responded) else answer.executor,
         "proposal": None if fulfilled is None else fulfilled.proposal_id,

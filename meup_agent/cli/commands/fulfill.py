@@ -168,7 +168,7 @@ def fulfill(
             "result": value,
             "edited": bool(changes),
         }
-        await session.print_result(said, answer.result, document)
+        await session.print_result(said, answer.response, document)
 
     CommandSession(address, result).run(act)
 

@@ -20,7 +20,7 @@ from meup_agent.cli.render.layout import hang
 from meup_agent.cli.render.progress import progress_line
 from meup_agent.client.ask_each import ask_each
 from meup_agent.errors import MeupError, Refused
-from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol import payloads
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -87,8 +87,7 @@ def tools(
 
 def _find_refusal(space: Space, error: MeupError | Failure) -> Failure | None:
     """The failure where our capabilities do not allow the question."""
-    may = space.may(kinds.MCP_REQUEST, payloads.request("tools/list", {}, ""))
-    if not isinstance(error, Refused) or may:
+    if not isinstance(error, Refused) or space.may_request(None, payloads.TOOL_LIST, {}):
         return None
     return Failure(
         f"{visible(space.me, MAX_NAME)!r} may not ask for tools: that takes the capability"

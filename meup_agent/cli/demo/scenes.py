@@ -267,7 +267,9 @@ def outcome_in_words(outcome: Outcome) -> str:
     """The outcome of a proposal for its proposer."""
     match outcome:
         case Fulfillment(is_error=True):
-            return f"fulfilled by {outcome.by}, and failed at {outcome.executor}: {outcome.result}"
+            return (
+                f"fulfilled by {outcome.by}, and failed at {outcome.executor}: {outcome.response}"
+            )
         case Fulfillment():
             return f"fulfilled by {outcome.by}, run by {outcome.executor}"
         case Rejection():

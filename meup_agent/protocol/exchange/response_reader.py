@@ -323,7 +323,7 @@ def outcome_of_relay(record: ProposalEntry, relay: Envelope) -> Fulfillment:
         proposal_id=record.key.id,
         by=relay.sender,
         executor=(record.call.target if edited is False else None) or "",
-        result=result,
+        response=result,
         error=error,
         relayed=True,
         relay_says_edited=edited,

@@ -156,7 +156,7 @@ class Reader:
         )
         try:
             outcome = await proposal.fulfill()
-            self.answers[proposal.id] = outcome.result
+            self.answers[proposal.id] = outcome.response
         except MeupError as error:
             self.answers[proposal.id] = error
         self._news.set()

@@ -211,7 +211,7 @@ def test_a_broadcast_proposal_is_fulfilled_by_whoever_could_have_made_the_reques
     key = hidden.begins_proposal()
     (ending,) = woken(relay(hidden, key.id)).values()
     assert isinstance(ending, Fulfillment)
-    assert (ending.by, ending.executor, ending.result) == ("bob", "", CONTENT)
+    assert (ending.by, ending.executor, ending.response) == ("bob", "", CONTENT)
     assert (ending.changes, ending.edited, ending.knows_edits) == ((), False, False)
     assert hidden.own(key).state == "fulfilled"
 

@@ -326,7 +326,7 @@ async def _carry_out(context: PageContext, item: InboxItem, edit: Edit | None = 
 
 def _what_came(fulfillment: Fulfillment) -> str:
     """The end of the sentence on an approval, with the beginning of the tool's answer."""
-    body = fulfillment.result if fulfillment.error is None else fulfillment.error
+    body = fulfillment.response if fulfillment.error is None else fulfillment.error
     words = " ".join(words_of_answer(body)[: 2 * MAX_ANSWER].split())
     if len(words) > MAX_ANSWER:
         words = words[:MAX_ANSWER] + " …"
