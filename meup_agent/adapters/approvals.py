@@ -17,6 +17,7 @@ from pydantic_ai.tools import (
 from meup_agent.adapters.space_tools import SpaceTools
 from meup_agent.agent.decorators import Decorators
 from meup_agent.client.messages import Request
+from meup_agent.client.outbound import names
 from meup_agent.errors import MeupError, RequestError, UsageError
 from meup_agent.mcp import decisions
 from meup_agent.protocol import payloads
@@ -65,7 +66,7 @@ class SpaceApprovals:
     def __init__(self, *, ttl: Ttl = "space", to: Iterable[str] = ()) -> None:
         self.space: Space | None = None
         self._ttl = ttl
-        self._to = tuple([to] if isinstance(to, str) else to)
+        self._to = names(to)
         self._waiting: dict[str, _OpenCall] = {}
 
     @_handlers.on_request("tools/call")

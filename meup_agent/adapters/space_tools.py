@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 
+from meup_agent.client.outbound import names
 from meup_agent.client.proposal_handle import resolve_ttl
 from meup_agent.errors import MeupError, ToolError, UsageError
 from meup_agent.mcp import decisions
@@ -97,7 +98,7 @@ class SpaceTools:
             )
         self.space = space
         self._ttl = resolve_ttl(ttl, space.ttl)
-        self._to = tuple([to] if isinstance(to, str) else to)
+        self._to = names(to)
 
     async def read(self) -> list[SpaceTool]:
         """Every tool; those of a participant that does not answer in time are left out."""

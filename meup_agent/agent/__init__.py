@@ -11,7 +11,7 @@ cancel scope with one cause → :func:`.middleware.pass_inbound`, where there is
 arguments, bound by :mod:`.arguments` → the function, with its injected values.
 
 **Out** go its result (:mod:`.results`) or error, to the session, at most one; and what it sends, by
-the verbs of its space, through :mod:`.outbound_middleware`, where there is middleware.
+the verbs of its space, through :func:`.middleware.outbound_through`, where there is middleware.
 
 **Never**: it decides nothing of the state of an exchange, which the exchange table alone owns; it
 settles by the scope's cause, and not by what a loop says of a cancellation; a cancelled handler

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import anyio
 
 from meup_agent.agent.decorators import Decorators
-from meup_agent.agent.middleware import M, Middleware, MiddlewareStack
-from meup_agent.agent.outbound_middleware import MiddlewareSpace
+from meup_agent.agent.middleware import M, Middleware, MiddlewareStack, outbound_through
 from meup_agent.agent.registry import Registry
 from meup_agent.agent.runner import Runner
 from meup_agent.agent.script import Backend, check_may_run, run_script
 from meup_agent.agent.tasks import handler_tasks
 from meup_agent.client.proposal import Proposal
-from meup_agent.client.space import Space
+from meup_agent.client.space import Space, with_outbound
 from meup_agent.errors import ConfigurationError, ConnectionFailed, UsageError
 from meup_agent.events import Observer
 from meup_agent.protocol.exchange import Mode
@@ -257,7 +256,7 @@ class Agent(Decorators):
             if self._edit_judge is not None:
                 session.edit_judge = partial(self._edit_judge, bare)
             layers = self._middleware.outbound
-            joined = MiddlewareSpace(session, bare, layers) if layers else bare
+            joined = with_outbound(bare, outbound_through(layers, bare)) if layers else bare
             runner.attach(session, joined, bare)
             try:
                 async with session:

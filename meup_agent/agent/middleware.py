@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from anyio import get_current_task
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -41,10 +41,12 @@ from meup_agent.errors import (
     UsageError,
 )
 from meup_agent.protocol import exchange, payloads
+from meup_agent.protocol.outcomes import CallOutcome
 
 if TYPE_CHECKING:
     from meup_agent.agent.definitions import Invocation
     from meup_agent.causes import Cause
+    from meup_agent.client.outbound import Outbound, SendMessage
     from meup_agent.client.proposal import Proposal
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
@@ -260,6 +262,39 @@ def _messages_of(middleware: Layer, source: Source) -> frozenset[type]:
     if not messages <= {InboundMessage, OutboundMessage}:
         raise source.error(f"parameter {first.name!r} is {hint}; annotate it as {choices}")
     return messages
+
+
+# --- what is sent ---
+
+
+def outbound_through(layers: Sequence[Layer], bare: Space) -> Outbound:
+    """Passes messages through the layers, which send on the bare space.
+
+    What a layer sends passes no middleware, or it would never end.
+    """
+
+    async def pass_outbound(verb: str, fields: dict[str, Any], send: SendMessage) -> Any:
+        if (proposal := fields.get("proposal")) is not None:
+            fields["proposal"] = bare.proposal(proposal.envelope)
+        message = OutboundMessage(verb=cast("Verb", verb), space=bare, **fields)
+
+        async def innermost(given: InboundMessage | OutboundMessage) -> Any:
+            if not (isinstance(given, OutboundMessage) and given.is_of(message)):
+                raise UsageError(
+                    f"call_next got {given!r:.100}; pass on the message that came, or what its "
+                    "replace() gave"
+                )
+            return await send(given)
+
+        result = await wrap(layers, innermost)(message)
+        if verb == "invoke" and not isinstance(result, CallOutcome):
+            raise UsageError(
+                f"a middleware returned {result!r:.100} for a call; return the outcome that "
+                "call_next gave"
+            )
+        return result
+
+    return pass_outbound
 
 
 # --- what is handled ---

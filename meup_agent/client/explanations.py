@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from meup_agent.client.outbound import shown
 from meup_agent.client.running_handler import awaited
 from meup_agent.errors import NotSent, Refused, UsageError
 from meup_agent.protocol import kinds
@@ -11,6 +12,7 @@ from meup_agent.protocol import kinds
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from meup_agent.client.outbound import Outbound
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.session import Session
 
@@ -79,17 +81,19 @@ class DecisionReceipt:
             raise
 
 
-def with_explainer(receipt: DecisionReceipt, explain: Explainer) -> DecisionReceipt:
-    """The same receipt, whose words are sent by this function."""
-    sent, explained = receipt._sent, receipt._explained  # pyright: ignore[reportPrivateUsage]
-    return DecisionReceipt(sent, receipt.proposal_ids, explain, explained=explained)
-
-
-def explainer_of(session: Session) -> Explainer:
-    """Sends explanations over a session."""
+def explainer_of(session: Session, outbound: Outbound | None) -> Explainer:
+    """Sends explanations over a session, through the middleware as the chats that they are."""
 
     async def explain(decision: Envelope, text: str) -> str:
-        return await send_explanation(session, {"message": text}, to=decision.to, about=decision.id)
+        payload, to, about = {"message": text}, decision.to, decision.id
+
+        async def send(message: Any) -> str:
+            return await send_explanation(session, message.payload, to=message.to, about=about)
+
+        if outbound is None:
+            return await send_explanation(session, payload, to=to, about=about)
+        fields = shown(kind=kinds.CHAT, payload=payload, to=to, correlation=about)
+        return str(await outbound("send", fields, send))
 
     return explain
 

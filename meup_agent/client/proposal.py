@@ -11,6 +11,7 @@ from meup_agent.client.explanations import (
     check_may_send,
     explainer_of,
 )
+from meup_agent.client.outbound import outbound
 from meup_agent.client.requests import request
 from meup_agent.client.running_handler import awaited
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, Refused, UsageError
@@ -27,11 +28,16 @@ if TYPE_CHECKING:
 
     from meup_agent.client.messages import OnProgress, Progress
     from meup_agent.client.offer_finder import OfferFinder
+    from meup_agent.client.outbound import Outbound
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.outcomes import Rejection
     from meup_agent.protocol.proposal_query import ListedProposal
     from meup_agent.session import Session
+
+
+def _fields_of(proposal: Proposal) -> dict[str, Any]:
+    return {"method": proposal.method, "tool": proposal.tool, "proposal": proposal}
 
 
 class Proposal:
@@ -48,9 +54,12 @@ class Proposal:
         envelope: The proposal as it came.
     """
 
-    def __init__(self, session: Session, envelope: Envelope, finder: OfferFinder) -> None:
+    def __init__(
+        self, session: Session, envelope: Envelope, finder: OfferFinder, outbound: Outbound | None
+    ) -> None:
         call = payloads.read_proposal(envelope.payload)
         self._session = session
+        self._outbound = outbound
         self._finder = finder
         self._call = call
         self._key = ProposalKey(envelope.sender, envelope.id)
@@ -104,7 +113,20 @@ class Proposal:
         every = (latest, *older)
         return next((each for each in every if each.fingerprint == content), older[-1])
 
+    async def _show_proposed(self, given: dict[str, Any]) -> None:
+        """Fill in what a fulfillment is that names no executor, or no other arguments."""
+        given["executor"] = given["executor"] or self.target
+        if given["arguments"] is None:
+            given["arguments"] = self._call.arguments
+
     @awaited
+    @outbound(
+        "fulfill",
+        about=_fields_of,
+        complete=_show_proposed,
+        participant="executor",
+        arguments="arguments",
+    )
     async def fulfill(
         self,
         arguments: dict[str, Any] | None = None,
@@ -158,11 +180,11 @@ class Proposal:
         to = executor or await self.find_executor(timeout=timeout)
         # A copy: what is checked and judged is what leaves, whatever the caller does meanwhile.
         arguments = deepcopy(arguments)
-        if arguments is not None and self.method == "tools/call":
-            await self._finder.lists.check(to, self.tool, arguments, timeout)
         params, changes = build_fulfillment(
             self._call, arguments, to, proposer=self.proposer, rule=rule
         )
+        if changes and arguments is not None and self.method == payloads.TOOL_CALL:
+            await self._finder.lists.check(to, self.tool, arguments, timeout)
         if changes:
             self._check_may_request(params, to)
         judge = self._session.edit_judge
@@ -217,7 +239,7 @@ class Proposal:
         """
         if self.target is not None:
             return self.target
-        if self.method != "tools/call":
+        if self.method != payloads.TOOL_CALL:
             raise UsageError(
                 f"proposal {self.id} does not say who should carry it out; "
                 "name the executor: fulfill(executor=…)"
@@ -243,6 +265,7 @@ class Proposal:
         return None if until is None else max((until + CLOCK_DIFFERENCE - now).total_seconds(), 0.0)
 
     @awaited
+    @outbound("reject", about=_fields_of, must_pass=True, reason="reason", explain="explain")
     async def reject(
         self, reason: str, *, explain: str | None = None, rule: dict[str, Any] | None = None
     ) -> DecisionReceipt:
@@ -294,7 +317,7 @@ class Proposal:
             )
         await session.taken(said)
         return DecisionReceipt(
-            rejection, (self.id,), explainer_of(session), explained=bool(explain)
+            rejection, (self.id,), explainer_of(session, self._outbound), explained=bool(explain)
         )
 
 

@@ -15,7 +15,6 @@ from meup_agent.client.explanations import (
     DecisionReceipt,
     check_may_explain,
     check_may_send,
-    explainer_of,
 )
 from meup_agent.client.messages import relay
 from meup_agent.client.running_handler import awaited, cause_of_leaving, parent_in
@@ -64,11 +63,11 @@ class ProposalHandle:
         id: The id of the proposal.
     """
 
-    def __init__(self, session: Session, key: Key) -> None:
+    def __init__(self, session: Session, key: Key, explainer: Explainer) -> None:
         self._session = session
         self._key = key
         self._left: Ending | None = None
-        self._explainer = explainer_of(session)
+        self._explainer = explainer
         self.id = key.id
 
     @property
@@ -244,14 +243,6 @@ class ProposalHandle:
         self._session.pending_calls.forget(self._key)
 
 
-def set_explainer(proposal: ProposalHandle, explainer: Explainer) -> None:
-    """Have a function send the words that explain a proposal's withdrawal.
-
-    No method, since what is in a handle's list of methods is for the authors of agents.
-    """
-    proposal._explainer = explainer  # pyright: ignore[reportPrivateUsage]
-
-
 @asynccontextmanager
 async def propose(
     session: Session,
@@ -263,6 +254,7 @@ async def propose(
     ttl: float | None,
     wait: Wait,
     on_progress: OnProgress | None,
+    explainer: Explainer,
     depends_on: Iterable[ProposalHandle | str] = (),
     check: Callable[[], Awaitable[None]] | None = None,
 ) -> AsyncGenerator[ProposalHandle]:
@@ -299,7 +291,7 @@ async def propose(
         on_progress=relay(on_progress),
         depends_on=needed,
     )
-    proposal = ProposalHandle(session, key)
+    proposal = ProposalHandle(session, key, explainer)
     try:
         yield proposal
     finally:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from copy import copy
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 from meup_agent.causes import Cause, Reason
@@ -17,6 +19,7 @@ from meup_agent.client.explanations import (
 from meup_agent.client.management import ManagementVerbs
 from meup_agent.client.offer_finder import OfferFinder
 from meup_agent.client.offer_lists import TOOLS, OfferLists
+from meup_agent.client.outbound import names, outbound, proposing, shown
 from meup_agent.client.proposal import Proposal, ProposalRecord
 from meup_agent.client.proposal_handle import (
     PendingProposal,
@@ -31,7 +34,7 @@ from meup_agent.client.resources import ResourceVerbs
 from meup_agent.client.running_handler import awaited
 from meup_agent.client.stream_verbs import StreamVerbs
 from meup_agent.client.streams import reading_of_call
-from meup_agent.client.talk import TalkVerbs, names
+from meup_agent.client.talk import TalkVerbs
 from meup_agent.client.waits import wait_for_participant
 from meup_agent.errors import AmbiguousProposal, UsageError
 from meup_agent.protocol import kinds, payloads
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
 
     from meup_agent.client.explanations import Explainer
     from meup_agent.client.messages import OnProgress
+    from meup_agent.client.outbound import Outbound
     from meup_agent.client.streams import OnStream
     from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.guarantees import Guarantees
@@ -63,6 +67,7 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
         super().__init__(session)
         self._tools = OfferLists(session)
         self._finder = OfferFinder(session, self._tools)
+        self._outbound: Outbound | None = None
 
     @property
     def me(self) -> str:
@@ -179,7 +184,16 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
 
     # --- requests ---
 
+    async def _complete_request(self, given: dict[str, Any]) -> None:
+        """Find the addressee of a request that names none."""
+        if given["to"] is None:
+            params = payloads.as_object(given["params"])
+            given["to"] = await self._finder.route(given["method"], params, given["timeout"])
+
     @awaited
+    @outbound(
+        "request", complete=_complete_request, participant="to", method="method", arguments="params"
+    )
     async def request(
         self,
         to: str | None,
@@ -309,7 +323,22 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
         )
         return outcome.result(accept_edits=accept_edits)
 
+    async def _complete_call(self, given: dict[str, Any]) -> None:
+        """Find the participant of a call that names none."""
+        if given["participant"] is None:
+            timeout = resolve_ttl(given["timeout"], self.ttl)
+            given["participant"] = await self._finder.owner(TOOLS, given["tool"], timeout)
+
     @awaited
+    @outbound(
+        "invoke",
+        about=lambda _: {"method": payloads.TOOL_CALL},
+        complete=_complete_call,
+        participant="participant",
+        tool="tool",
+        arguments="arguments",
+        to="to",
+    )
     async def invoke(
         self,
         participant: str | None,
@@ -401,6 +430,7 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
                 ttl=ttl,
                 wait=Wait(wait),
                 on_progress=on_progress,
+                explainer=self._explainer,
                 check=check,
             ) as proposal:
                 begun(proposal.id)
@@ -452,22 +482,31 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
             UsageError: It was awaited, or asked for something, instead of entered; or it depends on
                 what is no proposal of ours, on itself, or on more than 64.
         """
-        given, seconds = arguments or {}, resolve_ttl(ttl, self.ttl)
-        block = propose(
-            self._session,
-            payloads.TOOL_CALL,
-            {"name": tool, "arguments": given},
-            target=participant,
-            to=names(to),
-            ttl=seconds,
-            wait=Wait(wait),
-            on_progress=on_progress,
-            depends_on=depends_on,
-            check=None
-            if participant is None
-            else partial(self._tools.check, participant, tool, given, seconds),
-        )
-        return PendingProposal(block)
+        seconds = resolve_ttl(ttl, self.ttl)
+
+        def begin(call: Any) -> AbstractAsyncContextManager[ProposalHandle]:
+            target, check = call.participant, self._tools.check
+            return propose(
+                self._session,
+                payloads.TOOL_CALL,
+                {"name": call.tool, "arguments": call.arguments},
+                target=target,
+                to=names(call.to),
+                ttl=seconds,
+                wait=Wait(wait),
+                on_progress=on_progress,
+                explainer=self._explainer,
+                depends_on=depends_on,
+                check=None
+                if target is None
+                else partial(check, target, call.tool, call.arguments, seconds),
+            )
+
+        fields = {"participant": participant, "tool": tool, "to": names(to)}
+        if self._outbound is None:
+            return PendingProposal(begin(SimpleNamespace(**fields, arguments=arguments or {})))
+        fields = shown(**fields, method=payloads.TOOL_CALL, arguments=arguments)
+        return PendingProposal(proposing(self._outbound, fields, begin))
 
     @awaited
     async def withdraw_all(
@@ -512,14 +551,14 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
         joint = session.dialect in PUBLISHED
         sent = session.pending_calls.withdraw_all(keys, cause, joint=joint)
         await session.taken([each.id for each in sent])
-        explainer = self._explainer()
-        receipts = [DecisionReceipt(each, each.correlation, explainer) for each in sent]
+        receipts = [DecisionReceipt(each, each.correlation, self._explainer) for each in sent]
         for receipt in receipts if explain else ():
             await receipt.explain(explain or "")
         return receipts
 
+    @property
     def _explainer(self) -> Explainer:
-        return explainer_of(self._session)
+        return explainer_of(self._session, self._outbound)
 
     def proposal(
         self, of: ProposalRecord | Envelope | str, *, proposer: str | None = None
@@ -541,7 +580,7 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
             envelope = self._known_proposal(of, proposer).envelope
         else:
             envelope = of if isinstance(of, Envelope) else of.envelope
-        return Proposal(self._session, envelope, self._finder)
+        return Proposal(self._session, envelope, self._finder, self._outbound)
 
     def _known_proposal(self, proposal_id: str, proposer: str | None) -> ProposalEntry:
         known = self._session.table.proposal_store.under(proposal_id, self._session.now())
@@ -576,6 +615,13 @@ def allowed_words(proposal: Proposal, space: Space, text: str | None) -> str | N
     to = (proposal.proposer,)
     allowed = not space.capabilities or space.may(kinds.CHAT, {"message": text}, to=to)
     return text if allowed else None
+
+
+def with_outbound(space: Space, outbound: Outbound) -> Space:
+    """The same space, whose verbs pass a middleware."""
+    passing = copy(space)
+    passing._outbound = outbound  # pyright: ignore[reportPrivateUsage]
+    return passing
 
 
 def lists_of(space: Space) -> OfferLists:

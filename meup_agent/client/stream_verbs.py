@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from meup_agent.client.outbound import names, pass_whole, shown
 from meup_agent.client.streams import OPEN_SECONDS, reading, writing, writing_in
+from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.streams import build_request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import AsyncGenerator, Iterable
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
+    from meup_agent.client.outbound import Outbound
     from meup_agent.client.streams import StreamReader, StreamWriter
     from meup_agent.protocol.payloads import JsonObject
     from meup_agent.protocol.streams import StreamInfo
@@ -21,6 +25,7 @@ class StreamVerbs:
     """Streams of a space; :class:`meup_agent.Space` has them."""
 
     _session: Session
+    _outbound: Outbound | None
 
     @property
     def streams(self) -> tuple[StreamInfo, ...]:
@@ -62,23 +67,32 @@ class StreamVerbs:
                 has ended for good.
         """
         payload = build_request(
-            targets=(to,) if isinstance(to, str) else tuple(to),
+            targets=names(to),
             description=description,
             format=format,
             content_type=content_type,
             metadata=metadata,
         )
-        return self._stream(payload, (about,) if isinstance(about, str) else tuple(about), timeout)
+        return self._stream(payload, names(about), timeout)
 
-    def _stream(
+    @asynccontextmanager
+    async def _stream(
         self,
         payload: JsonObject,
         about: tuple[str, ...],
         timeout: float | None,
         *,
         beside: bool = False,
-    ) -> AbstractAsyncContextManager[StreamWriter]:
-        return writing(self._session, payload, about, timeout=timeout, beside=beside)
+    ) -> AsyncGenerator[StreamWriter]:
+        if self._outbound is not None:
+
+            async def send(message: Any) -> JsonObject:
+                return payloads.as_object(message.payload)
+
+            fields = shown(kind=kinds.STREAM_REQUEST, payload=payload, correlation=about)
+            payload = await pass_whole(self._outbound, "send", fields, send)
+        async with writing(self._session, payload, about, timeout=timeout, beside=beside) as out:
+            yield out
 
     def read_stream(self, stream: str | StreamInfo) -> AbstractContextManager[StreamReader]:
         """Read an open stream from here on, for the length of a block.

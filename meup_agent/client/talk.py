@@ -15,6 +15,7 @@ from meup_agent.causes import Cause, Reason, read_reason
 from meup_agent.client.call_scope import CallScope
 from meup_agent.client.explanations import check_may_send
 from meup_agent.client.messages import Chat
+from meup_agent.client.outbound import names, outbound
 from meup_agent.client.running_handler import awaited, cause_of_leaving
 from meup_agent.errors import ReasoningCancelled, UsageError
 from meup_agent.protocol import kinds
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
     from contextlib import AbstractAsyncContextManager
 
+    from meup_agent.client.outbound import Outbound
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.session import Session
 
@@ -193,6 +195,7 @@ class TalkVerbs:
     """The verbs of a participant that talks."""
 
     _session: Session
+    _outbound: Outbound | None
 
     @awaited
     async def chat(
@@ -285,6 +288,7 @@ class TalkVerbs:
         )
 
     @awaited
+    @outbound("send", kind="kind", payload="payload", to="to", correlation="correlation")
     async def send(
         self,
         kind: str,
@@ -326,8 +330,3 @@ class TalkVerbs:
             kind, payload, to=to, correlation=correlation, context=context
         )
         return said.id
-
-
-def names(given: str | Iterable[str]) -> tuple[str, ...]:
-    """Several names, or the only one."""
-    return (given,) if isinstance(given, str) else tuple(given)

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Space
-from meup_agent.agent import outbound_middleware, runner
+from meup_agent.agent import agent, runner
 from meup_agent.agent.middleware import MiddlewareStack
 from meup_agent.errors import HandlerDefinitionError
 from meup_agent.testing import MemorySpace
@@ -103,7 +103,7 @@ async def test_agent_without_middleware_has_nothing_in_its_way(
         raise AssertionError("a message passed the onion of an agent that has none")
 
     monkeypatch.setattr(runner, "pass_inbound", stand_in_the_way)
-    monkeypatch.setattr(outbound_middleware, "pass_outbound", stand_in_the_way)
+    monkeypatch.setattr(agent, "outbound_through", stand_in_the_way)
     tools = Agent("tools")
     given: list[Space] = []
 

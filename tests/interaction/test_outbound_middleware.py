@@ -241,6 +241,8 @@ async def test_middleware_that_forgets_call_next_proposes_nothing(meeting: Meeti
         with pytest.raises(UsageError, match="returned without call_next"):
             async with second.propose("tools", "add"):
                 raise AssertionError("nothing was proposed")
+        with pytest.raises(UsageError, match="returned None for a call"):
+            await second.call("tools", "add")
 
 
 async def test_middleware_times_a_proposal_until_its_outcome(
