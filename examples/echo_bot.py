@@ -8,7 +8,7 @@ agent = Agent("echo")
 @agent.on_chat
 async def echo(chat: Chat, ctx: Context) -> None:
     if chat.about is None:  # an answer gets no answer, or two bots never stop
-        await ctx.chat(chat.text, to=chat.sender, about=chat.id)
+        await ctx.space.chat(chat.text, to=chat.sender, about=chat.id)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import meup_agent
 import meup_agent.gateway
 import meup_agent.mcp
 from meup_agent import (
-    Context,
     Proposal,
     ProposalHandle,
     Space,
@@ -156,7 +155,7 @@ def test_missing_name_in_the_reference_is_found() -> None:
 
 
 def test_what_users_hover_over_has_words_of_its_own() -> None:
-    for verb in (Context.call, Space.call, ProposalHandle.result, Proposal.fulfill):
+    for verb in (Space.call, ProposalHandle.result, Proposal.fulfill):
         words = inspect.getdoc(verb) or ""
         assert "Args:" in words or "Raises:" in words, verb
 

@@ -10,26 +10,22 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
-from meup_agent.client.proposal_handle import Ttl
-from meup_agent.client.running_handler import awaited, handler_is
+from meup_agent.client.running_handler import handler_is
 from meup_agent.client.space import send_progress
 from meup_agent.client.stream_verbs import streaming_beside
 from meup_agent.client.talk import REASONING_SECONDS
 from meup_agent.protocol import payloads
-from meup_agent.protocol.exchange import Wait
 from meup_agent.protocol.streams import build_request
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import AsyncGenerator, Generator, Iterable
+    from collections.abc import AsyncGenerator, Generator
     from contextlib import AbstractAsyncContextManager
 
     from meup_agent.agent.scope import Scope
     from meup_agent.causes import Cause
-    from meup_agent.client.messages import OnProgress
-    from meup_agent.client.proposal_handle import ProposalHandle
     from meup_agent.client.space import Space
-    from meup_agent.client.streams import OnStream, StreamWriter
+    from meup_agent.client.streams import StreamWriter
     from meup_agent.client.talk import Reasoning
     from meup_agent.protocol.envelope import Envelope
 
@@ -40,11 +36,11 @@ PROGRESS_SECONDS: Final = 0.1
 class Context:
     """The exchange that a handler handles.
 
-    Whatever is begun through it, or through its :attr:`space`, is part of the handler: when the
-    handler is cancelled or ends, its requests are cancelled and its undecided proposals withdrawn.
+    Whatever the handler begins, by the verbs of :attr:`space`, is part of it: when the handler is
+    cancelled or ends, its requests are cancelled and its undecided proposals withdrawn.
 
     Attributes:
-        space: The space, with all its verbs.
+        space: The space, with all its verbs: ``await ctx.space.call(…)``.
         envelope: What the handler was started for.
         sender: Who sent that.
         log: A logger of the agent's.
@@ -103,139 +99,12 @@ class Context:
                 "the clean-up of %s took more than %g s and was cut off", self._scope.name, seconds
             )
 
-    # --- verbs ---
-
-    @awaited
-    async def call(
-        self,
-        participant: str | None,
-        tool: str,
-        arguments: dict[str, Any] | None = None,
-        *,
-        to: str | Iterable[str] = (),
-        timeout: Ttl = "space",
-        total_timeout: float | None = None,
-        idempotent: bool = False,
-        accept_edits: bool = False,
-        on_progress: OnProgress | None = None,
-        on_stream: OnStream | None = None,
-    ) -> Any:
-        """Call a participant's tool: a request if our capabilities allow it, otherwise a proposal.
-
-        It is part of the handler: when the handler is cancelled or ends, the request is cancelled,
-        or the proposal withdrawn.
-
-        Args:
-            participant: The participant that has the tool; ``None``: the one that has it, found by
-                the tool's name and the same from then on (:meth:`Space.find`).
-            tool: Its name.
-            arguments: Its arguments.
-            to: If it becomes a proposal: the participants that should decide it; empty: any that
-                may.
-            timeout: Seconds to wait, for a request as for a proposal; ``None``: as long as it
-                takes. By default the space's ``ttl`` (:class:`Settings`).
-            total_timeout: Seconds to wait in all if it becomes a request: each progress
-                (``on_progress``) lets the ``timeout`` begin anew. ``None``: ten times the timeout;
-                as much as the timeout: progress does not extend it. Of a proposal the timeout is
-                the whole wait, since those who decide it are told its end.
-            idempotent: A request may be sent again after a reconnect, under the same id.
-            accept_edits: If it becomes a proposal: take the result also of what was carried out
-                otherwise than proposed, or perhaps so.
-            on_progress: Called with each progress; must return at once.
-            on_stream: An async function that reads each stream which the tool opens about the call
-                (:meth:`Context.stream`), in a task beside it; no handler of ours gets these. The
-                call returns when it has read all that came before the answer. What it raises
-                cancels the call.
-
-        Returns:
-            The tool's structured content, else its content.
-
-        Raises:
-            InvalidArguments: There is no such tool, or it does not take these; nothing was sent.
-            OwnerUnknown: No single participant has a tool of that name, or no longer the one that
-                had it; nothing was sent.
-            ToolError: The tool ran and failed.
-            RequestError: It was answered with an error, for example for wrong arguments.
-            ProposalEdited: The proposal was carried out otherwise than proposed, or it is unknown
-                whether it was.
-            ProposalRejected: The proposal was rejected.
-            ProposalExpired: It was not decided, or not done, in time.
-            RequestTimeout: No response came in time; it was cancelled.
-            Refused: The gateway let through neither.
-            ParticipantGone: Every participant that could answer has left.
-            ConnectionFailed: It was not sent, or its outcome is not known.
-        """
-        return await self.space.call(
-            participant,
-            tool,
-            arguments,
-            to=to,
-            timeout=timeout,
-            total_timeout=total_timeout,
-            idempotent=idempotent,
-            accept_edits=accept_edits,
-            on_progress=on_progress,
-            on_stream=on_stream,
-        )
-
-    def propose(
-        self,
-        participant: str | None,
-        tool: str,
-        arguments: dict[str, Any] | None = None,
-        *,
-        to: str | Iterable[str] = (),
-        ttl: Ttl = "space",
-        wait: Wait | str = Wait.ADDRESSED,
-        depends_on: Iterable[ProposalHandle | str] = (),
-        on_progress: OnProgress | None = None,
-    ) -> AbstractAsyncContextManager[ProposalHandle]:
-        """Propose a call of a tool; leaving the block undecided withdraws it.
-
-        It is part of the handler: when the handler is cancelled or ends, it is withdrawn, too.
-
-        Args:
-            participant: The participant that should carry it out; ``None``: the fulfiller's choice.
-            tool: The tool's name.
-            arguments: Its arguments.
-            to: The participants that should decide it; empty: any that may.
-            ttl: Seconds to wait for a decision and its result; ``None``: as long as it takes. By
-                default the space's (:class:`Settings`). The handle can :meth:`renew
-                <ProposalHandle.renew>` it.
-            wait: The rejection that ends the wait: ``addressed``, ``first``, ``later``, ``all`` or
-                ``deadline`` (PROTOCOL 4.5).
-            depends_on: Proposals of ours, or their ids, that must be fulfilled first (PROTOCOL
-                4.15). Until then no participant hears of this one, and its ``ttl`` has not begun;
-                if one of them ends otherwise, or fails, this one is withdrawn.
-            on_progress: Called with each progress; must return at once.
-
-        Returns:
-            An async context manager that gives a :class:`ProposalHandle`; entering it proposes.
-
-        Raises:
-            InvalidArguments: The participant's list of tools is known (:meth:`Space.tools`), and
-                there is no such tool, or it does not take these arguments; nothing was sent.
-            UsageError: It was awaited, or asked for something, instead of entered; or it depends on
-                what is no proposal of ours, on itself, or on more than 64.
-        """
-        return self.space.propose(
-            participant,
-            tool,
-            arguments,
-            to=to,
-            ttl=ttl,
-            wait=wait,
-            depends_on=depends_on,
-            on_progress=on_progress,
-        )
+    # --- what is told about the exchange ---
 
     def reasoning(
         self, text: str = "", *, timeout: float | None = REASONING_SECONDS
     ) -> AbstractAsyncContextManager[Reasoning]:
-        """Think aloud about what the handler was started for, for the length of a block.
-
-        Others can follow it, and those who may stop it. A block that ends without
-        :meth:`Reasoning.conclude` concludes without words.
+        """Think aloud about what the handler was started for; see :meth:`Space.reasoning`.
 
         Example::
 
@@ -246,32 +115,8 @@ class Context:
         Args:
             text: What it is about, for people.
             timeout: Seconds after which it is stopped; ``None``: as long as it takes.
-
-        Raises:
-            ReasoningCancelled: Another participant stopped it, or its time was over; the block is
-                cancelled, and its calls with it.
-            Refused: We are paused.
-            UsageError: Too many are open.
         """
         return self.space.reasoning(text, about=self.envelope.id, timeout=timeout)
-
-    @awaited
-    async def chat(
-        self, text: str, *, to: str | Iterable[str] = (), about: str | None = None
-    ) -> str:
-        """Send a chat message to participants; the id of its envelope.
-
-        Args:
-            text: Its text.
-            to: The addressees; empty: every member.
-            about: The id of the envelope that it refers to.
-
-        Raises:
-            Refused: We are paused.
-            NotSent: There is no connection any more, and there will be none.
-            UsageError: It is larger than a gateway takes, or this space is only observed.
-        """
-        return await self.space.chat(text, to=to, about=about)
 
     def stream(
         self,

@@ -81,7 +81,7 @@ async def test_what_a_handler_leaves_behind_ends_with_it(meeting: Meeting, notes
             async def begin(ctx: Context) -> str:
                 async def call() -> None:
                     with pytest.raises(OutcomeUnknown):
-                        await ctx.call("deep", "slow")
+                        await ctx.space.call("deep", "slow")
                     notes("the caller knows")
 
                 outside.start_soon(call)
@@ -110,7 +110,7 @@ async def test_a_call_in_a_clean_up_is_no_child_of_what_was_cancelled(
             await anyio.sleep_forever()
         finally:
             async with ctx.cleanup(PATIENCE):
-                notes(await ctx.call("deep", "release", {"name": "lock"}))
+                notes(await ctx.space.call("deep", "release", {"name": "lock"}))
 
     async with gathered(meeting, deep, tools, "second") as (_, tools_space, caller):
         async with anyio.create_task_group() as tasks:

@@ -301,7 +301,7 @@ async def test_a_handler_that_awaits_an_exchange_takes_no_place(
 
     @agent.tool
     async def ask(ctx: Context) -> str:
-        return str(await ctx.call("deep", "answer"))
+        return str(await ctx.space.call("deep", "answer"))
 
     @deep.tool
     async def answer() -> str:

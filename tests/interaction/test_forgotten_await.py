@@ -54,8 +54,8 @@ async def test_plain_handler_is_told_that_it_cannot_await(meeting: Meeting, note
         verbs: list[Any] = [
             proposal.fulfill,
             lambda: proposal.reject("busy"),
-            lambda: ctx.chat("hi"),
-            lambda: ctx.call("tools", "x"),
+            lambda: ctx.space.chat("hi"),
+            lambda: ctx.space.call("tools", "x"),
             lambda: space.tools("tools"),
         ]
         for verb in verbs:

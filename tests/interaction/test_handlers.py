@@ -206,7 +206,7 @@ async def test_threads_that_wait_for_threads_do_not_wait_for_ever(meeting: Meeti
 
     @agent.tool
     def outer(ctx: Context) -> int:
-        result: int = anyio.from_thread.run(ctx.call, "tools", "inner")
+        result: int = anyio.from_thread.run(ctx.space.call, "tools", "inner")
         return result
 
     results: list[int] = []

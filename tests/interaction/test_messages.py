@@ -19,7 +19,7 @@ async def test_chat_reaches_those_it_is_for(meeting: Meeting, notes: Notes) -> N
         async def said(chat: Chat, ctx: Context) -> None:
             notes((name, chat.sender, chat.text, chat.about))
             if chat.text == "hello?":
-                await ctx.chat("yes", to=chat.sender, about=chat.id)
+                await ctx.space.chat("yes", to=chat.sender, about=chat.id)
 
         return agent
 

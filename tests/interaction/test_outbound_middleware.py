@@ -74,11 +74,11 @@ async def test_what_handlers_send_passes(meeting: Meeting, notes: Notes) -> None
 
     @agent.on_proposal
     async def decide(proposal: Proposal, ctx: Context) -> None:
-        await ctx.chat("I decide")
+        await ctx.space.chat("I decide")
         if proposal.arguments["a"] > 1:
             await proposal.reject(Reason.UNSAFE, explain="too large")
         else:
-            assert await ctx.call("tools", "add", {"a": 1, "b": 1}) == 2
+            assert await ctx.space.call("tools", "add", {"a": 1, "b": 1}) == 2
             await proposal.fulfill()
 
     async with gathered(meeting, adder(), agent, "proposer") as (_, _, proposer):
@@ -329,7 +329,7 @@ async def test_what_a_middleware_sends_passes_none(meeting: Meeting, notes: Note
 
     @agent.tool
     async def run(ctx: Context) -> None:
-        await ctx.chat("from the tool")
+        await ctx.space.chat("from the tool")
 
     async with gathered(meeting, agent, "second") as (_, second), taped(second) as tape:
         await second.call("tools", "run")

@@ -42,7 +42,7 @@ def thinker(notes: Notes) -> Agent:
         try:
             async with ctx.reasoning("why?") as reasoning:
                 notes(reasoning.id)
-                await ctx.call("deep", "wait")
+                await ctx.space.call("deep", "wait")
         except ReasoningCancelled as cancelled:
             return f"{cancelled.by}: {cancelled.reason}"
         return "never"

@@ -65,7 +65,7 @@ async def test_a_withdrawal_stops_everything_in_four_agents(meeting: Meeting, no
     @tools.tool
     async def reindex(ctx: Context) -> str:
         try:
-            return str(await ctx.call("deep", "index"))
+            return str(await ctx.space.call("deep", "index"))
         finally:
             notes(story("tools", ctx))
 

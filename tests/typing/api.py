@@ -102,7 +102,7 @@ async def review(proposal: Proposal, ctx: Context) -> None:
     assert_type(done, Fulfillment)
     assert_type(done.changes, tuple[Change, ...])
     await proposal.fulfill("b")  # type: ignore[arg-type]
-    await ctx.chat("done", to=proposal.proposer)
+    await ctx.space.chat("done", to=proposal.proposer)
 
 
 @agent.on_proposal
@@ -165,7 +165,7 @@ async def joined(participant: Participant) -> None:
 
 @agent.on_leave()
 async def left(participant: Participant, ctx: Context) -> None:
-    await ctx.chat(f"{participant.id} left")
+    await ctx.space.chat(f"{participant.id} left")
 
 
 @agent.on_gap
@@ -250,9 +250,6 @@ async def everything_in_a_context(ctx: Context) -> None:
     await ctx.progress(2, 2)
     async with ctx.cleanup(5):
         ctx.log.info("tidy")
-    assert_type(await ctx.call("files", "read", to=["a"], accept_edits=True), Any)
-    async with ctx.propose("files", "write", wait=Wait.FIRST) as proposal:
-        assert_type(proposal, ProposalHandle)
 
 
 # --- being in a space -----------------------------------------------------------------------------
@@ -282,6 +279,7 @@ async def verbs() -> None:
         assert_type(outcome.word, str)
         if not isinstance(outcome, Responded):
             assert_type(outcome, Outcome)
+        assert_type(await space.call("files", "read", to=["a"], accept_edits=True), Any)
         await space.call("files")  # type: ignore[call-arg]
         await space.call("files", "write_file", ["a"])  # type: ignore[arg-type]
         await space.chat("hi", to=1)  # type: ignore[arg-type]
@@ -301,7 +299,7 @@ async def verbs() -> None:
 
 async def proposing(space: Space) -> None:
     async with space.propose(
-        "files", "write_file", {"path": "a"}, to=["reviewer"], ttl=30, wait="first"
+        "files", "write_file", {"path": "a"}, to=["reviewer"], ttl=30, wait=Wait.FIRST
     ) as proposal:
         assert_type(proposal, ProposalHandle)
         assert_type(proposal.state, ProposalState)
