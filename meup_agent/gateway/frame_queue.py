@@ -86,7 +86,7 @@ class FrameQueue:
             return
         queue, limits = self._queue, self._limits
         if not queue and not self.paused:
-            self._batcher.add(self)
+            self._batcher.add(self.flush)
         queue.append(packed)
         self._queued_bytes = size = self._queued_bytes + len(packed)
         if self._behind:

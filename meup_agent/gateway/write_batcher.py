@@ -7,18 +7,10 @@ runtime.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import asyncio
-
-
-class BatchedQueue(Protocol):
-    """A queue with something to be written."""
-
-    def flush(self) -> None:
-        """Write what is due."""
-        ...
 
 
 class WriteBatcher:
@@ -26,13 +18,13 @@ class WriteBatcher:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: list[BatchedQueue] = []
+        self._waiting: list[Callable[[], None]] = []
 
-    def add(self, queue: BatchedQueue) -> None:
-        """Have a queue written at the end of this turn."""
+    def add(self, flush: Callable[[], None]) -> None:
+        """Have a queue's function write it at the end of this turn."""
         if not self._waiting:
             self._loop.call_soon(self._flush)
-        self._waiting.append(queue)
+        self._waiting.append(flush)
 
     def call(self, then: Callable[[], None]) -> None:
         """Call in the next turn."""
@@ -40,5 +32,5 @@ class WriteBatcher:
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for queue in waiting:
-            queue.flush()
+        for flush in waiting:
+            flush()

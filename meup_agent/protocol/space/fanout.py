@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -19,7 +18,7 @@ from meup_agent.protocol.resume import add_until, numbered, replayed
 from meup_agent.protocol.space.frame_relay import FrameRelay
 from meup_agent.protocol.space.journal import Entry, Journal
 from meup_agent.protocol.space.presence import JoinState
-from meup_agent.protocol.space.subscriber import Place
+from meup_agent.protocol.space.subscriber import Place, ResumeProgress
 
 if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
@@ -74,19 +73,6 @@ class EncodedCache:
             self._counters.not_expressible += 1
             log.warning("left out for those who speak %s: %s", dialect, error)
             return None
-
-
-@dataclass(slots=True, eq=False)
-class ResumeProgress:
-    """Progress of a subscriber that still reads what it missed."""
-
-    subscriber: Subscriber
-    seen: int  # the number of the last entry that it has
-    # It was told that some of what it missed is not kept any more, and takes what there is.
-    gap: bool
-    until: int = 0  # the last number of the page that it waits for
-    held: list[bytes] = field(default_factory=list[bytes])  # for it alone, after what it missed
-    stopped: bool = False
 
 
 class Fanout:

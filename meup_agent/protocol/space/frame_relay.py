@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from meup_agent.protocol import kinds
 from meup_agent.protocol.space.counters import SpaceCounters
@@ -22,7 +22,12 @@ from meup_agent.protocol.streams import StreamInfo, build_lost
 if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.space.allowance import Allowance
-    from meup_agent.protocol.space.subscriber import FrameFormat, FrameReader, Subscriber
+    from meup_agent.protocol.space.subscriber import (
+        FrameFormat,
+        FrameReader,
+        ResumeProgress,
+        Subscriber,
+    )
 
 STREAMS_TOGETHER: Final = 4
 """Frames of all streams that wait for one reader: so many times what may wait of one."""
@@ -32,15 +37,6 @@ MAX_WAITING_BYTES: Final = 4 * 1024 * 1024
 
 CallLater = Callable[[float, Callable[[], None]], object]
 """Calls a function after so many seconds."""
-
-
-class ResumingSubscriber(Protocol):
-    """A subscriber that still reads what it missed."""
-
-    @property
-    def subscriber(self) -> Subscriber:
-        """The subscriber."""
-        ...
 
 
 @dataclass(slots=True)
@@ -74,7 +70,7 @@ class FrameRelay:
         *,
         by_form: Mapping[FrameFormat, Mapping[int, Subscriber]],
         by_name: Mapping[str, Iterable[Subscriber]],
-        resuming: Mapping[int, ResumingSubscriber],
+        resuming: Mapping[int, ResumeProgress],
     ) -> None:
         self._journal = journal
         self._counters = counters

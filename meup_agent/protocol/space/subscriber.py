@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -70,3 +71,16 @@ class FrameReader(Protocol):
 
     def ready(self, then: Callable[[], None]) -> None:
         """Call when it has caught up; not at all if it has ended."""
+
+
+@dataclass(slots=True, eq=False)
+class ResumeProgress:
+    """Progress of a subscriber that still reads what it missed."""
+
+    subscriber: Subscriber
+    seen: int  # the number of the last entry that it has
+    # It was told that some of what it missed is not kept any more, and takes what there is.
+    gap: bool
+    until: int = 0  # the last number of the page that it waits for
+    held: list[bytes] = field(default_factory=list[bytes])  # for it alone, after what it missed
+    stopped: bool = False
