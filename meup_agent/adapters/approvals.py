@@ -69,7 +69,7 @@ class SpaceApprovals:
         self._to = names(to)
         self._waiting: dict[str, _OpenCall] = {}
 
-    @_handlers.on_request("tools/call")
+    @_handlers.on_request(payloads.TOOL_CALL)
     async def approve(self, request: Request) -> dict[str, Any]:
         """Take a fulfilling request as the approval of the proposal that it names, once."""
         ours = self.space is not None and request.proposer == self.space.me

@@ -50,6 +50,7 @@ from meup_agent.protocol.exchange import Conflict, Gap, Participant, Role, Strea
 from meup_agent.protocol.exchange.roster import read_participant
 from meup_agent.protocol.management_payloads import Grant, Revocation
 from meup_agent.protocol.outcomes import Expiry, Explanation, Rejection, Withdrawal
+from meup_agent.protocol.payloads import TOOL_CALL
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -206,7 +207,7 @@ class Decorators:
         self,
         /,
         *,
-        method: str | Sequence[str] = "tools/call",
+        method: str | Sequence[str] = TOOL_CALL,
         name: str | Sequence[str] | None = None,
     ) -> Callable[[F], F]: ...
     def on_proposal(
@@ -214,7 +215,7 @@ class Decorators:
         fn: F | None = None,
         /,
         *,
-        method: str | Sequence[str] = "tools/call",
+        method: str | Sequence[str] = TOOL_CALL,
         name: str | Sequence[str] | None = None,
     ) -> F | Callable[[F], F]:
         """Decide proposals of others; of several handlers that match, the first one is asked.

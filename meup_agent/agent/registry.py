@@ -10,7 +10,7 @@ from typing import Any, cast
 from meup_agent.agent.decorators import definitions_of
 from meup_agent.agent.definitions import HandlerDefinition, Match, define
 from meup_agent.agent.source import Handler, type_name
-from meup_agent.agent.tool import METHODS, TOOL_LIST, ToolDefinition
+from meup_agent.agent.tool import METHODS, ToolDefinition
 from meup_agent.errors import UsageError
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope
@@ -121,7 +121,7 @@ class Registry:
         if call.method == payloads.TOOL_CALL:
             match = self._tools.get(call.name)
             return match if match or not envelope.to else self._plain[payloads.TOOL_CALL]
-        offered = call.method == TOOL_LIST and bool(self._tools)
+        offered = call.method == payloads.TOOL_LIST and bool(self._tools)
         return self._plain.get(call.method) if envelope.to or offered else None
 
     def _watchers(self, envelope: Envelope, me: Callable[[], str]) -> Match | None:

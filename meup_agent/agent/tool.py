@@ -23,7 +23,7 @@ from meup_agent.agent.schema import JsonObject
 from meup_agent.agent.signature import HandlerSignature
 from meup_agent.agent.source import clip, first_line
 from meup_agent.errors import UsageError
-from meup_agent.protocol.payloads import TOOL_CALL, WRAPPED
+from meup_agent.protocol.payloads import TOOL_CALL, TOOL_LIST, WRAPPED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 PROTOCOL_VERSION: Final = "2025-06-18"
 """The version of MCP that we speak."""
 
-TOOL_LIST: Final = "tools/list"
 
 METHODS: Final = ("initialize", "ping", TOOL_LIST, TOOL_CALL)
 """Every method that is answered; of these only ``tools/call`` runs a handler."""
@@ -224,17 +223,13 @@ def _describe(error: BaseException) -> str:
 
 def answer_method(method: str, tools: Iterable[ToolDefinition], agent_name: str) -> JsonObject:
     """The result of a method that runs no handler."""
-    match method:
-        case "initialize":
-            return {
-                "protocolVersion": PROTOCOL_VERSION,
-                "capabilities": {"tools": {"listChanged": False}},
-                "serverInfo": {"name": agent_name, "version": _version()},
-            }
-        case "tools/list":
-            return {"tools": [tool.describe() for tool in tools]}
-        case _:
-            return {}
+    if method == "initialize":
+        return {
+            "protocolVersion": PROTOCOL_VERSION,
+            "capabilities": {"tools": {"listChanged": False}},
+            "serverInfo": {"name": agent_name, "version": _version()},
+        }
+    return {"tools": [tool.describe() for tool in tools]} if method == TOOL_LIST else {}
 
 
 def _version() -> str:

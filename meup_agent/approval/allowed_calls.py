@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 from meup_agent.approval.policy import Policy
-from meup_agent.approval.rules import TOOL_CALL, AllowRule, Verdict
+from meup_agent.approval.rules import AllowRule, Verdict
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.payloads import Call
+from meup_agent.protocol.payloads import TOOL_CALL, Call
 from meup_agent.protocol.told_rule import read_told_rule
 
 MAX_TURNED: Final = 10_000

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from meup_agent.client.schema_check import objects_of
 from meup_agent.protocol.capability.patterns import DefaultedObject
-from meup_agent.protocol.payloads import as_object
+from meup_agent.protocol.payloads import as_list, as_object
 
 MAX_SCHEMAS_SEEN: Final = 5_000
 """Schemas that are looked at to find the defaults of one call: a hundred times what tools have."""
@@ -104,7 +104,7 @@ class ArgumentSchema:
                 self._take_steps(applying.size)
                 found[name] = []
                 for each in self._expanded(_of_member(applying, name, is_there=False), 1).all:
-                    values = _listed(each.get("enum"))
+                    values = as_list(each.get("enum"))
                     self._take_steps(1 + len(values))
                     found[name] += values
             return found
@@ -263,7 +263,7 @@ class ArgumentSchema:
             raise UnknownDefaults
 
     def _together(self, schema: _Schema) -> Iterator[_Schema]:
-        yield from map(as_object, _listed(schema.get("allOf")))
+        yield from map(as_object, as_list(schema.get("allOf")))
         for name in ("$ref", "$dynamicRef", "$recursiveRef"):
             if name in schema:
                 yield self._referred(schema[name])
@@ -279,7 +279,7 @@ class ArgumentSchema:
         self._take_steps(len(steps))
         for step in steps:
             key = step.replace("~1", "/").replace("~0", "~")
-            listed = _listed(found)
+            listed = as_list(found)
             if key.isdecimal() and int(key) < len(listed):
                 found = listed[int(key)]
             else:
@@ -318,13 +318,13 @@ def _of_member(applying: _Applying, name: str, *, is_there: bool) -> _Applying:
 
 def _objects(value: object) -> list[_Schema]:
     """The schemas in a list of them; those that are true or false have no defaults."""
-    return [cast("_Schema", each) for each in _listed(value) if isinstance(each, dict)]
+    return [cast("_Schema", each) for each in as_list(value) if isinstance(each, dict)]
 
 
 def _perhaps(schema: _Schema) -> Iterator[_Schema]:
     """The schemas in one that may apply beside it."""
     for name in _ALTERNATIVES:
-        yield from map(as_object, _listed(schema.get(name)))
+        yield from map(as_object, as_list(schema.get(name)))
     for name in _CONDITIONAL:
         if isinstance(schema.get(name), dict):
             yield as_object(schema[name])
@@ -346,7 +346,7 @@ def _of_element(schemas: list[_Schema], index: int) -> Iterator[_Schema]:
     """The schemas of an element of an array."""
     for schema in schemas:
         items = schema.get("items")
-        first = _listed(schema.get("prefixItems")) or _listed(items)
+        first = as_list(schema.get("prefixItems")) or as_list(items)
         if index < len(first):
             items = first[index]
         elif isinstance(items, list):
@@ -364,7 +364,7 @@ def _of_some_element(schemas: list[_Schema]) -> Iterator[_Schema]:
 
 def _count_places(schema: _Schema) -> int:
     """The elements that a schema describes by their places, and one."""
-    return 1 + sum(len(_listed(schema.get(name))) for name in ("prefixItems", "items"))
+    return 1 + sum(len(as_list(schema.get(name))) for name in ("prefixItems", "items"))
 
 
 def _of_missing_elements(schemas: list[_Schema], size: int) -> list[_Schema]:
@@ -373,12 +373,8 @@ def _of_missing_elements(schemas: list[_Schema], size: int) -> list[_Schema]:
         each
         for schema in schemas
         for name in ("prefixItems", "items")
-        for each in _objects(_listed(schema.get(name))[size:])
+        for each in _objects(as_list(schema.get(name))[size:])
     ]
-
-
-def _listed(value: object) -> list[object]:
-    return cast("list[object]", value) if isinstance(value, list) else []
 
 
 def _distinct(values: Iterator[Any]) -> dict[str, Any]:

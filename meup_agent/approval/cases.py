@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple, cast
 from meup_agent.approval.policy import Policy
 from meup_agent.approval.policy_file import read_yaml
 from meup_agent.approval.rule_set import History, PolicyDecision
-from meup_agent.approval.rules import MAX_COUNT, TOOL_CALL, Verdict, suggest
+from meup_agent.approval.rules import MAX_COUNT, Verdict, suggest
 from meup_agent.errors import ConfigurationError
-from meup_agent.protocol.payloads import META, TARGET, Call
+from meup_agent.protocol.payloads import META, TARGET, TOOL_CALL, Call
 
 PROPOSER: Final = "proposer"
 """The participant that proposes a call which does not say."""

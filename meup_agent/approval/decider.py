@@ -20,7 +20,7 @@ from meup_agent.approval.rule_set import (
     PolicyDecision,
     RuleSet,
 )
-from meup_agent.approval.rules import TOOL_CALL, QuorumRule, Verdict
+from meup_agent.approval.rules import QuorumRule, Verdict
 from meup_agent.causes import Reason
 from meup_agent.client.proposal import Proposal
 from meup_agent.client.schema_check import ArgumentChecker, checker_for
@@ -33,6 +33,7 @@ from meup_agent.protocol.envelope import encode_leniently
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import (
     META,
+    TOOL_CALL,
     Call,
     as_object,
     edit_call,

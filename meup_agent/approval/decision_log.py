@@ -13,11 +13,11 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from meup_agent.approval.rules import TOOL_CALL, Verdict
+from meup_agent.approval.rules import Verdict
 from meup_agent.causes import read_reason
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.payloads import Call
+from meup_agent.protocol.payloads import TOOL_CALL, Call
 from meup_agent.protocol.told_rule import read_told_rule
 
 MAX_PROPOSALS: Final = 500_000

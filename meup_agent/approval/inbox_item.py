@@ -193,7 +193,6 @@ class Departure(StrEnum):
     EXPIRED = "expired"
     REPLACED = "replaced"  # its proposer made another one under its id
     NOT_OURS = "not ours any more"  # our capabilities were changed
-    FORGOTTEN = "forgotten"  # after a gap that the gateway could not fill
 
 
 class ItemArrived(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from meup_agent.approval.voting import Vote
 from meup_agent.causes import Reason
 from meup_agent.client.method_params import write_params
 from meup_agent.protocol import kinds
+from meup_agent.protocol.payloads import TOOL_CALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -76,7 +77,7 @@ class InboxOffers:
     @staticmethod
     def names_none(item: InboxItem) -> bool:
         """True for the call of a tool that goes to the only participant that has it."""
-        return item.target is None and item.method == "tools/call"
+        return item.target is None and item.method == TOOL_CALL
 
     def _may_vote(self, item: InboxItem, rule: InboxRule) -> bool:
         me = self._space.me
@@ -120,7 +121,7 @@ class InboxOffers:
                 yield f"{said.by} is against it: {said.reason}"
         for each in item.cancelled_by:
             yield f"it may have run in part: {each} approved it before, and that was cancelled"
-        if item.method != "tools/call":
+        if item.method != TOOL_CALL:
             pass  # no tool, so no annotations
         elif facts is not None and facts.is_destructive:
             yield f"{target} marks it as destructive"

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import msgspec
@@ -346,7 +346,7 @@ def read_rule(reviewer: str, said: Mapping[str, Any]) -> InboxRule:
 def read_count(said: Mapping[str, Any]) -> dict[str, Any]:
     """The count in a reviewer's answer: ``of``, ``among`` and ``votes``."""
     of, among = said.get("of"), said.get("among")
-    names = cast("list[object]", among) if isinstance(among, list) else []
+    names = payloads.as_list(among)
     votes = {
         voter: str(vote)
         for voter, vote in list(as_object(said.get("votes")).items())[:MAX_VOTERS]

@@ -20,6 +20,7 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.capability.glob import is_glob
 from meup_agent.protocol.capability.paths import is_path
 from meup_agent.protocol.capability.patterns import MAX_PARTS
+from meup_agent.protocol.payloads import TOOL_CALL, TOOL_LIST
 
 MAX_SECONDS: Final = 366 * 86_400.0
 """A year: of a longer span of time the author has made a slip."""
@@ -33,10 +34,8 @@ MAX_VOTERS: Final = 100
 MAX_WORDS: Final = 2_000
 """Characters of a rule's name or explanation, which is said with each decision."""
 
-TOOL_CALL: Final = "tools/call"
-
 METHODS: Final = (
-    *(TOOL_CALL, "tools/list", "prompts/get", "prompts/list", "completion/complete"),
+    *(TOOL_CALL, TOOL_LIST, "prompts/get", "prompts/list", "completion/complete"),
     *("resources/list", "resources/read", "resources/subscribe", "resources/unsubscribe"),
     *("resources/templates/list", "sampling/createMessage", "elicitation/create", "roots/list"),
     *("logging/setLevel", "tasks/get", "tasks/list", "tasks/cancel", "tasks/result", "initialize"),

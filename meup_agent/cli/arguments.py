@@ -18,7 +18,7 @@ from meup_agent.cli.render.escape import visible
 from meup_agent.errors import InvalidPattern
 from meup_agent.protocol.capability import compile_capabilities
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
-from meup_agent.protocol.payloads import as_object, objects_in
+from meup_agent.protocol.payloads import as_list, as_object, objects_in
 
 if TYPE_CHECKING:
     from meup_agent.client.schema_check import ArgumentChecker
@@ -212,7 +212,7 @@ def read_input_schema(schema: object) -> ToolInputs:
     """Read an input schema; what cannot be understood may be anything."""
     root = as_object(schema)
     required = root.get("required")
-    names = cast("list[object]", required) if isinstance(required, list) else []
+    names = as_list(required)
     properties = list(as_object(root.get("properties")).items())[:MAX_ARGUMENTS]
     arguments = {name: _argument(name, body, root, name in names) for name, body in properties}
     return ToolInputs(arguments, root.get("additionalProperties", False) is not False)
@@ -253,7 +253,7 @@ def _values(schema: dict[str, Any]) -> tuple[Any, ...]:
     if "const" in schema:
         return (schema["const"],)
     said: object = schema.get("enum")
-    values = cast("list[object]", said) if isinstance(said, list) else []
+    values = as_list(said)
     return tuple(values) if len(values) <= MAX_VALUES else ()
 
 

@@ -62,7 +62,7 @@ _WORDS: Final = {
 }
 
 _ROUTES: Final = {
-    "tools/call": TOOLS,
+    payloads.TOOL_CALL: TOOLS,
     "prompts/get": PROMPTS,
     "resources/read": RESOURCES,
     "resources/subscribe": RESOURCES,

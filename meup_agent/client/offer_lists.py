@@ -68,7 +68,7 @@ RESOURCES: Final = "resources"
 TEMPLATES: Final = "resourceTemplates"
 
 METHODS: Final = {
-    TOOLS: "tools/list",
+    TOOLS: payloads.TOOL_LIST,
     PROMPTS: "prompts/list",
     RESOURCES: "resources/list",
     TEMPLATES: "resources/templates/list",

@@ -206,7 +206,7 @@ class ResourceVerbs(ABC):
             params["context"] = {"arguments": known}
         result = await self.request(participant, "completion/complete", params, timeout=timeout)
         values = payloads.as_object(payloads.as_object(result).get("completion")).get("values")
-        given = cast("list[object]", values) if isinstance(values, list) else []
+        given = payloads.as_list(values)
         return [each for each in given if isinstance(each, str)]
 
     async def _list(

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from meup_agent.errors import printable
-from meup_agent.protocol.payloads import META, PREFIX, as_object
+from meup_agent.protocol.payloads import META, PREFIX, as_list, as_object
 
 if TYPE_CHECKING:
     from meup_agent.protocol.payloads import JsonObject
@@ -157,7 +157,7 @@ def _replace_texts(schema: Any, accepted: Any) -> Any:
             found[key] = {name: _replace_texts(each, of.get(name)) for name, each in named.items()}
         elif key in _INNER and isinstance(value, list):
             listed = cast("list[object]", value)
-            earlier = cast("list[object]", old) if isinstance(old, list) else []
+            earlier = as_list(old)
             earlier = [*earlier, *([None] * len(listed))]
             found[key] = [_replace_texts(*both) for both in zip(listed, earlier, strict=False)]
         else:

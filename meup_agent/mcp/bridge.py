@@ -235,7 +235,7 @@ class Bridge:
                 return self._describe()
             case "ping":
                 return {}
-            case "tools/list":
+            case payloads.TOOL_LIST:
                 return {"tools": self._tools.offered()}
             case "resources/subscribe":
                 await self._subscriptions.subscribe(request.sender, _uri(request))
@@ -272,7 +272,7 @@ class Bridge:
     async def _forward(self, request: Request, ctx: Context) -> JsonObject:
         """Send a request on to the server, and wait for its result."""
         await self._connection.wait_ready()
-        if request.method == "tools/call":
+        if request.method == payloads.TOOL_CALL:
             await self._tools.wait_current()
         self._check(request)
         seen = self._tools.take_accepted_form(request)
@@ -281,7 +281,7 @@ class Bridge:
         was_sent = False
 
         def check() -> None:
-            if request.method == "tools/call":
+            if request.method == payloads.TOOL_CALL:
                 self._tools.check_call(request.params.get("name"), seen, was_sent=was_sent)
 
         async def send(params: JsonObject) -> JsonObject:
@@ -374,7 +374,7 @@ class Bridge:
 
     def _gone(self, request: Request, error: ServerGone) -> JsonObject:
         """The answer of a server that ended meanwhile."""
-        if request.method == "tools/call":
+        if request.method == payloads.TOOL_CALL:
             # The lines are the server's words, and none of ours to a model.
             return _tool_error(f"It is not known whether the call was carried out: {error}")
         raise RequestError(payloads.INTERNAL_ERROR, str(error), {"stderr": error.stderr}) from None
@@ -394,7 +394,7 @@ class Bridge:
                 return result
             problem = f"has {size} bytes; a message takes {MAX_RESULT_BYTES}"
         said = f"the result of {request.method} by the MCP server {self.name!r} {problem}"
-        if request.method == "tools/call":
+        if request.method == payloads.TOOL_CALL:
             return _tool_error(f"{said}. Ask for less.")
         raise RequestError(payloads.INTERNAL_ERROR, said)
 

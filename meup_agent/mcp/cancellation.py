@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("meup_agent.mcp")
 
 CANCELLED: Final = "notifications/cancelled"
-CALL: Final = "tools/call"
-
 NO_REASON: Final = "no reason given"
 CLOSED: Final = "stream closed by the client"
 
@@ -285,7 +283,7 @@ class CancellationLayer:
         head = _decode(body)
         participant = getattr(scope.get("user"), "key", "")
         request_id = as_request_id(head.id)
-        if head.method == CALL and request_id is not None:
+        if head.method == payloads.TOOL_CALL and request_id is not None:
             key = (participant, session, coerce_request_id(request_id)) if session else None
             await self._track(key, scope, replay, send)
         elif head.method == CANCELLED and self._cancel(participant, session, head):

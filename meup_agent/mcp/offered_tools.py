@@ -280,7 +280,7 @@ class OfferedTools:
         cursor: Any = None
         for _ in range(MAX_PAGES):
             page = await self._connection.request(
-                "tools/list", {"cursor": cursor} if cursor else {}
+                payloads.TOOL_LIST, {"cursor": cursor} if cursor else {}
             )
             pages.append(page)
             cursor = page.get("nextCursor")

@@ -39,7 +39,7 @@ ROOTS: Final = "roots/list"
 ASK_METHODS: Final = (ELICITATION, SAMPLING, ROOTS)
 """Everything that a server may ask its client for."""
 
-MAY_ASK: Final = ("tools/call", "prompts/get", "resources/read")
+MAY_ASK: Final = (payloads.TOOL_CALL, "prompts/get", "resources/read")
 """Requests during which a server may ask, by 2026-07-28; older revisions name none."""
 
 MAX_ASKS: Final = 32

@@ -343,8 +343,8 @@ def make_server(handlers: SpaceHandlers) -> Server[Any]:
         get_tool_input_schema=lambda _: None,
     )
     for method, params, handler in (
-        ("tools/list", types.PaginatedRequestParams, handlers.list_tools),
-        ("tools/call", types.CallToolRequestParams, handlers.call_tool),
+        (payloads.TOOL_LIST, types.PaginatedRequestParams, handlers.list_tools),
+        (payloads.TOOL_CALL, types.CallToolRequestParams, handlers.call_tool),
         ("prompts/list", types.PaginatedRequestParams, handlers.list_prompts),
         ("prompts/get", types.GetPromptRequestParams, handlers.get_prompt),
         ("resources/list", types.PaginatedRequestParams, handlers.list_resources),

@@ -37,6 +37,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from meup_agent.mcp.tool_task import TaskSession, ToolTask
+from meup_agent.protocol.payloads import TOOL_CALL
 
 if typing.TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -327,7 +328,7 @@ def install_extension(extension: Extension, server: Server[typing.Any]) -> None:
         raise ValueError(
             f"{extension.identifier} brings tools or resources, which a low-level server lists"
         )
-    entry = server.get_request_handler("tools/call")
+    entry = server.get_request_handler(TOOL_CALL)
     if entry is None:
         raise ValueError("the server has no handler of tools/call yet: add it before the extension")
     for binding in extension.methods():
@@ -335,7 +336,7 @@ def install_extension(extension: Extension, server: Server[typing.Any]) -> None:
             raise ValueError(f"the server has a handler of {binding.method} already")
         server.add_request_handler(binding.method, binding.params_type, _gated(binding))
     server.add_request_handler(
-        "tools/call", entry.params_type, compose_tool_call_handler([extension], entry.handler)
+        TOOL_CALL, entry.params_type, compose_tool_call_handler([extension], entry.handler)
     )
     server.extensions[extension.identifier] = extension.settings()
 
@@ -379,7 +380,7 @@ def _inline(result: HandlerResult, version: str) -> dict[str, typing.Any]:
     else:
         dumped = result.model_dump(by_alias=True, mode="json", exclude_none=True)
     try:
-        return methods.serialize_server_result("tools/call", version, dumped)
+        return methods.serialize_server_result(TOOL_CALL, version, dumped)
     except ValidationError:
         logger.exception("the tool's handler returned an invalid result")
         raise MCPError(mcp_types.INTERNAL_ERROR, "Handler returned an invalid result") from None

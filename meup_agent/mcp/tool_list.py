@@ -174,7 +174,7 @@ def _problem(tool: Any, result: JsonObject, version: str, budget: _Budget) -> st
     except NotExpressible as error:
         return printable(str(error))[:200]
     try:
-        validate_server_result("tools/list", version, {**result, "tools": [fields]})
+        validate_server_result(payloads.TOOL_LIST, version, {**result, "tools": [fields]})
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"][-3:])

@@ -19,6 +19,7 @@ from mcp.shared.message import SessionMessage
 from meup_agent.errors import printable
 from meup_agent.mcp.server_asks import ASK_METHODS, current_call
 from meup_agent.protocol import kinds
+from meup_agent.protocol.payloads import TOOL_LIST
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -128,7 +129,7 @@ class Traffic:
         """The message to send in place of one of the session's."""
         message = item.message
         if isinstance(message, types.JSONRPCRequest):
-            if message.method == "tools/list":
+            if message.method == TOOL_LIST:
                 self._listing.add(message.id)
             elif message.method == "initialize":
                 self._greeting = message.id

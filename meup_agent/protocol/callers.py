@@ -112,7 +112,7 @@ def allowed_arguments(
     """
     to = () if owner is None else (owner,)
     params: dict[str, Any] = {"name": tool, "arguments": {}}
-    payload = {"method": "tools/call", "params": params}
+    payload = {"method": payloads.TOOL_CALL, "params": params}
     if compile_announced(capabilities).allow(kinds.MCP_REQUEST, payload, to):
         return Allowed.ANY
     wider = [_without_arguments(each, limits_to=owner is not None) for each in capabilities]
@@ -140,7 +140,7 @@ def _makes_calls(may: Capabilities) -> bool:
         payload = payloads.as_object(payloads.as_object(pattern).get("payload"))
         about = {name: value for name, value in payload.items() if name == "method"}
         kind = {"kind": payloads.as_object(pattern).get("kind"), "payload": about}
-        if compile_announced([kind]).allow(kinds.MCP_REQUEST, {"method": "tools/call"}):
+        if compile_announced([kind]).allow(kinds.MCP_REQUEST, {"method": payloads.TOOL_CALL}):
             return True
     return False
 

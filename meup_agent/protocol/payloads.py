@@ -161,10 +161,14 @@ def as_object(value: object) -> JsonObject:
     return cast("JsonObject", value) if isinstance(value, dict) else {}
 
 
+def as_list(value: object) -> list[object]:
+    """The value if it is a JSON list, otherwise an empty one."""
+    return cast("list[object]", value) if isinstance(value, list) else []
+
+
 def objects_in(value: object) -> list[JsonObject]:
     """The values of a list, each as :func:`as_object` sees it; none if it is no list."""
-    items = cast("list[object]", value) if isinstance(value, list) else []
-    return [as_object(item) for item in items]
+    return [as_object(item) for item in as_list(value)]
 
 
 def is_wrapper(names: Collection[str]) -> bool:

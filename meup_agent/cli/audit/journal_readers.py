@@ -20,6 +20,7 @@ from meup_agent.cli.render.formatting import name_some
 from meup_agent.errors import ConfigurationError, InvalidEnvelope
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.exchange.table_context import TRANSIT_SECONDS
+from meup_agent.protocol.payloads import as_list
 from meup_agent.protocol.space.journal import Entry, NumberRange
 
 PAGE: Final = 500  # entries that are read at a time
@@ -143,7 +144,7 @@ def _space_in(spaces: list[str], path: Path, wanted: str | None) -> str:
 
 def _entries(space: str, page: dict[str, Any]) -> Iterator[Entry]:
     """The entries of a page; what cannot be read is left out, as a gateway's own reading does."""
-    messages, times = (_list(page.get(name)) for name in ("messages", "times"))
+    messages, times = (as_list(page.get(name)) for name in ("messages", "times"))
     for message, time in zip(messages, times, strict=False):
         try:
             seq = int(cast("dict[str, Any]", message)["seq"])
@@ -153,16 +154,12 @@ def _entries(space: str, page: dict[str, Any]) -> Iterator[Entry]:
 
 
 def _ranges(value: object) -> Iterator[NumberRange]:
-    for each in _list(value):
+    for each in as_list(value):
         match each:
             case [int(first), int(last)]:
                 yield NumberRange(first, last)
             case _:
                 continue
-
-
-def _list(value: object) -> list[object]:
-    return cast("list[object]", value) if isinstance(value, list) else []
 
 
 def _microseconds(time: str) -> int:

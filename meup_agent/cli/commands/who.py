@@ -99,7 +99,7 @@ class _ToolAccess:
     def describe_missing(self) -> MissingCaller:
         """Describe what is missing, where none may call it."""
         meta = {} if self.owner is None else {payloads.TARGET: self.owner}
-        call = payloads.Call("tools/call", {"name": self.tool, payloads.META: meta})
+        call = payloads.Call(payloads.TOOL_CALL, {"name": self.tool, payloads.META: meta})
         return find_missing(call, self._listed.items(), me=self._space.me)
 
 

@@ -11,7 +11,7 @@ from meup_agent.errors import InvalidPattern, TransportError
 from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import compile_kind
 from meup_agent.protocol.guarantees import Guarantees
-from meup_agent.protocol.payloads import as_object, unwrapped
+from meup_agent.protocol.payloads import TOOL_CALL, as_object, unwrapped
 from meup_agent.transport.handshake import with_tls
 from meup_agent.transport.listener_owner import ForeignListener
 
@@ -77,7 +77,7 @@ _VERBS: Final = {
 
 _NOTHING_ELSE: Final[tuple[dict[str, Any], ...]] = (
     {"params": {"name": None}},
-    {"method": "tools/call", "params": {"name": None}},
+    {"method": TOOL_CALL, "params": {"name": None}},
     {"method": None},
 )
 

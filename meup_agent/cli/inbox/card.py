@@ -188,7 +188,7 @@ def why_no_approval(item: InboxItem) -> str:
     """The reason for which approving is not offered; empty where it is."""
     if item.may & {Verb.APPROVE, Verb.VOTE}:
         return ""
-    if item.target is None and item.method != "tools/call":
+    if item.target is None and item.method != TOOL_CALL:
         return "it does not say who should carry it out; see meup fulfill --executor"
     if item.target is None:
         return "you may not approve it"

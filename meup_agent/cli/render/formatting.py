@@ -143,7 +143,7 @@ _STREAM_WORDS: Final = (
 def _stream(payload: dict[str, Any]) -> str:
     """A message about a stream: its id, whom it is for, and the rest that counts."""
     target = payload.get("target")
-    listed = cast("list[object]", target) if isinstance(target, list) else []
+    listed = payloads.as_list(target)
     said = [compact_text(payload["stream_id"], MAX_NAME)] if "stream_id" in payload else []
     said += [f"to {name_some([str(each) for each in listed], MAX_NAMES)}"] if listed else []
     said += [

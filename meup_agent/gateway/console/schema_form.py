@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from meup_agent.gateway.console.template_environment import editable, hides_something
-from meup_agent.protocol.payloads import as_object
+from meup_agent.protocol.payloads import as_list, as_object
 
 MAX_SCHEMA_FIELDS: Final = 40
 """Fields of a form; a tool with more is edited as JSON."""
@@ -84,7 +84,7 @@ def fields_of(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[S
     properties = as_object(schema.get("properties"))
     if not 0 < len(properties) <= MAX_SCHEMA_FIELDS:
         return []
-    required = set(map(str, _listed(schema.get("required"))))
+    required = set(map(str, as_list(schema.get("required"))))
     fields: list[SchemaField] = []
     for number, (name, each) in enumerate(properties.items()):
         described = as_object(each)
@@ -113,7 +113,7 @@ def fields_of(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[S
 
 
 def _kind(described: Mapping[str, Any], value: object, given: bool) -> tuple[str, tuple[str, ...]]:
-    type_, choices = described.get("type"), _listed(described.get("enum"))
+    type_, choices = described.get("type"), as_list(described.get("enum"))
     if 0 < len(choices) <= MAX_SCHEMA_FIELDS:
         texts = tuple(map(_json, choices))
         if not given or _json(value) in texts:
@@ -127,10 +127,6 @@ def _kind(described: Mapping[str, Any], value: object, given: bool) -> tuple[str
 
 def _said(value: object) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _listed(value: object) -> list[object]:
-    return cast("list[object]", value) if isinstance(value, list) else []
 
 
 def _json(value: object) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from meup_agent.gateway.console.words import describe_reason
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.payloads import as_object
+from meup_agent.protocol.payloads import as_list, as_object
 
 if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
@@ -106,7 +106,7 @@ def _describe(envelope: Envelope) -> tuple[str, str, str]:
 def words_of_answer(body: object) -> str:
     """An answer's own words, where it has nothing but words; the names of tools; else its JSON."""
     said = as_object(body)
-    content, tools = _items(said.get("content")), _items(said.get("tools"))
+    content, tools = as_list(said.get("content")), as_list(said.get("tools"))
     message = said.get("message")
     if content:
         texts = [as_object(each).get("text") for each in content[:MAX_WORDS]]
@@ -116,11 +116,6 @@ def words_of_answer(body: object) -> str:
         names = (str(as_object(each).get("name"))[:MAX_WORDS] for each in tools[:MAX_WORDS])
         return f"{len(tools)} tool{'s' * (len(tools) != 1)}: {', '.join(names)}"
     return message if isinstance(message, str) else _compact(body)
-
-
-def _items(value: object) -> list[object]:
-    """The items of a list; none of anything else."""
-    return cast("list[object]", value) if isinstance(value, list) else []
 
 
 def _call(call: payloads.Call) -> str:

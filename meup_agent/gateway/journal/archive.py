@@ -14,7 +14,7 @@ from meup_agent.gateway.journal.repair import write_readable
 from meup_agent.gateway.journal.rows import TABLES, checked_row, entry_of, rows_query
 from meup_agent.gateway.journal.survey import Survey, is_damage, survey
 from meup_agent.gateway.journal.tables import VERSION, read_version
-from meup_agent.gateway.journal.wal import find_damage
+from meup_agent.gateway.journal.wal import find_damage, wal_of
 from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, MAX_SEQ, Entry, NumberRange
 
 READINGS: Final = 5
@@ -169,7 +169,7 @@ class Archive:
         except sqlite3.Error as error:
             self.close()
             is_database = isinstance(error, sqlite3.OperationalError)
-            if not is_database or self._path.with_name(f"{self._path.name}-wal").exists():
+            if not is_database or wal_of(self._path).exists():
                 raise
             # In a directory that cannot be written nothing writes, so the file is all there is.
             connection = sqlite3.connect(f"{address}?immutable=1", uri=True)
@@ -179,7 +179,7 @@ class Archive:
     def _find_lost_pages(self) -> int:
         """The pages that SQLite would leave out without a word."""
         path = Path(os.path.realpath(self._path))
-        wal = path.with_name(f"{path.name}-wal")
+        wal = wal_of(path)
         for _ in range(READINGS):
             stamp = _stamp(wal)
             damage = find_damage(wal, 0) and find_damage(wal, 0)

@@ -25,7 +25,7 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal.repair import rebuild
 from meup_agent.gateway.journal.survey import is_damage, survey
 from meup_agent.gateway.journal.tables import VERSION, make_tables, read_version
-from meup_agent.gateway.journal.wal import find_damage
+from meup_agent.gateway.journal.wal import find_damage, wal_of
 
 log = logging.getLogger("meup_agent.gateway")
 
@@ -93,7 +93,7 @@ class Database:
 
     def file_size(self) -> int:
         """Bytes of the file and of the one beside it."""
-        files = (self.path, self._wal)
+        files = (self.path, wal_of(self.path))
         return sum(each.stat().st_size for each in files if each.exists())
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class Database:
 
     def _check_wal(self, lock: FileLock, *, refuse: bool) -> None:
         """Find damage that SQLite would pass over without a word, and keep what it would drop."""
-        wal = self._wal
+        wal = wal_of(self.path)
         page_size = int.from_bytes(os.pread(lock.descriptor, 2, PAGE_SIZE_AT))
         damage = find_damage(wal, page_size)
         if damage is None:
@@ -128,7 +128,7 @@ class Database:
 
     def _check_empty(self) -> None:
         """Look at a file that is there and empty: one that was cut is not begun anew."""
-        wal = self._wal
+        wal = wal_of(self.path)
         if not wal.exists() or not wal.stat().st_size:
             log.warning("the journal %s is an empty file, so a new one begins", self.path)
             return
@@ -137,14 +137,11 @@ class Database:
             raise ConfigurationError(f"{what}; {OR_ACCEPT}")
         self._keep_wal(what)
 
-    @property
-    def _wal(self) -> Path:
-        return self.path.with_name(f"{self.path.name}-wal")
-
     def _keep_wal(self, what: str) -> None:
-        if self._wal.exists():
-            with self._wal.open("rb") as damaged:
-                self._keep_aside(what, self._wal, damaged)
+        wal = wal_of(self.path)
+        if wal.exists():
+            with wal.open("rb") as damaged:
+                self._keep_aside(what, wal, damaged)
         else:
             log.error("%s; members that come back are told of a gap", what)
 

@@ -52,6 +52,11 @@ class _Frame(NamedTuple):
     page: bytes
 
 
+def wal_of(database: Path) -> Path:
+    """The write-ahead log of a database."""
+    return database.with_name(f"{database.name}-wal")
+
+
 def find_damage(wal: Path, page_size: int) -> WalDamage | None:
     """Find the damage of such a file; ``None``: there is none.
 

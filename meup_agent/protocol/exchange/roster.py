@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -22,7 +22,7 @@ from meup_agent.protocol.guarantees import (
     may_evict,
     read_guarantees,
 )
-from meup_agent.protocol.payloads import as_object, objects_in
+from meup_agent.protocol.payloads import as_list, as_object, objects_in
 
 MAX_PARTICIPANTS = 10_000
 """Participants that are kept; a gateway that names more is not believed."""
@@ -229,7 +229,7 @@ def read_participant(value: object) -> Participant | None:
     if not isinstance(name, str) or not name:
         return None
     capabilities: object = item.get("capabilities")
-    listed = cast("list[object]", capabilities) if isinstance(capabilities, list) else []
+    listed = as_list(capabilities)
     said = item.get(DIALECT)
     dialect = (spoken(said) or "") if isinstance(said, str) else ""
     aside = item.get(ASIDE) is True

@@ -307,7 +307,7 @@ class Rules:
         method, tool = found[0].called
         parties = {request.sender, *(each.proposer for each in found)}
         others = [name for name in self._present if name not in parties and name not in self._aside]
-        has, owners = bool(tool) and method == "tools/call", self._open.tool_owners
+        has, owners = bool(tool) and method == payloads.TOOL_CALL, self._open.tool_owners
         able = [name for name in others if has and owners.has(name, tool)]
         if not able:
             able = [name for name in others if not has or owners.may_have(name, tool)]

@@ -13,8 +13,6 @@ import msgspec
 from meup_agent.protocol import payloads
 from meup_agent.protocol.payloads import JsonObject, as_object, objects_in
 
-TOOLS_LIST: Final = "tools/list"
-
 MAX_LISTED_TOOLS: Final = 1_000
 """Tools of a participant that are remembered: a list is as long as its participant likes."""
 
@@ -79,7 +77,7 @@ class ToolOwners:
 
 def listing_of(payload: JsonObject) -> str | None:
     """The cursor of a request for tools, empty for the first page; ``None`` for any other."""
-    if payload.get("method") != TOOLS_LIST:
+    if payload.get("method") != payloads.TOOL_LIST:
         return None
     cursor = as_object(payload.get("params")).get("cursor")
     return cursor if isinstance(cursor, str) else ""

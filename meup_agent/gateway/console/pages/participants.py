@@ -90,7 +90,7 @@ async def try_capability(context: PageContext) -> Response:
     payload: dict[str, Any] = {}
     if deed in ("propose", "call"):
         call = {"name": tool, "arguments": _object(given or "{}", "The arguments must be")}
-        payload = payloads.request("tools/call", call, "")
+        payload = payloads.request(payloads.TOOL_CALL, call, "")
     elif deed == "reject":
         payload = {"reason": "unsafe"}
     elif deed == "chat":
