@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 
+from meup_agent.client.offer_directory import TOOLS
 from meup_agent.client.outbound import names
 from meup_agent.client.proposal_handle import resolve_ttl
-from meup_agent.errors import MeupError, ToolError, UsageError
+from meup_agent.client.space import directory_of
+from meup_agent.errors import ConnectionFailed, MeupError, ToolError, UsageError
 from meup_agent.mcp import decisions
 from meup_agent.mcp.naming import exposed_name
 from meup_agent.protocol import payloads
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from meup_agent.client.proposal_handle import Ttl
     from meup_agent.client.space import Space
     from meup_agent.protocol.outcomes import CallOutcome
-
-log = logging.getLogger("meup_agent.adapters")
 
 LIST_SECONDS: Final = 5.0
 """Wait for a participant's list of tools; then its tools are left out."""
@@ -106,17 +106,13 @@ class SpaceTools:
         found: dict[str, list[SpaceTool]] = {}
         async with anyio.create_task_group() as tasks:
             for owner in owners:
-                if self.space.may_request(owner, payloads.TOOL_LIST, {}):
-                    tasks.start_soon(self._read_from, owner, found)
+                tasks.start_soon(self._read_from, owner, found)
         return [tool for owner in sorted(found) for tool in found[owner]]
 
     async def _read_from(self, owner: str, found: dict[str, list[SpaceTool]]) -> None:
-        try:
-            listed = await self.space.tools(owner, timeout=LIST_SECONDS)
-        except MeupError as error:
-            log.info("the tools of %r are left out: %s", owner, error)
-            return
-        found[owner] = [_read_tool(owner, each) for each in listed if _has_name(each)]
+        with suppress(ConnectionFailed):
+            listed = await directory_of(self.space).read(owner, TOOLS, LIST_SECONDS)
+            found[owner] = [_read_tool(owner, each) for each in listed or () if _has_name(each)]
 
     async def call(self, tool: SpaceTool, arguments: dict[str, Any]) -> ToolAnswer:
         """Call a tool: a request if our capabilities allow it, otherwise a proposal.

@@ -33,7 +33,7 @@ from meup_agent.approval.inbox_rules import InboxRules
 from meup_agent.approval.proposal_history import MAX_CALL_CHARS, ProposalHistory, past_of
 from meup_agent.approval.reviewer_rules import InboxRule
 from meup_agent.approval.tool_directory import ToolDirectory
-from meup_agent.client.offer_lists import TOOLS, changed_lists
+from meup_agent.client.offer_directory import TOOLS, changed_lists
 from meup_agent.client.proposal import ProposalRecord
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.client.tool_changes import accept_tools, read_difference

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import msgspec
 
+from meup_agent.client.offer_directory import TOOLS
+from meup_agent.client.space import directory_of
 from meup_agent.client.tool_changes import ToolMark, read_mark
-from meup_agent.errors import MeupError, printable
-from meup_agent.protocol import payloads
+from meup_agent.errors import ConnectionFailed
 from meup_agent.protocol.payloads import as_object
 from meup_agent.transport.loops import Condition
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from meup_agent.client.space import Space
-
-log = logging.getLogger("meup_agent.approval")
 
 LIST_SECONDS: Final = 5.0
 """Wait for the tools of a participant; what is not known by then is shown as not known."""
@@ -92,7 +91,6 @@ class ToolDirectory:
         self._known: dict[str, dict[str, ToolFacts] | None] = {}
         self._wanted: dict[str, None] = {}
         self._asked: dict[str, anyio.CancelScope] = {}
-        self._outdated = set[str]()  # of these, those whose list in the space is an old one
         self._changed = Condition()
 
     @property
@@ -104,9 +102,6 @@ class ToolDirectory:
         """Ask for the tools of a participant, if that has not been done."""
         is_asked = participant in self._wanted or participant in self._asked
         if is_asked or participant in self._known or len(self._known) >= MAX_DIRECTORIES:
-            return
-        if not self._space.may_request(None, payloads.TOOL_LIST, {}):
-            self._known[participant] = None
             return
         self._wanted[participant] = None
         self._changed.notify_all()
@@ -139,7 +134,7 @@ class ToolDirectory:
         """
         self.forget(participant)
         if refresh:
-            self._outdated.add(participant)
+            directory_of(self._space).forget_tools(participant)
         if participant in self._asked:
             # What was asked of who was not here is answered by nobody.
             self._asked[participant].cancel()
@@ -161,27 +156,26 @@ class ToolDirectory:
             tasks.start_soon(self._ask, participant, scope)
 
     async def _ask(self, participant: str, scope: anyio.CancelScope) -> None:
-        found: dict[str, ToolFacts] | None = None
-        try:
-            with scope:
-                refresh = participant in self._outdated
-                self._outdated.discard(participant)
-                listed = await self._space.tools(participant, refresh=refresh, timeout=LIST_SECONDS)
-                found = {}
-                for each in listed[:MAX_TOOLS]:
-                    name = str(each.get("name"))
-                    # Of two with one name it is not known which one runs: it is the more dangerous.
-                    if name not in found or not (found[name].is_destructive or found[name].form):
-                        found[name] = _read(each)
-        except MeupError as error:
-            log.info("the tools of %r are not known: %s", participant, printable(str(error)))
+        listed: list[dict[str, Any]] | None = None
+        with scope, suppress(ConnectionFailed):
+            listed = await directory_of(self._space).read(participant, TOOLS, LIST_SECONDS)
         del self._asked[participant]
         if scope.cancelled_caught:
             self.want(participant)
             return
-        self._known[participant] = found
+        self._known[participant] = None if listed is None else _read_all(listed[:MAX_TOOLS])
         self._changed.notify_all()
         self._came(participant)
+
+
+def _read_all(listed: list[dict[str, Any]]) -> dict[str, ToolFacts]:
+    found: dict[str, ToolFacts] = {}
+    for each in listed:
+        name = str(each.get("name"))
+        # Of two with one name it is not known which one runs: it is the more dangerous.
+        if name not in found or not (found[name].is_destructive or found[name].form):
+            found[name] = _read(each)
+    return found
 
 
 def _read(tool: Mapping[str, Any]) -> ToolFacts:

@@ -16,7 +16,7 @@ request is cancelled, a proposal withdrawn, for the reason of the handler that r
 **Never**: writes a frame, decides who may what, retries, or refuses arguments that a tool might
 take (``schema_check`` leaves to the tool what it cannot tell).
 
-The road of a call: ``space`` → ``outbound`` (the middleware, if there is any) → ``offer_lists``
+The road of a call: ``space`` → ``outbound`` (the middleware, if there is any) → ``offer_directory``
 (checks the arguments, if the list is known) → ``requests`` or ``proposal_handle`` → the session.
 """
 

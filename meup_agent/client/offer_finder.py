@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from meup_agent.client.ask_each import ask_each
-from meup_agent.client.offer_lists import (
+from meup_agent.client.offer_directory import (
     METHODS,
     PROMPTS,
     RESOURCES,
@@ -23,11 +23,8 @@ from meup_agent.client.offer_lists import (
 )
 from meup_agent.client.uri_templates import matches_any
 from meup_agent.errors import (
-    ConnectionFailed,
-    MeupError,
     OwnerChanged,
     OwnerUnknown,
-    RequestError,
     UsageError,
     printable,
 )
@@ -36,7 +33,7 @@ from meup_agent.protocol import kinds, payloads
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from meup_agent.client.offer_lists import OfferLists
+    from meup_agent.client.offer_directory import OfferDirectory
     from meup_agent.protocol.payloads import JsonObject
     from meup_agent.session import Session
 
@@ -99,7 +96,7 @@ class _FoundOffer(NamedTuple):
 class OfferFinder:
     """Finds the owners of what is named, by the lists of all participants."""
 
-    def __init__(self, session: Session, lists: OfferLists) -> None:
+    def __init__(self, session: Session, lists: OfferDirectory) -> None:
         self._session = session
         self.lists: Final = lists
         """The lists of the participants."""
@@ -213,18 +210,11 @@ class OfferFinder:
 
     async def _names(self, participant: str, kind: str, timeout: float) -> Collection[str] | None:
         """Names in a participant's list, which it is asked for; ``None`` if it does not give it."""
-        lists = self.lists
-        names = lists.names(participant, kind)
-        if names is not None or lists.is_silent(participant, kind):
+        names = self.lists.names(participant, kind)
+        if names is not None:
             return names
-        try:
-            items = await lists.get(participant, kind=kind, timeout=timeout)
-        except ConnectionFailed:
-            raise
-        except MeupError as error:
-            log.info("the %s of %r are not known: %s", kind, participant, error)
-            lacks = isinstance(error, RequestError) and error.code == payloads.METHOD_NOT_FOUND
-            lists.note_silent(participant, kind, lacks=lacks)
-            return () if lacks else None
+        items = await self.lists.read(participant, kind, timeout)
+        if items is None:
+            return None
         found = (each.get(name_field(kind)) for each in items)
         return {name for name in found if isinstance(name, str)}

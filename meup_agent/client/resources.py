@@ -19,8 +19,8 @@ from meup_agent.session.deadlines import checked_timeout
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from meup_agent.client.offer_directory import OfferDirectory
     from meup_agent.client.offer_finder import FoundTool, OfferFinder
-    from meup_agent.client.offer_lists import OfferLists
     from meup_agent.protocol.payloads import JsonObject
 
 log = logging.getLogger("meup_agent.client")
@@ -29,7 +29,7 @@ log = logging.getLogger("meup_agent.client")
 class ResourceVerbs(ABC):
     """Requests for lists, resources and prompts; :class:`meup_agent.Space` has them."""
 
-    _tools: OfferLists
+    _tools: OfferDirectory
     _finder: OfferFinder
 
     @abstractmethod

@@ -17,8 +17,8 @@ from meup_agent.client.explanations import (
     explainer_of,
 )
 from meup_agent.client.management import ManagementVerbs
+from meup_agent.client.offer_directory import TOOLS, OfferDirectory
 from meup_agent.client.offer_finder import OfferFinder
-from meup_agent.client.offer_lists import TOOLS, OfferLists
 from meup_agent.client.outbound import names, outbound, proposing, shown
 from meup_agent.client.proposal import Proposal, ProposalRecord
 from meup_agent.client.proposal_handle import (
@@ -65,7 +65,7 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self._tools = OfferLists(session)
+        self._tools = OfferDirectory(session)
         self._finder = OfferFinder(session, self._tools)
         self._outbound: Outbound | None = None
 
@@ -624,7 +624,7 @@ def with_outbound(space: Space, outbound: Outbound) -> Space:
     return passing
 
 
-def lists_of(space: Space) -> OfferLists:
+def directory_of(space: Space) -> OfferDirectory:
     """The lists that a space keeps: for views over them, and no verb of a user's."""
     return space._tools  # pyright: ignore[reportPrivateUsage]
 

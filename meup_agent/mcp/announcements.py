@@ -21,10 +21,10 @@ from mcp.server.subscriptions import (
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_REQUEST
 
-from meup_agent.client.offer_lists import PROMPTS, RESOURCES, TEMPLATES, TOOLS
+from meup_agent.client.offer_directory import METHODS, PROMPTS, RESOURCES, TEMPLATES, TOOLS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterable
 
     from mcp.server.context import ServerRequestContext
     from mcp.server.subscriptions import ServerEvent
@@ -57,7 +57,7 @@ class Announcements:
     def __init__(self) -> None:
         self._listeners: dict[object, Callable[[ServerEvent], None]] = {}
 
-    def lists_changed(self, of: tuple[str, ...]) -> None:
+    def lists_changed(self, of: Iterable[str] = METHODS) -> None:
         """Tell that lists of some kinds may have changed; each is told once."""
         for event in dict.fromkeys(_EVENTS[kind] for kind in of):
             self.announce(event)

@@ -1,8 +1,7 @@
 """The offers of a space: tools, resources, templates and prompts of its participants, by name.
 
-The lists are those that :mod:`meup_agent.client.offer_lists` keeps; here they get the names by
-which MCP clients know what is in them, until one of them changes, our capabilities do, or our
-connection was lost.
+The lists are those that :mod:`meup_agent.client.offer_directory` keeps; here they get the names by
+which MCP clients know what is in them.
 """
 
 from __future__ import annotations
@@ -10,23 +9,22 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
 from mcp.shared.inbound import x_mcp_header_map
 from mcp_types.methods import serialize_server_result
 from pydantic import ValidationError
 
-from meup_agent.client.offer_lists import (
+from meup_agent.client.offer_directory import (
     METHODS,
     PROMPTS,
     RESOURCES,
-    RETRY_SECONDS,
     TEMPLATES,
     TOOLS,
 )
-from meup_agent.client.space import lists_of
-from meup_agent.errors import MeupError, RequestError, RequestTimeout
+from meup_agent.client.space import directory_of
+from meup_agent.errors import MeupError
 from meup_agent.mcp.naming import (
     OwnName,
     Template,
@@ -86,12 +84,12 @@ class Offer:
         return bool(x_mcp_header_map(self.described.get("inputSchema")))
 
 
-@dataclass(slots=True)
-class _CachedList:
-    """A participant's list of one kind; ``retry_at``: the time from which it is asked for again."""
+class _Built(NamedTuple):
+    """The offers of a kind, and of which lists they were made."""
 
-    items: list[JsonObject]
-    retry_at: float | None = None
+    revision: int
+    participants: list[str]
+    offers: dict[str, Offer]
 
 
 class Catalog:
@@ -99,7 +97,7 @@ class Catalog:
 
     Args:
         space: The space.
-        changed: Called with the kinds that may have changed; returns at once.
+        changed: Called with the kinds of a list that came late; returns at once.
         start_soon: Does some work beside.
         bare: One participant, whose names stay as they are.
     """
@@ -116,66 +114,56 @@ class Catalog:
         self._changed = changed
         self._start_soon = start_soon
         self._bare = bare
-        self._lists: dict[tuple[str, str], _CachedList] = {}
-        # Those that are on their way, until something changes: then they are asked for anew.
-        self._asked: dict[tuple[str, str], anyio.Event] = {}
-        self._offers: dict[str, dict[str, Offer]] = {}
-        # As they were before something changed: a name stays its participant's for good.
-        self._latest: dict[str, dict[str, Offer]] = {}
-        self._shown: dict[tuple[str, str], list[JsonObject]] = {}
-        self._epoch = 0
-
-    # --- what changes it ---
-
-    def invalidate(self, participant: str | None = None, of: tuple[str, ...] = ()) -> None:
-        """Forget what is known of a participant, or of all, and tell that it may have changed."""
-        of = of or tuple(METHODS)
-        self._epoch += 1
-        for known in (self._lists, self._asked):
-            for key in [each for each in known if participant in (None, each[0])]:
-                if key[1] in of:
-                    del known[key]
-        self._forget_derived(of)
-        self._changed(of)
-
-    def _forget_derived(self, of: tuple[str, ...]) -> None:
-        for kind in of:
-            self._offers.pop(kind, None)
-        for key in [each for each in self._shown if each[0] in of]:
-            del self._shown[key]
+        self._directory = directory_of(space)
+        # A name stays its participant's also while another list is on its way.
+        self._built: dict[str, _Built] = {}
+        self._shown: dict[tuple[str, str], tuple[dict[str, Offer], list[JsonObject]]] = {}
+        self._retried = set[tuple[str, str]]()
 
     # --- reading it ---
 
     async def described(self, kind: str, version: str) -> list[JsonObject]:
         """All offers of a kind, as a revision of MCP describes them; invalid ones are left out."""
         offers = await self.offers(kind)
-        shown = self._shown.get((kind, version))
-        if shown is None:
+        made_of, shown = self._shown.get((kind, version), ({}, []))
+        if made_of is not offers:
             shown = [each.described for each in offers.values() if _is_valid(kind, version, each)]
-            self._shown[kind, version] = shown
+            self._shown[kind, version] = offers, shown
         return shown
 
     async def offers(self, kind: str) -> dict[str, Offer]:
         """The offers of a kind, by their names or URIs for MCP clients."""
-        stale = [each for each in self._participants() if not self._is_fresh(each, kind)]
-        unknown = [each for each in stale if (each, kind) not in self._lists]
-        if unknown:
-            async with anyio.create_task_group() as tasks:
-                for participant in unknown:
-                    tasks.start_soon(self._fetch, participant, kind)
-        for participant in stale:
-            if participant not in unknown:
-                # One that did not answer is asked again, and not waited for.
-                self._start_soon(self._fetch, participant, kind)
-        present = self._offers.get(kind)
-        if present is None:
-            present = self._offers[kind] = self._latest[kind] = self._build(kind)
-        return present
+        lists: dict[str, list[JsonObject]] = {}
+        async with anyio.create_task_group() as tasks:
+            for participant in self._askable(kind):
+                if self._directory.peek(participant, kind) is not None:
+                    continue
+                if self._directory.has_failed(participant, kind):
+                    # One that did not answer is asked again, and not waited for.
+                    if (participant, kind) not in self._retried:
+                        self._retried.add((participant, kind))
+                        self._start_soon(self._retry, participant, kind)
+                else:
+                    tasks.start_soon(self._read, participant, kind, lists)
+        participants, revision = self._askable(kind), self._directory.revision
+        built = self._built.get(kind)
+        if built is None or lists or built[:2] != (revision, participants):
+            for participant in participants:
+                if (kept := self._directory.peek(participant, kind)) is not None:
+                    lists[participant] = kept[:MAX_OFFERS]
+            built = _Built(revision, participants, self._build(kind, lists))
+            self._built[kind] = built
+        return built.offers
 
     async def find(self, kind: str, exposed: str) -> Offer | None:
         """The tool or prompt with a name for MCP clients."""
-        known = self._latest.get(kind, {}).get(exposed)
-        if known is not None and self._is_fresh(known.participant, kind):
+        built = self._built.get(kind)
+        known = None if built is None else built.offers.get(exposed)
+        if (
+            known is not None
+            and self._may_ask(known.participant, kind)
+            and self._directory.peek(known.participant, kind) is not None
+        ):
             return known  # whatever became of other participants meanwhile
         return (await self.offers(kind)).get(exposed)
 
@@ -225,80 +213,41 @@ class Catalog:
         me = self._space.me
         return sorted(each.id for each in self._space.participants if each.id != me)
 
-    def _is_fresh(self, participant: str, kind: str) -> bool:
-        known = self._lists.get((participant, kind))
-        if known is None:
-            return False
-        return known.retry_at is None or anyio.current_time() < known.retry_at
+    def _askable(self, kind: str) -> list[str]:
+        """The participants that we may ask for their lists."""
+        return [each for each in self._participants() if self._may_ask(each, kind)]
 
-    async def _fetch(self, participant: str, kind: str) -> None:
-        """Ask a participant for a list, once for all that wait for it at a time.
+    def _may_ask(self, participant: str, kind: str) -> bool:
+        return self._space.may_request(participant, METHODS[kind], {})
 
-        They all end with the answer that they found, or with its absence: by deadlines of their
-        own, which differ a little, each would ask a silent participant once more.
-        """
-        key = participant, kind
-        while (asked := self._asked.get(key)) is not None:
-            await asked.wait()
-            if key in self._lists:
-                return  # else the one that asked has gone
-        asked = self._asked[key] = anyio.Event()
+    async def _read(
+        self, participant: str, kind: str, lists: dict[str, list[JsonObject]]
+    ) -> list[JsonObject] | None:
+        """Read a list of a participant; one that has changed on its way is good for this once."""
         try:
-            await self._refresh(participant, kind)
-        finally:
-            if self._asked.get(key) is asked:
-                del self._asked[key]
-            asked.set()
-
-    async def _refresh(self, participant: str, kind: str) -> None:
-        epoch, retry_at = self._epoch, None
-        items: list[JsonObject] = []
-        failure = ""
-        try:
-            items = await self._ask(participant, kind)
-        except RequestError:
-            pass  # it has none of these
-        except RequestTimeout:
-            failure = f"{participant!r} does not answer {METHODS[kind]}"
+            items = await self._directory.read(participant, kind, LIST_SECONDS)
         except MeupError as error:
-            failure = f"{METHODS[kind]} of {participant!r} could not be had: {error}"
-        if self._is_fresh(participant, kind):
-            return  # one that was asked for after a change came first
-        if failure:
-            retry_at = anyio.current_time() + RETRY_SECONDS
-            log.info("%s", failure)
-        before = self._lists.get((participant, kind))
-        if epoch != self._epoch and before is None:
-            # It may have changed on its way: good for who waits for it, and asked for again.
-            retry_at = anyio.current_time()
-        self._lists[participant, kind] = _CachedList(items, retry_at)
-        if before is None:
-            self._forget_derived((kind,))
-        elif before.items != items:
-            self._forget_derived((kind,))
-            self._changed((kind,))
+            log.info("%s of %r could not be had: %s", METHODS[kind], participant, error)
+            return None
+        if items is not None:
+            if len(items) > MAX_OFFERS:
+                log.warning("the %s of %r are too many, and were cut", kind, participant)
+            lists[participant] = items[:MAX_OFFERS]
+        return items
 
-    async def _ask(self, participant: str, kind: str) -> list[JsonObject]:
-        """A list, from what the space's participant knows; none where we may not ask."""
-        if not self._space.may_request(participant, METHODS[kind], {}):
-            return []
-        items = await lists_of(self._space).get(participant, kind=kind, timeout=LIST_SECONDS)
-        if len(items) > MAX_OFFERS:
-            log.warning("the %s of %r are too many, and were cut", kind, participant)
-        return items[:MAX_OFFERS]
+    async def _retry(self, participant: str, kind: str) -> None:
+        try:
+            if await self._read(participant, kind, {}):
+                self._changed((kind,))
+        finally:
+            self._retried.discard((participant, kind))
 
     # --- names ---
 
-    def _build(self, kind: str) -> dict[str, Offer]:
-        present = set(self._participants())
-        lists = {
-            participant: known.items
-            for (participant, of), known in sorted(self._lists.items())
-            if of == kind and participant in present
-        }
+    def _build(self, kind: str, lists: dict[str, list[JsonObject]]) -> dict[str, Offer]:
         named = _named if kind in (TOOLS, PROMPTS) else _located
         offers: dict[str, Offer] = {}
-        for offer in named(kind, lists, self._bare):
+        for offer in named(kind, dict(sorted(lists.items())), self._bare):
             if offer.exposed in offers:
                 log.error("%r lists %r twice; the first one counts", offer.participant, offer.name)
             else:

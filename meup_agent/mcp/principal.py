@@ -9,7 +9,7 @@ from mcp.server.subscriptions import ListenHandler, ResourceUpdated
 
 from meup_agent.agent.agent import Agent
 from meup_agent.client.messages import Request
-from meup_agent.client.offer_lists import CHANGES
+from meup_agent.client.offer_directory import CHANGES
 from meup_agent.errors import MeupError, SessionEnded
 from meup_agent.mcp.announcements import Announcements, ClientSessions
 from meup_agent.mcp.catalog import Catalog
@@ -130,7 +130,7 @@ class Principal:
                             self._read(envelope)
                             if envelopes.missed > missed:
                                 missed = envelopes.missed
-                                self.catalog.invalidate()
+                                self.announcements.lists_changed()
         except (MeupError, OSError) as error:
             self.error = error
         except anyio.get_cancelled_exc_class():
@@ -176,17 +176,17 @@ class Principal:
             payload = envelope.payload_object
             participant = payloads.as_object(payload.get("participant")).get("id")
             if isinstance(participant, str) and participant != self.id:
-                self.catalog.invalidate(participant)
+                self.announcements.lists_changed()
                 if payload.get("event") == "join":
                     self.subscribed.renew(participant)
         elif envelope.kind == kinds.SYSTEM_WELCOME:
-            self.catalog.invalidate()
+            self.announcements.lists_changed()
             self.on_welcome(self)
 
     def _read_notification(self, envelope: Envelope) -> None:
         call = payloads.read_call(envelope.payload)
         if call.method in CHANGES:
-            self.catalog.invalidate(envelope.sender, CHANGES[call.method])
+            self.announcements.lists_changed(CHANGES[call.method])
         elif call.method == "notifications/message":
             running = self.calls.find(envelope.sender, call.params)
             if running is not None:

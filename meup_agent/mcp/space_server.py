@@ -15,7 +15,7 @@ from mcp.shared.inbound import validate_mcp_param_headers
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from meup_agent.client.offer_lists import PROMPTS, RESOURCES, TEMPLATES, TOOLS
+from meup_agent.client.offer_directory import PROMPTS, RESOURCES, TEMPLATES, TOOLS
 from meup_agent.errors import MeupError, RequestError
 from meup_agent.mcp.announcements import MAX_SUBSCRIPTIONS
 from meup_agent.mcp.cancellation import SDK_SECONDS, OpenStreams

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Proposal, Space
-from meup_agent.client import offer_lists
+from meup_agent.client import offer_directory
 from meup_agent.errors import InvalidArguments, RequestError
 from tests.interaction.offer_lists import READ, WRITE, ask, lister, writer
 from tests.interaction.people import Meeting, Notes, Tape, gathered, join, session_of, taped, until
@@ -72,7 +72,7 @@ async def test_an_old_list_refuses_nothing_before_it_was_asked_for_again(
     meeting: Meeting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not everybody says when theirs changes."""
-    monkeypatch.setattr(offer_lists, "SURE_SECONDS", 0.0)
+    monkeypatch.setattr(offer_directory, "SURE_SECONDS", 0.0)
     lists: list[Any] = []
 
     async def propose(space: Space, tool: str) -> None:
@@ -97,7 +97,7 @@ async def test_an_old_list_refuses_nothing_before_it_was_asked_for_again(
         await propose(space, "write")
         await propose(space, "read")
         # Who does not answer has the last word on the call itself.
-        monkeypatch.setattr(offer_lists, "ASKING_SECONDS", 0.0)
+        monkeypatch.setattr(offer_directory, "ASKING_SECONDS", 0.0)
         await propose(space, "erase")
 
 

@@ -6,6 +6,7 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Context, Limits, Settings, Space
+from meup_agent.client import offer_directory
 from meup_agent.errors import InvalidArguments, RequestError, RequestTimeout, UsageError
 from tests.interaction.offer_lists import LIST, READ, WRITE, ask, lister, names, writer
 from tests.interaction.people import (
@@ -169,6 +170,28 @@ async def test_a_list_of_several_pages_is_one(meeting: Meeting) -> None:
         with pytest.raises(InvalidArguments, match="has no tool 'x'; it has 'write', 'read'"):
             await space.call("mallory", "x")
     assert lists == [[WRITE, {}, READ]] * 2
+
+
+async def test_a_list_without_room_displaces_no_other(
+    meeting: Meeting, monkeypatch: pytest.MonkeyPatch, notes: Notes
+) -> None:
+    monkeypatch.setattr(offer_directory, "MAX_KEPT_CHARS", 2_000)
+    async with (
+        gathered(meeting, writer(notes)),
+        lister(meeting) as mallory,
+        join(meeting, "second") as space,
+        taped(space) as tape,
+    ):
+        await space.tools("tools")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, space, [])
+            await mallory.give(await mallory.asked(1), {**READ, "description": "x" * 2_000})
+        await space.tools("tools")
+        assert [each.participant for each in await space.find("read")] == ["tools"]
+        assert [each.to for each in tape.of(kinds.MCP_REQUEST, sender="second")] == [
+            ("tools",),
+            ("mallory",),
+        ]
 
 
 async def test_an_answer_that_is_no_list_refuses_no_call(meeting: Meeting) -> None:

@@ -1,4 +1,9 @@
-"""Lists of what others offer, tools first, kept until they change; and calls checked by them."""
+"""Lists of what others offer, tools first, kept until they change; and calls checked by them.
+
+The one place that asks for lists: callers that ask at the same time share a request, a list is kept
+until it may have changed, and a participant that did not give one is left alone for a while. The
+finder, the catalog of MCP clients and the inbox read here.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,15 @@ from meup_agent.client.running_handler import (
     parent_in,
 )
 from meup_agent.client.schema_check import checker_for
-from meup_agent.errors import InvalidArguments, MeupError, OutcomeUnknown, RequestTimeout, printable
+from meup_agent.errors import (
+    ConnectionFailed,
+    InvalidArguments,
+    MeupError,
+    OutcomeUnknown,
+    RequestError,
+    RequestTimeout,
+    printable,
+)
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import encode_json
 from meup_agent.protocol.exchange import Key
@@ -45,7 +58,7 @@ MAX_KEPT_LISTS: Final = 1_024
 """Lists that are cached."""
 
 MAX_KEPT_CHARS: Final = 16 * 1024 * 1024
-"""Of all lists that are kept; those not asked for the longest go first."""
+"""Of all lists that are kept; the largest go first, so that they displace no others."""
 
 SURE_SECONDS: Final = 60.0
 """Age up to which a list may refuse a call. An older one is asked for again before: not every
@@ -58,6 +71,9 @@ MAX_NAMED_TOOLS: Final = 20
 """Tools that an error names."""
 MAX_NAME_CHARS: Final = 64
 """Characters of each tool's name in an error."""
+
+SHARED_PART: Final = 0.9
+"""Of a caller's own time: a participant that was silent for so long is not asked once more."""
 
 RETRY_SECONDS: Final = 30.0
 """After which a participant that did not give a list is asked for it again, unless it changes."""
@@ -95,15 +111,11 @@ class _Known:
     connection: int
     since: float
     names: dict[str, None]
-    is_whole: bool = True  # else only its names are kept
+    is_whole: bool = True  # else no call is refused by it
+    shared: list[JsonObject] | None = None
     checkers: dict[str, ArgumentChecker | None] = field(
         default_factory=dict[str, "ArgumentChecker | None"]
     )
-
-    @property
-    def size(self) -> int:
-        """Characters that are kept of it."""
-        return len(self.raw) or sum(map(len, self.names))
 
     def items(self) -> list[JsonObject]:
         return payloads.objects_in(json.loads(self.raw))
@@ -115,7 +127,8 @@ class _Fetch:
     It has no owner: the caller that began it may go, and it ends when the last one has gone.
     """
 
-    def __init__(self, connection: int, deadline: float) -> None:
+    def __init__(self, connection: int, since: float, deadline: float) -> None:
+        self.since = since
         self.connection = connection
         self.deadline = deadline
         self.waiting = 0
@@ -134,7 +147,7 @@ class _ListKey(NamedTuple):
         return f"{METHODS[self.kind]} to {self.participant!r}"
 
 
-class OfferLists:
+class OfferDirectory:
     """The lists of tools, prompts and resources of the participants of a space.
 
     A list is good until its participant says that it changed, leaves, or comes anew, and until our
@@ -148,8 +161,9 @@ class OfferLists:
         self._fetches: dict[_ListKey, _Fetch] = {}
         # Those that did not give a list, and until when they are not asked again.
         self._silent: dict[_ListKey, float] = {}
-        self._lacking = set[_ListKey]()  # of these, those that do not know the method
         self._listens = False
+        self.revision = 0
+        """Counts the lists that were kept or forgotten."""
 
     async def get(
         self,
@@ -158,6 +172,7 @@ class OfferLists:
         kind: str = TOOLS,
         timeout: float | None,
         refresh: bool = False,
+        shares_silence: bool = False,
     ) -> list[JsonObject]:
         """A participant's list; see :meth:`meup_agent.Space.tools`."""
         timeout, key = checked_timeout(timeout), _ListKey(participant, kind)
@@ -168,44 +183,77 @@ class OfferLists:
         if not self._listens:
             self._listens = True
             self._session.watchers.listen(self)
-        deadline = math.inf if timeout is None else self._session.now() + timeout
+        began = self._session.now()
+        deadline = math.inf if timeout is None else began + timeout
         if not begins_more(self._session):
             # What its handler must not begin is not begun for it by others.
-            return (await self._read(key, _Fetch(0, deadline))).items()
+            return (await self._read(key, _Fetch(0, began, deadline))).items()
         fetch = None if refresh else self._fetches.get(key)
         if fetch is not None:
             try:
                 return await self._wait(key, fetch, deadline)
             except RequestTimeout:
                 # It was the deadline of the caller that began it, and ours may be later.
-                if self._session.now() >= deadline:
+                now = self._session.now()
+                shared = shares_silence and now - fetch.since >= SHARED_PART * (deadline - began)
+                if shared or now >= deadline:
                     raise
         return await self._wait(key, self._begin(key, deadline), math.inf)
 
-    def names(self, participant: str, kind: str) -> Collection[str] | None:
-        """Names in a participant's list; ``None`` if that is not known."""
-        key = _ListKey(participant, kind)
+    async def read(
+        self, participant: str, kind: str, timeout: float | None
+    ) -> list[JsonObject] | None:
+        """A participant's list; ``None`` if we may not ask, or it does not give it.
+
+        One that did not give it is not asked again for a while, unless it changes.
+
+        Raises:
+            ConnectionFailed: Our own connection has failed.
+        """
+        key, roster = _ListKey(participant, kind), self._session.table.roster
         known = self._fresh(key)
-        if known is None and key in self._lacking and self.is_silent(participant, kind):
-            return ()
+        if known is not None:
+            return known.items()
+        if self._silent.get(key, -math.inf) > self._session.now():
+            return None
+        asking = payloads.request(METHODS[kind], {}, "")
+        if not roster.is_allowed(roster.me, kinds.MCP_REQUEST, asking, (participant,)):
+            return None
+        try:
+            return await self.get(participant, kind=kind, timeout=timeout, shares_silence=True)
+        except ConnectionFailed:
+            raise
+        except MeupError as error:
+            log.info("the %s of %r are not known: %s", kind, participant, printable(str(error)))
+            if (known := self._fresh(key)) is not None:
+                return known.items()
+            if participant in roster:
+                self._silent[key] = self._session.now() + RETRY_SECONDS
+            return None
+
+    def peek(self, participant: str, kind: str) -> list[JsonObject] | None:
+        """The list that is kept, also while we are away; not to be changed."""
+        known = self._kept.get(_ListKey(participant, kind))
+        if known is None or known.connection != self._session.connections:
+            return None
+        if known.shared is None:
+            known.shared = known.items()
+        return known.shared
+
+    def has_failed(self, participant: str, kind: str) -> bool:
+        """True if a participant did not give its list when it was asked last."""
+        return _ListKey(participant, kind) in self._silent
+
+    def names(self, participant: str, kind: str) -> Collection[str] | None:
+        """Names in a list that is kept; ``None`` if it is not."""
+        known = self._fresh(_ListKey(participant, kind))
         return None if known is None else known.names
 
     def described(self, participant: str, kind: str, name: str) -> JsonObject:
         """The first thing of a name in a list that is kept, as it is described there."""
         known, field = self._fresh(_ListKey(participant, kind)), name_field(kind)
-        items = known.items() if known is not None and known.is_whole else []
+        items = known.items() if known is not None else []
         return next((each for each in items if each.get(field) == name), {field: name})
-
-    def is_silent(self, participant: str, kind: str) -> bool:
-        """True for a while after a participant did not give a list."""
-        return self._silent.get(_ListKey(participant, kind), -math.inf) > self._session.now()
-
-    def note_silent(self, participant: str, kind: str, *, lacks: bool) -> None:
-        """Note that a participant did not give a list, or that it does not know of such lists."""
-        key = _ListKey(participant, kind)
-        if participant in self._session.table.roster:
-            self._silent[key] = self._session.now() + RETRY_SECONDS
-            (self._lacking.add if lacks else self._lacking.discard)(key)
 
     async def check(
         self, participant: str, tool: str, arguments: JsonObject, timeout: float | None
@@ -257,11 +305,11 @@ class OfferLists:
     def _forget(self, key: _ListKey) -> None:
         known = self._kept.pop(key, None)
         if known is not None:
-            self._size -= known.size
+            self._size -= len(known.raw)
+            self.revision += 1
         # Callers that wait for a list get it; a later call asks anew.
         self._fetches.pop(key, None)
         self._silent.pop(key, None)
-        self._lacking.discard(key)
 
     def _fresh(self, key: _ListKey) -> _Known | None:
         """The list that we have, if nothing can have changed it unseen."""
@@ -279,7 +327,7 @@ class OfferLists:
     def _begin(self, key: _ListKey, deadline: float) -> _Fetch:
         # Without a connection it leaves on the next one.
         away = 0 if self._session.table.connected else 1
-        fetch = _Fetch(self._session.connections + away, deadline)
+        fetch = _Fetch(self._session.connections + away, self._session.now(), deadline)
         self._session.start_soon(partial(self._fetch, key, fetch), str(key))
         self._fetches[key] = fetch
         return fetch
@@ -337,30 +385,40 @@ class OfferLists:
             )
             return result_of(response)
 
-        items, is_list, is_whole = await read_pages(ask, key.kind)
-        field = name_field(key.kind)
-        listed = (each.get(field) for each in items)
-        names = dict.fromkeys(name for name in listed if isinstance(name, str))
-        raw, now = json.dumps(items), self._session.now()
-        known = _Known(raw, fetch.connection, now, names)
+        try:
+            items, is_list, is_whole = await read_pages(ask, key.kind)
+        except RequestError as error:
+            if error.code == payloads.METHOD_NOT_FOUND:  # it has none, and is not asked again
+                self._keep(key, fetch, [], is_whole=False)
+            raise
         if not is_list:
             # It may have some all the same, and calls of them are not to be refused by this.
             log.info("%s was answered with no list of %s", key, key.kind)
-        elif self._fetches.get(key) is fetch and self._is_current(fetch.connection):
-            # Of a cut list the names may be found; nothing is refused by it.
-            kept = known if is_whole else _Known("", fetch.connection, now, names, is_whole=False)
-            self._keep(key, kept)
-        if not is_whole:
+        elif not is_whole:
             log.warning("the answer to %s is too long, and was cut", key)
-        return known
+        return self._keep(key, fetch, items, is_whole=is_list and is_whole)
 
-    def _keep(self, key: _ListKey, known: _Known) -> None:
-        old = self._kept.pop(key, None)
-        self._size += known.size - (0 if old is None else old.size)
+    def _keep(
+        self, key: _ListKey, fetch: _Fetch, items: list[JsonObject], *, is_whole: bool
+    ) -> _Known:
+        """The list that came; it is kept, if nothing can have changed it on its way."""
+        listed = (each.get(name_field(key.kind)) for each in items)
+        names = dict.fromkeys(name for name in listed if isinstance(name, str))
+        known = _Known(json.dumps(items), fetch.connection, self._session.now(), names, is_whole)
+        if self._fetches.get(key) is not fetch or not self._is_current(fetch.connection):
+            return known
+        self._forget(key)
         self._kept[key] = known
-        while len(self._kept) > MAX_KEPT_LISTS or self._size > MAX_KEPT_CHARS:
-            _, oldest = self._kept.popitem(last=False)
-            self._size -= oldest.size
+        self._size += len(known.raw)
+        self.revision += 1
+        if len(self._kept) > MAX_KEPT_LISTS:
+            self._forget(next(iter(self._kept)))
+        while self._size > MAX_KEPT_CHARS:
+            largest = max(self._kept, key=lambda each: len(self._kept[each].raw))
+            log.warning("the answer to %s is left out: the lists here are too long", largest)
+            self._forget(largest)
+            self._silent[largest] = self._session.now() + RETRY_SECONDS
+        return known
 
 
 def changed_lists(envelope: Envelope) -> tuple[str, ...]:
