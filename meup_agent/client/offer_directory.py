@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import anyio
 from anyio.lowlevel import checkpoint
 
-from meup_agent.client.requests import read_pages, request
+from meup_agent.client.requests import request
 from meup_agent.client.running_handler import (
     RunningHandler,
     begins_more,
@@ -53,6 +53,13 @@ if TYPE_CHECKING:
     from meup_agent.session import Session
 
 log = logging.getLogger("meup_agent.client")
+
+MAX_PAGES: Final = 100
+"""Pages of a list that are read; a participant that gives more does not end."""
+
+MAX_LIST_CHARS: Final = 4 * 1024 * 1024
+"""Of one participant's list as JSON; what is longer is cut, and not kept. The largest in use have
+a hundredth of it."""
 
 MAX_KEPT_LISTS: Final = 1_024
 """Lists that are cached."""
@@ -371,32 +378,47 @@ class OfferDirectory:
                 del self._fetches[key]
 
     async def _read(self, key: _ListKey, fetch: _Fetch) -> _Known:
-        """The whole list; kept, if nothing can have changed it on its way."""
-
-        async def ask(params: JsonObject) -> object:
-            left = fetch.deadline - self._session.now()
-            response = await request(
-                self._session,
-                key.participant,
-                METHODS[key.kind],
-                params,
-                timeout=None if math.isinf(left) else max(left, 0.0),
-                idempotent=True,
-            )
-            return result_of(response)
-
+        """The whole list, page by page; kept, if nothing can have changed it on its way."""
+        items: list[JsonObject] = []
+        params: JsonObject = {}
+        size, pages, is_list, more = 0, 0, True, True
         try:
-            items, is_list, is_whole = await read_pages(ask, key.kind)
+            while more and pages < MAX_PAGES and size <= MAX_LIST_CHARS:
+                page = await self._read_page(key, params, fetch.deadline)
+                pages, is_list = pages + 1, is_list and isinstance(page.get(key.kind), list)
+                for item in payloads.objects_in(page.get(key.kind)):
+                    size += len(json.dumps(item))
+                    if size <= MAX_LIST_CHARS:
+                        items.append(item)
+                cursor = page.get("nextCursor")
+                params, more = {"cursor": cursor}, bool(cursor)
+                if not isinstance(cursor, str):
+                    break
         except RequestError as error:
             if error.code == payloads.METHOD_NOT_FOUND:  # it has none, and is not asked again
                 self._keep(key, fetch, [], is_whole=False)
             raise
+        is_whole = not more and size <= MAX_LIST_CHARS
+        # One that gives no list may have some all the same: no call is refused by that.
+        known = self._keep(key, fetch, items, is_whole=is_list and is_whole)
         if not is_list:
-            # It may have some all the same, and calls of them are not to be refused by this.
-            log.info("%s was answered with no list of %s", key, key.kind)
-        elif not is_whole:
+            what = f"{key} was answered without a list of {key.kind}"
+            raise RequestError(payloads.INTERNAL_ERROR, what, by=key.participant)
+        if not is_whole:
             log.warning("the answer to %s is too long, and was cut", key)
-        return self._keep(key, fetch, items, is_whole=is_list and is_whole)
+        return known
+
+    async def _read_page(self, key: _ListKey, params: JsonObject, deadline: float) -> JsonObject:
+        left = deadline - self._session.now()
+        response = await request(
+            self._session,
+            key.participant,
+            METHODS[key.kind],
+            params,
+            timeout=None if math.isinf(left) else max(left, 0.0),
+            idempotent=True,
+        )
+        return payloads.as_object(result_of(response))
 
     def _keep(
         self, key: _ListKey, fetch: _Fetch, items: list[JsonObject], *, is_whole: bool

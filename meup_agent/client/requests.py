@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
@@ -16,7 +15,7 @@ from meup_agent.protocol.outcomes import Responded, Withdrawal, response_of
 from meup_agent.session.deadlines import checked_timeout, checked_total
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from meup_agent.client.messages import OnProgress
     from meup_agent.protocol.exchange import FulfillmentTarget, Key
@@ -25,14 +24,6 @@ if TYPE_CHECKING:
 
 TIMEOUT = 60.0
 """Seconds after which a caller who says nothing else stops waiting."""
-
-
-MAX_PAGES: Final = 100
-"""Pages of a list that are read; a participant that gives more does not end."""
-
-MAX_LIST_CHARS: Final = 4 * 1024 * 1024
-"""Of one participant's list as JSON; what is longer is cut, and not kept. The largest in use have
-a hundredth of it."""
 
 
 async def request(
@@ -101,31 +92,3 @@ async def ending_or_give_up(session: Session, key: Key, parent: Key | None) -> E
         if session.pending_calls.ended(key) is None:
             session.pending_calls.give_up(key, cause_of_leaving(session))
         session.pending_calls.forget(key)
-
-
-class PagedList(NamedTuple):
-    """A list that was read page by page, whole or cut; perhaps the answer was no list."""
-
-    items: list[payloads.JsonObject]
-    is_list: bool
-    is_whole: bool
-
-
-async def read_pages(ask: Callable[[dict[str, Any]], Awaitable[Any]], key: str) -> PagedList:
-    """Read every page of a list, each asked for with the parameters that lead to it."""
-    items: list[payloads.JsonObject] = []
-    params: dict[str, Any] = {}
-    size, is_list = 0, True
-    for _ in range(MAX_PAGES):
-        page = payloads.as_object(await ask(params))
-        is_list = is_list and isinstance(page.get(key), list)
-        for item in payloads.objects_in(page.get(key)):
-            size += len(json.dumps(item))
-            if size > MAX_LIST_CHARS:
-                return PagedList(items, is_list, False)
-            items.append(item)
-        cursor = page.get("nextCursor")
-        if not isinstance(cursor, str) or not cursor:
-            return PagedList(items, is_list, not cursor)
-        params = {"cursor": cursor}
-    return PagedList(items, is_list, False)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, cast
 
-import anyio
-
+from meup_agent.client.offer_directory import PROMPTS, RESOURCES, TEMPLATES
 from meup_agent.client.offer_finder import FIND_SECONDS
-from meup_agent.client.requests import TIMEOUT, read_pages
+from meup_agent.client.requests import TIMEOUT
 from meup_agent.client.running_handler import awaited
-from meup_agent.errors import RequestError
 from meup_agent.protocol import payloads
-from meup_agent.session.deadlines import checked_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -22,8 +18,6 @@ if TYPE_CHECKING:
     from meup_agent.client.offer_directory import OfferDirectory
     from meup_agent.client.offer_finder import FoundTool, OfferFinder
     from meup_agent.protocol.payloads import JsonObject
-
-log = logging.getLogger("meup_agent.client")
 
 
 class ResourceVerbs(ABC):
@@ -103,7 +97,7 @@ class ResourceVerbs(ABC):
         Raises:
             MeupError: As :meth:`request`.
         """
-        return await self._list(participant, "resources/list", "resources", timeout)
+        return await self._tools.get(participant, kind=RESOURCES, timeout=timeout, refresh=True)
 
     @awaited
     async def resource_templates(
@@ -118,8 +112,7 @@ class ResourceVerbs(ABC):
         Raises:
             MeupError: As :meth:`request`.
         """
-        method = "resources/templates/list"
-        return await self._list(participant, method, "resourceTemplates", timeout)
+        return await self._tools.get(participant, kind=TEMPLATES, timeout=timeout, refresh=True)
 
     @awaited
     async def read_resource(
@@ -151,7 +144,7 @@ class ResourceVerbs(ABC):
         Raises:
             MeupError: As :meth:`request`.
         """
-        return await self._list(participant, "prompts/list", "prompts", timeout)
+        return await self._tools.get(participant, kind=PROMPTS, timeout=timeout, refresh=True)
 
     @awaited
     async def prompt(
@@ -208,28 +201,6 @@ class ResourceVerbs(ABC):
         values = payloads.as_object(payloads.as_object(result).get("completion")).get("values")
         given = payloads.as_list(values)
         return [each for each in given if isinstance(each, str)]
-
-    async def _list(
-        self, participant: str, method: str, key: str, timeout: float | None
-    ) -> list[JsonObject]:
-        """Every page of a list, within one time."""
-        checked = checked_timeout(timeout)
-        deadline = anyio.current_time() + checked if checked is not None else None
-
-        async def ask(params: dict[str, Any]) -> Any:
-            left = None if deadline is None else max(deadline - anyio.current_time(), 0.0)
-            return await self.request(participant, method, params, timeout=left, idempotent=True)
-
-        items, is_list, is_whole = await read_pages(ask, key)
-        if not is_list:
-            raise RequestError(
-                payloads.INTERNAL_ERROR,
-                f"{method} of {participant!r} was answered without a list of {key}",
-                by=participant,
-            )
-        if not is_whole:
-            log.warning("the answer of %r to %s is too long, and was cut", participant, method)
-        return items
 
 
 def _contents(uri: str, result: JsonObject) -> list[JsonObject]:

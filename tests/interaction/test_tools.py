@@ -194,15 +194,22 @@ async def test_a_list_without_room_displaces_no_other(
         ]
 
 
+async def ask_in_vain(space: Space, into: list[Any]) -> None:
+    with pytest.raises(RequestError) as failed:
+        await space.tools("mallory")
+    into.append(failed.value.message)
+
+
 async def test_an_answer_that_is_no_list_refuses_no_call(meeting: Meeting) -> None:
     lists: list[Any] = []
     async with lister(meeting) as mallory, join(meeting, "second") as space:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(ask, space, lists)
+            tasks.start_soon(ask_in_vain, space, lists)
             await mallory.give(await mallory.asked(1), tools={"write": WRITE})
+        assert await space.find("write") == []
         async with space.propose("mallory", "write", {"path": "a"}):
             pass
-    assert lists == [[]]
+    assert lists == ["tools/list to 'mallory' was answered without a list of tools"]
 
 
 # --- asked for by several at once ---
