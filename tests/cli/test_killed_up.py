@@ -1,4 +1,4 @@
-"""`kill -9` of `meup up`: nothing of what it has started is left, whoever has started that."""
+"""`kill -9` of `meup up` and `meup bridge`: nothing of what they have started is left."""
 
 import json
 import os
@@ -7,9 +7,11 @@ import signal
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from meup_agent.gateway import Gateway
 from tests.cli.commands import exit_codes
 from tests.cli.processes import INTERRUPT, Running, is_there, running
 from tests.cli.test_up_command import STUBBORN, WAITS, process_of, python, up, write
@@ -56,9 +58,12 @@ for line in sys.stdin:
         pathlib.Path("deaf").write_text(f"{os.getpid()} {child.pid}")
         print("ready", file=sys.stderr, flush=True)
 while True:  # it does not heed the end of its input either
-    time.sleep(600)
+    try:
+        os.write(1, b"x" * 4_096) if "writes" in sys.argv else time.sleep(600)
+    except OSError:
+        pass
 """
-"""An MCP server without the SDK."""
+"""An MCP server without the SDK, which heeds nothing, and writes on where it is told to."""
 
 
 def descendants(process: int) -> set[int]:
@@ -119,24 +124,46 @@ def test_killed_up_leaves_no_program_and_nothing_that_programs_have_started(
     assert not any(map(is_there, told))
 
 
+def server(folder: Path, way: str) -> dict[str, Any]:
+    """The entry of a server that heeds nothing, below a program that has started it."""
+    (folder / "server.py").write_text(SERVER)
+    started = f"{sys.executable} -IS server.py {way}; exit"
+    return {"command": "sh", "args": ["-c", started], "cwd": str(folder)}
+
+
+def kill_all(process: Running, folder: Path) -> None:
+    """Kill what runs the server, whose processes all end."""
+    process.until("deaf: ready", stream="err")
+    told = set(map(int, (folder / "deaf").read_text().split()))
+    everything = descendants(process.process.pid)
+    assert told <= everything
+    ends = Ends(everything)
+    kill(process)
+    ends.wait()
+
+
+@pytest.mark.parametrize("way", ["waits", "writes"])
 def test_killed_up_leaves_neither_reviewer_nor_servers(
-    tmp_path: Path, state: dict[str, str]
+    way: str, tmp_path: Path, state: dict[str, str]
 ) -> None:
-    (tmp_path / "server.py").write_text(SERVER)
     (tmp_path / "policy.yaml").write_text("rules: [{allow: {tool: add}}]\nend: true\n")
-    server = {"command": sys.executable, "args": ["-IS", "server.py"], "cwd": str(tmp_path)}
-    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"deaf": server}}))
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"deaf": server(tmp_path, way)}}))
     arguments = ("--servers", "mcp.json", "--policy", "policy.yaml", "--port", "0")
     with running("up", *arguments, cwd=tmp_path, variables=state) as process:
         process.until("policy.yaml decides calls of these MCP servers")
-        process.until("deaf: ready", stream="err")
-        told = set(map(int, (tmp_path / "deaf").read_text().split()))
         process.until("reviewer is started (process ", stream="err")
-        everything = descendants(process.process.pid)
-        assert told <= everything
-        ends = Ends(everything)
-        kill(process)
-        ends.wait()
+        kill_all(process, tmp_path)
+
+
+@pytest.mark.parametrize("way", ["waits", "writes"])
+def test_killed_bridge_leaves_no_server(way: str, tmp_path: Path) -> None:
+    entry = server(tmp_path, way)
+    with Gateway(participants={"deaf": [{"kind": "*"}]}).in_thread() as gateway:
+        token = gateway.token("deaf")
+        variables = {"MEUP_URL": gateway.url, "MEUP_SPACE": "demo", "MEUP_TOKEN": token}
+        arguments = ("bridge", "--name", "deaf", "--", entry["command"], *entry["args"])
+        with running(*arguments, cwd=tmp_path, variables=variables) as process:
+            kill_all(process, tmp_path)
 
 
 @pytest.mark.parametrize("code", [WAITS, STUBBORN], ids=["waits", "stubborn"])
