@@ -29,6 +29,7 @@ LAYERS = {
     "session": 4,
     "gateway": 4,
     "client": 5,
+    "processes": 5,
     "agent": 6,
     "types": 7,
     "mcp": 7,

@@ -1,7 +1,7 @@
 """Programs beside a gateway: started, started again when they fail, shown, and ended together.
 
 :class:`Children` owns them for the length of a block. Each program has a guard
-(:mod:`~meup_agent.mcp.process_guard`) as its parent, which ends all of it when we end, also where
+(:mod:`~meup_agent.processes.guard`) as its parent, which ends all of it when we end, also where
 we are killed; it leads a session of its own, so that Ctrl-C at the terminal reaches us alone. Our
 tasks are shielded and end by :attr:`Children.leaving`, after which each of their waits has a
 deadline; so a program is ended in order also where the block is cancelled.
@@ -16,11 +16,10 @@ are left. Elsewhere than on Linux there is no such thing, and what leaves its gr
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import subprocess
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -30,19 +29,16 @@ from anyio import CancelScope, Event, create_task_group, move_on_after, to_threa
 
 from meup_agent.cli.render.escape import visible
 from meup_agent.errors import system_reason
-from meup_agent.mcp import process_guard
-from meup_agent.mcp.server_process import GUARD, KILL_ALL, wait_ended
-from meup_agent.mcp.stderr_tail import LineLimiter, StderrTail
-from meup_agent.session.reconnector import Backoff
+from meup_agent.processes import guard
+from meup_agent.processes.guarded import KILL_ALL, GuardedProcess
+from meup_agent.processes.output_tail import LineLimiter, StderrTail
+from meup_agent.processes.restarts import keep_running
 from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
 log = logging.getLogger("meup_agent.up")
-
-RESTART: Final = Backoff(first=1.0, longest=60.0, stable=30.0)
-"""Pauses before a program is started again."""
 
 GRACE: Final = 10.0
 """Seconds that a program has to end when it is told to; an agent gives its handlers 5 of them."""
@@ -59,9 +55,6 @@ LAST_WORDS: Final = 1.0
 
 KILLED: Final = 5.0
 """Seconds that a killed program is waited for: the system may hold it, as for a lost disk."""
-
-MAX_REPORT: Final = 4_096
-"""Bytes of a guard's report that are read at a time; it has two short lines."""
 
 LINES_PER_SECOND: Final = 100
 """Lines of a program that are shown in a second: more than a person reads, or a traceback has."""
@@ -91,7 +84,6 @@ class Children:
     Attributes:
         show: Takes each line of a program's output, safe to print, with the participant's name.
         tasks: The group in which all of them run.
-        restart: Pauses before something is started again.
         leaving: Set when everything is to end.
         hurry: Set when the user does not want to wait for that.
     """
@@ -99,11 +91,10 @@ class Children:
     show: Callable[[str, str], None]
     hurry: Event
     tasks: TaskGroup
-    restart: Backoff = RESTART
     leaving: Event = field(default_factory=Event)
     _told_by: signal.Signals = field(default=signal.SIGTERM, init=False)
     # Programs that have ended and left something running.
-    _left: list[GuardedProgram] = field(default_factory=list["GuardedProgram"], init=False)
+    _left: list[GuardedProcess] = field(default_factory=list["GuardedProcess"], init=False)
 
     def start(self, program: ChildProgram) -> None:
         """Start a program, and again whenever it fails."""
@@ -124,23 +115,15 @@ class Children:
 
         It ends by itself soon after :attr:`leaving`.
         """
-        self.tasks.start_soon(self._keep, name, run_once, name=f"meup child {name}")
 
-    async def _keep(self, name: str, run_once: Callable[[], Awaitable[str | None]]) -> None:
-        failures = 0
-        with CancelScope(shield=True):
-            while not self.leaving.is_set():
-                began = anyio.current_time()
-                why = await run_once()
-                if why is None or self.leaving.is_set():
-                    return
-                if anyio.current_time() - began >= self.restart.stable:
-                    failures = 0
-                delay = self.restart.pause(failures)
-                failures += 1
-                log.warning("%s %s; it is started again in %.1f s", visible(name, 64), why, delay)
-                with move_on_after(delay):
-                    await self.leaving.wait()
+        async def failed(why: str, delay: float) -> None:
+            log.warning("%s %s; it is started again in %.1f s", visible(name, 64), why, delay)
+
+        async def keep() -> None:
+            with CancelScope(shield=True):
+                await keep_running(run_once, failed, self.leaving)
+
+        self.tasks.start_soon(keep, name=f"meup child {name}")
 
     async def end_left(self) -> None:
         """End what programs have left running."""
@@ -161,7 +144,14 @@ class Children:
         )
         with tail.pipe() as (source, target):
             try:
-                guarded = GuardedProgram(program, target.fileno())
+                guarded = GuardedProcess(
+                    program.command,
+                    program.env,
+                    program.cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=target.fileno(),
+                    stderr=target.fileno(),
+                )
             except (OSError, ValueError) as error:
                 log.error("%s cannot be started: %s", name, _why_not(program, error))
                 return None
@@ -179,7 +169,7 @@ class Children:
                         await read.wait()
                     tasks.cancel_scope.cancel()
             finally:
-                guarded.close()
+                guarded.kill()
         self._left = [each for each in (*self._left, guarded) if not each.has_gone()]
         tail.end()
         if guarded.error is not None:
@@ -192,7 +182,7 @@ class Children:
             log.info("%s %s", name, _ended_with(guarded.status))
         return _ended_with(guarded.status)
 
-    async def _end(self, name: str, program: GuardedProgram, exited: Event) -> None:
+    async def _end(self, name: str, program: GuardedProcess, exited: Event) -> None:
         """Tell a program to end, then terminate it, then kill it."""
         program.send_signal(self._told_by)
         with move_on_after(TERM_AFTER):
@@ -213,115 +203,20 @@ class Children:
             await exited.wait()
 
 
-class GuardedProgram:
-    """A program that runs below its guard.
-
-    Attributes:
-        process: The program's own process, once it is known.
-        status: Its status, as :class:`subprocess.Popen` has it, once it has ended.
-        error: The reason for which it could not be started.
-
-    Raises:
-        OSError: The guard cannot be started.
-        ValueError: There is a character in the command or the environment that cannot be.
-    """
-
-    def __init__(self, program: ChildProgram, output: int) -> None:
-        self.process: int | None = None
-        self.status: int | None = None
-        self.error: OSError | None = None
-        self._report, report = os.pipe()
-        try:
-            # Its input closes when we end.
-            self._guard = subprocess.Popen(
-                (*GUARD, "report", str(report), *program.command),
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                cwd=program.cwd,
-                env=program.env,
-                pass_fds=(report,),
-                start_new_session=True,
-            )
-        except BaseException:
-            os.close(self._report)
-            raise
-        finally:
-            os.close(report)
-
-    def has_gone(self) -> bool:
-        """True once all of it has ended."""
-        if self._guard.poll() is None:
-            return False
-        self.leave()
-        return True
-
-    def leave(self) -> None:
-        """Let the guard know that we are leaving; it ends what it still has."""
-        assert self._guard.stdin is not None
-        self._guard.stdin.close()
-
-    async def wait_gone(self) -> None:
-        """Wait until all of it has ended."""
-        await wait_ended(self._guard)
-
-    async def reports(self) -> AsyncGenerator[str]:
-        """The lines of the guard's report: ``started``, then ``ended``, or ``failed`` alone."""
-        rest = b""
-        while True:
-            await anyio.wait_readable(self._report)
-            chunk = os.read(self._report, MAX_REPORT)
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                what, number = line.decode().split()
-                self._note(what, int(number))
-                yield what
-                if what != "started":
-                    return
-            if not chunk:
-                return
-
-    def _note(self, what: str, number: int) -> None:
-        if what == "started":
-            self.process = number
-        elif what == "ended":
-            self.status = number
-        else:
-            self.error = OSError(number, os.strerror(number))
-
-    def send_signal(self, number: signal.Signals) -> None:
-        """Have the guard pass a signal on."""
-        self._guard.send_signal(number)
-
-    def close(self) -> None:
-        """Read no more of it; where it has not ended, kill it."""
-        os.close(self._report)
-        if self.status is not None or self.error is not None:
-            return
-        self._guard.kill()
-        if self.process is not None:
-            # It became ours by that, so its group is no other's yet.
-            with suppress(OSError):
-                os.killpg(self.process, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):
-            self.status = self._guard.wait(LAST_WORDS)
-
-
 @asynccontextmanager
 async def run_children(
-    show: Callable[[str, str], None], *, hurry: Event, restart: Backoff = RESTART
+    show: Callable[[str, str], None], *, hurry: Event
 ) -> AsyncGenerator[Children]:
     """The block in which programs run; it has ended when each of them has.
 
     Args:
         show: Takes each line of a program's output, safe to print, with the participant's name.
         hurry: Set when the user does not want to wait for their end.
-        restart: Pauses before one is started again.
     """
     children: Children | None = None
     try:
         async with create_task_group() as tasks:
-            children = Children(show=show, hurry=hurry, tasks=tasks, restart=restart)
+            children = Children(show=show, hurry=hurry, tasks=tasks)
             try:
                 yield children
             finally:
@@ -353,12 +248,12 @@ def _ended_with(code: int | None) -> str:
     return f"was ended by signal {-code}"
 
 
-async def _watch(program: GuardedProgram, name: str, exited: Event) -> None:
+async def _watch(program: GuardedProcess, name: str, exited: Event) -> None:
     """Wait for the end of a program, or of its guard."""
-    async with aclosing(program.reports()) as reports:
-        async for what in reports:
-            if what == "started":
-                log.info("%s is started (process %d)", name, program.process)
+    await program.wait_started()
+    if program.pid is not None:
+        log.info("%s is started (process %d)", name, program.pid)
+    await program.wait_ended()
     exited.set()
 
 
@@ -390,7 +285,7 @@ since the owners of the others do so within milliseconds."""
 @asynccontextmanager
 async def adopt_orphans() -> AsyncGenerator[None]:
     """The block in which orphans become our children; at its end all of our children are ended."""
-    if not process_guard.become_subreaper():
+    if not guard.become_subreaper():
         yield
         return
     try:
@@ -399,8 +294,8 @@ async def adopt_orphans() -> AsyncGenerator[None]:
             yield
     finally:
         with anyio.CancelScope(shield=True):
-            await to_thread.run_sync(process_guard.end_children, process_guard.TERM_SECONDS)
-        process_guard.become_subreaper(adopt=False)
+            await to_thread.run_sync(guard.end_children, guard.TERM_SECONDS)
+        guard.become_subreaper(adopt=False)
 
 
 async def _reap() -> None:
@@ -408,9 +303,9 @@ async def _reap() -> None:
     ended = set[int]()
     while True:
         await anyio.sleep(LOOK_SECONDS)
-        now = {child for child in process_guard.list_children() if _has_ended(child)}
+        now = {child for child in guard.list_children() if _has_ended(child)}
         for child in now & ended:
-            process_guard.reap(child)
+            guard.reap(child)
         ended = now
 
 

@@ -42,9 +42,9 @@ from meup_agent.mcp.decisions import words
 from meup_agent.mcp.offered_tools import TOOLS_CHANGED, OfferedTools
 from meup_agent.mcp.server_asks import OnAsk, RunningCall, RunningCalls, answered
 from meup_agent.mcp.server_news import ServerNews
-from meup_agent.mcp.stderr_tail import LineLimiter
 from meup_agent.mcp.subscriptions import MAX_URI_CHARS, Subscriptions
 from meup_agent.mcp.tool_list import remove_unusable
+from meup_agent.processes.output_tail import LineLimiter
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import encode_json
 from meup_agent.protocol.exchange import Participant

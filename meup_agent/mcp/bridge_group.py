@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import anyio
-from anyio import TASK_STATUS_IGNORED
 
 from meup_agent.agent.agent import GRACE
 from meup_agent.errors import MeupError
-from meup_agent.mcp.connection import RESTART, ServerGone
+from meup_agent.mcp.connection import ServerGone
+from meup_agent.processes.restarts import keep_running
 from meup_agent.session import Settings
 from meup_agent.transport.websocket import SpaceConnector
 
@@ -68,45 +68,42 @@ async def join_bridges(
     failures: dict[str, MeupError] = {}
 
     async def serve(seat: Seat, *, task_status: TaskStatus[None]) -> None:
-        bridge, attempts = seat.bridge, 0
-        while await sit(seat, task_status if not attempts else TASK_STATUS_IGNORED):
-            if len(failures) == len(seats):
-                return
-            delay = RESTART.pause(attempts)
-            attempts += 1
-            log.warning("%s: it is started again in %.1f s", bridge.name, delay)
-            with anyio.move_on_after(delay):
-                await leave.wait()
-                return
+        bridge, statuses = seat.bridge, [task_status]
 
-    async def sit(seat: Seat, task_status: TaskStatus[None]) -> bool:
-        """Be in the space until the end; true if the server could not be started."""
-        bridge = seat.bridge
-        begun = False
-        try:
-            async with bridge.join(
-                SpaceConnector(seat.url, seat.space),
-                token=seat.token,
-                participant=seat.participant,
-                settings=PATIENT,
-                grace=grace,
-                hurry=hurry,
-            ) as space:
-                log.info("%s: is %r in the space %r", bridge.name, space.me, seat.space)
-                failures.pop(bridge.name, None)
-                task_status.started()
-                begun = True
-                await leave.wait()
-        except MeupError as error:
-            failures[bridge.name] = error
-            if len(failures) == len(seats):
-                tasks.cancel_scope.cancel()
-            else:
-                log.error("%s: %s", bridge.name, error)
-            if not begun:
-                task_status.started()
-            return isinstance(error, ServerGone)
-        return False
+        async def sit() -> str | None:
+            """Be in the space until the end; the reason if the server could not be started."""
+            try:
+                async with bridge.join(
+                    SpaceConnector(seat.url, seat.space),
+                    token=seat.token,
+                    participant=seat.participant,
+                    settings=PATIENT,
+                    grace=grace,
+                    hurry=hurry,
+                ) as space:
+                    log.info("%s: is %r in the space %r", bridge.name, space.me, seat.space)
+                    failures.pop(bridge.name, None)
+                    begin()
+                    await leave.wait()
+            except MeupError as error:
+                failures[bridge.name] = error
+                if len(failures) == len(seats):
+                    tasks.cancel_scope.cancel()
+                else:
+                    log.error("%s: %s", bridge.name, error)
+                begin()
+                if isinstance(error, ServerGone) and len(failures) < len(seats):
+                    return error.why
+            return None
+
+        def begin() -> None:
+            while statuses:
+                statuses.pop().started()
+
+        async def failed(_why: str, delay: float) -> None:
+            log.warning("%s: it is started again in %.1f s", bridge.name, delay)
+
+        await keep_running(sit, failed, leave)
 
     async with anyio.create_task_group() as tasks:
         async with anyio.create_task_group() as starting:

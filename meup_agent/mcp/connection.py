@@ -20,10 +20,10 @@ from meup_agent.errors import MeupError, RequestError, printable
 from meup_agent.mcp.sdk_transports import connect
 from meup_agent.mcp.server_asks import ELICITATION, ROOTS, SAMPLING
 from meup_agent.mcp.server_config import HttpServer
-from meup_agent.mcp.stderr_tail import LineLimiter, StderrTail
 from meup_agent.mcp.watched_streams import Traffic
+from meup_agent.processes.output_tail import LineLimiter, StderrTail
+from meup_agent.processes.restarts import RESTART, keep_running
 from meup_agent.protocol import payloads
-from meup_agent.session.reconnector import Backoff
 
 if TYPE_CHECKING:
     from anyio.abc import TaskStatus
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from meup_agent.mcp.server_config import Server
     from meup_agent.mcp.server_process import ServerStarter
     from meup_agent.protocol.payloads import JsonObject
+    from meup_agent.session.reconnector import Backoff
 
 log = logging.getLogger("meup_agent.mcp")
 
@@ -45,9 +46,6 @@ STOP_SECONDS: Final = 10.0
 
 READY_SECONDS: Final = 5.0
 """Seconds that a request waits for a server that is being started again."""
-
-RESTART: Final = Backoff(first=1.0, longest=60.0, stable=30.0)
-"""Pauses before a server is started again."""
 
 MAX_ERROR_CHARS: Final = 2_000
 """Characters of a server's words in an error of ours."""
@@ -164,7 +162,7 @@ class ServerConnection:
         self._ended = anyio.Event()
         self._gone = anyio.Event()
         self._error: ServerGone | None = None
-        self._stopping = False
+        self._leaving = anyio.Event()
         self._limiter = LineLimiter(self._log_message)
         self._traffic = Traffic(self._note_end, callbacks.clean)
         self._tail = StderrTail(name)
@@ -227,7 +225,7 @@ class ServerConnection:
                 try:
                     yield
                 finally:
-                    self._stopping = True
+                    self._leaving.set()
                     self._ended.set()
                     with anyio.move_on_after(STOP_SECONDS, shield=True):
                         await self._gone.wait()
@@ -294,41 +292,32 @@ class ServerConnection:
     # --- the server's life ---
 
     async def _run(self, *, task_status: TaskStatus[None]) -> None:
-        failures, first = 0, True
-        while True:
-            self._ended, self._gone = anyio.Event(), anyio.Event()
-            began = anyio.current_time()
+        first = True
 
-            async def connected() -> None:
-                nonlocal first
-                await self._callbacks.connected()
-                if first:
-                    first = False
-                    task_status.started()
-
-            error = await self._connect_once(connected)
-            self._error = error
-            if self._stopping:
-                self._gone.set()
-                return
+        async def connected() -> None:
+            nonlocal first
+            await self._callbacks.connected()
             if first:
-                self._gone.set()
-                raise error
-            if anyio.current_time() - began >= self._settings.restart.stable:
-                failures = 0
-            delay = self._settings.restart.pause(failures)
-            failures += 1
-            # Its standard error was logged line by line.
-            log.warning("%s %s; it is started again in %.1f s", self.name, error.why, delay)
-            self._gone.set()
-            await self._callbacks.lost(error, delay)
-            with anyio.move_on_after(delay):
-                await self._wait_stopping()
+                first = False
+                task_status.started()
 
-    async def _wait_stopping(self) -> None:
-        self._ended = anyio.Event()
-        if not self._stopping:
-            await self._ended.wait()
+        async def run_once() -> str:
+            self._ended, self._gone = anyio.Event(), anyio.Event()
+            self._error = await self._connect_once(connected)
+            if first and not self._leaving.is_set():
+                self._gone.set()
+                raise self._error
+            return self._error.why
+
+        async def failed(why: str, delay: float) -> None:
+            # Its standard error was logged line by line.
+            log.warning("%s %s; it is started again in %.1f s", self.name, why, delay)
+            self._gone.set()
+            assert self._error is not None
+            await self._callbacks.lost(self._error, delay)
+
+        await keep_running(run_once, failed, self._leaving, self._settings.restart)
+        self._gone.set()
 
     async def _connect_once(self, connected: Callable[[], Awaitable[None]]) -> ServerGone:
         """One start of the server until its end; the reason of the end."""
@@ -359,7 +348,12 @@ class ServerConnection:
             why = self._describe(error)
         finally:
             self._forget_client()
-        if not shaken and self._mode == "auto" and self._ended.is_set() and not self._stopping:
+        if (
+            not shaken
+            and self._mode == "auto"
+            and self._ended.is_set()
+            and not self._leaving.is_set()
+        ):
             # Some old servers end at the question that only newer ones know.
             self._mode = "legacy"
             self._ended = anyio.Event()

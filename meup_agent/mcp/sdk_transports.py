@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
@@ -16,20 +17,20 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
+from meup_agent.mcp import windows_copier
 from meup_agent.mcp.server_config import HttpServer, Server, StdioServer
 from meup_agent.mcp.server_process import (
     MAX_MESSAGE_BYTES,
     ServerProcess,
     ServerStarter,
     check_startable,
-    guarded,
 )
 from meup_agent.mcp.watched_streams import Traffic, WatchedReader, WatchedWriter
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-    from meup_agent.mcp.stderr_tail import StderrTail
+    from meup_agent.processes.output_tail import StderrTail
 
 log = logging.getLogger("meup_agent.mcp")
 
@@ -46,6 +47,8 @@ READ_SECONDS: Final = 3600.0
 """Seconds without a byte after which an answer over HTTP is given up. Callers give up sooner, by
 their own timeouts; a stream of events may be silent for long."""
 
+
+COPIER: Final = str(Path(windows_copier.__file__))
 
 _SESSION: Final = "mcp-session-id"
 _NOT_FOUND: Final = 404
@@ -66,14 +69,19 @@ async def connect(
     elif sys.platform == "win32":
         opened = _stdio_of_the_sdk(server, tail)
     else:
-        opened = _stdio(starter or ServerStarter(server), tail)
+        opened = _stdio(starter or ServerStarter(server), tail, traffic)
     async with opened as (read, write):
         yield WatchedReader(read, traffic), WatchedWriter(write, traffic)
 
 
 @asynccontextmanager
-async def _stdio(starter: ServerStarter, tail: StderrTail) -> AsyncGenerator[tuple[Any, Any]]:
-    """As the SDK's ``stdio_client``, of a program that may have been started before."""
+async def _stdio(
+    starter: ServerStarter, tail: StderrTail, traffic: Traffic
+) -> AsyncGenerator[tuple[Any, Any]]:
+    """As the SDK's ``stdio_client``, of a program that may have been started before.
+
+    The SDK keeps a line until it ends; here it is bounded.
+    """
     process = starter.take()
     try:
         async with _reading(tail, process.stderr), anyio.create_task_group() as tasks:
@@ -90,7 +98,7 @@ async def _stdio(starter: ServerStarter, tail: StderrTail) -> AsyncGenerator[tup
                     sent.set()
 
             with received, read, write, to_send:
-                tasks.start_soon(_receive, process, received)
+                tasks.start_soon(_receive, process, received, traffic)
                 tasks.start_soon(send)
                 try:
                     yield read, write
@@ -107,21 +115,33 @@ async def _stdio(starter: ServerStarter, tail: StderrTail) -> AsyncGenerator[tup
                     tasks.cancel_scope.cancel()
     finally:
         process.close()
+        tail.feed(process.last_words.encode())
 
 
 async def _receive(
-    process: ServerProcess, received: MemoryObjectSendStream[SessionMessage | Exception]
+    process: ServerProcess,
+    received: MemoryObjectSendStream[SessionMessage | Exception],
+    traffic: Traffic,
 ) -> None:
     """Hand a server's messages to the session, until the server's output ends."""
     async with received:
         rest: list[bytes] = []
+        size = 0
         while chunk := await process.read():
             first, *others = chunk.split(b"\n")
             rest.append(first)
+            size += len(first)
+            if size > MAX_MESSAGE_BYTES:
+                traffic.excess = f"sent a message of more than {MAX_MESSAGE_BYTES} bytes"
+                process.terminate()
+                break
             for line in others:
                 with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                     await received.send(_message(b"".join(rest)))
-                rest = [line]
+                rest, size = [line], len(line)
+    # A server that writes on could not end.
+    while await process.read():
+        pass
 
 
 def _message(line: bytes) -> SessionMessage | Exception:
@@ -174,10 +194,9 @@ async def _stdio_of_the_sdk(
     """A server on Windows, whose pipes cannot be waited for: the SDK reads them in threads."""
     environment = {**get_default_environment(), **server.env}
     check_startable(server, environment)
-    command, *arguments = guarded(server)
     parameters = StdioServerParameters(
-        command=command,
-        args=arguments,
+        command=sys.executable,
+        args=["-IS", COPIER, str(MAX_MESSAGE_BYTES), server.command, *server.args],
         env=dict(server.env),
         cwd=server.cwd,
         encoding_error_handler="replace",

@@ -2,8 +2,7 @@
 
 Nothing of this needs the SDK, so a server can be started first, and the SDK be loaded while the
 server starts (:class:`ServerStarter`): both take a second where a server is on the SDK as well.
-What runs is a guard (:mod:`~meup_agent.mcp.process_guard`), which starts the program and ends all
-of it, also where this process is killed.
+Its guard ends all of it, also where this process is killed.
 """
 
 from __future__ import annotations
@@ -12,16 +11,14 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
 from meup_agent.errors import CannotConnect
-from meup_agent.mcp import process_guard
+from meup_agent.processes.guarded import KILL_ALL, GuardedProcess
 
 if TYPE_CHECKING:
     from meup_agent.mcp.server_config import StdioServer
@@ -35,11 +32,11 @@ INHERITED: Final = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 EXIT_SECONDS: Final = 2.0
 """Seconds that a server has to end after its input was closed, and again after SIGTERM."""
 
-GUARD: Final = (sys.executable, "-IS", str(Path(process_guard.__file__)))
-"""The command of a guard: isolated and without site-packages it starts in 15 ms."""
+LEFT_SECONDS: Final = 5.0
+"""Seconds in which a guard ends what a server has left running: it kills that after one."""
 
-_POLL: Final = 0.1
-"""Seconds between looks at a process, on systems that cannot tell of its end."""
+ALONE_SECONDS: Final = 3.0
+"""Seconds that a server has to end after its input ended because we were killed."""
 
 _CHUNK: Final = 65_536
 
@@ -70,11 +67,6 @@ def check_startable(server: StdioServer, environment: Mapping[str, str]) -> None
         raise CannotConnect(f"there is no command {server.command!r}")
 
 
-def guarded(server: StdioServer) -> list[str]:
-    """The command line of a server's program, with the guard of its output before it."""
-    return [*GUARD, "copy", str(MAX_MESSAGE_BYTES), server.command, *server.args]
-
-
 class ServerProcess:
     """A server's program that runs.
 
@@ -91,17 +83,17 @@ class ServerProcess:
     def __init__(self, server: StdioServer) -> None:
         environment = server_environment(server)
         check_startable(server, environment)
+        self._command = server.command
         self.stderr, errors = os.pipe()
         try:
-            self._process = subprocess.Popen(
-                guarded(server),
-                bufsize=0,
+            self._program = GuardedProcess(
+                (server.command, *server.args),
+                environment,
+                server.cwd,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                cwd=server.cwd,
-                env=environment,
-                start_new_session=True,
+                alone_seconds=ALONE_SECONDS,
             )
         except (OSError, ValueError) as error:
             os.close(self.stderr)
@@ -109,9 +101,10 @@ class ServerProcess:
             raise CannotConnect(f"{server.command!r} cannot be started: {why}") from None
         finally:
             os.close(errors)
-        assert self._process.stdin is not None, "it is a pipe"
-        assert self._process.stdout is not None, "it is a pipe"
-        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        guard = self._program.guard
+        assert guard.stdin is not None, "it is a pipe"
+        assert guard.stdout is not None, "it is a pipe"
+        self._stdin, self._stdout = guard.stdin, guard.stdout
         for descriptor in (self.stderr, self._stdin.fileno(), self._stdout.fileno()):
             os.set_blocking(descriptor, False)
 
@@ -133,29 +126,43 @@ class ServerProcess:
             except BlockingIOError:
                 await anyio.wait_writable(target)
 
+    def terminate(self) -> None:
+        """Send it SIGTERM."""
+        self._program.send_signal(signal.SIGTERM)
+
     async def end(self) -> None:
-        """Close its input, then terminate it, then kill it; returns when it has ended."""
+        """Close its input, then terminate it, then kill it; returns when all of it has ended."""
         self._stdin.close()
-        for number in (signal.SIGTERM, KILL_ALL, _SIGKILL):
+        for number in (signal.SIGTERM, KILL_ALL, None):
             with anyio.move_on_after(EXIT_SECONDS):
-                await wait_ended(self._process)
+                await self._program.wait_ended()
                 break
-            self._process.send_signal(number)
-        else:
-            with anyio.move_on_after(EXIT_SECONDS):
-                await wait_ended(self._process)
-        self._process.poll()
+            if number is not None:
+                self._program.send_signal(number)
+        self._program.leave()
+        with anyio.move_on_after(LEFT_SECONDS):
+            await self._program.wait_gone()
 
     def close(self) -> None:
         """Kill what still runs of it, and close the pipes."""
-        for number in (KILL_ALL, _SIGKILL):
-            if self._process.poll() is None:
-                self._process.send_signal(number)
-                with suppress(subprocess.TimeoutExpired):
-                    self._process.wait(EXIT_SECONDS)
+        self._program.kill()
+        self._program.leave()
+        self._program.has_gone()
         self._stdin.close()
         self._stdout.close()
         os.close(self.stderr)
+
+    @property
+    def last_words(self) -> str:
+        """How it ended, where that is known."""
+        if self._program.error is not None:
+            return f"cannot start {self._command!r}: {self._program.error.strerror}\n"
+        status = self._program.status
+        if status is None:
+            return ""
+        if status >= 0:
+            return f"the server ended with exit status {status}\n"
+        return f"the server was ended by signal {-status}\n"
 
 
 class ServerStarter:
@@ -187,23 +194,3 @@ class ServerStarter:
         """End what was started and has no connection."""
         if self._first is not None:
             self.take().close()
-
-
-_SIGKILL: Final = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
-
-KILL_ALL: Final = signal.SIGTERM if sys.platform == "win32" else signal.SIGUSR1
-"""The signal at which a guard kills its program, and all that the program has started."""
-
-
-async def wait_ended(process: subprocess.Popen[bytes]) -> None:
-    """Wait for the end of a process; where the system can tell, it is not reaped yet."""
-    try:
-        descriptor = os.pidfd_open(process.pid)
-    except (AttributeError, OSError):
-        while process.poll() is None:  # noqa: ASYNC110 - nothing tells of its end here
-            await anyio.sleep(_POLL)
-        return
-    try:
-        await anyio.wait_readable(descriptor)
-    finally:
-        os.close(descriptor)

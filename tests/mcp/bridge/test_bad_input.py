@@ -86,7 +86,7 @@ async def test_a_result_that_is_too_large_is_an_error_of_the_tool() -> None:
     async with bridged(stdio("scripted", "2025-06-18")) as stage:
         with pytest.raises(ToolError, match=r"has 50000\d\d bytes; a message takes \d+. Ask for"):
             await do(stage.caller, "large")
-        with pytest.raises(ToolError, match="stopped: a message is longer than 8388608 bytes"):
+        with pytest.raises(ToolError, match="sent a message of more than 8388608 bytes"):
             await do(stage.caller, "huge")
         assert await do(stage.caller, "x") == "done: x"
 

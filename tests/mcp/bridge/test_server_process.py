@@ -10,12 +10,16 @@ from mcp.client.stdio import DEFAULT_INHERITED_ENV_VARS
 
 from meup_agent.errors import CannotConnect
 from meup_agent.mcp import Bridge, StdioServer
+from meup_agent.mcp.sdk_transports import connect
 from meup_agent.mcp.server_process import (
     INHERITED,
+    MAX_MESSAGE_BYTES,
     ServerProcess,
     ServerStarter,
     server_environment,
 )
+from meup_agent.mcp.watched_streams import Traffic
+from meup_agent.processes.output_tail import StderrTail
 from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, stdio
 from tests.patience import PATIENCE
 
@@ -172,20 +176,37 @@ async def test_what_a_server_has_left_running_ends_with_it() -> None:
 async def test_message_without_an_end_stops_a_server_that_heeds_nothing() -> None:
     code = (
         "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-        "print('ready', os.getpid(), flush=True)\n"
+        "os.write(2, b'%d\\n' % os.getpid())\n"
         "while True: os.write(1, b'x' * 65536)"
     )
-    process = ServerProcess(StdioServer(sys.executable, ("-c", code)))
+    ended = anyio.Event()
+    traffic, tail = Traffic(ended.set, remove_nothing), StderrTail("server")
+    with anyio.fail_after(PATIENCE):
+        async with connect(StdioServer(sys.executable, ("-c", code)), traffic, tail) as (read, _):
+            async for _message in read:
+                raise AssertionError("it has sent nothing")
+            assert traffic.excess == f"sent a message of more than {MAX_MESSAGE_BYTES} bytes"
+            server = os.pidfd_open(int(tail.lines[0]))
+        try:
+            await anyio.wait_readable(server)
+        finally:
+            os.close(server)
+    assert tail.lines[1:] == ["the server was ended by signal 9"]
+
+
+async def remove_nothing(_result: object) -> None:
+    """Leave a list as it is."""
+
+
+async def test_what_cannot_be_run_is_told_at_the_end(tmp_path: Path) -> None:
+    file = tmp_path / "server"
+    file.write_bytes(b"\x7fELF")
+    file.chmod(0o755)
+    process = ServerProcess(StdioServer(str(file), ()))
     try:
         with anyio.fail_after(PATIENCE):
-            server = await opened(process)
-            try:
-                while await process.read():
-                    pass
-                await anyio.wait_readable(server)
-            finally:
-                os.close(server)
-            await anyio.wait_readable(process.stderr)
-            assert os.read(process.stderr, 1_000).startswith(b"stopped: a message is longer than ")
+            assert await process.read() == b""
+            await process.end()
     finally:
         process.close()
+    assert process.last_words == f"cannot start {str(file)!r}: Exec format error\n"
