@@ -23,7 +23,7 @@ from meup_agent.approval.rule_set import (
 from meup_agent.approval.rules import QuorumRule, Verdict
 from meup_agent.causes import Reason
 from meup_agent.client.proposal import Proposal
-from meup_agent.client.schema_check import ArgumentChecker, checker_for
+from meup_agent.client.schema_check import ArgumentChecker
 from meup_agent.client.space import Space, allowed_words
 from meup_agent.client.tool_changes import read_mark
 from meup_agent.client.tool_form import digest_of_form
@@ -78,7 +78,7 @@ class _ReadSchema(NamedTuple):
 
     written: bytes
     form: str
-    checker: ArgumentChecker | None
+    checker: ArgumentChecker
     arguments: ArgumentSchema
 
 
@@ -281,7 +281,7 @@ class Decider:
         written = encode_leniently(tool)
         if known is None or known.written != written:
             whose = f"{name[:64]!r} of {target!r}"
-            checker = checker_for(schema, whose, exact=True)
+            checker = ArgumentChecker(schema, whose, exact=True)
             form = digest_of_form(tool)
             known = _ReadSchema(written, form, checker, ArgumentSchema(as_object(schema)))
             self._schemas[key] = known
@@ -292,7 +292,7 @@ class Decider:
 
 def _check_arguments(call: Call, read: _ReadSchema, around: Surroundings) -> Shown:
     """The call as rules see it, with the arguments that its tool takes where none are given."""
-    problems = None if read.checker is None else read.checker.verdict(call.arguments)
+    problems = read.checker.problems(call.arguments)
     if problems is None:
         return Shown(call, doubt="the schema of its tool cannot be checked")
     if problems:

@@ -102,7 +102,7 @@ def convert_arguments(
     arguments = dict(given.whole)
     for name, text in given.pairs.items():
         arguments[name] = _value(text, known.get(name))
-    problems = checker.problems(arguments) if checker is not None else []
+    problems = checker.problems(arguments) or [] if checker is not None else []
     if problems:
         said = "; ".join(
             f"{each}{did_you_mean(each.argument, known) if each.argument not in known else ''}"

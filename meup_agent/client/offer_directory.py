@@ -26,7 +26,7 @@ from meup_agent.client.running_handler import (
     handler_is,
     parent_in,
 )
-from meup_agent.client.schema_check import checker_for
+from meup_agent.client.schema_check import ArgumentChecker
 from meup_agent.errors import (
     ConnectionFailed,
     InvalidArguments,
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from meup_agent.causes import Cause
-    from meup_agent.client.schema_check import ArgumentChecker
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.payloads import JsonObject
     from meup_agent.session import Session
@@ -120,8 +119,8 @@ class _Known:
     names: dict[str, None]
     is_whole: bool = True  # else no call is refused by it
     shared: list[JsonObject] | None = None
-    checkers: dict[str, ArgumentChecker | None] = field(
-        default_factory=dict[str, "ArgumentChecker | None"]
+    checkers: dict[str, ArgumentChecker] = field(
+        default_factory=dict[str, "ArgumentChecker"]
     )
 
     def items(self) -> list[JsonObject]:
@@ -465,9 +464,8 @@ def _check(known: _Known, participant: str, tool: str, arguments: JsonObject) ->
     if tool not in known.checkers:
         described = next(each for each in known.items() if each.get("name") == tool)
         whose = f"{tool[:MAX_NAME_CHARS]!r} of {participant!r}"
-        known.checkers[tool] = checker_for(described.get("inputSchema"), whose)
-    checker = known.checkers[tool]
-    problems = [] if checker is None else checker.problems(json.loads(encode_json(arguments)))
+        known.checkers[tool] = ArgumentChecker(described.get("inputSchema"), whose)
+    problems = known.checkers[tool].problems(json.loads(encode_json(arguments)))
     if problems:
         raise InvalidArguments(
             f"tool {tool!r} of {participant!r} does not take these arguments: "

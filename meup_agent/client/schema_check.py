@@ -6,18 +6,14 @@ left out, too large, or unreadable is left to the tool, which checks its argumen
 nothing is refused that the schema allows, nor what many tools take although their schema does not
 say so: a number written as text, for example.
 
-``jsonschema-rs`` (0.60.3, measured with ``offline=True`` and its linear regular expressions) is a
-hundred times as fast and has no bound on steps: 16 definitions of which each has ``anyOf`` with
-the next one twice, 1.2 kB, took 10 s and 555 MB, 24 of them with ``oneOf``, 1.7 kB, exhausted 6
-GB and aborted the process. Without errors to make (``is_valid``) the time still doubles with each
-definition: 24 of them took 0.2 s, 28 took 2.8 s. Nor can it leave a keyword out, which the lenient
-reading above needs.
+``jsonschema-rs`` (0.60.3, measured with its linear regular expressions) is a hundred times as fast
+and has no bound on steps: 24 definitions of which each has ``oneOf`` with the next one twice, 1.7
+kB, exhausted 6 GB. Nor can it leave a keyword out, which the lenient reading above needs.
 """
 
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
@@ -28,7 +24,7 @@ from meup_agent.errors import printable
 from meup_agent.protocol.envelope import encode_leniently
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
 log = logging.getLogger("meup_agent.client")
 
@@ -39,9 +35,9 @@ MAX_SCHEMA_OBJECTS: Final = 512
 """Objects in a schema; one with more is left to its tool: reading so many takes a fifth of a
 second, and most have twenty."""
 
-MAX_STEPS: Final = 20_000
-"""Keywords that one check looks at, about a quarter of a second: small schemas can be written that
-take years."""
+MAX_STEPS: Final = 40_000
+"""Members of schemas that one check reads, each twice as the library does, about a quarter of a
+second: small schemas can be written that take years."""
 
 MAX_COMPARED_ITEMS: Final = 256
 """Items of an array that must differ: comparing takes the square of their number."""
@@ -61,14 +57,23 @@ LEFT_OUT: Final = (
     "unevaluatedProperties",  # what patternProperties did not name
     "unevaluatedItems",
     "multipleOf",  # of fractions, every language has another opinion
+    "not",
+    "if",
+    "contains",
 )
-"""Keywords that only the tool itself knows how to check."""
+"""Keywords that only the tool itself knows how to check, and the last three: with less checked
+below them they would refuse more, not less. So would ``oneOf``, which is taken for ``anyOf``."""
+
+_JSON_TYPES: Final[dict[type, str]] = {
+    type(None): "null",
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    str: "string",
+    list: "array",
+}
 
 REFERENCES: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
-
-NOT_MONOTONE: Final = ("not", "if", "contains")
-"""Keywords that are left out as well: with less checked below them they would refuse more, not
-less. So would ``oneOf``, which is taken for ``anyOf``."""
 
 BOOLEANS: Final = frozenset(
     {"true", "false", "yes", "no", "on", "off", "t", "f", "y", "n", "0", "1"}
@@ -87,80 +92,52 @@ class SchemaViolation(NamedTuple):
         return f"{self.argument!r} {self.problem}" if self.argument else self.problem
 
 
+_steps_left: ContextVar[list[int]] = ContextVar("meup_agent.schema_steps")
+
+
 class TooManySteps(Exception):
     """A check took more than :data:`MAX_STEPS`."""
 
 
-class _StepBudget:
-    def __init__(self) -> None:
-        self.left = MAX_STEPS
-
-
-_steps: ContextVar[_StepBudget] = ContextVar("meup_agent.schema_steps")
-
-
-@contextmanager
-def steps_counted() -> Generator[None]:
-    """A check in the block ends with :class:`TooManySteps` when it takes too many."""
-    token = _steps.set(_StepBudget())
-    try:
-        yield
-    finally:
-        _steps.reset(token)
-
-
 class ArgumentChecker:
-    """Checks arguments against one schema."""
+    """Checks arguments against one schema.
 
-    def __init__(self, validator: Any, whose: str) -> None:
-        self._validator = validator
-        self._whose = whose
-        self._useless = self._said_too_much = False
-
-    def problems(self, arguments: object) -> list[SchemaViolation]:
-        """Problems of some arguments, at most so many; none where that is left open."""
-        return self.verdict(arguments) or []
-
-    def verdict(self, arguments: object) -> list[SchemaViolation] | None:
-        """As :meth:`problems`, but ``None`` where it is left open."""
-        if self._useless:
-            return None
-        try:
-            with steps_counted():
-                errors = self._validator.iter_errors(arguments)
-                found = [problem_of(error) for error in islice(errors, MAX_PROBLEMS)]
-                return list(dict.fromkeys(found))
-        except TooManySteps:
-            # With other arguments it may take fewer.
-            if not self._said_too_much:
-                self._said_too_much = True
-                log.info("some arguments of %s are left to itself: too much to check", self._whose)
-        except Exception as error:  # whatever a stranger's schema makes of the library
-            self._useless = True
-            _log_unreadable(self._whose, error)
-        return None
-
-
-def checker_for(schema: object, whose: str, *, exact: bool = False) -> ArgumentChecker | None:
-    """A checker for a tool's schema; ``None``, and a line in the log, if it cannot be read.
-
-    An exact one takes no value of another type than the schema names, as a number in quotes.
+    Args:
+        schema: A tool's.
+        whose: The tool, for the log.
+        exact: Take no value of another type than the schema names, as a number in quotes.
     """
-    try:
-        if not isinstance(schema, dict):
-            raise TypeError("it is no object")
-        body = cast("dict[str, Any]", schema)
-        if len(encode_leniently(body)) > MAX_SCHEMA_BYTES:
-            raise ValueError(f"it is larger than {MAX_SCHEMA_BYTES} bytes")
-        return ArgumentChecker(validator_for(body, exact=exact), whose)
-    except Exception as error:  # as above
-        _log_unreadable(whose, error)
+
+    def __init__(self, schema: object, whose: str, *, exact: bool = False) -> None:
+        self._whose = whose
+        self._validator: Any = None
+        self._has_logged = False
+        _steps_left.set([MAX_STEPS])
+        try:
+            self._validator = _validator_for(schema, exact)
+        except Exception as error:  # whatever a stranger's schema makes of the library
+            self._log(error)
+
+    def problems(self, arguments: object) -> list[SchemaViolation] | None:
+        """Problems of some arguments, at most so many; ``None`` where that is left open."""
+        if self._validator is None:
+            return None
+        _steps_left.set([MAX_STEPS])
+        try:
+            errors = islice(self._validator.iter_errors(arguments), MAX_PROBLEMS)
+            return list(dict.fromkeys(map(_violation_of, errors)))
+        except TooManySteps as error:  # with other arguments it may take fewer
+            self._log(error)
+        except Exception as error:  # as above
+            self._validator = None
+            self._log(error)
         return None
 
-
-def _log_unreadable(whose: str, error: Exception) -> None:
-    said = printable(str(error))[:MAX_PROBLEM_CHARS]
-    log.info("the arguments of %s are left to itself: its schema cannot be read: %s", whose, said)
+    def _log(self, error: Exception) -> None:
+        if not self._has_logged:
+            self._has_logged = True
+            said = printable(str(error))[:MAX_PROBLEM_CHARS]
+            log.info("the arguments of %s are left to itself: %s", self._whose, said)
 
 
 # --- the library, restricted ---
@@ -172,24 +149,28 @@ def _library() -> Any:
     return import_module("jsonschema")
 
 
-def validator_for(schema: dict[str, Any], *, exact: bool = False) -> Any:
+def _validator_for(schema: object, exact: bool) -> Any:
     """A validator of the library's; raises if the schema is none, or does what is not allowed."""
-    dialect = schema.get("$schema")
-    body = {name: value for name, value in schema.items() if name != "$schema"}
-    objects = list(islice(objects_of(body), MAX_SCHEMA_OBJECTS + 1))
-    if len(objects) > MAX_SCHEMA_OBJECTS:
-        raise ValueError(f"it has more than {MAX_SCHEMA_OBJECTS} objects")
-    if any("$schema" in each for each in objects):
-        # Below it, the library would go on with keywords that are not ours.
-        raise ValueError("it changes its dialect in the middle")
-    if any(isinstance(each.get("$id"), str) for each in objects[1:]):
-        # Its references are then relative to a place that is not looked for here.
-        raise ValueError("it has another schema inside")
-    if any(
-        not str(each[name]).startswith("#") for each in objects for name in REFERENCES & each.keys()
-    ):
-        raise ValueError("it refers to something outside of itself")
-    base = _base(dialect)
+    if not isinstance(schema, dict):
+        raise TypeError("its schema is no object")
+    body = dict(cast("dict[str, Any]", schema))
+    if len(encode_leniently(body)) > MAX_SCHEMA_BYTES:
+        raise ValueError(f"its schema is larger than {MAX_SCHEMA_BYTES} bytes")
+    library = _library()
+    newest = library.Draft202012Validator  # MCP's own
+    base = library.validators.validator_for(body, None if "$schema" in body else newest)
+    if base is None:
+        raise ValueError(f"its schema has the dialect {str(body['$schema'])[:64]!r}")
+    body.pop("$schema", None)
+    for number, each in enumerate(objects_of(body)):
+        if number == MAX_SCHEMA_OBJECTS:
+            raise ValueError(f"its schema has more than {MAX_SCHEMA_OBJECTS} objects")
+        if "$schema" in each or (number and isinstance(each.get("$id"), str)):
+            # The library would go on with keywords that are not ours, or look for references
+            # at a place that is not looked for here.
+            raise ValueError("its schema has another schema inside")
+        if not all(str(each[name]).startswith("#") for name in REFERENCES & each.keys()):
+            raise ValueError("its schema refers to something outside of itself")
     check_schema(base, body)
     registry = import_module("referencing").Registry()  # it retrieves nothing
     return _restricted(base, exact)(body, registry=registry)
@@ -204,84 +185,30 @@ def check_schema(base: Any, schema: object) -> None:
     base.check_schema(schema, format_checker=_library().FormatChecker(formats=()))
 
 
-def _base(dialect: object) -> Any:
-    """The library's class for a dialect of JSON Schema; MCP's own where none is named."""
-    library = _library()
-    if dialect is None:
-        return library.Draft202012Validator
-    for each in (
-        library.Draft202012Validator,
-        library.Draft201909Validator,
-        library.Draft7Validator,
-        library.Draft6Validator,
-    ):
-        if str(each.META_SCHEMA["$schema"]).rstrip("#") == str(dialect).rstrip("#"):
-            return each
-    raise ValueError(f"there is no dialect {str(dialect)[:64]!r} here")
-
-
 @cache
 def _restricted(base: Any, exact: bool) -> Any:
-    """The library's class without what only the tool can check."""
+    """The library's class for a dialect, without what only the tool can check.
+
+    Some keywords say more than the library's, take longer in it, or refuse what tools take.
+    """
     library = _library()
-    keywords: dict[str, Any] = dict(base.VALIDATORS)
-    for name in (*LEFT_OUT, *NOT_MONOTONE):
-        keywords.pop(name, None)
-    keywords["oneOf"] = keywords["anyOf"]
-    own = _lenient_keywords(base, library.ValidationError)
-    if exact:
-        own |= {name: base.VALIDATORS[name] for name in ("type", "enum")}
-    keywords |= own
-    counted = {name: _counted(keyword) for name, keyword in keywords.items()}
-    old = base in (library.Draft7Validator, library.Draft6Validator)
-    return library.validators.create(
-        meta_schema={},
-        validators=counted,
-        type_checker=base.TYPE_CHECKER,
-        applicable_validators=_or_only_reference if old else _all_keywords,
-    )
-
-
-def _all_keywords(schema: dict[str, Any]) -> Iterable[tuple[str, Any]]:
-    return schema.items()
-
-
-def _or_only_reference(schema: dict[str, Any]) -> Iterable[tuple[str, Any]]:
-    """Until Draft 7 a reference stands for the whole schema that it stands in."""
-    return (("$ref", schema["$ref"]),) if "$ref" in schema else schema.items()
-
-
-def _counted(keyword: Any) -> Any:
-    def count(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
-        steps = _steps.get()
-        steps.left -= 1
-        if steps.left < 0:
-            raise TooManySteps
-        return keyword(validator, value, instance, schema)
-
-    return count
-
-
-def _lenient_keywords(base: Any, error: Any) -> dict[str, Any]:
-    """Keywords that say more than the library's, take longer in it, or refuse what tools take."""
-    of_library = base.VALIDATORS
+    error, of_library = library.ValidationError, base.VALIDATORS
 
     def required(validator: Any, names: Any, instance: Any, _: Any) -> Iterator[Any]:
         if validator.is_type(instance, "object"):
-            for name in names:
-                if name not in instance:
-                    yield error("is required", path=(name,))
+            yield from (
+                error("is required", path=(each,)) for each in names if each not in instance
+            )
 
     def additional(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         if "patternProperties" in schema or not validator.is_type(instance, "object"):
             return
-        if value is not False:
-            yield from of_library["additionalProperties"](validator, value, instance, schema)
-            return
-        known = list(schema.get("properties", ()))
-        for name in instance:
-            if name not in known:
-                yield error(f"is not known; there is {listed(known)}", path=(name,))
+        known = schema.get("properties", {})
+        for name in [each for each in instance if each not in known]:
+            if value is False:
+                yield error(f"is not known; there is {listed(list(known))}", path=(name,))
+            else:
+                yield from validator.descend(instance[name], value, path=name)
 
     def unique(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         if validator.is_type(instance, "array") and len(instance) <= MAX_COMPARED_ITEMS:
@@ -290,43 +217,57 @@ def _lenient_keywords(base: Any, error: Any) -> dict[str, Any]:
     def expected(validator: Any, types: Any, instance: Any, schema: Any) -> Iterator[Any]:
         names = type_names(types)
         fits = any(validator.is_type(instance, each) for each in names)
-        if not fits and not _may_be_converted(instance, names, schema):
+        if not fits and (exact or not _may_be_converted(instance, names, schema)):
             yield error(should_be(names, instance))
 
     def one_of(validator: Any, values: Any, instance: Any, schema: Any) -> Iterator[Any]:
-        if not _may_be_converted(instance, [json_type(each) for each in values], schema):
+        types = [json_type(each) for each in values]
+        if exact or not _may_be_converted(instance, types, schema):
             yield from of_library["enum"](validator, values, instance, schema)
 
-    return {
-        "required": required,
+    def counted_keywords(schema: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+        left = _steps_left.get()
+        left[0] -= len(schema)
+        if left[0] < 0:
+            raise TooManySteps("too much to check for some arguments")
+        # Until Draft 7 a reference stands for the whole schema that it stands in.
+        is_old = "draft-0" in base.META_SCHEMA["$schema"]
+        return (("$ref", schema["$ref"]),) if is_old and "$ref" in schema else schema.items()
+
+    keywords = {name: each for name, each in of_library.items() if name not in LEFT_OUT}
+    own = {
         "additionalProperties": additional,
-        "uniqueItems": unique,
-        "type": expected,
         "enum": one_of,
+        "oneOf": of_library.get("anyOf"),
+        "required": required,
+        "type": expected,
+        "uniqueItems": unique,
     }
+    return library.validators.create(
+        meta_schema={},
+        validators=keywords | own,
+        type_checker=base.TYPE_CHECKER,
+        applicable_validators=counted_keywords,
+    )
 
 
 def _may_be_converted(value: object, types: list[str], schema: Any) -> bool:
     """True where tools are known that make one of these types of a plain value."""
-    numeric = "number" in types or "integer" in types
+    is_numeric = "number" in types or "integer" in types
     if isinstance(value, bool):
-        return numeric
+        return is_numeric
     if isinstance(value, str):
-        return (numeric and _is_number(value)) or ("boolean" in types and value.lower() in BOOLEANS)
-    if isinstance(value, int | float):
-        # Texts of a certain form are often moments and spans of time, which numbers tell as well.
-        return ("boolean" in types and value in (0, 1)) or (
-            "string" in types and "format" in schema
-        )
-    return False
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+        if "boolean" in types and value.lower() in BOOLEANS:
+            return True
+        try:
+            float(value)
+        except ValueError:
+            return False
+        return is_numeric
+    # Texts of a certain form are often moments and spans of time, which numbers tell as well.
+    return isinstance(value, int | float) and (
+        ("boolean" in types and value in (0, 1)) or ("string" in types and "format" in schema)
+    )
 
 
 def objects_of(schema: object) -> Iterator[dict[str, Any]]:
@@ -345,9 +286,9 @@ def objects_of(schema: object) -> Iterator[dict[str, Any]]:
 # --- its errors, in our words ---
 
 
-def problem_of(error: Any) -> SchemaViolation:
+def _violation_of(error: Any) -> SchemaViolation:
     """One error of ``jsonschema``, in our words."""
-    error = import_module("jsonschema").exceptions.best_match([error]) or error
+    error = _library().exceptions.best_match([error]) or error
     path = "".join(
         f"[{each}]" if isinstance(each, int) else f".{each}" for each in error.absolute_path
     ).removeprefix(".")
@@ -386,16 +327,4 @@ def listed(names: list[str]) -> str:
 
 def json_type(value: object) -> str:
     """JSON's name for a value's type."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int() | float():
-            return "number"
-        case str():
-            return "string"
-        case list():
-            return "array"
-        case _:
-            return "object"
+    return _JSON_TYPES.get(type(value), "object")

@@ -20,11 +20,12 @@ from meup_agent.cli.render.output import Output
 from meup_agent.cli.render.timeline import Timeline
 from meup_agent.client import requests
 from meup_agent.client.requests import request
-from meup_agent.client.schema_check import checker_for
+from meup_agent.client.schema_check import ArgumentChecker
 
 __all__ = [
     "NAMES",
     "NARROWEST",
+    "ArgumentChecker",
     "CardRow",
     "EditRefused",
     "Failure",
@@ -36,7 +37,6 @@ __all__ = [
     "ScreenQuestion",
     "Timeline",
     "app",
-    "checker_for",
     "exit_codes",
     "request",
     "requests",

@@ -36,7 +36,7 @@ from meup_agent.cli.render.escape import compact, visible
 from meup_agent.cli.render.formatting import MAX_NAME, name_some
 from meup_agent.cli.render.progress import progress_line
 from meup_agent.client.proposal_handle import resolve_ttl
-from meup_agent.client.schema_check import checker_for
+from meup_agent.client.schema_check import ArgumentChecker
 from meup_agent.errors import (
     ParticipantGone,
     ProposalRejected,
@@ -207,7 +207,7 @@ class _ToolCall:
             raise self._no_such_tool(list(by_name))
         schema = by_name[self.options.tool].get("inputSchema")
         inputs = read_input_schema(schema)
-        arguments = convert_arguments(self.given, inputs, checker_for(schema, self.name))
+        arguments = convert_arguments(self.given, inputs, ArgumentChecker(schema, self.name))
         for remark in unknown_arguments(arguments, inputs):
             session.stderr.note(f"{remark}; sent all the same")
         return arguments

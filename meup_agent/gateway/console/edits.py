@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from anyio import to_thread
 
-from meup_agent.client.schema_check import SchemaViolation, checker_for
+from meup_agent.client.schema_check import ArgumentChecker, SchemaViolation
 from meup_agent.errors import printable
 from meup_agent.gateway.console.schema_form import SchemaField, fields_of, read_fields
 from meup_agent.gateway.console.template_environment import editable
@@ -105,8 +105,8 @@ async def check_arguments(item: InboxItem, arguments: dict[str, Any]) -> list[Sc
         return []
 
     def check() -> list[SchemaViolation]:
-        checker = checker_for(schema, f"{item.tool} of {item.target}", exact=True)
-        return [] if checker is None else checker.problems(arguments)
+        checker = ArgumentChecker(schema, f"{item.tool} of {item.target}", exact=True)
+        return checker.problems(arguments) or []
 
     # In a thread: a stranger's schema may take it a quarter of a second.
     return await to_thread.run_sync(check)
