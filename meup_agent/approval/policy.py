@@ -25,8 +25,7 @@ class Policy(RuleSet):
         digest: First 16 hexadecimal digits of the SHA-256 of what the rules say.
 
     Raises:
-        ConfigurationError: A pattern does not compile, a rule can never match, or a name is given
-            twice.
+        ConfigurationError: A pattern does not compile, or a name is given twice.
     """
 
     def install(self, agent: Agent) -> None:

@@ -190,16 +190,18 @@ def _seconds(given: object, place: str) -> float:
 
 
 def findings_of(policy: Policy) -> list[str]:
-    """Findings about a policy that loads: contradictions, and rules that are too wide."""
+    """Findings about a policy that loads: rules that never match, contradict, or are too wide."""
     from meup_agent.approval.reachability import (
         find_contradictions,
         find_exact,
         find_loose,
+        find_unreachable,
         find_wide,
     )
 
     names = policy.names
     return [
+        *find_unreachable(policy.rules, names),
         *find_contradictions(policy.rules, names),
         *find_wide(policy.rules, names),
         *find_loose(policy.rules, names),

@@ -1,4 +1,7 @@
-"""Reachability: rules that never decide, and pairs of rules that contradict one another.
+"""Findings about rules: some never decide, some contradict one another, some are too wide.
+
+They compare each rule with each other, so a file is checked for them where a person asks, and never
+where it is loaded.
 
 Patterns are compared as grants are (PROTOCOL 7): what is said to be covered is, and what is not
 said to be may still be. Of a rule that holds back, all that its wide reading takes is lost to the
@@ -23,7 +26,6 @@ from meup_agent.approval.rules import (
     QuorumRule,
     is_choice_without_wildcard,
 )
-from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.capability.covering import covers_pattern
 from meup_agent.protocol.capability.glob import is_glob
 from meup_agent.protocol.capability.patterns import compile_pattern
@@ -47,13 +49,17 @@ MIN_FIXED: Final = 2
 """Letters and digits that a glob which is narrow enough says."""
 
 
-def check_reachable(rules: Sequence[PolicyRule], names: Sequence[str]) -> None:
-    """Raise ConfigurationError for the first rule that the rules before it leave nothing."""
+def find_unreachable(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[str]:
+    """Rules that the rules before them leave nothing."""
+    before = [
+        [(each, each.pattern) for each in _alternatives(rule, by_tool=False)] for rule in rules
+    ]
     for index, rule in enumerate(rules):
         if isinstance(rule, LimitRule) and rule in rules[:index]:
             same = names[rules.index(rule)]
-            raise ConfigurationError(f"{names[index]}: {same} says the same; take one of them out")
-        taken = [_taken_by(one, rules[:index]) for one in _alternatives(rule)]
+            yield f"{names[index]}: {same} says the same; take one of them out"
+            continue
+        taken = [_taken_by(one, before[:index]) for one in _alternatives(rule)]
         if None in taken:
             continue
         first = min(number for number in taken if number is not None)
@@ -61,21 +67,23 @@ def check_reachable(rules: Sequence[PolicyRule], names: Sequence[str]) -> None:
         said = f"{names[index]}: it can never match, since {names[first]} takes all that it would"
         if earlier.verdict != rule.verdict:
             said += f", and says {earlier.verdict} where it says {rule.verdict}"
-        raise ConfigurationError(f"{said}; move it before that, or take it out")
+        yield f"{said}; move it before that, or take it out"
 
 
-def _taken_by(rule: PolicyRule, earlier: Sequence[PolicyRule]) -> int | None:
+def _taken_by(
+    rule: PolicyRule, before: Sequence[Sequence[tuple[PolicyRule, Mapping[str, object]]]]
+) -> int | None:
     """The number of the rule that takes all that one alternative of a rule behind it matches."""
-    wanted = rule.pattern
-    for number, before in enumerate(earlier):
-        if isinstance(before, LimitRule):
-            continue
-        reading = Reading.WIDE if _outweighs(before, rule) else Reading.NARROW
-        for each in _alternatives(before, by_tool=False):
-            if _allows_others(each, rule.named) and all(
+    wanted, named = rule.pattern, rule.named
+    for number, alternatives in enumerate(before):
+        for each, pattern in alternatives:
+            if isinstance(each, LimitRule):
+                continue
+            reading = Reading.WIDE if _outweighs(each, rule) else Reading.NARROW
+            if _allows_others(each, named) and all(
                 key in wanted
                 and covers_pattern(held, wanted[key], reading, of_arguments=key == "arguments")
-                for key, held in each.pattern.items()
+                for key, held in pattern.items()
             ):
                 return number
     return None
@@ -102,9 +110,6 @@ def _alternatives(rule: PolicyRule, *, by_tool: bool = True) -> list[PolicyRule]
     tools = rule.tool if by_tool and isinstance(rule.tool, list | tuple) else [rule.tool]
     arguments = rule.arguments if isinstance(rule.arguments, list | tuple) else [rule.arguments]
     return [replace(rule, tool=one, arguments=each) for one in tools for each in arguments]
-
-
-# --- what a check says beyond what a policy refuses ---
 
 
 def find_contradictions(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[str]:

@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from meup_agent.approval.reachability import check_reachable
 from meup_agent.approval.rule_index import FEW, ArgumentIndex, BeginningIndex
 from meup_agent.approval.rules import (
     AllowRule,
@@ -221,8 +220,7 @@ class RuleSet:
         digest: First 16 hexadecimal digits of the SHA-256 of what the rules say.
 
     Raises:
-        ConfigurationError: A pattern does not compile, a rule can never match, or a name is given
-            twice.
+        ConfigurationError: A pattern does not compile, or a name is given twice.
     """
 
     def __init__(self, rules: Iterable[PolicyRule]) -> None:
@@ -234,16 +232,17 @@ class RuleSet:
         self.names = names = [
             rule.name or f"rules[{index}]" for index, rule in enumerate(self.rules)
         ]
+        taken = {DEFAULT}
         for index, name in enumerate(names):
-            if name == DEFAULT or name in names[:index]:
+            if name in taken:
                 raise ConfigurationError(f"rules[{index}].name: {name!r} is taken; choose another")
+            taken.add(name)
         ids = [written(rule) for rule in self.rules]
         self.digest = hashlib.sha256("\n".join(ids).encode()).hexdigest()[:16]
         self._compiled = tuple(
             _compile(rule, names[index], ids[index], self.digest, index)
             for index, rule in enumerate(self.rules)
         )
-        check_reachable(self.rules, names)
         self._default = PolicyDecision(
             Verdict.ASK, DEFAULT, why="no rule matches", policy=self.digest
         )

@@ -158,19 +158,6 @@ def test_without_room_to_count_nothing_passes(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("rules", "said"),
     [
-        (
-            [AllowRule("read_*"), DenyRule("read_secret")],
-            r"rules\[1\].*never match.*allow where it says deny",
-        ),
-        ([AskRule("a"), DenyRule("b"), AllowRule(["a", "b"])], r"rules\[2\].*never match"),
-        ([DenyRule("x*"), LimitRule("x1", count=1, every=1)], r"rules\[1\].*never match"),
-        (
-            [
-                AllowRule("a", arguments={"p": "d/**"}),
-                AskRule("a", arguments={"p": "d/x*"}),
-            ],
-            "never",
-        ),
         ([AskRule("a", name="n"), AskRule("b", name="n")], "'n' is taken"),
         ([AskRule("a", name="default")], "'default' is taken"),
         ([AskRule("/(/")], r"rules\[0\].tool: the regular expression"),

@@ -104,7 +104,6 @@ def test_without_a_change_there_is_no_reload(path: Path, monkeypatch: pytest.Mon
     ("text", "said"),
     [
         ("rules: [{alow: {tool: add}}]\nend: true\n", "unknown key"),
-        ("rules: [{ask: {tool: add}}, {allow: {tool: add}}]\nend: true\n", "can never match"),
         (
             "rules: [{quorum: {tool: add, of: 2, among: [lead]}}]\nend: true\n",
             "2 votes cannot come of 1",

@@ -60,8 +60,9 @@ def _ignore_unknown_keys(place: Place) -> None:
     said="silently auto-approves tools whose `InterruptOnConfig` is invalid",
     there="A rule with a typing mistake in a key was dropped, and its tool ran without a question.",
     here=(
-        "A policy file is read whole or refused whole: an unknown key, a rule that can never match"
-        " and a key that stands twice do not load, and without a policy nothing is approved."
+        "A policy file is read whole or refused whole: an unknown key and a key that stands twice"
+        " do not load, and without a policy nothing is approved. `meup policy check` finds rules"
+        " that can never match."
     ),
     off=_ignore_unknown_keys,
 )

@@ -52,7 +52,7 @@ def test_one_rule_is_not_several(tmp_path: Path, rules: str, said: str) -> None:
     ("text", "code", "said"),
     [
         ("rules: [{alow: {tool: a}}]", exit_codes.USAGE, "did you mean allow?"),
-        ("rules: [{ask: {tool: a}}, {deny: {tool: a}}]", exit_codes.USAGE, "can never match"),
+        ("rules: [{ask: {tool: a}}, {deny: {tool: a}}]", exit_codes.FAILED, "is not good"),
         ("rules: [{allow: {tool: '*'}}]", exit_codes.FAILED, "is not good"),
         (
             "rules: [{allow: {tool: 'read_*'}}, {deny: {tool: '*_key'}}]",
