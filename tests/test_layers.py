@@ -25,6 +25,8 @@ LAYERS = {
     "events": 2,
     "uncaught": 2,
     "protocol": 2,
+    "escape": 3,
+    "wording": 4,
     "transport": 3,
     "session": 4,
     "gateway": 4,

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from meup_agent.cli.address import read_text
 from meup_agent.cli.failures import Misuse
-from meup_agent.cli.render.escape import visible
 from meup_agent.errors import InvalidPattern
+from meup_agent.escape import visible
 from meup_agent.protocol.capability import compile_capabilities
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from meup_agent.protocol.payloads import as_list, as_object, objects_in

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Final
 import anyio
 from anyio import CancelScope, Event, create_task_group, move_on_after, to_thread
 
-from meup_agent.cli.render.escape import visible
 from meup_agent.errors import system_reason
+from meup_agent.escape import visible
 from meup_agent.processes import guard
 from meup_agent.processes.guarded import KILL_ALL, GuardedProcess
 from meup_agent.processes.output_tail import LineLimiter, StderrTail

@@ -23,12 +23,12 @@ from meup_agent.cli.failures import Failure
 from meup_agent.cli.http_api import HttpApi, open_http_api
 from meup_agent.cli.options import Json, NoColour, ResultOptions, Timeout, seconds
 from meup_agent.cli.render.console import Stderr, log_nothing
-from meup_agent.cli.render.escape import as_json_line, visible
 from meup_agent.cli.render.formatting import as_text, name_some
 from meup_agent.cli.render.output import Output, OutputClosed
 from meup_agent.cli.reporting_connector import ReportingConnector, format_loss
 from meup_agent.cli.signals import ENDING, ended_by, exit_code, watch_signals
 from meup_agent.errors import Refused
+from meup_agent.escape import as_json_line, visible
 from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange import Mode
 from meup_agent.session import Settings

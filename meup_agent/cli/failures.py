@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from typing import Final
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.render.escape import visible
 from meup_agent.errors import (
     ConnectionFailed,
     InvalidArguments,
@@ -23,6 +22,7 @@ from meup_agent.errors import (
     ToolError,
     UsageError,
 )
+from meup_agent.escape import visible
 
 MAX_SENTENCE: Final = 2_000
 """Characters of a failure that are shown; it may quote what a stranger sent."""

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 from meup_agent.cli import exit_codes
 from meup_agent.cli.address import HttpAddress
 from meup_agent.cli.failures import Failure, Misuse
-from meup_agent.cli.render.escape import visible
+from meup_agent.escape import visible
 from meup_agent.protocol.payloads import as_object
 from meup_agent.transport.handshake import (
     Advice,

@@ -6,11 +6,11 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 from meup_agent.cli.failures import Failure, Misuse
-from meup_agent.cli.render.escape import visible
-from meup_agent.cli.render.formatting import format_proposed
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
+from meup_agent.escape import visible
 from meup_agent.protocol.payloads import digest as digest_of_call
 from meup_agent.protocol.payloads import read_proposal
+from meup_agent.wording import format_proposed
 
 if TYPE_CHECKING:
     from meup_agent.client.proposal import ProposalRecord

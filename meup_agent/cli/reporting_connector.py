@@ -8,8 +8,8 @@ from typing import Final
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.render.escape import visible
 from meup_agent.errors import CannotConnect
+from meup_agent.escape import visible
 from meup_agent.transport.base import ABNORMAL, CloseInfo, Connector, Transport
 from meup_agent.transport.websocket import websocket_connector
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from meup_agent.cli.console_link import link_lines
-from meup_agent.cli.render.escape import visible
 from meup_agent.cli.up_state import digest_of, keep_token, make_folder, token_path, up_folder
 from meup_agent.errors import ConfigurationError
+from meup_agent.escape import visible
 from meup_agent.gateway.auth import new_token
 from meup_agent.gateway.config import DEFAULT_PORT, ParticipantConfig, participant
 from meup_agent.gateway.presets import ROLES

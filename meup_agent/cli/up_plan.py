@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from meup_agent.cli.failures import require_extra
-from meup_agent.cli.render.escape import visible
 from meup_agent.errors import ConfigurationError
+from meup_agent.escape import visible
 
 if TYPE_CHECKING:
     from meup_agent.cli.children import ChildProgram

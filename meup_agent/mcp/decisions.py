@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from meup_agent.causes import Reason
 from meup_agent.errors import printable
 from meup_agent.protocol.outcomes import Expiry, Fulfillment, Gone, Rejection, Withdrawal
+from meup_agent.wording import MAX_NAME, describe_changes, duration, time_left
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,20 +22,14 @@ if TYPE_CHECKING:
 MAX_WORDS: Final = 1000
 """Characters of another participant's words."""
 
-MAX_NAME: Final = 64
-"""Characters of a name in a text for a model."""
-
 MAX_NAMED: Final = 3
 """Participants that may decide which a waiting text names."""
 
 PRONOUNS: Final = frozenset({"you", "i", "me", "it", "user", "assistant", "system"})
 """Names of participants that a model would take for itself, or for another part of its chat."""
 
-MAX_CHANGES: Final = 10
-"""Changes that a text for a model tells."""
-
 MAX_CHANGE: Final = 200
-"""Changes of an edited call that are told, and characters of each value."""
+"""Characters of each value of an edited call that are told."""
 
 CANCELLED: Final = "Operation cancelled"
 """The last word on a stream that its client cancelled."""
@@ -63,7 +58,7 @@ def describe_waiting(may_decide: Sequence[str], seconds_left: float | None) -> s
     else:
         more = f" and {len(may_decide) - MAX_NAMED} more" if len(may_decide) > MAX_NAMED else ""
         by = f"{_or([participant(each) for each in may_decide[:MAX_NAMED]])}{more}"
-    left = "" if seconds_left is None else f", {_minutes(seconds_left)} left"
+    left = "" if seconds_left is None else f", {time_left(max(seconds_left, 0))}"
     return f"waiting for a decision by {by}{left}"
 
 
@@ -94,7 +89,7 @@ def rejected(tool: str, outcome: Rejection, explanation: str) -> str:
 
 def expired(tool: str, outcome: Expiry, seconds: float | None) -> str:
     """The text for an expiry."""
-    within = "in time" if seconds is None else f"within {_duration(seconds)}"
+    within = "in time" if seconds is None else f"within {duration(seconds)}"
     if not outcome.sent:
         return (
             f"The call of {name(tool)} could not be proposed {within}, since there was no"
@@ -154,12 +149,7 @@ def edited(outcome: Fulfillment) -> str:
             f"Note: {participant(outcome.by)} carried out this call, and it is not known whether it"
             " was as proposed."
         )
-    told = "; ".join(
-        f"{_path(each.path)} was {_value(each.fulfilled)} instead of {_value(each.proposed)}"
-        for each in outcome.changes[:MAX_CHANGES]
-    )
-    more = len(outcome.changes) - MAX_CHANGES
-    told += f"; and {more} more" if more > 0 else ""
+    told = describe_changes(outcome.changes, _path, _value)
     return (
         f"Note: {participant(outcome.by)} changed this call before it was carried out"
         f"{': ' + told if told else ', and does not say how'}. The result is that of the changed"
@@ -190,24 +180,12 @@ def participant(text: str) -> str:
 
 def _path(path: str) -> str:
     """The path of a value, whose dots are ours."""
-    return ".".join(name(part) for part in path.split("."))
+    return ".".join(name(part) for part in path.removeprefix("arguments.").split("."))
 
 
 def _or(names: Sequence[str]) -> str:
     *first, last = names
     return f"{', '.join(first)} or {last}" if first else last
-
-
-def _minutes(seconds: float) -> str:
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds >= 120 and seconds % 60 == 0:
-        return f"{seconds / 60:g} minutes"
-    return f"{seconds:g} second{'' if seconds == 1 else 's'}"
 
 
 def _value(value: Any) -> str:

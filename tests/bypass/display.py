@@ -7,9 +7,9 @@ from typing import Any
 
 import anyio
 
+from meup_agent import escape
 from meup_agent.approval import Inbox, InboxItem
 from meup_agent.cli.inbox.card import Card
-from meup_agent.cli.render import escape
 from meup_agent.gateway.console import template_environment
 from meup_agent.protocol.shown_text import Segment
 from tests.bypass.incident import incident

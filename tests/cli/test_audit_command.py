@@ -15,9 +15,9 @@ from rich.cells import cell_len
 from meup_agent import Envelope
 from meup_agent.cli.audit import listing
 from meup_agent.cli.audit.journal_readers import moment
-from meup_agent.cli.audit.phrases import IGNORED, lasted
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.audit.audit import LOOK_AHEAD
+from meup_agent.wording import IGNORED, duration
 from tests.bench.audit import envelopes, write
 from tests.cli.audited import PARTICIPANTS, Past, past
 from tests.cli.commands import Output, exit_codes, run
@@ -75,7 +75,7 @@ def test_each_proposal_is_a_line_where_no_terminal_is(audit: Audit) -> None:
     assert fulfilled.startswith(
         'p-fulfilled  alice  files.write_file(path="a.txt", text="hi")  fulfilled  by bob '
     )
-    assert fulfilled.endswith('edited: path "a.txt" → "b.txt"')
+    assert fulfilled.endswith('edited: path is "b.txt" instead of "a.txt"')
     assert "  rejected  by bob " in rejected
     assert f"unsafe: it leaves the workspace {ESCAPED}".replace("\\r", " ") in rejected
     assert "  withdrawn  by alice " in withdrawn
@@ -105,11 +105,11 @@ def test_one_proposal_is_a_timeline(audit: Audit) -> None:
     assert head == "p-fulfilled  fulfilled"
     assert proposed == 'alice proposed files.write_file(path="a.txt", text="hi") to bob'
     assert decided.startswith("decided by bob after ")
-    assert edited == 'edited: path "a.txt" → "b.txt"'
+    assert edited == 'edited: path is "b.txt" instead of "a.txt"'
     assert [step[14:] for step in steps if "progress  3 times" not in step] == [
         'alice  proposal  files.write_file(path="a.txt", text="hi") → bob  [pending]',
-        'bob    request   write_file(path="b.txt", text="hi") → files, edited: path "a.txt" →'
-        ' "b.txt"  [in progress]',
+        'bob    request   write_file(path="b.txt", text="hi") → files, edited: path is'
+        ' "b.txt" instead of "a.txt"  [in progress]',
         "files  response  done  [fulfilled]",
         "alice  withdraw  policy  [ignored: too late]",
     ]
@@ -363,7 +363,9 @@ def test_no_moment(given: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [
-        (-1, "0 ms"),
+        (-1, "0 s"),
+        (0, "0 s"),
+        (5, "5 s"),
         (0.0042, "4 ms"),
         (2.04, "2.0 s"),
         (59.6, "1 min"),
@@ -373,4 +375,4 @@ def test_no_moment(given: str) -> None:
     ],
 )
 def test_how_long_it_took(seconds: float, said: str) -> None:
-    assert lasted(0, round(seconds * 1_000_000)) == said
+    assert duration(seconds) == said

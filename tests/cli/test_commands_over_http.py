@@ -277,7 +277,7 @@ def test_an_edit_is_told(stage: Stage, beside: RunBeside) -> None:
     done = beside("fulfill", proposed.id, "--yes", "--edit", "path=5", "--json")
     document = json.loads(done.out)
     assert (document["result"], document["edited"]) == ("'5' has 'b'", True)
-    assert 'arguments.path is "5" instead of "a"' in done.err
+    assert 'path is "5" instead of "a"' in done.err
     outcome = proposed.outcome()
     assert isinstance(outcome, Fulfillment)
     assert [(each.path, each.fulfilled) for each in outcome.changes] == [("arguments.path", "5")]

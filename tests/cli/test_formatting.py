@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from meup_agent.cli.render.escape import as_json_line
 from meup_agent.cli.render.formatting import as_text, format_envelope
+from meup_agent.escape import as_json_line
 from tests.wire import draft, kinds
 
 

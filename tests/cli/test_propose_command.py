@@ -42,7 +42,7 @@ def test_who_may_call_proposes_all_the_same(stage: Stage, here: Here) -> None:
 def test_an_edited_one_is_told_of(here: Here) -> None:
     strict = here(*WRITE, "path=edited")
     assert (strict.code, strict.out) == (exit_codes.EDITED, "'elsewhere' has 't'\n")
-    assert 'arguments.path is "elsewhere" instead of "edited"; --accept-edits' in strict.err
+    assert 'path is "elsewhere" instead of "edited"; --accept-edits' in strict.err
     lenient = here(*WRITE, "path=edited", "--accept-edits", "--json")
     assert lenient.code == 0
     assert json.loads(lenient.out)["changes"] == [

@@ -20,26 +20,20 @@ from rich.text import Text
 
 from meup_agent.cli.audit.phrases import (
     by_rule,
-    edits,
-    lasted,
     name,
     names,
     state_of,
     time_of,
     why,
 )
-from meup_agent.cli.render.escape import compact, visible
 from meup_agent.cli.render.exchange_observer import MAX_FOLLOWED
-from meup_agent.cli.render.formatting import (
-    MAX_NAME,
-    format_answer,
-    format_capability,
-    format_proposed,
-)
+from meup_agent.cli.render.formatting import format_answer, format_capability
 from meup_agent.cli.render.layout import NARROW, STATE_STYLES, Glyphs, RowBuilder
+from meup_agent.escape import compact, visible
 from meup_agent.protocol.audit import ProposalAudit, SpaceOperation, Step, StepKind
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import objects_in
+from meup_agent.wording import MAX_NAME, describe_changes, duration, format_proposed
 
 SHORT_ID: Final = 8  # characters of an id that are shown, more where another one begins alike
 
@@ -140,7 +134,7 @@ class ProposalListing:
             yield f"no decision in its time, which was {self._until(item)}"
         else:
             when = time_of(decision.at, beside=item.first.at)
-            took = lasted(item.first.at, decision.at)
+            took = duration((decision.at - item.first.at) / 1_000_000)
             said = why(decision.reason, item.explanation(decision.step))
             yield f"by {name(decision.by)} {when}, after {took}" + (f": {said}" if said else "")
             if rule := by_rule(decision.step.rule):
@@ -171,7 +165,7 @@ class ProposalListing:
         return "" if expires_at is None else time_of(expires_at, beside=item.first.at)
 
     def _fulfilled(self, item: ProposalAudit) -> Iterator[str]:
-        changes = edits(item.changes, self._glyphs.arrow)
+        changes = describe_changes(item.changes)
         if changes:
             yield f"edited: {changes}"
         if item.state is not ProposalState.FULFILLED:

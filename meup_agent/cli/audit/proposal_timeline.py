@@ -8,12 +8,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from meup_agent.cli.audit.phrases import (
-    FAILED,
-    IGNORED,
     MAX_WORDS,
     by_rule,
-    edits,
-    lasted,
     local,
     name,
     names,
@@ -21,11 +17,20 @@ from meup_agent.cli.audit.phrases import (
     time_of,
     why,
 )
-from meup_agent.cli.render.escape import visible
-from meup_agent.cli.render.formatting import MAX_NAME, format_answer, format_call, format_proposed
+from meup_agent.cli.render.formatting import format_answer
 from meup_agent.cli.render.layout import NARROWEST, STATE_STYLES, Glyphs, hang
+from meup_agent.escape import visible
 from meup_agent.protocol import payloads
 from meup_agent.protocol.audit import FulfillmentAudit, ProposalAudit, Step, StepKind
+from meup_agent.wording import (
+    FAILED,
+    IGNORED,
+    MAX_NAME,
+    describe_changes,
+    duration,
+    format_call,
+    format_proposed,
+)
 
 _NOUNS = {
     StepKind.PROPOSED: "proposal",
@@ -88,12 +93,12 @@ class ProposalTimeline:
         decision = proposal.decision
         if decision is not None:
             said = why(decision.reason, proposal.explanation(decision.step))
-            took = lasted(proposal.first.at, decision.at)
+            took = duration((decision.at - proposal.first.at) / 1_000_000)
             because = f": {said}" if said else ""
             how = f"decided by {name(decision.by)}" if decision.by else "expired"
             lines.append(f"{how} after {took}{because}")
             lines += filter(None, [by_rule(decision.step.rule)])
-        if changes := edits(proposal.changes, self._glyphs.arrow):
+        if changes := describe_changes(proposal.changes):
             lines.append(f"edited: {changes}")
         for each in lines:
             yield Text(hang(each, self._width, 0), no_wrap=True)
@@ -154,7 +159,7 @@ class ProposalTimeline:
         if item is None:
             return whom.lstrip()
         call = payloads.read_call(item.request.envelope.payload)
-        changed = edits(item.changes, self._glyphs.arrow)
+        changed = describe_changes(item.changes)
         edited = f", edited: {changed}" if changed else ""
         return f"{format_call(call)}{whom}{edited}"
 

@@ -35,11 +35,11 @@ from meup_agent.cli.audit.proposal_timeline import ProposalTimeline
 from meup_agent.cli.failures import Failure, Misuse
 from meup_agent.cli.options import AcceptDamage, NoColour, Since
 from meup_agent.cli.render.console import Stderr, log_nothing
-from meup_agent.cli.render.escape import as_json_line, visible
-from meup_agent.cli.render.formatting import MAX_NAME, counted
+from meup_agent.cli.render.formatting import counted
 from meup_agent.cli.render.output import Output, OutputClosed
 from meup_agent.cli.render.progress import progress_line
 from meup_agent.errors import ConfigurationError
+from meup_agent.escape import as_json_line, visible
 from meup_agent.protocol.audit import (
     Audit,
     ProposalAudit,
@@ -49,6 +49,7 @@ from meup_agent.protocol.audit import (
     proposal_as_json,
 )
 from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.wording import MAX_NAME
 
 
 class StateName(StrEnum):

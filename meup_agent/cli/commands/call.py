@@ -31,9 +31,7 @@ from meup_agent.cli.options import (
     seconds,
     ttl_option,
 )
-from meup_agent.cli.render.escape import arguments as in_words
-from meup_agent.cli.render.escape import compact, visible
-from meup_agent.cli.render.formatting import MAX_NAME, name_some
+from meup_agent.cli.render.formatting import name_some
 from meup_agent.cli.render.progress import progress_line
 from meup_agent.client.proposal_handle import resolve_ttl
 from meup_agent.client.schema_check import ArgumentChecker
@@ -45,6 +43,8 @@ from meup_agent.errors import (
     RequestTimeout,
     ToolError,
 )
+from meup_agent.escape import arguments as in_words
+from meup_agent.escape import visible
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.callers import find_missing
 from meup_agent.protocol.capability import compile_announced
@@ -57,6 +57,7 @@ from meup_agent.protocol.outcomes import (
     value_of,
 )
 from meup_agent.transport.loops import background_tasks
+from meup_agent.wording import MAX_NAME, describe_changes
 
 if TYPE_CHECKING:
     from meup_agent.cli.arguments import GivenArguments
@@ -340,12 +341,7 @@ async def _tell_rejections(session: CommandSession, proposal: ProposalHandle) ->
 def _difference(fulfilled: Fulfillment) -> str:
     if not fulfilled.knows_edits:
         return "carried out, and no participant confirms that it was as proposed"
-    said = "; ".join(
-        f"{visible(each.path, 64)} is {compact(each.fulfilled, 64)}"
-        f" instead of {compact(each.proposed, 64)}"
-        for each in fulfilled.changes
-    )
-    said = visible(said, MAX_CHANGES) or "how is hidden by the gateway"
+    said = describe_changes(fulfilled.changes) or "how is hidden by the gateway"
     return f"carried out otherwise than proposed: {said}"
 
 

@@ -15,12 +15,11 @@ from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure, Misuse, code_for
 from meup_agent.cli.options import Args, ArgsFile, ResultOptions, seconds, seconds_option
 from meup_agent.cli.proposal_lookup import digest_of, find_pending, list_known
-from meup_agent.cli.render.escape import compact, visible
-from meup_agent.cli.render.formatting import MAX_NAME
 from meup_agent.cli.render.progress import progress_line
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.client.requests import TIMEOUT
 from meup_agent.errors import OutcomeUnknown, OwnerUnknown, RequestError, ToolError
+from meup_agent.escape import compact, visible
 from meup_agent.protocol import payloads
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import value_of
@@ -31,6 +30,7 @@ from meup_agent.protocol.payloads import (
     build_fulfillment,
     without_meta,
 )
+from meup_agent.wording import MAX_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -20,9 +20,9 @@ from meup_agent.cli.dev_state import DevGateway, DevState, state_folder
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.options import OptionGroup, tls_config
 from meup_agent.cli.render.console import log_to_stderr
-from meup_agent.cli.render.escape import visible
 from meup_agent.cli.signals import STOPPING, watch_signals
 from meup_agent.errors import ConfigurationError
+from meup_agent.escape import visible
 from meup_agent.gateway.config import DEFAULT_HOST, DEFAULT_PORT
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.transport.loops import background_tasks

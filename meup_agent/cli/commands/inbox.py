@@ -20,18 +20,18 @@ from meup_agent.cli.address import Address, HttpAddress, SpaceOrHttpOptions
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.commands import Command, Group
 from meup_agent.cli.failures import Failure, Misuse, code_for
-from meup_agent.cli.inbox.card import ONLY_HEARD, card_rows, time_left
+from meup_agent.cli.inbox.card import ONLY_HEARD, card_rows
 from meup_agent.cli.inbox.rows import ShownValue
 from meup_agent.cli.inbox.tool_rows import difference_rows
 from meup_agent.cli.options import NoColour, ResultOptions, complete_reason_to_reject, expand_groups
 from meup_agent.cli.proposal_lookup import find_pending
-from meup_agent.cli.render.escape import visible
-from meup_agent.cli.render.formatting import MAX_NAME, format_proposed
 from meup_agent.client.tool_changes import accept_tools, read_difference
 from meup_agent.errors import MeupError, NotOffered
+from meup_agent.escape import visible
 from meup_agent.protocol.exchange import Mode
 from meup_agent.protocol.outcomes import value_of
 from meup_agent.protocol.payloads import without_meta
+from meup_agent.wording import MAX_NAME, format_proposed, time_left
 
 if TYPE_CHECKING:
     pass
@@ -195,9 +195,8 @@ async def _list(session: CommandSession) -> None:
             may = ", ".join(sorted(item.may))
             whose = visible(item.proposer, MAX_NAME)
             danger = "!" if item.danger else " "
-            line = (
-                f"{visible(item.id[:12])} {danger} {time_left(item):>13}  {whose}: {call}  [{may}]"
-            )
+            left = time_left(item.seconds_left)
+            line = f"{visible(item.id[:12])} {danger} {left:>13}  {whose}: {call}  [{may}]"
             await session.output.write(line + "\n")
         if not box.items:
             session.stderr.note("nothing waits for you")
@@ -439,7 +438,8 @@ async def _find(box: Inbox, session: CommandSession, given: str, proposer: str |
 def _plain(item: InboxItem) -> str:
     """A proposal as its card shows it, without a screen, and all of its call."""
     offered = ", ".join(sorted(item.may)) or "nothing"
-    lines = [f"proposal {visible(item.id, MAX_NAME)}, {time_left(item)}; you may: {offered}"]
+    left = time_left(item.seconds_left)
+    lines = [f"proposal {visible(item.id, MAX_NAME)}, {left}; you may: {offered}"]
     lines.extend(each.plain for each in card_rows(item, ShownValue(room=None)))
     return "\n".join(lines) + "\n"
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from meup_agent.cli.failures import Failure, require_extra
-from meup_agent.cli.render.escape import visible
 from meup_agent.errors import ConfigurationError, system_reason
+from meup_agent.escape import visible
 
 DEFAULT_FILE: Final = Path("space.yaml")
 

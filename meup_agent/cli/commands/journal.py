@@ -10,10 +10,10 @@ import typer
 
 from meup_agent.cli.commands import Command, Group
 from meup_agent.cli.failures import require_extra
-from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import counted
 from meup_agent.cli.signals import end_by_signals
 from meup_agent.errors import ConfigurationError
+from meup_agent.escape import visible
 
 journal = typer.Typer(
     name="journal",

@@ -10,7 +10,7 @@ from meup_agent.cli.arguments import read_capabilities
 from meup_agent.cli.command_session import CommandSession, JoinOptions
 from meup_agent.cli.failures import Misuse
 from meup_agent.cli.options import Capabilities, Name, Why
-from meup_agent.cli.render.escape import as_json_line, visible
+from meup_agent.escape import as_json_line, visible
 
 
 def grant(

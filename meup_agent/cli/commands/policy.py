@@ -15,9 +15,9 @@ from meup_agent.cli.commands.policy_check import check
 from meup_agent.cli.commands.policy_suggest import suggest
 from meup_agent.cli.failures import Failure, Misuse, require_extra
 from meup_agent.cli.options import Json, expand_groups
-from meup_agent.cli.render.escape import as_json_line, visible
 from meup_agent.cli.render.formatting import counted
 from meup_agent.errors import ConfigurationError
+from meup_agent.escape import as_json_line, visible
 
 if TYPE_CHECKING:
     from meup_agent.approval import PolicyDecision

@@ -16,9 +16,9 @@ from meup_agent.cli.commands.policy_journal import JournalOptions
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.options import AcceptDamage
 from meup_agent.cli.render.console import Stderr, log_nothing
-from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import counted
 from meup_agent.cli.render.output import Output, OutputClosed
+from meup_agent.escape import visible
 from meup_agent.protocol import kinds
 
 if TYPE_CHECKING:

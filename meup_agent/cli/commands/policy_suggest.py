@@ -16,10 +16,10 @@ from meup_agent.cli.commands.policy_journal import JournalOptions
 from meup_agent.cli.failures import require_extra
 from meup_agent.cli.options import AcceptDamage, Json
 from meup_agent.cli.render.console import Stderr, log_nothing
-from meup_agent.cli.render.escape import as_json_line, visible
 from meup_agent.cli.render.formatting import counted
 from meup_agent.cli.render.output import Output, OutputClosed
 from meup_agent.cli.render.progress import progress_line
+from meup_agent.escape import as_json_line, visible
 from meup_agent.protocol import kinds
 
 if TYPE_CHECKING:

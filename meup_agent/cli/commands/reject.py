@@ -16,8 +16,8 @@ from meup_agent.cli.failures import Misuse
 from meup_agent.cli.options import ResultOptions, complete_reason, complete_reason_to_reject
 from meup_agent.cli.proposal_lookup import find_pending, list_known
 from meup_agent.cli.render.console import Stderr
-from meup_agent.cli.render.escape import visible
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
+from meup_agent.escape import visible
 from meup_agent.protocol import kinds, payloads
 
 if TYPE_CHECKING:

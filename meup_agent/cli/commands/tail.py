@@ -16,14 +16,14 @@ from meup_agent.cli import exit_codes
 from meup_agent.cli.address import Address, SpaceOptions
 from meup_agent.cli.options import NoColour, TakeOver, complete_kind
 from meup_agent.cli.render.console import Stderr, log_nothing
-from meup_agent.cli.render.escape import as_json_line, visible
 from meup_agent.cli.render.expiry_watch import ExpiryWatch
-from meup_agent.cli.render.formatting import MAX_NAME
 from meup_agent.cli.render.output import Output
 from meup_agent.cli.render.timeline_filter import ExchangeFilter, TimelineFilter, suggest_kinds
 from meup_agent.cli.reporting_connector import ReportingConnector, format_loss
 from meup_agent.cli.signals import STOPPING, run_until_signal
+from meup_agent.escape import as_json_line, visible
 from meup_agent.protocol.envelope import Envelope
+from meup_agent.wording import MAX_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ import typer
 from meup_agent.cli.commands import Command, Group
 from meup_agent.cli.failures import Misuse
 from meup_agent.cli.options import Json
-from meup_agent.cli.render.escape import as_json_line
+from meup_agent.escape import as_json_line
 from meup_agent.gateway.auth import hash_token, new_token
 
 MAX_TOKEN_CHARS: Final = 4_096  # characters of a token that is read: longer ones fit into no header

@@ -24,7 +24,6 @@ from meup_agent.cli.commands.gateway import (
 from meup_agent.cli.console_link import make_console, sign_in_link
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.loading_notice import LOADING
-from meup_agent.cli.render.escape import visible
 from meup_agent.cli.signals import ENDING, end_by_signals
 from meup_agent.cli.up_bridges import (
     PinFiles,
@@ -45,6 +44,7 @@ from meup_agent.cli.up_plan import (
     warn,
 )
 from meup_agent.errors import ConfigurationError
+from meup_agent.escape import visible
 from meup_agent.transport.unix_socket import socket_url
 
 if TYPE_CHECKING:

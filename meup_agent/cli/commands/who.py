@@ -14,8 +14,8 @@ from meup_agent.cli.address import SpaceOptions
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure, Misuse
 from meup_agent.cli.options import ResultOptions, TakeOver, Timeout, seconds
-from meup_agent.cli.render.escape import as_json_line, visible
-from meup_agent.cli.render.formatting import MAX_NAME, format_capability
+from meup_agent.cli.render.formatting import format_capability
+from meup_agent.escape import as_json_line, visible
 from meup_agent.protocol import payloads
 from meup_agent.protocol.callers import (
     Allowed,
@@ -24,6 +24,7 @@ from meup_agent.protocol.callers import (
     find_missing,
 )
 from meup_agent.protocol.exchange import Mode
+from meup_agent.wording import MAX_NAME
 
 if TYPE_CHECKING:
     from meup_agent.client.space import Space

@@ -30,9 +30,9 @@ from meup_agent.cli.demo.workspace import (
     NotAllowed,
     Workspace,
 )
-from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.output import Output
 from meup_agent.errors import MeupError
+from meup_agent.escape import visible
 from meup_agent.protocol import kinds
 from meup_agent.protocol.outcomes import value_of
 from meup_agent.transport.base import ABNORMAL

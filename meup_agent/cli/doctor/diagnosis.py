@@ -35,7 +35,6 @@ from meup_agent.cli.doctor.probe import (
     probe_tls,
     resolve_host,
 )
-from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.formatting import name_some
 from meup_agent.cli.reporting_connector import format_close
 from meup_agent.client.space import Space
@@ -47,6 +46,7 @@ from meup_agent.errors import (
     SessionEnded,
     TransportError,
 )
+from meup_agent.escape import visible
 from meup_agent.protocol.guarantees import WELCOME_KEY
 from meup_agent.session.settings import Settings
 from meup_agent.transport.base import CloseInfo, Transport

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
 
-from meup_agent.cli.render.escape import compact, visible
 from meup_agent.errors import InvalidPattern, TransportError
+from meup_agent.escape import compact, visible
 from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import compile_kind
 from meup_agent.protocol.guarantees import Guarantees

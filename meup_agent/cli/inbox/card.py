@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from meup_agent.approval.inbox_item import Verb
 from meup_agent.cli.inbox.rows import CardRow, Part, ShownValue, row, theirs
-from meup_agent.cli.render.escape import compact, visible
+from meup_agent.escape import compact, visible
 from meup_agent.protocol.payloads import TOOL_CALL, without_meta
 
 if TYPE_CHECKING:
@@ -56,24 +56,6 @@ def title(item: InboxItem) -> tuple[Part, ...]:
     """The participant and the tool that is to run."""
     target = () if item.target is None else (*name(item.target, "target"), Part(".", "dim"))
     return (*target, *name(item.tool or item.method, "title"))
-
-
-def time_left(item: InboxItem) -> str:
-    """The time that is left to decide, in words."""
-    left = item.seconds_left
-    if left is None:
-        return "no deadline"
-    return f"{span(left)} left" if left > 0 else f"past its time by {span(-left)}"
-
-
-def span(seconds: float) -> str:
-    """A time in its two largest units."""
-    whole = int(seconds)
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02}"
-    if whole < 86_400:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
 
 
 def record_words(record: ProposerRecord) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from meup_agent.cli.inbox.card import MAX_NAME, title
-from meup_agent.cli.render.escape import visible
 from meup_agent.errors import MeupError
+from meup_agent.escape import visible
 
 if TYPE_CHECKING:
     from meup_agent.approval.inbox import Inbox

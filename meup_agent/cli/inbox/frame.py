@@ -10,12 +10,13 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import Input, Static
 
 from meup_agent.approval.inbox_item import Verb
-from meup_agent.cli.inbox.card import Card, time_left
+from meup_agent.cli.inbox.card import Card
 from meup_agent.cli.inbox.decisions import PersonDecisions
 from meup_agent.cli.inbox.questions import ScreenQuestion, lines_of
 from meup_agent.cli.inbox.rows import CardRow, Part, row, theirs
 from meup_agent.cli.inbox.themes import DARK, LIGHT, THEMES
 from meup_agent.cli.inbox.views import QueueView, RowsView
+from meup_agent.wording import time_left
 
 if TYPE_CHECKING:
     from textual import events
@@ -195,7 +196,7 @@ class InboxFrame(App[None]):
         """Show how many wait, and the time that is left for the current one."""
         waiting = len(self.inbox)
         count = "nothing waits" if not waiting else f"{self.at + 1} of {waiting}"
-        left = "" if self.current is None or self.gone else time_left(self.current)
+        left = "" if self.current is None or self.gone else time_left(self.current.seconds_left)
         width = self.size.width - 2
         first = self._text(Part("meup inbox ", "heading"), Part(self.where, "dim"))
         style = "late" if "past" in left else "name"

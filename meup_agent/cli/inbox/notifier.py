@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 import anyio
 from anyio import AsyncContextManagerMixin
 
-from meup_agent.cli.render.escape import visible
-from meup_agent.cli.render.formatting import format_proposed
 from meup_agent.errors import ConfigurationError, system_reason
+from meup_agent.escape import visible
 from meup_agent.transport.loops import background_tasks
+from meup_agent.wording import format_proposed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from meup_agent.causes import Reason
 from meup_agent.cli.inbox.card import title
 from meup_agent.cli.inbox.rows import Part, theirs
-from meup_agent.cli.render.escape import visible
+from meup_agent.escape import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -28,8 +28,8 @@ from meup_agent.cli.inbox.questions import (
 from meup_agent.cli.inbox.rows import CardRow, Part, row, theirs
 from meup_agent.cli.inbox.tool_rows import difference_rows
 from meup_agent.cli.inbox.views import RowsView
-from meup_agent.cli.render.escape import visible
 from meup_agent.errors import MeupError
+from meup_agent.escape import visible
 from meup_agent.protocol.payloads import Call, changes
 
 if TYPE_CHECKING:

@@ -11,10 +11,11 @@ from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from meup_agent.cli.inbox.card import time_left, title
+from meup_agent.cli.inbox.card import title
 from meup_agent.cli.inbox.rows import CardRow, Part, wrapped
 from meup_agent.cli.inbox.themes import DARK, LIGHT
-from meup_agent.cli.render.escape import visible
+from meup_agent.escape import visible
+from meup_agent.wording import time_left
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -171,7 +172,7 @@ class QueueView(LinesView):
             sign = "●" if item in self._marked else "▌" if is_current else " "
             parts = [Part(f"{sign} ", "late" if item in self._marked else "key"), *title(item)]
             return to_strip(parts, styles, base, width)
-        left = time_left(item).removesuffix(" left")
+        left = time_left(item.seconds_left).removesuffix(" left")
         who = visible(item.proposer, 40)
         room = max(width - cell_len(left) - 4, 4)
         parts = [Part(f"  {set_cell_size(who, room)} ", "dim")]

@@ -11,7 +11,7 @@ from typing import Final, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from meup_agent.cli.render.escape import visible
+from meup_agent.escape import visible
 from meup_agent.uncaught import wants_tracebacks
 
 MAX_NOTE: Final = 2_000  # characters of a note; it may quote what a stranger sent

@@ -18,30 +18,20 @@ from meup_agent.protocol.exchange.ttl_map import TTLMap
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Rejection
 from meup_agent.protocol.payloads import read_response
+from meup_agent.wording import FAILED, IGNORED, STATES
 
 MAX_FOLLOWED: Final = 10_000  # envelopes whose exchange is remembered: more than a person follows
 
 FOLLOWED_SECONDS: Final = 3600.0
 """Time for which they are: as long as the exchange table remembers a proposal."""
 
-AGAIN: Final = "again"  # the state of an envelope that was sent before
-TOO_LATE: Final = "too late"
-FAILED: Final = "failed"
+AGAIN: Final = IGNORED[Ignored.AGAIN]
+TOO_LATE: Final = IGNORED[Ignored.LATE]
 REFUSED: Final = "refused"
 REJECTED: Final = "rejected"
 
-_IGNORED: Final = {
-    Ignored.LATE: TOO_LATE,
-    Ignored.NOT_THEIRS: "not theirs",
-    Ignored.OWN_PROPOSAL: "own proposal",
-    Ignored.FORGED: "forged",
-}
-"""States of envelopes without effect; a repetition is told by its content."""
-
 _ENDS: Final = (kinds.MCP_RESPONSE, kinds.MCP_REJECT, kinds.MCP_WITHDRAW)
 """Kinds that end something, and are sent again with other ids."""
-
-_STATES: Final = {state: state.value.replace("_", " ") for state in ProposalState}
 
 
 def recent() -> TTLMap[Any, Any]:
@@ -83,7 +73,9 @@ class ExchangeObserver:
         shown_part = "" if part == exchange else part
         if self._was_seen(envelope, now):
             return Observation(exchange, shown_part, AGAIN)
-        state = _IGNORED.get(folded.ignored, "") if folded.ignored is not None else ""
+        state = "" if folded.ignored is None else IGNORED[folded.ignored]
+        if folded.ignored in (Ignored.AGAIN, Ignored.REFUSED):
+            state = ""  # they are told by their content
         if not state:
             state = self._state(envelope, part, folded, now)
         return Observation(
@@ -94,7 +86,7 @@ class ExchangeObserver:
         """Note that a proposal has expired, of which no envelope tells."""
         self._folder.end_expired(proposal, now)
         exchange = self._parts.get(proposal.id, now) or _ExchangePart(proposal.id, "")
-        return Observation(exchange.exchange, "", _STATES[ProposalState.EXPIRED])
+        return Observation(exchange.exchange, "", STATES[ProposalState.EXPIRED])
 
     # --- which exchange ---
 
@@ -189,7 +181,7 @@ class ExchangeObserver:
             return ""
         is_fulfilled = record.state is ProposalState.FULFILLED
         return (
-            FAILED if is_fulfilled and self._failed.get(record.key, now) else _STATES[record.state]
+            FAILED if is_fulfilled and self._failed.get(record.key, now) else STATES[record.state]
         )
 
 

@@ -6,18 +6,14 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, cast
 
-from meup_agent.cli.render.escape import ELLIPSIS, arguments, compact, visible
+from meup_agent.escape import compact, visible
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.outcomes import Responded, value_of
 from meup_agent.protocol.payloads import as_object, objects_in
+from meup_agent.wording import MAX_CALL, MAX_NAME, format_call, format_proposed, mark_cut
 
-MAX_NAME: Final = 64  # characters of a participant's, a tool's or a kind's name
 MAX_SAID: Final = 400  # characters of what an envelope says: some lines of a narrow terminal
-
-MAX_CALL: Final = 4_000
-"""Characters of a call's arguments: what is decided is shown, and longer ones say that they are
-cut; a screen or two."""
 
 MAX_NAMES: Final = 8  # names of those whom an envelope is for; of more, only how many
 
@@ -94,10 +90,10 @@ def _said(envelope: Envelope) -> tuple[str, str, ProgressFigures | None, bool]:
         case kinds.MCP_PROPOSAL:
             body = payloads.unwrapped(payload)
             if payloads.request_problem(body):
-                return noun, _whole(compact(payload, MAX_CALL)), None, False
+                return noun, mark_cut(compact(payload, MAX_CALL)), None, False
             return noun, format_proposed(payloads.read_call(body)), None, False
         case kinds.MCP_REQUEST if payloads.request_problem(payload):
-            return noun, _whole(compact(payload, MAX_CALL)), None, False
+            return noun, mark_cut(compact(payload, MAX_CALL)), None, False
         case kinds.MCP_REQUEST:
             return _request(noun, payloads.read_call(payload))
         case kinds.MCP_RESPONSE:
@@ -163,31 +159,6 @@ def _request(noun: str, call: payloads.Call) -> tuple[str, str, ProgressFigures 
         said = "" if message is None else compact_text(message)
         return "progress", said, ProgressFigures(done or 0.0, total), False
     return noun, format_call(call), None, False
-
-
-def format_call(call: payloads.Call) -> str:
-    """A call as it would stand in Python, with what stands beside its arguments."""
-    if call.method == payloads.TOOL_CALL:
-        said = f"{visible(call.name, MAX_NAME)}({_whole(arguments(call.arguments, MAX_CALL))})"
-        if beside := call.beside:
-            said += f" and, beside its arguments, {_whole(compact(beside, MAX_CALL))}"
-        return said
-    params = payloads.without_meta(call.params)
-    said = f" {_whole(compact(params, MAX_CALL))}" if params else ""
-    return visible(call.method, MAX_NAME) + said
-
-
-def format_proposed(call: payloads.Call) -> str:
-    """A proposed call, with the participant that is to carry it out."""
-    target = "" if call.target is None else f"{visible(call.target, MAX_NAME)}."
-    return f"{target}{format_call(call)}"
-
-
-def _whole(said: str) -> str:
-    """Arguments as they are, or with a word that there are more of them."""
-    # None that are whole end like this: a text among them ends with its quotation mark.
-    cut = said.endswith(ELLIPSIS)
-    return f"{said} [cut: {MAX_CALL:,} characters are shown]" if cut else said
 
 
 def _cancel(call: payloads.Call) -> str:

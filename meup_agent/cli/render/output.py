@@ -17,9 +17,9 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from meup_agent.cli.render.console import console
-from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.layout import Glyphs
 from meup_agent.cli.render.timeline import Timeline
+from meup_agent.escape import visible
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from meup_agent.cli.render.escape import visible
+from meup_agent.escape import visible
 from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:

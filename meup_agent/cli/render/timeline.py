@@ -23,7 +23,6 @@ import msgspec
 from rich.cells import cell_len
 from rich.text import Text
 
-from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.exchange_observer import (
     AGAIN,
     REJECTED,
@@ -33,16 +32,17 @@ from meup_agent.cli.render.exchange_observer import (
 )
 from meup_agent.cli.render.formatting import (
     EXPIRY,
-    MAX_NAME,
     FormattedEnvelope,
     ProgressFigures,
     format_envelope,
 )
 from meup_agent.cli.render.layout import NARROW, NARROWEST, STATE_STYLES, Glyphs, RowBuilder, folded
+from meup_agent.escape import visible
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.proposal_store import ProposalKey
 from meup_agent.protocol.exchange.ttl_map import TTLMap
+from meup_agent.wording import MAX_NAME
 
 WIDE: Final = 100  # columns from which the time has milliseconds and everything more room
 

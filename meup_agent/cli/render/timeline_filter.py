@@ -10,13 +10,14 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Final
 
-from meup_agent.cli.render.escape import visible
 from meup_agent.cli.render.exchange_observer import Observation
-from meup_agent.cli.render.formatting import MAX_NAME, NOUNS
+from meup_agent.cli.render.formatting import NOUNS
 from meup_agent.cli.render.timeline import TimelineEntry
+from meup_agent.escape import visible
 from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import compile_kind
 from meup_agent.protocol.envelope import Envelope
+from meup_agent.wording import MAX_NAME
 
 GATEWAY: Final = "gateway"  # the gateway in a filter, as on the timeline, whatever it calls itself
 

@@ -6,7 +6,7 @@ from collections import deque
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from meup_agent.gateway.console.template_environment import amount
+from meup_agent.wording import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,7 +54,7 @@ class Plot(NamedTuple):
         """Its highest value and the time that it goes over, in words."""
         if not self.points:
             return "measured while this page is open"
-        over = f" in the last {amount(self.seconds)}" if self.seconds >= 1 else ""
+        over = f" in the last {duration(int(self.seconds))}" if self.seconds >= 1 else ""
         return f"at most {self.words(self.highest)}{over}"
 
     @property

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from meup_agent.gateway.console.words import describe_reason
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.payloads import as_list, as_object
+from meup_agent.wording import describe_reason, format_call, format_proposed
 
 if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
@@ -64,8 +64,7 @@ def _describe(envelope: Envelope) -> tuple[str, str, str]:
     payload = envelope.payload_object
     if kind == kinds.MCP_PROPOSAL:
         call = payloads.read_proposal(envelope.payload)
-        target = f"{call.target}." if call.target else ""
-        return verb, f"{target}{_call(call)}", "proposal"
+        return verb, format_proposed(call, MAX_WORDS), "proposal"
     if kind == kinds.MCP_REQUEST:
         call = payloads.read_call(envelope.payload)
         if call.method == kinds.CANCELLED:
@@ -74,7 +73,7 @@ def _describe(envelope: Envelope) -> tuple[str, str, str]:
             done, total = call.params.get("progress"), call.params.get("total")
             of = "" if total is None else f" of {total}"
             return "progress", f"{done}{of} {call.params.get('message') or ''}".strip(), "progress"
-        return verb, _call(call), "request"
+        return verb, format_call(call, MAX_WORDS), "request"
     if kind == kinds.MCP_RESPONSE:
         failed = "error" in payload or as_object(payload.get("result")).get("isError") is True
         body = payload.get("error") if "error" in payload else payload.get("result")
@@ -118,12 +117,6 @@ def words_of_answer(body: object) -> str:
     return message if isinstance(message, str) else _compact(body)
 
 
-def _call(call: payloads.Call) -> str:
-    if call.method != payloads.TOOL_CALL:
-        return f"{call.method} {_compact({k: v for k, v in call.params.items() if k != '_meta'})}"
-    given = ", ".join(f"{key}: {_compact(value)}" for key, value in call.arguments.items())
-    beside = f" and, beside its arguments, {_compact(call.beside)}" if call.beside else ""
-    return f"{call.name}({given}){beside}"
 
 
 def _compact(value: object) -> str:

@@ -15,8 +15,8 @@ import anyio.lowlevel
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from meup_agent.gateway.console.words import describe_reason
 from meup_agent.protocol.shown_text import Mark, marks_of, printed, segments
+from meup_agent.wording import describe_reason, duration, time_left
 
 FOLDER: Final = Path(__file__).parent
 STATIC: Final = FOLDER / "static"
@@ -49,10 +49,6 @@ _FIRST: Final = (
     "inbox_card.html",
     "inbox.html",
 )
-
-_MINUTE: Final = 60
-_HOUR: Final = 3_600
-_DAY: Final = 86_400
 
 
 @cache
@@ -192,18 +188,15 @@ def key_of(proposer: str, proposal: str) -> str:
 def left(until: datetime | None, now: datetime | None = None) -> str:
     """The time that is left, in words."""
     if until is None:
-        return "no deadline"
-    seconds = (until - (now or datetime.now(UTC))).total_seconds()
-    if seconds < 0:
-        return f"{amount(-seconds)} past its time"
-    return f"{amount(seconds)} left"
+        return time_left(None)
+    return time_left((until - (now or datetime.now(UTC))).total_seconds())
 
 
 def ago(at: datetime | float, now: datetime | None = None) -> str:
     """The time since something was, in words."""
     since = datetime.fromtimestamp(at, UTC) if isinstance(at, int | float) else at
     seconds = ((now or datetime.now(UTC)) - since).total_seconds()
-    return "just now" if seconds < 5 else f"{amount(seconds)} ago"
+    return "just now" if seconds < 5 else f"{duration(int(seconds))} ago"
 
 
 def clock(at: datetime | float) -> str:
@@ -225,18 +218,6 @@ def size(count: float) -> str:
             break
         count /= 1024
     return f"{count:,.0f} {unit}" if unit == "bytes" or count >= 10 else f"{count:.1f} {unit}"
-
-
-def amount(seconds: float) -> str:
-    """A length of time, in words."""
-    if seconds < _MINUTE:
-        return f"{int(seconds)} s"
-    if seconds < _HOUR:
-        return f"{int(seconds / _MINUTE)} min"
-    if seconds < _DAY:
-        hours, rest = divmod(int(seconds), _HOUR)
-        return f"{hours} h {rest // _MINUTE} min" if hours < 6 else f"{hours} h"
-    return f"{int(seconds / _DAY)} d"
 
 
 def as_text(value: Any) -> str:

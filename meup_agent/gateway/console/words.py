@@ -1,4 +1,4 @@
-"""Capabilities, states and reasons in words, for people who have never read a pattern."""
+"""Capabilities and steps in words, for people who have never read a pattern."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
-from meup_agent.causes import Reason
-from meup_agent.protocol.audit import Ignored, Step, StepKind
-from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.audit import Step, StepKind
 
 _DEEDS: Final = {
     "*": "send anything",
@@ -42,32 +40,6 @@ _DEEDS: Final = {
     "participant/clear": "have participants drop their context",
 }
 
-STATES: Final = {
-    ProposalState.PENDING: "waits for a decision",
-    ProposalState.IN_PROGRESS: "is being carried out",
-    ProposalState.FULFILLED: "was approved and carried out",
-    ProposalState.REJECTED: "was rejected",
-    ProposalState.WITHDRAWN: "was taken back",
-    ProposalState.EXPIRED: "ran out of time",
-}
-"""State of a proposal → its meaning."""
-
-REASONS: Final[Mapping[str, str]] = {
-    Reason.UNSAFE: "it could do harm",
-    Reason.DISAGREE: "it is not what should be done",
-    Reason.INAPPROPRIATE: "it does not belong here",
-    Reason.INVALID: "it is wrong as it stands",
-    Reason.POLICY: "a rule forbids it",
-    Reason.RESOURCE_LIMIT: "it takes too much",
-    Reason.INCAPABLE: "it cannot be done there",
-    Reason.BUSY: "too much to do already",
-    Reason.DUPLICATE: "it was proposed before",
-    Reason.TIMEOUT: "the time ran out",
-    Reason.NO_LONGER_NEEDED: "it is not needed any more",
-    Reason.REVOKED: "the right to it was taken away",
-}
-"""Reason code → its words; any other is a participant's own."""
-
 STEPS: Final = {
     StepKind.PROPOSED: "proposed the call",
     StepKind.REQUESTED: "approved it: made the real request",
@@ -75,32 +47,16 @@ STEPS: Final = {
     StepKind.PROGRESSED: "told its progress",
     StepKind.RESPONDED: "answered",
     StepKind.REJECTED: "rejected it",
-    StepKind.WITHDREW: "took it back",
+    StepKind.WITHDREW: "withdrew it",
     StepKind.SAID: "said",
     StepKind.REFERRED: "asked for something else about it",
 }
 """Kind of a step → its words, after the name of its participant."""
 
-IGNORED: Final = {
-    Ignored.LATE: "too late: it was decided before",
-    Ignored.AGAIN: "said before",
-    Ignored.NOT_THEIRS: "not theirs to say",
-    Ignored.OWN_PROPOSAL: "no participant rejects its own proposal",
-    Ignored.AMBIGUOUS: "it does not say which proposal it means",
-    Ignored.REFUSED: "refused to carry it out",
-    Ignored.FORGED: "said in the gateway's name",
-}
-"""Reason for which a step changed nothing → its words."""
-
 
 def describe_step(step: Step) -> str:
     """A step in words."""
     return STEPS[step.what]
-
-
-def describe_reason(code: str) -> str:
-    """A reason code in words that go on after a colon; one of a participant's own as it is."""
-    return REASONS.get(code, code)
 
 
 def describe_capability(pattern: Mapping[str, Any]) -> str:

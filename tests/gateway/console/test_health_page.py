@@ -105,7 +105,7 @@ def test_plot_says_in_words_what_it_shows() -> None:
     samples.note(90.0, {"s": 1_024})
     assert (
         samples.level("Size", "s", size).label
-        == "Size: now 1.0 KiB, at most 2.0 KiB in the last 1 min"
+        == "Size: now 1.0 KiB, at most 2.0 KiB in the last 1 min 30 s"
     )
 
 

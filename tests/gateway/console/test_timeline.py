@@ -12,7 +12,7 @@ from meup_agent.gateway.console.sentences import describe
 from meup_agent.gateway.console.threads import MAX_THREADS, ThreadIndex
 from meup_agent.gateway.console.timeline import PAGE_ROWS
 from meup_agent.gateway.console.timeline_rows import TimelineRow, fold_rows
-from meup_agent.gateway.console.words import REASONS
+from meup_agent.wording import REASONS
 from tests.gateway.console.conftest import PARTICIPANTS, Browser, Site, open_site
 from tests.gateway.console.test_inbox_page import proposer_of
 from tests.gateways import one_space_config

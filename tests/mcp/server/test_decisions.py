@@ -73,13 +73,14 @@ def test_a_participant_is_not_taken_for_the_model(by: str) -> None:
 
 
 def test_the_time_left() -> None:
-    assert decisions.describe_waiting(["a", "b"], 3 * 3600 + 61).endswith("by a or b, 3:01:01 left")
+    waiting = decisions.describe_waiting(["a", "b"], 3 * 3600 + 61)
+    assert waiting.endswith("by a or b, 3 h 1 min left")
     assert (
         decisions.describe_waiting([], None)
         == "waiting for a decision by a participant that may decide"
     )
     assert decisions.describe_waiting(list("abcde"), 0).endswith(
-        "by a, b or c and 2 more, 0:00 left"
+        "by a, b or c and 2 more, 0 s left"
     )
 
 

@@ -116,7 +116,7 @@ async def test_an_undecided_proposal_is_a_task_that_says_who_decides() -> None:
         task_id = await call(client, a=1, b=2)
         task = await ask(client, "tasks/get", task_id)
         assert task["status"] == "working"
-        assert task["statusMessage"] == "waiting for a decision by files or reviewer, 0:30 left"
+        assert task["statusMessage"] == "waiting for a decision by files or reviewer, 30 s left"
         reviewer.decided.set()
         task = await until(client, task_id, "completed")
     assert task["result"]["structuredContent"] == {"result": 3}

@@ -11,10 +11,11 @@ from meup_agent.gateway.admission import NOT_FOUND
 from meup_agent.gateway.console.context import PageContext
 from meup_agent.gateway.console.guard import RequestDenied
 from meup_agent.gateway.console.template_environment import key_of
-from meup_agent.gateway.console.words import IGNORED, STATES, STEPS
+from meup_agent.gateway.console.words import STEPS
 from meup_agent.gateway.edge.http.space_views import proposals_of
 from meup_agent.protocol.audit import proposal_as_json
 from meup_agent.protocol.payloads import without_meta
+from meup_agent.wording import IGNORED, MEANINGS
 
 if TYPE_CHECKING:
     from meup_agent.protocol.audit import ProposalAudit
@@ -50,7 +51,7 @@ async def show_proposal(context: PageContext) -> Response:
         key=key,
         call=call,
         params=without_meta(call.params),
-        states=STATES,
+        states=MEANINGS,
         steps=STEPS,
         ignored=IGNORED,
         topics="space",

@@ -16,7 +16,6 @@ from meup_agent.gateway.console.template_environment import KEY_CHARS, json_line
 from meup_agent.gateway.console.threads import ThreadIndex, learn_before, newest_number
 from meup_agent.gateway.console.timeline import OTHERS, PAGE_ROWS, SpaceFeed
 from meup_agent.gateway.console.timeline_rows import TimelineRow, fold_rows
-from meup_agent.gateway.console.words import STATES
 from meup_agent.gateway.edge.http.context import read_journal
 from meup_agent.gateway.edge.http.messages import is_seq
 from meup_agent.gateway.edge.http.space_views import proposals_of
@@ -24,6 +23,7 @@ from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.space.inbound import MAX_ID_CHARS
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.wording import MEANINGS
 
 TONES = ("proposal", "request", "response", "progress", "error", "reject", "withdraw", "cancel",
          "chat", "reasoning", "stream", "system", "other")  # fmt: skip
@@ -91,7 +91,7 @@ async def show_timeline(context: PageContext) -> Response:
         "older": older,
         "filter": shown,
         "tones": TONES,
-        "states": {each.value: words for each, words in STATES.items()},
+        "states": {each.value: words for each, words in MEANINGS.items()},
         "most": MAX_SCANNED,
         "topics": "space",
     }

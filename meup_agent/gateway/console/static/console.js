@@ -12,9 +12,16 @@
   const now = () => Date.now() + skew;
 
   // --- time ---
-  const amount = (s) => s < 60 ? `${Math.floor(s)} s` : s < 3600 ? `${Math.floor(s / 60)} min`
-    : s < 21600 ? `${Math.floor(s / 3600)} h ${Math.floor(s % 3600 / 60)} min`
-    : s < 86400 ? `${Math.floor(s / 3600)} h` : `${Math.floor(s / 86400)} d`;
+  // The two largest units, as meup_agent/wording.py has it.
+  const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+  const amount = (exact) => {
+    const s = Math.round(exact);
+    const at = UNITS.findIndex(([, length]) => s >= length);
+    if (at < 0) return "0 s";
+    const [[unit, length], [smaller, part] = []] = UNITS.slice(at);
+    const rest = smaller ? Math.floor(s % length / part) : 0;
+    return `${Math.floor(s / length)} ${unit}${rest ? ` ${rest} ${smaller}` : ""}`;
+  };
   const put = (element, text) => { if (element.textContent !== text) element.textContent = text; };
   function tick() {
     const at = now();

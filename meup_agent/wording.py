@@ -1,0 +1,149 @@
+"""Wording: states, reasons, durations, edits and calls, in the same words in every face.
+
+A terminal, a page and a text for a model take them from here, and add their own markup alone. What
+strangers wrote is on one line and printable in all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from meup_agent.causes import Reason
+from meup_agent.escape import ELLIPSIS, arguments, compact, visible
+from meup_agent.protocol import payloads
+from meup_agent.protocol.audit import Ignored
+from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.payloads import Call, Change
+
+MAX_NAME: Final = 64
+"""Characters of a participant's, a tool's or a kind's name."""
+
+MAX_CALL: Final = 4_000
+"""Characters of a call on one line, a screen or two; a longer one says that it is cut. Where it is
+decided, it is shown whole."""
+
+MAX_CHANGES: Final = 10
+"""Changes of an edit that are told; of more, only how many."""
+
+MAX_CHANGED: Final = 1_000
+"""Characters of a value that was edited: enough to see where two long texts differ."""
+
+FAILED: Final = "failed"
+"""State of a proposal that was fulfilled, by an answer that is an error."""
+
+STATES: Final[Mapping[ProposalState, str]] = {
+    state: state.value.replace("_", " ") for state in ProposalState
+}
+"""State of a proposal → its name."""
+
+MEANINGS: Final = {
+    ProposalState.PENDING: "waits for a decision",
+    ProposalState.IN_PROGRESS: "is being carried out",
+    ProposalState.FULFILLED: "was approved and carried out",
+    ProposalState.REJECTED: "was rejected",
+    ProposalState.WITHDRAWN: "was withdrawn",
+    ProposalState.EXPIRED: "expired: no participant decided it in time",
+}
+"""State of a proposal → what it means, after the proposal."""
+
+REASONS: Final[Mapping[str, str]] = {
+    Reason.UNSAFE: "it could do harm",
+    Reason.DISAGREE: "it is not what should be done",
+    Reason.INAPPROPRIATE: "it does not belong here",
+    Reason.INVALID: "it is wrong as it stands",
+    Reason.POLICY: "a rule forbids it",
+    Reason.RESOURCE_LIMIT: "it takes too much",
+    Reason.INCAPABLE: "it cannot be done there",
+    Reason.BUSY: "too much to do already",
+    Reason.DUPLICATE: "it was proposed before",
+    Reason.TIMEOUT: "the time ran out",
+    Reason.NO_LONGER_NEEDED: "it is not needed any more",
+    Reason.REVOKED: "the right to it was taken away",
+}
+"""Reason code → its words; any other is a participant's own."""
+
+IGNORED: Final = {
+    Ignored.LATE: "too late",
+    Ignored.AGAIN: "again",
+    Ignored.NOT_THEIRS: "not theirs",
+    Ignored.OWN_PROPOSAL: "own proposal",
+    Ignored.REFUSED: "not carried out",
+    Ignored.AMBIGUOUS: "ambiguous",
+    Ignored.FORGED: "forged",
+}
+"""Reason for which a step changed nothing → its words."""
+
+
+def describe_reason(code: str) -> str:
+    """A reason code in words that go on after a colon; one of a participant's own as it is."""
+    return REASONS.get(code, code)
+
+
+def duration(seconds: float) -> str:
+    """A length of time, in its largest units: ``4 ms``, ``3 min 5 s``, ``2 d 4 h``."""
+    if 0 < seconds < 1:
+        return f"{seconds * 1_000:.0f} ms"
+    if seconds < 10 and seconds != int(seconds):
+        return f"{max(seconds, 0):.1f} s"
+    rest, parts = max(round(seconds), 0), list[str]()
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, rest = divmod(rest, length)
+        if count or parts:
+            parts.append(f"{count} {unit}")
+    return " ".join(part for part in parts[:2] if not part.startswith("0 ")) or "0 s"
+
+
+def time_left(seconds: float | None) -> str:
+    """The time that is left until a deadline, or has passed since."""
+    if seconds is None:
+        return "no deadline"
+    whole = round(seconds)
+    return f"{duration(whole)} left" if seconds >= 0 else f"{duration(-whole)} past its time"
+
+
+def _path(path: str) -> str:
+    return visible(path.removeprefix("arguments."), MAX_NAME)
+
+
+def _value(value: object) -> str:
+    return "nothing" if value is None else compact(value, MAX_CHANGED)
+
+
+def describe_changes(
+    changes: Sequence[Change],
+    path: Callable[[str], str] = _path,
+    value: Callable[[object], str] = _value,
+) -> str:
+    """The changes of an edit: ``path is "b.txt" instead of "a.txt"``."""
+    said = [
+        f"{path(each.path)} is {value(each.fulfilled)} instead of {value(each.proposed)}"
+        for each in changes[:MAX_CHANGES]
+    ]
+    more = len(changes) - len(said)
+    return "; ".join(said) + (f"; and {more} more" if more else "")
+
+
+def format_call(call: Call, limit: int = MAX_CALL) -> str:
+    """A call as it would stand in Python, with what stands beside its arguments."""
+    if call.method == payloads.TOOL_CALL:
+        given = mark_cut(arguments(call.arguments, limit), limit)
+        said = f"{visible(call.name, MAX_NAME)}({given})"
+        if beside := call.beside:
+            said += f" and, beside its arguments, {mark_cut(compact(beside, limit), limit)}"
+        return said
+    params = payloads.without_meta(call.params)
+    said = f" {mark_cut(compact(params, limit), limit)}" if params else ""
+    return visible(call.method, MAX_NAME) + said
+
+
+def format_proposed(call: Call, limit: int = MAX_CALL) -> str:
+    """A proposed call, with the participant that is to carry it out."""
+    target = "" if call.target is None else f"{visible(call.target, MAX_NAME)}."
+    return f"{target}{format_call(call, limit)}"
+
+
+def mark_cut(said: str, limit: int = MAX_CALL) -> str:
+    """Arguments as they are, or with a word that there are more of them."""
+    # None that are whole end like this: a text among them ends with its quotation mark.
+    return f"{said} [cut: {limit:,} characters are shown]" if said.endswith(ELLIPSIS) else said
