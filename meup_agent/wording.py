@@ -107,7 +107,7 @@ def _path(path: str) -> str:
 
 
 def _value(value: object) -> str:
-    return "nothing" if value is None else compact(value, MAX_CHANGED)
+    return compact(value, MAX_CHANGED)
 
 
 def describe_changes(
@@ -116,10 +116,13 @@ def describe_changes(
     value: Callable[[object], str] = _value,
 ) -> str:
     """The changes of an edit: ``path is "b.txt" instead of "a.txt"``."""
-    said = [
-        f"{path(each.path)} is {value(each.fulfilled)} instead of {value(each.proposed)}"
-        for each in changes[:MAX_CHANGES]
-    ]
+    said = list[str]()
+    for each in changes[:MAX_CHANGES]:
+        now, before = (
+            "nothing" if given is None else value(given)
+            for given in (each.fulfilled, each.proposed)
+        )
+        said.append(f"{path(each.path)} is {now} instead of {before}")
     more = len(changes) - len(said)
     return "; ".join(said) + (f"; and {more} more" if more else "")
 

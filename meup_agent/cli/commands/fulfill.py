@@ -6,12 +6,12 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import anyio
 import typer
 
 from meup_agent.cli.address import HttpOptions
 from meup_agent.cli.arguments import convert_arguments, read_arguments
 from meup_agent.cli.command_session import CommandSession
+from meup_agent.cli.deciding import ProposalId, Proposer, Yes, confirm
 from meup_agent.cli.failures import Failure, Misuse, code_for
 from meup_agent.cli.options import Args, ArgsFile, ResultOptions, seconds, seconds_option
 from meup_agent.cli.proposal_lookup import digest_of, find_pending, list_known
@@ -30,13 +30,12 @@ from meup_agent.protocol.payloads import (
     build_fulfillment,
     without_meta,
 )
-from meup_agent.wording import MAX_NAME
+from meup_agent.wording import MAX_NAME, describe_changes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from meup_agent.cli.arguments import GivenArguments
-    from meup_agent.cli.render.console import Stderr
     from meup_agent.client.proposal import ProposalRecord
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
@@ -46,12 +45,7 @@ WHOLE: Final = sys.maxsize  # characters of what is approved that are shown: all
 
 
 def fulfill(
-    proposal: Annotated[
-        str,
-        typer.Argument(
-            metavar="PROPOSAL", help="The proposal's id, or its beginning.", show_default=False
-        ),
-    ],
+    proposal: ProposalId,
     edit: Annotated[
         list[str] | None,
         typer.Option(
@@ -71,10 +65,7 @@ def fulfill(
             " the only one that has its tool.",
         ),
     ] = None,
-    proposer: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Whose proposal it is, where several have used the id."),
-    ] = None,
+    proposer: Proposer = None,
     digest: Annotated[
         str | None,
         typer.Option(
@@ -87,9 +78,7 @@ def fulfill(
         bool,
         typer.Option("--even-if-gone", help="Carry it out though its proposer has left the space."),
     ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask; needed where no terminal is.")
-    ] = False,
+    yes: Yes = False,
     *,
     where: HttpOptions,
     timeout: Annotated[
@@ -134,7 +123,7 @@ def fulfill(
         for line in _shown(envelope, to, Call(call.method, params), changes):
             session.stderr.write_lines(line)
         if not yes:
-            await _confirm(session.stderr)
+            await confirm(session.stderr, "carry it out?")
             # It may have been withdrawn, or its id used again, while it was being read.
             record = await find(envelope.id, proposer=envelope.sender, digest=digest_of(record))
         if changes:
@@ -227,22 +216,4 @@ def _shown(
     for name, value in call.beside.items() if is_tool else ():
         yield f"    beside its arguments: {visible(name)} = {compact(value, WHOLE)}"
     for each in changes:
-        fulfilled, proposed = (
-            "nothing" if value is None else compact(value, WHOLE)
-            for value in (each.fulfilled, each.proposed)
-        )
-        yield f"  {visible(each.path)} is {fulfilled} instead of {proposed}"
-
-
-async def _confirm(stderr: Stderr) -> None:
-    """Ask the person at the terminal; return if they say yes."""
-    if not sys.stdin.isatty():
-        raise Misuse(
-            "standard input is no terminal, so you cannot be asked; read the call above, and give"
-            " --yes to carry it out"
-        )
-    stderr.prompt("carry it out? [y/N] ")
-    # The loop goes on meanwhile: a signal ends the wait, which a thread in a read would survive.
-    await anyio.wait_readable(sys.stdin)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise Failure("not confirmed; nothing was sent")
+        yield f"  {describe_changes([each], visible, partial(compact, limit=WHOLE))}"

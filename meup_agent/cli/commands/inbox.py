@@ -9,16 +9,25 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
-import anyio
 import typer
 
 from meup_agent.approval import Inbox, InboxItem, Verb
-from meup_agent.causes import REASONS_TO_REJECT, Reason
+from meup_agent.causes import Reason
 from meup_agent.cli.address import Address, HttpAddress, SpaceOrHttpOptions
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.commands import Command, Group
+from meup_agent.cli.deciding import (
+    WHY_REJECT,
+    Explain,
+    ProposalId,
+    ProposalIds,
+    Proposer,
+    Yes,
+    confirm,
+    find_meant,
+)
 from meup_agent.cli.failures import Failure, Misuse, code_for
 from meup_agent.cli.inbox.card import ONLY_HEARD, card_rows
 from meup_agent.cli.inbox.rows import ShownValue
@@ -33,13 +42,8 @@ from meup_agent.protocol.outcomes import value_of
 from meup_agent.protocol.payloads import without_meta
 from meup_agent.wording import MAX_NAME, format_proposed, time_left
 
-if TYPE_CHECKING:
-    pass
-
 SETTLE_SECONDS: Final = 3.0
 """Wait of a command for the rules of reviewers and the tools of executors."""
-
-MAX_LISTED: Final = 4  # proposals that an error names
 
 inbox = typer.Typer(
     name="inbox",
@@ -47,26 +51,6 @@ inbox = typer.Typer(
     invoke_without_command=True,
     add_completion=False,
 )
-
-Proposal = Annotated[
-    str,
-    typer.Argument(
-        metavar="PROPOSAL", help="The proposal's id, or its beginning.", show_default=False
-    ),
-]
-Proposals = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="PROPOSAL…", help="Ids of proposals, or their beginnings.", show_default=False
-    ),
-]
-Proposer = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Whose proposal it is, where several have the id."),
-]
-Explain = Annotated[
-    str | None, typer.Option("--explain", metavar="TEXT", help="Words that go with it.")
-]
 
 
 def live(
@@ -216,7 +200,7 @@ def list_(ctx: typer.Context, *, where: SpaceOrHttpOptions, result: ResultOption
 @expand_groups
 def show(
     ctx: typer.Context,
-    proposal: Proposal,
+    proposal: ProposalId,
     proposer: Proposer = None,
     *,
     where: SpaceOrHttpOptions,
@@ -242,11 +226,9 @@ def show(
 @expand_groups
 def approve(
     ctx: typer.Context,
-    proposals: Proposals,
+    proposals: ProposalIds,
     proposer: Proposer = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask; needed where no terminal is.")
-    ] = False,
+    yes: Yes = False,
     *,
     where: SpaceOrHttpOptions,
     result: ResultOptions,
@@ -273,7 +255,7 @@ def approve(
             if not yes:
                 count = len(set(items))
                 which = "it" if count == 1 else f"all {count}"
-                await _confirm(session, f"approve {which}? [y/N] ")
+                await confirm(session.stderr, f"approve {which}?")
             outcomes = await box.approve_all(items)
             documents: list[dict[str, Any]] = []
             failed: MeupError | None = None
@@ -308,12 +290,12 @@ def approve(
 @expand_groups
 def reject(
     ctx: typer.Context,
-    proposals: Proposals,
+    proposals: ProposalIds,
     reason: Annotated[
         str,
         typer.Option(
             metavar="REASON",
-            help=f"Why: {', '.join(REASONS_TO_REJECT)}.",
+            help=WHY_REJECT,
             autocompletion=complete_reason_to_reject,
         ),
     ] = str(Reason.DISAGREE),
@@ -344,7 +326,7 @@ def reject(
 @expand_groups
 def vote(
     ctx: typer.Context,
-    proposal: Proposal,
+    proposal: ProposalId,
     choice: Annotated[
         str,
         typer.Argument(metavar="VOTE", help="`approve` or `reject`.", show_default=False),
@@ -385,9 +367,7 @@ def accept_tools_(
             metavar="SERVER", help="The server's name in the space.", show_default=False
         ),
     ],
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask; needed where no terminal is.")
-    ] = False,
+    yes: Yes = False,
     *,
     where: SpaceOrHttpOptions,
     result: ResultOptions,
@@ -406,7 +386,7 @@ def accept_tools_(
         session.stderr.write_lines("\n".join(lines) + "\n")
         if difference.tools:
             if not yes:
-                await _confirm(session, "accept these tools? [y/N] ")
+                await confirm(session.stderr, "accept these tools?")
             await accept_tools(session.space, server, difference.digest)
             session.stderr.note(f"the tools of {visible(server, MAX_NAME)} are accepted")
         accepted = [each.name for each in difference.tools]
@@ -417,17 +397,9 @@ def accept_tools_(
 
 async def _find(box: Inbox, session: CommandSession, given: str, proposer: str | None) -> InboxItem:
     """The item that an id, or its beginning, means."""
-    found = [
-        item
-        for item in box.items
-        if item.id.startswith(given) and proposer in (None, item.proposer)
-    ]
-    found = [item for item in found if item.id == given] or found
-    if len(found) == 1 and given:
-        return found[0]
-    if found:
-        listed = ", ".join(f"{each.id} of {each.proposer}" for each in found[:MAX_LISTED])
-        raise Misuse(f"several proposals are meant by {given!r}: {listed}")
+    item = find_meant(box.items, given, proposer)
+    if item is not None:
+        return item
     # Raises what has become of it, if the gateway knows that.
     record = await find_pending(session.space, given, proposer=proposer)
     raise Failure(
@@ -463,16 +435,3 @@ def _document(item: InboxItem) -> dict[str, Any]:
         else {"reviewer": rule.reviewer, "name": rule.name, "kind": rule.kind, "of": rule.of},
         "votes": dict(item.votes),
     }
-
-
-async def _confirm(session: CommandSession, question: str) -> None:
-    """Question the person at the terminal; return if they say yes."""
-    if not sys.stdin.isatty():
-        raise Misuse(
-            "standard input is no terminal, so you cannot be asked; read what is above, and give"
-            " --yes to do it"
-        )
-    session.stderr.prompt(question)
-    await anyio.wait_readable(sys.stdin)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise Failure("not confirmed; nothing was sent")

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import anyio
 import typer
 
-from meup_agent.causes import REASONS_TO_REJECT, Reason
+from meup_agent.causes import Reason
 from meup_agent.cli.address import As, Http, HttpOptions, http_url, resolve_http
 from meup_agent.cli.arguments import did_you_mean
-from meup_agent.cli.command_session import CommandSession, JoinOptions, send_confirmed, unconfirmed
+from meup_agent.cli.command_session import CommandSession, JoinOptions, unconfirmed
+from meup_agent.cli.deciding import WHY_REJECT, Explain, ProposalId, find_meant, send_explained
 from meup_agent.cli.failures import Misuse
 from meup_agent.cli.options import ResultOptions, complete_reason, complete_reason_to_reject
 from meup_agent.cli.proposal_lookup import find_pending, list_known
@@ -42,15 +43,12 @@ def reject(
         str,
         typer.Argument(
             metavar="REASON",
-            help=f"Why: {', '.join(REASONS_TO_REJECT)}.",
+            help=WHY_REJECT,
             show_default=False,
             autocompletion=complete_reason_to_reject,
         ),
     ],
-    explain: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Longer words for the proposer, said as a chat."),
-    ] = None,
+    explain: Explain = None,
     proposer: Annotated[
         str | None,
         typer.Option(
@@ -98,10 +96,7 @@ def reject(
             send = partial(
                 session.space.send, kinds.MCP_REJECT, {"reason": reason}, to=to, correlation=whole
             )
-            rejection, confirmed = await send_confirmed(session.space, "the rejection", send)
-            if explain:
-                chat = partial(session.space.chat, explain, to=to, about=rejection)
-                await send_confirmed(session.space, "the explanation", chat)
+            rejection, confirmed = await send_explained(session, "rejection", send, explain, to)
             _remark_reason(session.stderr, reason)
             session.stderr.note(f"rejection of {whole} sent; no reply will confirm it")
             document = {"rejection": rejection, "proposal": whole, "confirmed": confirmed}
@@ -119,20 +114,9 @@ def seen_as(
     proposals: list[ProposalRecord], given: str, proposer: str | None = None
 ) -> ProposalRecord | None:
     """The pending proposal that an id, or its beginning, means; ``None`` if it was not seen."""
-    theirs = [each for each in proposals if proposer in (None, each.proposer)]
-    found = [each for each in theirs if each.id.startswith(given)]
-    whole = [each for each in found if each.id == given]
-    if len(whole) > 1:
-        said = ", ".join(f"{each.id} of {each.proposer}" for each in whole[:4])
-        raise Misuse(
-            f"several proposals have the id {given!r}: {said}; say with --proposer whose is meant"
-        )
-    if len(found) > 1 and not whole:
-        ids = ", ".join(each.id for each in found[:4])
-        raise Misuse(f"several proposals begin with {given!r}: {ids}")
-    if not found:
+    record = find_meant(proposals, given, proposer)
+    if record is None:
         return None
-    record = (whole or found)[0]
     if not record.state.is_pending:
         raise AlreadyDecided(record.id, record.state)
     if record.in_progress_by is not None:
@@ -157,22 +141,14 @@ def _remark_reason(stderr: Stderr, reason: str) -> None:
 
 
 def withdraw(
-    proposal: Annotated[
-        str,
-        typer.Argument(
-            metavar="PROPOSAL", help="The proposal's id, or its beginning.", show_default=False
-        ),
-    ],
+    proposal: ProposalId,
     reason: Annotated[
         str,
         typer.Argument(
             metavar="[REASON]", help=f"Why: {_REASONS}.", autocompletion=complete_reason
         ),
     ] = Reason.NO_LONGER_NEEDED,
-    explain: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Longer words for those who saw it, said as a chat."),
-    ] = None,
+    explain: Explain = None,
     *,
     where: HttpOptions,
     result: ResultOptions,
@@ -193,10 +169,7 @@ def withdraw(
         meta = {payloads.REJECTED_BY: None} if record.rejections else None
         said = payloads.build_withdrawal(reason, meta)
         send = partial(session.space.send, kinds.MCP_WITHDRAW, said, to=to, correlation=whole)
-        withdrawal, _ = await send_confirmed(session.space, "the withdrawal", send)
-        if explain:
-            chat = partial(session.space.chat, explain, to=to, about=withdrawal)
-            await send_confirmed(session.space, "the explanation", chat)
+        withdrawal, _ = await send_explained(session, "withdrawal", send, explain, to)
         for each in await list_known(session.space, whole, me):
             if each.seq == record.seq:
                 record = each

@@ -176,7 +176,7 @@ def test_one_who_may_nothing_has_an_empty_inbox(meup: Person, office: Office) ->
 def test_an_id_that_means_several_or_none_is_refused(meup: Person, office: Office) -> None:
     ids = [office.propose("write", path="a"), office.propose("write", path="b")]
     done = meup("approve", "", "--yes")
-    assert (done.code, "several proposals are meant by ''" in done.err) == (2, True)
+    assert (done.code, "the proposal is empty" in done.err) == (2, True)
     assert "knows no proposal" in meup("show", "no such").err
     office.withdraw(ids[0])
     assert "withdrawn" in meup("show", ids[0]).err
