@@ -119,9 +119,7 @@ class _Known:
     names: dict[str, None]
     is_whole: bool = True  # else no call is refused by it
     shared: list[JsonObject] | None = None
-    checkers: dict[str, ArgumentChecker] = field(
-        default_factory=dict[str, "ArgumentChecker"]
-    )
+    checkers: dict[str, ArgumentChecker] = field(default_factory=dict[str, "ArgumentChecker"])
 
     def items(self) -> list[JsonObject]:
         return payloads.objects_in(json.loads(self.raw))

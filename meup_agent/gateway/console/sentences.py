@@ -117,7 +117,5 @@ def words_of_answer(body: object) -> str:
     return message if isinstance(message, str) else _compact(body)
 
 
-
-
 def _compact(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(", ", ": "))[: 2 * MAX_WORDS]
