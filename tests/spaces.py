@@ -29,6 +29,7 @@ from meup_agent.protocol.space.journal import (
     Journal,
     MemoryJournal,
     NumberRange,
+    ProposalChange,
     Recovered,
     ignore,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "NumberRange",
     "Place",
     "ProposalAudit",
+    "ProposalChange",
     "Recovered",
     "Refusal",
     "Repetition",

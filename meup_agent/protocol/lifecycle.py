@@ -81,6 +81,11 @@ def last_moment(expires_at: int) -> int:
     return expires_at + _CLOCK_DIFFERENCE
 
 
+def first_moment(at: int) -> int:
+    """The earliest deadline with which a proposal is open for some participant at a time."""
+    return at - _CLOCK_DIFFERENCE
+
+
 MAX_RENEWAL_SECONDS: Final = 7 * 24 * 3600.0
 """Time that a renewal may give from its acceptance on: an open proposal costs each reader."""
 

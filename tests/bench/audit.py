@@ -22,6 +22,7 @@ from meup_agent.gateway.config import JournalConfig
 from meup_agent.gateway.journal.sqlite import SqliteJournal
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.envelope import Envelope, encode_json
+from meup_agent.protocol.space.inflight import TRACKED_KINDS, InFlight
 from meup_agent.protocol.space.journal import Entry
 from tests.bench import processes
 from tests.bench.figures import Figure, Program, main
@@ -123,10 +124,13 @@ async def write(path: Path, count: int) -> None:
         nonlocal seen
         seen += 1
 
-    journal = SqliteJournal(path, JournalConfig(path), lambda: BEGIN)
+    journal, space = SqliteJournal(path, JournalConfig(path), lambda: BEGIN), InFlight()
     try:
         for number, envelope in enumerate(envelopes(count), start=1):
-            journal.append(SPACE, BEGIN + 1_000 * seen, envelope, (), kept)
+            at = BEGIN + 1_000 * number
+            if envelope.kind in TRACKED_KINDS:
+                space.track(envelope, envelope.payload_object, at)
+            journal.append(SPACE, at, envelope, (), kept, space.pop_changes())
             if number % OUTSTANDING == 0:
                 await journal.flush(60)
         await journal.flush(60)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from meup_agent import Envelope
-from tests.spaces import Entry, Fact, NumberRange, Recovered, ignore
+from tests.spaces import Entry, Fact, NumberRange, ProposalChange, Recovered, ignore
 
 
 class File:
@@ -52,6 +52,7 @@ class LateJournal:
         envelope: Envelope,
         facts: tuple[Fact, ...],
         then: Callable[[Entry], None],
+        changes: tuple[ProposalChange, ...] = (),
     ) -> None:
         def keep() -> Callable[[], None]:
             self._seq = self._latest = self._seq + 1
@@ -106,7 +107,7 @@ class LateJournal:
     def damaged(self, space: str, *, after: int, until: int) -> tuple[NumberRange, ...]:
         return ()
 
-    def recover(self, space: str, *, since: int, limit: int) -> Recovered:
+    def recover(self, space: str, *, since: int, limit: int, at: int = 2**62) -> Recovered:
         entries = [each for each in self.file.entries if each.at >= since]
         return Recovered(dict(self.file.facts), tuple(entries[-limit:]))
 

@@ -9,7 +9,9 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.journal.chains import DamagedIndex
 from meup_agent.gateway.journal.database import BUSY_SECONDS, error_text
+from meup_agent.gateway.journal.decisions import Chains, ProposalQuery, find_chains, has_index
 from meup_agent.gateway.journal.repair import write_readable
 from meup_agent.gateway.journal.rows import TABLES, checked_row, entry_of, rows_query
 from meup_agent.gateway.journal.survey import Survey, is_damage, survey
@@ -25,14 +27,17 @@ stood still meanwhile: what a gateway overwrites while it is read looks damaged.
 class Archive:
     """The file, opened so that nothing in it can change by it; close it in the end.
 
-    Damage is refused, unless ``accept_damage``: then the archive is what can be read.
+    Damage is refused, unless ``accept_damage``: then the archive is what can be read. What does not
+    look through the file at once finds the damage of what it reads alone.
 
     Attributes:
         damaged: The numbers of entries that damage took, also those without which a gateway went on
             before.
     """
 
-    def __init__(self, path: Path, *, accept_damage: bool = False) -> None:
+    def __init__(
+        self, path: Path, *, accept_damage: bool = False, looks_through: bool = True
+    ) -> None:
         self._path = path
         self._connections: list[sqlite3.Connection] = []
         try:
@@ -43,9 +48,12 @@ class Archive:
             self._version = read_version(connection, path)
             if not self._version:
                 raise ConfigurationError(f"the journal {path} is empty; give a journal's file")
+            self.damaged = list[NumberRange]()
+            if not looks_through:
+                return
             # Each row is checked when it is read, or here, where damage is not to end the reading.
             found = survey(connection, self._version, contents=accept_damage)
-            self.damaged: Final = sorted([*found.accepted, *found.lost])
+            self.damaged += sorted([*found.accepted, *found.lost])
             if lost_pages:
                 if not accept_damage:
                     raise self._is_damaged(f"its last {lost_pages} pages cannot be read")
@@ -146,6 +154,21 @@ class Archive:
         except sqlite3.Error as error:
             raise self._unreadable(error) from None
         return tuple(found)
+
+    def find_chains(self, space: str, query: ProposalQuery) -> Chains | None:
+        """The entries about the proposals that a query may mean.
+
+        ``None``: the file does not tell them from the others, or they are most of it.
+        """
+        connection = self._connection
+        try:
+            connection.execute("BEGIN")  # a gateway may write meanwhile
+            try:
+                return find_chains(connection, space, query) if has_index(connection) else None
+            finally:
+                connection.execute("ROLLBACK")
+        except (sqlite3.Error, DamagedIndex, UnicodeDecodeError):
+            return None  # who reads all of it says what is damaged
 
     @property
     def _connection(self) -> sqlite3.Connection:

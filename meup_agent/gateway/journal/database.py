@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, Literal
 
 from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.journal.decisions import ensure_index
 from meup_agent.gateway.journal.repair import rebuild
 from meup_agent.gateway.journal.survey import is_damage, survey
 from meup_agent.gateway.journal.tables import VERSION, make_tables, read_version
@@ -162,6 +163,7 @@ class Database:
             )
         if not version:
             make_tables(writer)
+            ensure_index(writer, self.path)
             return
         # A file that cannot be written is found out now, and not by the first envelope.
         writer.execute("BEGIN IMMEDIATE")
@@ -179,6 +181,7 @@ class Database:
             self.tail_lost = self.tail_lost or bool(found.structure)
         if found.is_damaged or version < VERSION:
             rebuild(writer, found, self.path)
+        ensure_index(writer, self.path)
 
     def _keep_aside(self, what: str, path: Path, damaged: BinaryIO) -> None:
         """Copy a damaged file, readable for its owner alone, and say so."""

@@ -54,6 +54,7 @@ class Retention:
     max_bytes: int | None
     now: Callable[[], int]
     raised: Callable[[str, int], None]
+    removed: int = field(default=0, init=False)  # the last number that was removed
     _written: int = field(default=STEP, init=False)
     _looked: int = field(default=0, init=False)
     _more: bool = field(default=False, init=False)
@@ -109,9 +110,12 @@ class Retention:
             self.raised(*floor)
             execute(WRITE_FLOOR, sealed(floor))
         execute("DELETE FROM entry WHERE seq <= ?", (until,))
+        execute("DELETE FROM proposal WHERE seq <= ?", (until,))
+        execute("DELETE FROM names WHERE last <= ?", (until,))
         execute("DELETE FROM missing WHERE until <= ?", (until,))
         execute(WRITE_MISSING, sealed(Missing(0, until, REMOVED)))
         execute("COMMIT")
+        self.removed = until
 
     def _shrink(self) -> bool:
         """Give empty pages back to the disk; true if there are more of them."""

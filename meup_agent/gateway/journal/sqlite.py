@@ -16,7 +16,14 @@ import anyio
 import anyio.to_thread
 
 from meup_agent.errors import ConfigurationError
+from meup_agent.gateway.journal.chains import (
+    DamagedIndex,
+    SegmentBuilder,
+    hashed_names,
+    resume_segment,
+)
 from meup_agent.gateway.journal.database import Database, checkpoint, error_text
+from meup_agent.gateway.journal.decisions import ProposalFollower, open_rows, read_open
 from meup_agent.gateway.journal.retention import Retention
 from meup_agent.gateway.journal.rows import (
     READ_BACK,
@@ -28,7 +35,15 @@ from meup_agent.gateway.journal.rows import (
 )
 from meup_agent.gateway.journal.tables import DAMAGE, START, WRITE_MISSING, Missing
 from meup_agent.gateway.journal.worker_threads import BatchWriter, PageReader, PageRequest, WriteJob
-from meup_agent.protocol.space.journal import MAX_SEQ, Entry, Fact, NumberRange, Recovered, ignore
+from meup_agent.protocol.space.journal import (
+    MAX_SEQ,
+    Entry,
+    Fact,
+    NumberRange,
+    ProposalChange,
+    Recovered,
+    ignore,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,6 +76,7 @@ SKIPPED_NUMBERS: Final = 1_000_000_000
 twice: the clock may be behind them."""
 
 _FACTS: Final = "SELECT key, value, checksum FROM fact WHERE space = ? ORDER BY said"
+_LAST_NAMED: Final = "SELECT coalesce(max(last), 0) FROM names"
 _LAST: Final = "SELECT max(seq) FROM entry WHERE space = ?"
 
 
@@ -82,6 +98,7 @@ class SqliteJournal:
         self._latest: dict[str, int] = {}
         self._missing: list[Missing] = []
         self._start = self._find_spaces(now())
+        names, self._proposals = self._open_index()
         self._seq = self._committed = self._start
         self._work: list[WriteJob] = []
         # What follows, in order: after which number, of how many bytes, and what.
@@ -100,6 +117,7 @@ class SqliteJournal:
                 now=now,
                 raised=self._floors.__setitem__,
             ),
+            names,
             written=partial(self._to_loop, self._on_written),
             failed=partial(self._to_loop, self._fail),
         )
@@ -120,6 +138,7 @@ class SqliteJournal:
         envelope: Envelope,
         facts: tuple[Fact, ...],
         then: Callable[[Entry], None],
+        changes: tuple[ProposalChange, ...] = (),
     ) -> None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.append`."""
         if self._ended:
@@ -134,7 +153,8 @@ class SqliteJournal:
         if not self._work:
             # Everything that comes in one turn of the loop is handed over together.
             self._loop.call_soon(self._hand_over)
-        self._work.append(WriteJob(row, facts, floor))
+        rows = self._proposals.follow(seq, space, changes) if changes else ()
+        self._work.append(WriteJob(row, facts, floor, hashed_names(entry), rows))
         self._follow(len(row.frame), partial(then, entry))
 
     def call_when_kept(self, then: Callable[[], None]) -> None:
@@ -197,15 +217,17 @@ class SqliteJournal:
             if each.why == DAMAGE and each.after < until and after < each.until
         )
 
-    def recover(self, space: str, *, since: int, limit: int) -> Recovered:
+    def recover(self, space: str, *, since: int, limit: int, at: int = MAX_SEQ) -> Recovered:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.recover`."""
         try:
             with self._database.connected() as connection:
                 facts = list(_read_facts(connection, space))
-                entries = _latest_entries(connection, space, since, limit)
-        except (sqlite3.Error, DamagedEntry) as error:
+                latest = _latest_entries(connection, space, since, limit)
+                before = latest[0].seq if latest else MAX_SEQ
+                older = read_open(connection, space, at=at, before=before)
+        except (sqlite3.Error, DamagedEntry, DamagedIndex) as error:
             raise self._unreadable(error) from None
-        return Recovered(dict(facts), entries)
+        return Recovered(dict(facts), (*older, *latest))
 
     # --- the end ----------------------------------------------------------------------------
 
@@ -327,6 +349,16 @@ class SqliteJournal:
             f"the journal {self._database.path} cannot be written: {error_text(error)}; nothing"
             " more is accepted; make room or repair the disk, and start the gateway again"
         )
+
+    def _open_index(self) -> tuple[SegmentBuilder, ProposalFollower]:
+        """Go on with the index of names and the table of decisions where they end."""
+        connection = self._database.writer
+        try:
+            last: int = connection.execute(_LAST_NAMED).fetchone()[0]
+            return resume_segment(connection, last), ProposalFollower(open_rows(connection))
+        except (sqlite3.Error, DamagedIndex) as error:
+            self._database.close()
+            raise self._unreadable(error) from None
 
     def _find_spaces(self, now: int) -> int:
         """Learn from the file which spaces it knows; the number after which this start begins."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sqlite3
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from meup_agent.gateway.journal.chains import WRITE_NAMES, SegmentBuilder
+from meup_agent.gateway.journal.decisions import PROPOSAL_PLACES, WRITE_PROPOSAL, ProposalRow
 from meup_agent.gateway.journal.rows import Row, read_page, sealed
 from meup_agent.gateway.journal.tables import WRITE_FACT
 from meup_agent.protocol.envelope import encode_json
@@ -27,6 +29,9 @@ _PLACES: Final = f"({','.join('?' * len(Row._fields))})"
 _INSERT: Final = {
     count: f"INSERT INTO entry VALUES {','.join([_PLACES] * count)}" for count in AT_ONCE
 }
+_WRITE_PROPOSALS: Final = {
+    count: f"{WRITE_PROPOSAL}{f', {PROPOSAL_PLACES}' * (count - 1)}" for count in AT_ONCE
+}
 _REMOVE_FACT: Final = "DELETE FROM fact WHERE space = ? AND key = ?"
 _BEGIN_SPACE: Final = "INSERT OR IGNORE INTO space VALUES (?, ?, ?)"
 
@@ -40,6 +45,8 @@ class WriteJob(NamedTuple):
     row: Row
     facts: tuple[Fact, ...] = ()
     floor: int | None = None
+    names: tuple[int, ...] = ()  # hashed
+    proposals: tuple[ProposalRow, ...] = ()  # as they are from then on
 
 
 class _JournalThread(threading.Thread, ABC):
@@ -79,6 +86,7 @@ class BatchWriter(_JournalThread):
         self,
         connection: sqlite3.Connection,
         retention: Retention,
+        names: SegmentBuilder,
         *,
         written: Callable[[int], None],
         failed: Callable[[Exception], None],
@@ -86,6 +94,7 @@ class BatchWriter(_JournalThread):
         super().__init__("meup-journal-writer", failed)
         self._connection = connection
         self._retention = retention
+        self._names = names
         self._written = written
         self._waiting: list[WriteJob] = []
         self._stopping = False
@@ -128,7 +137,8 @@ class BatchWriter(_JournalThread):
         """Commit a batch, all or nothing."""
         execute = self._connection.execute
         besides = any(each.facts or each.floor is not None for each in work)
-        statements = list(_statements(work))
+        statements = list(_statements([each.row for each in work], _INSERT))
+        statements += self._index(work)
         if len(statements) == 1 and not besides:
             # A statement by itself is a transaction, and takes Python's lock once, not thrice.
             execute(*statements[0])
@@ -140,9 +150,19 @@ class BatchWriter(_JournalThread):
             self._write_besides(work)
         execute("COMMIT")
 
+    def _index(self, work: Sequence[WriteJob]) -> list[tuple[str, Sequence[object]]]:
+        """The statements that enter a batch in the index of names and the table of decisions."""
+        named = (self._names.add(each.row.seq, each.names) for each in work)
+        segments = [(WRITE_NAMES, segment) for segment in named if segment is not None]
+        # One that was proposed and decided in the batch is written once.
+        rows = {row.seq: row for each in work for row in each.proposals}
+        removed = self._retention.removed
+        kept = [sealed(row) for row in rows.values() if row.seq > removed]
+        return [*_statements(kept, _WRITE_PROPOSALS), *segments]
+
     def _write_besides(self, work: Sequence[WriteJob]) -> None:
         execute = self._connection.execute
-        for row, facts, floor in work:
+        for row, facts, floor, _, _ in work:
             if floor is not None:
                 execute(_BEGIN_SPACE, sealed((row.space, floor)))
             for key, value in facts:
@@ -153,16 +173,16 @@ class BatchWriter(_JournalThread):
                     execute(WRITE_FACT, sealed(said))
 
 
-def _statements(work: Sequence[WriteJob]) -> list[tuple[str, list[object]]]:
+def _statements(
+    rows: Sequence[tuple[object, ...]], inserts: Mapping[int, str]
+) -> list[tuple[str, Sequence[object]]]:
     """As few statements as write all rows."""
-    statements: list[tuple[str, list[object]]] = []
+    statements: list[tuple[str, Sequence[object]]] = []
     done = 0
     for count in AT_ONCE:
-        while len(work) - done >= count:
-            values: list[object] = [
-                value for each in work[done : done + count] for value in each.row
-            ]
-            statements.append((_INSERT[count], values))
+        while len(rows) - done >= count:
+            values = [value for row in rows[done : done + count] for value in row]
+            statements.append((inserts[count], values))
             done += count
     return statements
 

@@ -91,7 +91,7 @@ class Audit:
         for record in self._folder.expire(at / 1_000_000):
             proposal = self._index.find(record)
             if proposal is not None and proposal.decision is None:
-                decide(proposal, self._index.add_expiry(proposal, self.latest))
+                decide(proposal, self._index.add_expiry(proposal))
 
     def add(self, entry: Entry) -> None:
         """Take the next entry of the space's journal in."""

@@ -131,7 +131,7 @@ class ProposalIndex:
             return
         self.add(proposal, entry, StepKind.RENEWED, ignored=ignored).until = until
 
-    def add_expiry(self, proposal: ProposalAudit, seq: int) -> Step:
+    def add_expiry(self, proposal: ProposalAudit) -> Step:
         """Append that a proposal expired, which no envelope says: after its last, or in its time.
 
         It is later where a request that was out held it up, and was cancelled or refused then.
@@ -139,6 +139,7 @@ class ProposalIndex:
         record = proposal.record
         assert record.expires_at is not None
         at = max(last_moment(record.expires_at), *(step.at for step in proposal.steps))
+        seq = proposal.steps[-1].seq  # whatever else was said in the space meanwhile
         step = Step(seq, at, StepKind.EXPIRED, "", "", (), record.state, until=at)
         step.reason = record.reason or ""
         self._append(proposal, step)

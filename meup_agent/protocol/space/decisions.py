@@ -10,7 +10,7 @@ import msgspec
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.space.indexes import AcceptedEnvelope, OpenItem
-from meup_agent.protocol.space.journal import Fact
+from meup_agent.protocol.space.journal import Fact, ProposalChange
 
 LIMIT_EXCEEDED: Final = "limit_exceeded"
 ID_IN_USE: Final = "id_in_use"
@@ -25,6 +25,7 @@ class Broadcast(msgspec.Struct, frozen=True):
     draft: Envelope
     closes: str = ""  # the id of the stream that is closed by it
     facts: tuple[Fact, ...] = ()  # facts that hold from now on, kept together with it
+    changes: tuple[ProposalChange, ...] = ()  # the proposals that it ends
 
 
 class Notice(msgspec.Struct, frozen=True):
@@ -65,6 +66,7 @@ class Acceptance(msgspec.Struct, frozen=True):
     receipt: AcceptedEnvelope | None = None
     begun: OpenItem | None = None  # the proposal or request that begins with it; takes the number
     closes: str = ""  # the id of the stream that is closed by it
+    changes: tuple[ProposalChange, ...] = ()  # the proposals that it begins or ends
 
 
 class Repetition(msgspec.Struct, frozen=True):

@@ -37,6 +37,7 @@ from meup_agent.protocol.space.indexes import (
     OpenItem,
     ProposedCall,
 )
+from meup_agent.protocol.space.journal import ProposalChange
 from meup_agent.protocol.space.tool_owners import ToolOwners, listing_of
 from meup_agent.protocol.told_rule import read_told_rule
 from meup_agent.protocol.withdrawals import read_withdrawal
@@ -117,6 +118,7 @@ class InFlight:
         # The time of what is decided at this moment, in microseconds since 1970 (UTC).
         self.at = 0
         self._kept_bytes: dict[str, int] = {}
+        self._changes: list[ProposalChange] = []
         self._announces_expiries = announces_expiries
         self._deadlines = DeadlineHeap()
         # Each has the participants under an id, as keys or in order. Looked at for each envelope.
@@ -349,6 +351,7 @@ class InFlight:
             beside=beside,
         )
         self._begin(self._proposals, proposal)
+        self._note_change(proposal, begins=True)
         self._watch(proposal)
         return proposal
 
@@ -443,6 +446,7 @@ class InFlight:
             if item is not None and until is not None:
                 item.expires_at = until
                 item.renewals += 1
+                self._note_change(item)
 
     def withdraw(
         self, sender: str, proposal: str, payload: JsonObject, at: int, *, said_by: str
@@ -481,6 +485,21 @@ class InFlight:
                     noted = NotedRejection(reject.id, reason, _rule_in(payload))
                     found[0].rejected(reject.sender, noted)
                 return
+
+    # --- changes ---
+
+    def pop_changes(self) -> tuple[ProposalChange, ...]:
+        """The proposals that began, moved their deadline, or ended since the last call."""
+        if not self._changes:
+            return ()
+        changes, self._changes = tuple(self._changes), []
+        return changes
+
+    def _note_change(self, item: OpenItem, *, begins: bool = False, ended: bool = False) -> None:
+        sender, name, tool = item.envelope.sender, item.envelope.id, item.called[1]
+        self._changes.append(
+            ProposalChange(sender, name, tool, item.expires_at, item.state, begins, ended)
+        )
 
     # --- expiries ---
 
@@ -609,6 +628,8 @@ class InFlight:
         else:
             del self._kept_bytes[sender]
         self._cancelled_requests.forget_all_of(item)
+        if item.is_proposal:
+            self._note_change(item, ended=True)
         proposal = item.fulfills
         if proposal is not None:
             del proposal.fulfilling[item.number]
@@ -635,9 +656,10 @@ class InFlight:
 
 
 def _is_too_old(item: OpenItem, at: int) -> bool:
-    """True for what began too long ago; what may be decided for hours yet is not."""
+    """True for what began too long ago, and may not be decided for hours yet."""
     too_old = at - _OPEN_MICROSECONDS
-    return item.at < too_old and (item.expires_at is None or item.expires_at < too_old)
+    expires_at = (item.fulfills or item).expires_at
+    return item.at < too_old and (expires_at is None or expires_at < too_old)
 
 
 def is_notification(payload: dict[str, Any]) -> bool:
@@ -737,12 +759,11 @@ def _end(exchanges: InFlight, item: OpenItem, reason: str, text: str = "") -> It
         said, sender = _withdrawal(item, reason), item.envelope.sender
         payload = said.payload_object
         exchanges.withdraw(sender, item.envelope.id, payload, exchanges.at, said_by=kinds.GATEWAY)
-        yield Broadcast(said)
+        yield Broadcast(said, changes=exchanges.pop_changes())
     else:
         exchanges.end(item)
-    if (
-        not item.is_proposal and item.called[0] != "initialize"
-    ):  # which is never cancelled (PROTOCOL 4.7)
+    # The first is never cancelled (PROTOCOL 4.7).
+    if not item.is_proposal and item.called[0] != "initialize":
         yield Broadcast(_cancel(item, f"{reason}: {text}" if text else reason))
     for request in running:
         yield from _end(exchanges, request, reason, text)

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 
 from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.lifecycle import ProposalState
 
 MAX_ENTRIES: Final = 100_000
 """Envelopes that a journal in memory keeps, over all spaces; the oldest is dropped first."""
@@ -41,6 +42,19 @@ class Fact(NamedTuple):
     value: dict[str, Any] | None  # a JSON object; ``None``: it does not hold any more
 
 
+class ProposalChange(NamedTuple):
+    """A proposal that an envelope begins, gives more time, or ends; as the space decided it."""
+
+    proposer: str
+    id: str
+    tool: str  # the tool (or prompt) that it calls; empty: its method has none
+    expires_at: int | None  # its deadline, in microseconds since 1970 (UTC)
+    # Its last state, where it has ended; pending then: it was forgotten, and not decided.
+    state: ProposalState = ProposalState.PENDING
+    begins: bool = False
+    ended: bool = False
+
+
 class Entry(msgspec.Struct, frozen=True, gc=False):
     """An accepted envelope, and the facts that it made hold."""
 
@@ -62,7 +76,7 @@ class Recovered(NamedTuple):
     """The contents of a journal about a space when its gateway starts."""
 
     facts: dict[str, dict[str, Any]]
-    entries: tuple[Entry, ...]  # the latest, oldest first
+    entries: tuple[Entry, ...]  # what is open and the latest, oldest first
 
 
 class Journal(Protocol):
@@ -98,8 +112,9 @@ class Journal(Protocol):
         envelope: Envelope,
         facts: tuple[Fact, ...],
         then: Callable[[Entry], None],
+        changes: tuple[ProposalChange, ...] = (),
     ) -> None:
-        """Keep an envelope and, all or nothing, the facts that it makes hold.
+        """Keep an envelope and, all or nothing, the facts that it makes hold, and its changes.
 
         ``at`` is the time of the decision about it, and the entry's: no clock is asked again.
         """
@@ -147,8 +162,11 @@ class Journal(Protocol):
         """Bytes that the entries of all spaces take; ``None`` where the store does not say."""
         ...
 
-    def recover(self, space: str, *, since: int, limit: int) -> Recovered:
-        """Read a space's facts and its latest entries since a time, at the start; may block."""
+    def recover(self, space: str, *, since: int, limit: int, at: int = MAX_SEQ) -> Recovered:
+        """Read a space's facts and its latest entries since a time, at the start; may block.
+
+        Before these, what was said about older proposals whose deadline is not over at a time.
+        """
         ...
 
     async def flush(self, timeout: float) -> None:
@@ -194,6 +212,7 @@ class MemoryJournal:
         envelope: Envelope,
         facts: tuple[Fact, ...],
         then: Callable[[Entry], None],
+        changes: tuple[ProposalChange, ...] = (),
     ) -> None:
         """See :meth:`Journal.append`; it is kept when the call returns."""
         self._seq = seq = self._seq + 1
@@ -259,7 +278,7 @@ class MemoryJournal:
         """See :meth:`Journal.damaged`; there is no file to be damaged."""
         return ()
 
-    def recover(self, space: str, *, since: int, limit: int) -> Recovered:
+    def recover(self, space: str, *, since: int, limit: int, at: int = MAX_SEQ) -> Recovered:
         """See :meth:`Journal.recover`; nothing outlives the process."""
         ring = self._rings.get(space)
         everything = len(self._order), float("inf")

@@ -20,7 +20,7 @@ from meup_agent.protocol.dialects import DEFAULT_DIALECT, encode
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.space.decisions import Decision
 from meup_agent.protocol.space.fanout import DeliveryRecorder, Fanout
-from meup_agent.protocol.space.journal import Entry, Fact, Journal
+from meup_agent.protocol.space.journal import Entry, Fact, Journal, ProposalChange
 from meup_agent.protocol.space.subscriber import Place, Subscriber
 from meup_agent.protocol.timestamps import rfc3339
 
@@ -176,6 +176,7 @@ class Announcer:
         at: int,
         facts: tuple[Fact, ...] = (),
         then: Callable[[Entry], None] | None = None,
+        changes: tuple[ProposalChange, ...] = (),
     ) -> None:
         """Send to all: the only way there is, through the journal; with facts that hold now.
 
@@ -186,7 +187,8 @@ class Announcer:
         # Encoded here, so that the journal and the fanout do not both encode it.
         frame = encode(envelope, DEFAULT_DIALECT)
         envelope = msgspec.structs.replace(envelope, protocol=DEFAULT_DIALECT, frame=frame)
-        self._journal.append(self._space, at, envelope, facts, then or self._fanout.deliver)
+        deliver = then or self._fanout.deliver
+        self._journal.append(self._space, at, envelope, facts, deliver, changes)
 
     def notify(self, member: Member, draft: Envelope) -> None:
         """Send to one member, after everything that was decided before.

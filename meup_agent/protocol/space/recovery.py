@@ -15,7 +15,8 @@ from meup_agent.protocol.space.state import SpaceState
 log = logging.getLogger("meup_agent.gateway")
 
 RECOVERED_SECONDS: Final = 24 * 3_600.0
-"""Time before its start of which a gateway reads what was said: proposals may be held overnight."""
+"""Time before its start of which a gateway reads all that was said; what may still be decided it
+reads however old it is (PROTOCOL 9.10)."""
 
 RECOVERED_ENTRIES: Final = 100_000
 """Entries that are read when a gateway starts, to know again what is open, and sent twice."""
@@ -26,8 +27,9 @@ TOLD_SECONDS: Final = 1.0
 
 def recover_state(state: SpaceState, journal: Journal, space: str, clock: SpaceClock) -> None:
     """Restore from the journal the time, what holds, what is open and what is recognized."""
-    since = clock() - round(RECOVERED_SECONDS * 1_000_000)
-    recovered = journal.recover(space, since=since, limit=RECOVERED_ENTRIES)
+    at = clock()
+    since = at - round(RECOVERED_SECONDS * 1_000_000)
+    recovered = journal.recover(space, since=since, limit=RECOVERED_ENTRIES, at=at)
     # What was expired is so for good, also where the clock has been put back meanwhile.
     gained = clock.advance(max((entry.at for entry in recovered.entries), default=0))
     if gained >= TOLD_SECONDS:

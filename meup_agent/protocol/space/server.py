@@ -474,7 +474,9 @@ class SpaceServer:
         if accepted.closes:
             self.streams.end(accepted.closes)
         deliver = partial(self._deliver, accepted, before, then)
-        self.journal.append(self.name, accepted.at, envelope, accepted.facts, deliver)
+        self.journal.append(
+            self.name, accepted.at, envelope, accepted.facts, deliver, accepted.changes
+        )
         self._follow_all(accepted.then, accepted.at, sender)
         self.expire(accepted.at)
 
@@ -541,11 +543,11 @@ class SpaceServer:
 
     def _follow(self, consequence: Consequence, at: int, sender: Member | None) -> None:
         match consequence:
-            case Broadcast(draft, closes, facts):
+            case Broadcast(draft, closes, facts, changes):
                 if closes:
                     self.streams.end(closes)
                 log_cancel(self.name, draft)
-                self._announcer.broadcast(draft, at, facts)
+                self._announcer.broadcast(draft, at, facts, changes=changes)
             case Notice(participant, draft):
                 # It has a token, which is for the connection that asked for it.
                 if draft.kind == INVITE_ACK and sender is not None:

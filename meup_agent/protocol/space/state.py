@@ -534,7 +534,9 @@ class SpaceState:
         if envelope.kind in READERS:
             return self._manage(envelope, payload, at, receipt)
         if envelope.kind == kinds.MCP_WITHDRAW:
-            return Acceptance(envelope, at, then=self._withdraw(inbound), receipt=receipt)
+            then = self._withdraw(inbound)
+            changes = self.open.pop_changes()
+            return Acceptance(envelope, at, then=then, receipt=receipt, changes=changes)
         if envelope.kind in STREAM_KINDS:
             closes = self.streams.closed_by(envelope, payload)
             then = self.streams.accept(envelope, payload, at, beside=beside is not None)
@@ -545,7 +547,8 @@ class SpaceState:
         elif envelope.kind in TRACKED_KINDS:
             facts = self._marks(inbound, beside=beside)
         begun = self._fold(envelope, payload, at, facts, beside)
-        return Acceptance(envelope, at, facts, receipt=receipt, begun=begun)
+        changes = self.open.pop_changes()
+        return Acceptance(envelope, at, facts, receipt=receipt, begun=begun, changes=changes)
 
     def _marks(self, inbound: InboundFrame, *, beside: object | None) -> tuple[Fact, ...]:
         """What a decision found out that the envelope does not say, kept with its entry alone."""
@@ -670,6 +673,7 @@ class SpaceState:
         Its process was gone, and the end was not kept. Or the configuration allows less.
         """
         self.open.at = at
+        self.open.pop_changes()  # of what was read: the journal has them
         then: list[Consequence] = []
         for participant in sorted(self.open.participants):
             then += end_orphaned(self.open, participant, at)

@@ -22,7 +22,16 @@ import anyio.to_thread
 from meup_agent import Envelope
 from meup_agent.gateway import JournalConfig
 from meup_agent.gateway.journal.engines import Engine
-from tests.spaces import MAX_PAGE_BYTES, Entry, Fact, Journal, NumberRange, Recovered, ignore
+from tests.spaces import (
+    MAX_PAGE_BYTES,
+    Entry,
+    Fact,
+    Journal,
+    NumberRange,
+    ProposalChange,
+    Recovered,
+    ignore,
+)
 
 MAX_PENDING = 1_000
 
@@ -87,6 +96,7 @@ class RemoteJournal:
         envelope: Envelope,
         facts: tuple[Fact, ...],
         then: Callable[[Entry], None],
+        changes: tuple[ProposalChange, ...] = (),
     ) -> None:
         if self._ended:
             return
@@ -139,7 +149,9 @@ class RemoteJournal:
     def resume_from(self, space: str, seen: int) -> int:
         return seen if self.floor(space) <= seen <= self.latest(space) else self.floor(space)
 
-    def recover(self, space: str, *, since: int, limit: int) -> Recovered:
+    def recover(self, space: str, *, since: int, limit: int, at: int = 2**62) -> Recovered:
+        # Of what may be open it does not tell the old from the others, so it reads them, too.
+        since = since if at == 2**62 else 0
         lately = [each for each in self._store.entries if each.space == space and each.at >= since]
         entries = tuple(lately[max(0, len(lately) - limit) :])
         return Recovered(dict(self._store.facts.get(space, {})), entries)

@@ -49,9 +49,10 @@ class Scene:
         present: tuple[str, ...] = ("admin", "lead", "worker", "onlooker"),
         invites: Invites | None = None,
         announce_withdrawals: bool = False,
+        at: float = 0.0,
     ) -> None:
         known = CAPABILITIES if capabilities is None else capabilities
-        self.at = 0.0
+        self.at = at
         """The time of the gateway's clock, in seconds."""
         self.ids, gateway_ids = count(1), count(1)
         self.refused: list[Any] = []

@@ -1,0 +1,249 @@
+"""The table of decisions: each proposal of a file, with its state as the space decided it.
+
+A row is written in the transaction of the entry that begins, moves or ends its proposal. It says
+which proposals to look at; what was said of these is read by the index of names
+(:mod:`~meup_agent.gateway.journal.chains`) and folded as everywhere. Both are derived: where they
+are missing, older or damaged, a start makes them anew of the entries, by the fold of the space.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from meup_agent.gateway.journal.chains import (
+    MAX_CHAINED,
+    NAMES_TABLE,
+    WRITE_NAMES,
+    DamagedIndex,
+    SegmentBuilder,
+    hashed_names,
+    read_chains,
+    read_entries,
+    read_names,
+)
+from meup_agent.gateway.journal.rows import checksum, entry_of, sealed
+from meup_agent.gateway.journal.survey import good_rows, is_damage
+from meup_agent.gateway.journal.tables import VERSION
+from meup_agent.protocol import kinds
+from meup_agent.protocol.lifecycle import ProposalState, first_moment
+from meup_agent.protocol.space.inflight import TRACKED_KINDS, InFlight
+from meup_agent.protocol.space.journal import Entry, ProposalChange
+
+log = logging.getLogger("meup_agent.gateway")
+
+MAX_FOLLOWED: Final = 100_000
+"""Open proposals of a file that a start goes on to follow; the newest."""
+
+MAX_BEGINNING: Final = 100
+"""Proposals that are read whose ids begin alike: they are only named."""
+
+MADE_AT_ONCE: Final = 100_000
+"""Entries after which the log says how far the tables are."""
+
+_PROPOSALS_TABLE: Final = """CREATE TABLE proposal (
+    seq INTEGER PRIMARY KEY,
+    space TEXT NOT NULL,
+    proposer TEXT NOT NULL,
+    id TEXT NOT NULL,
+    tool TEXT NOT NULL,
+    expires_at INTEGER,
+    state TEXT NOT NULL,
+    decided INTEGER,
+    checksum INTEGER NOT NULL
+)"""
+# "seq" is the number of the proposal, "decided" that of the entry that ended it. Neither table has
+# an index: what is appended stays together in the file, and a million rows are searched in less
+# time than a command takes to start.
+
+_TABLES: Final = (_PROPOSALS_TABLE, NAMES_TABLE)
+
+PROPOSAL_PLACES: Final = f"({', '.join('?' * 9)})"
+WRITE_PROPOSAL: Final = f"INSERT OR REPLACE INTO proposal VALUES {PROPOSAL_PLACES}"
+_READ: Final = "SELECT * FROM proposal"
+_LAST_TIME: Final = "SELECT at FROM entry WHERE space = ? ORDER BY seq DESC LIMIT 1"
+
+
+class ProposalRow(NamedTuple):
+    """A proposal, as the table has it."""
+
+    seq: int
+    space: str
+    proposer: str
+    id: str
+    tool: str
+    expires_at: int | None
+    # ``pending`` also where a request is out, or its time is over: what tells that is the time.
+    state: str
+    decided: int | None = None
+
+
+class ProposalQuery(NamedTuple):
+    """Selects proposals of a space."""
+
+    id: str | None = None  # an id, or the beginning of one that no proposal has as a whole
+    proposer: str | None = None
+    states: frozenset[ProposalState] = frozenset()  # one of these; empty: any
+
+
+class Chains(NamedTuple):
+    """The entries about some proposals, and the time of the last entry of their space."""
+
+    entries: list[Entry]
+    until: int
+
+
+class ProposalFollower:
+    """Makes the rows of what entries change; follows what is open."""
+
+    def __init__(self, rows: Iterable[ProposalRow] = ()) -> None:
+        self._open = {(row.space, row.proposer, row.id): row for row in rows}
+
+    def follow(
+        self, number: int, space: str, changes: Iterable[ProposalChange]
+    ) -> tuple[ProposalRow, ...]:
+        """The rows that the entry with a number changes."""
+        return tuple(row for each in changes for row in self._follow(number, space, each))
+
+    def _follow(self, number: int, space: str, change: ProposalChange) -> Iterator[ProposalRow]:
+        key = (space, change.proposer, change.id)
+        if change.begins:
+            row = ProposalRow(number, *key, change.tool, change.expires_at, change.state)
+            self._open[key] = row
+            yield row
+            return
+        known = self._open.get(key)
+        if known is None:
+            return
+        if change.ended:
+            del self._open[key]
+            if change.state.is_pending:
+                return  # forgotten, or its id is used again: it was not decided
+        decided = number if change.ended and change.state is not ProposalState.EXPIRED else None
+        state = change.state if change.ended else ProposalState.PENDING
+        row = known._replace(expires_at=change.expires_at, state=str(state), decided=decided)
+        if not change.ended:
+            self._open[key] = row
+        yield row
+
+
+def open_rows(connection: sqlite3.Connection) -> list[ProposalRow]:
+    """The rows that say of no end, of all spaces, oldest first."""
+    query = f"{_READ} WHERE state = ? ORDER BY seq DESC LIMIT ?"
+    return _rows(connection, query, str(ProposalState.PENDING), MAX_FOLLOWED)[::-1]
+
+
+def _rows(connection: sqlite3.Connection, query: str, *values: object) -> list[ProposalRow]:
+    found = list[ProposalRow]()
+    for *said, checked in connection.execute(query, values):
+        if checked != checksum(tuple(said)):
+            raise DamagedIndex
+        found.append(ProposalRow._make(said))
+    return found
+
+
+def has_index(connection: sqlite3.Connection) -> bool:
+    """True if a file has the tables in this version's form."""
+    query = "SELECT sql FROM sqlite_schema WHERE name IN ('proposal', 'names')"
+    return {sql for (sql,) in connection.execute(query)} == set(_TABLES)
+
+
+def ensure_index(connection: sqlite3.Connection, path: object) -> None:
+    """Make the tables anew of the entries, unless they are there and whole."""
+    try:
+        if has_index(connection):
+            _rows(connection, _READ)
+            read_names(connection)
+            return
+    except (DamagedIndex, UnicodeDecodeError):
+        pass
+    except sqlite3.OperationalError as error:
+        if is_damage(error) or "decode" not in str(error):
+            raise
+    make_index(connection, path)
+
+
+def make_index(connection: sqlite3.Connection, path: object) -> None:
+    """Make the tables of the entries of a file."""
+    execute = connection.execute
+    execute("BEGIN IMMEDIATE")
+    for name in ("proposal", "names"):
+        execute(f"DROP TABLE IF EXISTS {name}")
+    for table in _TABLES:
+        execute(table)
+    builder, follower, spaces = SegmentBuilder(), ProposalFollower(), dict[str, InFlight]()
+    rows = good_rows(connection, VERSION)
+    for count, entry in enumerate(filter(None, map(entry_of, rows)), 1):
+        segment = builder.add(entry.seq, hashed_names(entry))
+        if segment is not None:
+            execute(WRITE_NAMES, segment)
+        for row in follower.follow(entry.seq, entry.space, _changes(entry, spaces)):
+            execute(WRITE_PROPOSAL, sealed(row))
+        if count % MADE_AT_ONCE == 0:
+            log.info("the journal %s: its proposals are listed, %d envelopes so far", path, count)
+    execute("COMMIT")
+
+
+def _changes(entry: Entry, spaces: dict[str, InFlight]) -> tuple[ProposalChange, ...]:
+    envelope = entry.envelope
+    if envelope.kind not in TRACKED_KINDS:
+        return ()
+    space = spaces.setdefault(entry.space, InFlight(watches_expiries=True))
+    space.expire(entry.at)
+    if envelope.kind == kinds.MCP_PROPOSAL:
+        # As the gateway does before it accepts one: what is too old is forgotten.
+        space.open_proposals(envelope.sender, entry.at)
+    space.track(envelope, envelope.payload_object, entry.at)
+    return space.pop_changes()
+
+
+def read_open(connection: sqlite3.Connection, space: str, *, at: int, before: int) -> list[Entry]:
+    """The entries about the proposals before a number whose deadline is behind a time.
+
+    Raises:
+        DamagedIndex: The tables are not what was written.
+    """
+    query = f"{_READ} WHERE space = ? AND state = ? AND expires_at >= ? AND seq < ? ORDER BY seq"
+    rows = _rows(connection, query, space, str(ProposalState.PENDING), first_moment(at), before)
+    if not rows:
+        return []
+    found = read_chains(connection, space, [row.seq for row in rows])
+    if found is None:
+        # All that begins or ends something: as much as a space ever folds.
+        where = "WHERE space = ? AND seq >= ? AND seq < ? ORDER BY seq"
+        every = read_entries(connection, where, space, rows[0].seq, before)
+        return [entry for entry in every if entry.envelope.kind in TRACKED_KINDS]
+    return [entry for entry in found if entry.seq < before]
+
+
+def find_chains(connection: sqlite3.Connection, space: str, query: ProposalQuery) -> Chains | None:
+    """The entries about the proposals that a query may mean; ``None``: there are too many.
+
+    Of one whose end the table does not know, the fold tells the state.
+
+    Raises:
+        DamagedIndex: The tables are not what was written.
+    """
+    where, values = "WHERE space = ?", list[Any]([space])
+    if query.proposer is not None:
+        where, values = f"{where} AND proposer = ?", [*values, query.proposer]
+    if query.states:
+        states = {*map(str, query.states), str(ProposalState.PENDING)}
+        where = f"{where} AND state IN ({', '.join('?' * len(states))})"
+        values += states
+    rows = list[ProposalRow]()
+    if query.id is not None:
+        named = f"{_READ} {where} AND id = ? LIMIT ?"
+        begin = f"{_READ} {where} AND substr(id, 1, ?) = ? LIMIT ?"
+        rows = _rows(connection, named, *values, query.id, MAX_CHAINED + 1) or _rows(
+            connection, begin, *values, len(query.id), query.id, MAX_BEGINNING
+        )
+    else:
+        rows = _rows(connection, f"{_READ} {where} LIMIT ?", *values, MAX_CHAINED + 1)
+    if len(rows) > MAX_CHAINED:
+        return None
+    found = read_chains(connection, space, [row.seq for row in rows])
+    until = connection.execute(_LAST_TIME, (space,)).fetchone()
+    return None if found is None else Chains(found, 0 if until is None else until[0])

@@ -1,0 +1,203 @@
+"""The table of decisions and the index of names: what the fold of all entries would say."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from meup_agent import ProposalState
+from meup_agent.gateway import JournalConfig
+from meup_agent.protocol.timestamps import rfc3339
+from tests.gateway.journal.conftest import Clock, opened, settled
+from tests.gateways import Archive, ProposalQuery, SqliteJournal
+from tests.spaces import (
+    Audit,
+    Entry,
+    SpaceCounters,
+    SpaceServer,
+    member_capabilities,
+    proposal_as_json,
+)
+
+pytestmark = pytest.mark.anyio
+
+NAMES = ("alice", "bob", "tools")
+SECOND = 1_000_000
+STEPS = 300
+OF_TIME = {"pending", "in_progress", "expired"}
+ACTS = (
+    *("propose", "propose", "propose", "request", "request", "respond", "respond", "refuse"),
+    *("withdraw", "reject", "chat", "cancel", "progress", "renew", "wait", "restart"),
+)
+
+
+class History:
+    """What three participants say at random, under few ids, to a space over a journal."""
+
+    def __init__(self, path: Path, random: Random, clock: Clock, **config: Any) -> None:
+        self.path, self.random, self.clock = path, random, clock
+        self._config = JournalConfig(path, **config)
+        self._numbers = count(1)
+        self.said = dict[str, list[str]]()
+        """The ids of each kind."""
+        self.open()
+
+    def open(self) -> None:
+        self.journal = SqliteJournal(self.path, self._config, self.clock)
+        ids = count(1)
+        begun = self.clock()
+        self.space = SpaceServer(
+            "demo",
+            new_id=lambda: f"g{begun}-{next(ids)}",
+            participants={
+                name: member_capabilities([{"kind": "mcp/*"}, {"kind": "chat"}]) for name in NAMES
+            },
+            journal=self.journal,
+            now=self.clock,
+            counters=SpaceCounters(),
+            announce_withdrawals=True,
+        )
+
+    async def restart(self) -> None:
+        if self.random.random() < 0.5:
+            self.journal.abandon()  # killed: what waits is lost
+        await self.journal.aclose()
+        self.open()
+
+    def one_of(self, kind: str) -> str:
+        return self.random.choice(self.said.get(kind) or ["unknown"])
+
+    def say(self, sender: str, kind: str, payload: dict[str, Any], *about: str) -> None:
+        known = self.said.setdefault(kind, [])
+        again = self.random.random() < 0.1
+        name = self.random.choice(known) if known and again else f"n{next(self._numbers)}"
+        self.clock.now += 1_000
+        envelope = {
+            "protocol": "meup/v0.1",
+            "id": name,
+            "from": sender,
+            "kind": kind,
+            "payload": payload,
+            **({"correlation_id": list(about)} if about else {}),
+        }
+        frame = json.dumps(envelope).encode()
+        self.space.receive_as(sender, frame, "meup/v0.1", lambda _: known.append(name))
+
+    async def step(self) -> None:
+        random, sender = self.random, self.random.choice(NAMES)
+        proposal, request = self.one_of("mcp/proposal"), self.one_of("mcp/request")
+        match random.choice(ACTS):
+            case "propose":
+                params: dict[str, Any] = {"name": random.choice(("read", "write"))}
+                lasts = random.choice((None, 3, 300, 30 * 86_400))
+                ttl = {} if lasts is None else {"ttl": lasts * 1_000}
+                self.say(sender, "mcp/proposal", {"method": "tools/call", "params": params, **ttl})
+            case "request":
+                params = {"name": random.choice(("read", "write"))}
+                call = {"method": "tools/call", "params": params, "id": random.randrange(9)}
+                self.say(sender, "mcp/request", call, proposal)
+            case "respond":
+                self.say(sender, "mcp/response", {"result": {}}, request)
+            case "refuse":
+                data = {"reason": "refused"}
+                error = {"code": -32000, "message": "no", "data": data}
+                self.say(sender, "mcp/response", {"error": error}, request)
+            case "withdraw":
+                reason = random.choice(("timeout", "other", "no_longer_needed"))
+                self.say(sender, "mcp/withdraw", {"reason": reason}, proposal)
+            case "reject":
+                self.say(sender, "mcp/reject", {"reason": "unsafe"}, proposal)
+            case "chat":
+                about = self.one_of(random.choice(("mcp/reject", "chat", "mcp/proposal")))
+                self.say(sender, "chat", {"message": "why"}, about)
+            case "cancel":
+                params = {"requestId": random.choice((request, str(random.randrange(9))))}
+                call = {"method": "notifications/cancelled", "params": params}
+                self.say(sender, "mcp/request", call)
+            case "progress":
+                params = {"progressToken": request, "progress": 1}
+                call = {"method": "notifications/progress", "params": params}
+                self.say(sender, "mcp/request", call)
+            case "renew":
+                until = rfc3339(self.clock() + 900 * SECOND)
+                self.say(sender, "mcp/renew", {"expires_at": until}, proposal)
+            case "wait":
+                self.clock.now += random.choice((1, 10)) * SECOND
+            case _:
+                await self.restart()
+
+
+def folded(entries: list[Entry], until: int) -> Audit:
+    audit = Audit()
+    for entry in entries:
+        audit.add(entry)
+    audit.pass_time(until)
+    return audit
+
+
+def check(path: Path, *, cut: bool = False) -> None:
+    """Compare with the fold of all entries, the first of which may have been cut away."""
+    with closing(Archive(path)) as archive:
+        entries = list(archive.read("demo", after=0, until=2**62, limit=100_000))
+        until = entries[-1].at if entries else 0
+        whole = folded(entries, until)
+        with closing(sqlite3.connect(path)) as connection:
+            rows = connection.execute("SELECT seq, state FROM proposal ORDER BY seq").fetchall()
+        assert [seq for seq, _ in rows] == [each.first.seq for each in whole.proposals]
+        for each, (_, state) in zip(whole.proposals, rows, strict=True):
+            # Of what the table calls pending the fold says whether a request is out, or its time
+            # over; or that its proposer used its id again. Where the journal was cut, a withdrawal
+            # of the earlier one of an id seems to be of the later one.
+            again = whole.latest_of(each.proposer, each.id) is not each
+            if state != "pending" or not (cut or again or each.state in OF_TIME):
+                assert state == each.state
+            chains = archive.find_chains("demo", ProposalQuery(each.id, each.proposer))
+            assert chains is not None
+            assert chains.until == until
+            found = folded(chains.entries, chains.until).proposals
+            (alone,) = (other for other in found if other.first.seq == each.first.seq)
+            assert proposal_as_json(alone, timeline=True) == proposal_as_json(each, timeline=True)
+        for state in ProposalState:
+            chains = archive.find_chains("demo", ProposalQuery(states=frozenset({state})))
+            assert chains is not None
+            listed = folded(chains.entries, chains.until).proposals
+            some = {each.first.seq for each in listed if each.state is state}
+            assert some == {each.first.seq for each in whole.proposals if each.state is state}
+
+
+def decided(path: Path) -> list[tuple[Any, ...]]:
+    """The rows of the table; of one that has expired it may say that, or that it is pending."""
+    with closing(sqlite3.connect(path)) as connection:
+        query = "SELECT seq, id, tool, expires_at, replace(state, 'expired', 'pending'), decided"
+        return connection.execute(f"{query} FROM proposal ORDER BY seq").fetchall()
+
+
+@pytest.mark.rule("9.decisions")
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("max_age", [None, 15.0])
+async def test_the_table_and_the_index_say_what_the_fold_says(
+    path: Path, clock: Clock, max_age: float | None, seed: int
+) -> None:
+    history = History(path, Random(seed), clock, max_age=max_age)
+    try:
+        for _ in range(STEPS):
+            await history.step()
+        await settled(history.journal)
+    finally:
+        await history.journal.aclose()
+    check(path, cut=max_age is not None)
+    kept = decided(path)
+    # A start makes them anew where they are not there, and they are the same.
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("DROP TABLE proposal")
+    async with opened(path, clock):
+        pass
+    check(path, cut=True)
+    assert decided(path) == kept or max_age is not None

@@ -1,0 +1,75 @@
+"""A restart after a month: what may still be decided is decided as if nothing had happened."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.gateway.journal.conftest import MakeJournal, settled
+from tests.protocol.space.scene import Scene
+from tests.spaces import Journal, Refusal
+
+pytestmark = pytest.mark.anyio
+
+DAY = 86_400
+CAPABILITIES: dict[str, list[dict[str, Any]]] = {
+    name: [{"kind": "mcp/*"}] for name in ("alice", "bob", "carol")
+}
+CALL: dict[str, Any] = {"method": "tools/call", "params": {"name": "write"}}
+
+
+def started(journal: Journal, at: float) -> Scene:
+    return Scene(CAPABILITIES, journal=journal, present=(), at=at)
+
+
+def propose(scene: Scene, id: str, days: int | None) -> None:
+    ttl = {} if days is None else {"ttl": days * DAY * 1_000}
+    scene.say("alice", "mcp/proposal", {**CALL, **ttl}, id=id)
+
+
+def request(scene: Scene, id: str, proposal: str) -> None:
+    scene.say(
+        "bob", "mcp/request", {**CALL, "id": id}, id=id, to=["carol"], correlation_id=proposal
+    )
+
+
+def refusals(scene: Scene) -> list[str]:
+    """The codes of what was refused since the last time."""
+    said, scene.refused = scene.refused, []
+    return [each.code for each in said if isinstance(each, Refusal)]
+
+
+@pytest.mark.rule("9.open")
+async def test_what_is_open_is_known_after_a_month(make_durable: MakeJournal) -> None:
+    async with make_durable() as journal:
+        before = started(journal, 0.0)
+        for id, days in {"waits": 60, "short": 20, "asked": 60, "taken-back": 60}.items():
+            propose(before, id, days)
+        propose(before, "endless", None)
+        before.at = DAY
+        propose(before, "renewed", 2)
+        until = {"expires_at": "1970-01-08T00:00:00Z"}
+        before.say("alice", "mcp/renew", until, correlation_id="renewed")
+        request(before, "r-asked", "asked")
+        before.say("alice", "mcp/withdraw", {"reason": "other"}, correlation_id="taken-back")
+        assert refusals(before) == []
+        await settled(journal)
+    async with make_durable() as journal:
+        within = started(journal, 6.5 * DAY)
+        assert "renewed" in {each.envelope.id for each in within.host.in_flight}
+    async with make_durable() as journal:
+        after = started(journal, 30 * DAY)
+        open_now = {each.envelope.id for each in after.host.in_flight}
+        assert {"waits", "asked", "r-asked"} <= open_now
+        assert not {"short", "taken-back", "renewed"} & open_now
+        after.say(
+            "carol", "mcp/response", {"result": {}, "id": "r-asked"}, correlation_id="r-asked"
+        )
+        request(after, "r-waits", "waits")
+        await settled(journal)
+        assert refusals(after) == []
+        # It was decided a moment ago, by an answer to a request of a month ago.
+        request(after, "r-again", "asked")
+        await settled(journal)
+        assert refusals(after) == ["not_pending"]
