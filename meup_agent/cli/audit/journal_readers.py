@@ -9,7 +9,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from anyio.lowlevel import checkpoint
 
@@ -22,6 +22,9 @@ from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.exchange.table_context import TRANSIT_SECONDS
 from meup_agent.protocol.payloads import as_list
 from meup_agent.protocol.space.journal import Entry, NumberRange
+
+if TYPE_CHECKING:
+    from meup_agent.gateway.journal.decisions import ProposalQuery
 
 PAGE: Final = 500  # entries that are read at a time
 
@@ -80,15 +83,24 @@ async def read_file(
     kinds: tuple[str, ...] = (),
     *,
     accept_damage: bool = False,
+    query: ProposalQuery | None = None,
 ) -> Pages:
     """The entries in a journal's file from a moment on, also while its gateway writes.
 
     ``wanted`` is the space; ``None``: the only one that there is. Of some ``kinds`` alone, if any
-    are named. Of a damaged file what can be read, if that is accepted.
+    are named. Of a damaged file what can be read, if that is accepted. Of the proposals that a
+    query means alone, and what belongs to them, if it is given and the file can tell.
     """
     # Loaded here: SQLite is not needed where a gateway is asked.
     from meup_agent.gateway.journal.archive import Archive
 
+    if query is not None and since is None and not accept_damage:
+        with closing(Archive(path, looks_through=False)) as archive:
+            space = _space_in(archive.spaces, path, wanted)
+            chains = archive.find_chains(space, query)
+        if chains is not None:
+            yield Page(tuple(chains.entries), now=chains.until)
+            return
     with closing(Archive(path, accept_damage=accept_damage)) as archive:
         space = _space_in(archive.spaces, path, wanted)
         after, until = 0 if since is None else archive.before(space, since), archive.latest(space)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import anyio
 import typer
@@ -51,6 +51,9 @@ from meup_agent.protocol.audit import (
 from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.wording import MAX_NAME
 
+if TYPE_CHECKING:
+    from meup_agent.gateway.journal.decisions import ProposalQuery
+
 
 class StateName(StrEnum):
     """The states that can be asked for, as a person writes them."""
@@ -71,6 +74,15 @@ class AuditFilter(NamedTuple):
     states: frozenset[ProposalState]
     grants: bool  # operations on the space, and no proposals
     as_json: bool
+
+    @property
+    def query(self) -> ProposalQuery | None:
+        """What a journal's file is asked for; ``None``: all of it."""
+        if self.proposal is None and not self.states:
+            return None
+        from meup_agent.gateway.journal.decisions import ProposalQuery  # loads SQLite
+
+        return ProposalQuery(self.proposal, self.proposer, self.states)
 
 
 def audit(
@@ -147,7 +159,7 @@ def audit(
     where = _where(journal, http_options)
     log_nothing()
     pages = (
-        read_file(where, space, begin, accept_damage=accept_damage)
+        read_file(where, space, begin, accept_damage=accept_damage, query=shown.query)
         if isinstance(where, Path)
         else read_over_http(where, begin)
     )
