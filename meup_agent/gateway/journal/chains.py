@@ -15,13 +15,16 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final
 from zlib import crc32
+
+import msgspec
 
 from meup_agent.gateway.journal.rows import checked_row, checksum, entry_of, rows_query
 from meup_agent.gateway.journal.tables import VERSION
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.envelope import encode_json
+from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.space.journal import Entry
 
 SEGMENT_ENTRIES: Final = 1_024
@@ -29,6 +32,10 @@ SEGMENT_ENTRIES: Final = 1_024
 
 MAX_CHAINED: Final = 20_000
 """Entries that are read by their names; more are folded with all the others, as fast."""
+
+_PLACE_BITS: Final = 10
+_PLACE: Final = (1 << _PLACE_BITS) - 1
+# The place of an entry in its segment, beside a hash.
 
 FEW_NAMES: Final = 64
 """Names up to which each is searched for by itself in a segment."""
@@ -54,36 +61,65 @@ _OF_AN_EXCHANGE: Final = frozenset(
 )
 
 
-def names_of(entry: Entry) -> tuple[str, ...]:
-    """The names by which an entry may belong to a proposal: its own, and those it mentions."""
-    envelope = entry.envelope
-    correlation = envelope.correlation
-    if envelope.kind == kinds.MCP_PROPOSAL:
-        return (envelope.id, *correlation)
-    if envelope.kind == kinds.MCP_REQUEST:
-        raw = envelope.raw_payload
-        if not correlation and b"notifications" not in raw and b"\\" not in raw:
-            return ()
-        call = payloads.read_call(envelope.payload)
-        if call.is_notification:
-            said = (call.params.get("requestId"), call.params.get(payloads.PROGRESS_TOKEN))
-            return (*correlation, *(str(each) for each in said if each is not None))
-        if not correlation:
-            return ()
-        name = call.rpc_name
-        return (envelope.id, *correlation) if name is None else (envelope.id, name, *correlation)
-    if correlation and envelope.kind in _OF_AN_EXCHANGE:
-        return (envelope.id, *correlation)
-    return ()
+class _NamedParams(msgspec.Struct, frozen=True, gc=False):
+    request_id: Any = msgspec.field(default=None, name="requestId")
+    token: Any = msgspec.field(default=None, name=payloads.PROGRESS_TOKEN)
+
+
+class _NamedCall(msgspec.Struct, gc=False):
+    """A request as far as it has names, without the rest of its payload."""
+
+    method: str = ""
+    id: Any = None
+    params: _NamedParams = _NamedParams()
+
+
+_decode_call = msgspec.json.Decoder(_NamedCall).decode
 
 
 def hashed_names(entry: Entry) -> tuple[int, ...]:
-    """The hashes of an entry's names, which are others in each space."""
-    names = names_of(entry)
-    if not names:
+    """The hashes of the names by which an entry may belong to a proposal, others in each space.
+
+    They are its own, and those that it mentions.
+    """
+    envelope = entry.envelope
+    correlation, kind = envelope.correlation, envelope.kind
+    if kind == kinds.MCP_REQUEST:
+        names = _names_of_request(envelope)
+    elif kind == kinds.MCP_PROPOSAL or (correlation and kind in _OF_AN_EXCHANGE):
+        names = (envelope.id, *correlation)
+    else:
         return ()
-    seed = crc32(entry.space.encode())
-    return tuple({crc32(name.encode(), seed) for name in names})
+    seed = _seed_of(entry.space)
+    return tuple([crc32(name.encode(), seed) for name in names])
+
+
+_seed_of = lru_cache(lambda space: crc32(space.encode()))
+
+
+def _names_of_request(envelope: Envelope) -> tuple[str, ...]:
+    correlation, raw = envelope.correlation, envelope.raw_payload
+    if not correlation and b"notifications" not in raw and b"\\" not in raw:
+        return ()
+    try:
+        call = _decode_call(raw)
+    except msgspec.DecodeError:
+        # Something is of another type than in a message of MCP.
+        said = payloads.read_call(envelope.payload)
+        params = _NamedParams(
+            said.params.get("requestId"), said.params.get(payloads.PROGRESS_TOKEN)
+        )
+        call = _NamedCall(said.method, said.rpc_id, params)
+    if call.method.startswith(payloads.NOTIFICATION):
+        mentioned = (call.params.request_id, call.params.token)
+        # Most of ours name the request twice.
+        more = (str(each) for each in mentioned if each is not None and each not in correlation)
+        return (*correlation, *more)
+    if not correlation:
+        return ()
+    name = payloads.rpc_name(call.id)
+    own = (envelope.id,) if name is None or name == envelope.id else (envelope.id, name)
+    return (*own, *correlation)
 
 
 class NameSegment:
@@ -114,30 +150,30 @@ class SegmentBuilder:
     """Gathers the names of entries until they are a segment."""
 
     def __init__(self) -> None:
-        self._named: list[tuple[int, int]] = []
-        self._count = 0
+        self._named: list[int] = []  # a hash, and the place of its entry among the numbers
+        self._numbers: list[int] = []
 
     def add(self, number: int, hashes: Iterable[int]) -> tuple[object, ...] | None:
         """Add the names of the next entry; the values of the row that it completes, if it does."""
-        self._named += [(each, number) for each in hashes]
-        self._count += 1
-        if self._count < SEGMENT_ENTRIES:
+        place = len(self._numbers)
+        self._numbers.append(number)
+        for each in hashes:
+            self._named.append(each << _PLACE_BITS | place)
+        if place + 1 < SEGMENT_ENTRIES:
             return None
-        packed = _pack(self._named)
-        self._named, self._count = [], 0
+        packed = self._pack()
+        self._named, self._numbers = [], []
         return number, packed, checksum((number,), packed)
 
     def segment(self) -> NameSegment:
         """What was gathered, as it is searched."""
+        return _unpack(self._pack())
+
+    def _pack(self) -> bytes:
         named = sorted(self._named)
-        return NameSegment([each for each, _ in named], [number for _, number in named])
-
-
-def _pack(named: list[tuple[int, int]]) -> bytes:
-    named.sort()
-    hashes = array("I", (each for each, _ in named))
-    numbers = array("Q", (number for _, number in named))
-    return b"".join(_little(each).tobytes() for each in (hashes, numbers))
+        hashes = array("I", [each >> _PLACE_BITS for each in named])
+        numbers = array("Q", [self._numbers[each & _PLACE] for each in named])
+        return b"".join(_little(each).tobytes() for each in (hashes, numbers))
 
 
 def _little(values: array[int]) -> array[int]:

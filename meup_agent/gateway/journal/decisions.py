@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from meup_agent.gateway.journal.chains import (
@@ -103,30 +103,28 @@ class ProposalFollower:
 
     def follow(
         self, number: int, space: str, changes: Iterable[ProposalChange]
-    ) -> tuple[ProposalRow, ...]:
+    ) -> list[ProposalRow]:
         """The rows that the entry with a number changes."""
-        return tuple(row for each in changes for row in self._follow(number, space, each))
-
-    def _follow(self, number: int, space: str, change: ProposalChange) -> Iterator[ProposalRow]:
-        key = (space, change.proposer, change.id)
-        if change.begins:
-            row = ProposalRow(number, *key, change.tool, change.expires_at, change.state)
-            self._open[key] = row
-            yield row
-            return
-        known = self._open.get(key)
-        if known is None:
-            return
-        if change.ended:
-            del self._open[key]
-            if change.state.is_pending:
-                return  # forgotten, or its id is used again: it was not decided
-        decided = number if change.ended and change.state is not ProposalState.EXPIRED else None
-        state = change.state if change.ended else ProposalState.PENDING
-        row = known._replace(expires_at=change.expires_at, state=str(state), decided=decided)
-        if not change.ended:
-            self._open[key] = row
-        yield row
+        rows, opened = list[ProposalRow](), self._open
+        for proposer, name, tool, expires_at, state, begins, ended in changes:
+            key = (space, proposer, name)
+            if begins:
+                row = ProposalRow(number, space, proposer, name, tool, expires_at, state)
+                opened[key] = row
+                rows.append(row)
+                continue
+            known = opened.get(key)
+            if known is None:
+                continue
+            if not ended:
+                row = opened[key] = known._replace(expires_at=expires_at)
+                rows.append(row)
+                continue
+            del opened[key]
+            if not state.is_pending:  # else it was forgotten, or its id is used again
+                decided = None if state is ProposalState.EXPIRED else number
+                rows.append(known._replace(state=state, decided=decided))
+        return rows
 
 
 def open_rows(connection: sqlite3.Connection) -> list[ProposalRow]:

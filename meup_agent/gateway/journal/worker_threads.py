@@ -46,7 +46,7 @@ class WriteJob(NamedTuple):
     facts: tuple[Fact, ...] = ()
     floor: int | None = None
     names: tuple[int, ...] = ()  # hashed
-    proposals: tuple[ProposalRow, ...] = ()  # as they are from then on
+    proposals: Sequence[ProposalRow] = ()  # as they are from then on
 
 
 class _JournalThread(threading.Thread, ABC):
@@ -152,7 +152,8 @@ class BatchWriter(_JournalThread):
 
     def _index(self, work: Sequence[WriteJob]) -> list[tuple[str, Sequence[object]]]:
         """The statements that enter a batch in the index of names and the table of decisions."""
-        named = (self._names.add(each.row.seq, each.names) for each in work)
+        add = self._names.add
+        named = [add(each.row.seq, each.names) for each in work]
         segments = [(WRITE_NAMES, segment) for segment in named if segment is not None]
         # One that was proposed and decided in the batch is written once.
         rows = {row.seq: row for each in work for row in each.proposals}
