@@ -41,11 +41,11 @@ def as_broadcast(proposal: Envelope, sender: str | None = None, own: str = "") -
     sender.
     """
     sender = proposal.protocol if sender is None else sender
-    if len(proposal.to) != 1:
-        return None
-    target = payloads.read_proposal(proposal.payload).target
     by_published = sender in NAMING_EXECUTORS
     is_published = by_published or own in NAMING_EXECUTORS
+    if len(proposal.to) != 1 or not is_published:
+        return None  # before the payload is decoded
+    target = payloads.read_proposal(proposal.payload).target
     executor = _named_executor(proposal.to, target, by_published, is_published)
     if executor is None:
         return None

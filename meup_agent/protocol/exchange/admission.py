@@ -21,7 +21,6 @@ from meup_agent.protocol.exchange.proposal_store import FulfillingRequest, Propo
 from meup_agent.protocol.exchange.resolution import (
     MAX_NAMED,
     Doubt,
-    carries_out,
     claimed_proposer,
     resolve,
 )
@@ -284,7 +283,7 @@ def is_early(item: FulfillingRequest, record: ProposalEntry) -> bool:
         and (item.running or item.carried_out)
         and item.by != record.key.proposer
         and claimed_proposer(call) in (None, record.key.proposer)
-        and carries_out(record, call)
+        and record.is_carried_out_by(call)
     )
 
 

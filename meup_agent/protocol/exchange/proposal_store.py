@@ -88,17 +88,19 @@ class FulfillingRequest(msgspec.Struct):
     unattended: bool = False  # its sender was not present, as over HTTP
     early: bool = False  # it came before the proposal, and is not entered with any
     refused_by: tuple[str, ...] = ()  # those of its executors that refused it
+    # The ids that a cancel may use: its JSON-RPC id, or its envelope's (PROTOCOL 4.8).
+    names: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        # Once, and not for each envelope that may be about it.
+        rpc_name = read_call(self.envelope.payload).rpc_name
+        own = self.envelope.id
+        self.names = frozenset((own,) if rpc_name is None else (own, rpc_name))
 
     @property
     def by(self) -> str:
         """Its sender."""
         return self.envelope.sender
-
-    @property
-    def names(self) -> set[str]:
-        """The ids that a cancel may use: its JSON-RPC id, or its envelope's (PROTOCOL 4.8)."""
-        rpc_name = read_call(self.envelope.payload).rpc_name
-        return {self.envelope.id} if rpc_name is None else {self.envelope.id, rpc_name}
 
     def may_answer(self, sender: str) -> bool:
         """True if a response counts: the executor's, or the fulfiller's relay (PROTOCOL 5)."""
@@ -150,6 +152,8 @@ class ProposalEntry(msgspec.Struct):
     size: int = 0  # bytes of the proposal alone, as they count against the room of all
     # Other proposals that its proposer made under this id before, latest first.
     earlier: tuple[ProposalEntry, ...] = ()
+    # Its method and its tool, once they were asked for: they say which requests carry it out.
+    named_call: tuple[str, str] | None = None
 
     @classmethod
     def of(cls, envelope: Envelope) -> ProposalEntry:
@@ -161,6 +165,13 @@ class ProposalEntry(msgspec.Struct):
     def call(self) -> Call:
         """The call that is proposed."""
         return read_proposal(self.envelope.payload)
+
+    def is_carried_out_by(self, call: Call) -> bool:
+        """True if a request asks for what is proposed: the same method, and the same tool."""
+        if self.named_call is None:
+            proposed = self.call
+            self.named_call = (proposed.method, proposed.name)
+        return self.named_call == (call.method, call.name)
 
     @property
     def in_progress(self) -> FulfillingRequest | None:

@@ -112,12 +112,6 @@ def executors_of(record: ProposalEntry, request: Envelope) -> tuple[str, ...]:
     return choose_executors(named, request.sender)
 
 
-def carries_out(record: ProposalEntry, call: Call) -> bool:
-    """True if a request asks for what is proposed: the same method, and the same tool."""
-    proposed = record.call
-    return (proposed.method, proposed.name) == (call.method, call.name)
-
-
 def claimed_proposer(call: Call) -> str | None:
     """The proposer that a request claims to carry a proposal out for."""
     proposer = call.meta.get(payloads.PROPOSER)
@@ -148,7 +142,7 @@ def _carried_out(
         for named in by_id
         for latest in named
         for record in (latest, *latest.earlier)
-        if carries_out(record, call)
+        if record.is_carried_out_by(call)
     ]
     known = {record.key.proposer for record in candidates}
     if len(candidates) == 1 and (proposer is None or proposer in known):
