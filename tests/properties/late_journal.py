@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from meup_agent import Envelope
-from tests.spaces import Entry, Fact, NumberRange, ProposalChange, Recovered, ignore
+from tests.spaces import Entry, Fact, FoldBegin, NumberRange, ProposalChange, Recovered, ignore
 
 
 class File:
@@ -87,6 +87,9 @@ class LateJournal:
             then(tuple(found[:limit]))
 
         self._asked.append(answer)
+
+    def find_begin(self, space: str, *, proposals: int, then: Callable[[FoldBegin], None]) -> None:
+        then(FoldBegin())
 
     def floor(self, space: str) -> int:
         return self.file.floor

@@ -30,7 +30,7 @@ from meup_agent.gateway.journal.tables import VERSION
 from meup_agent.protocol import kinds
 from meup_agent.protocol.lifecycle import ProposalState, first_moment
 from meup_agent.protocol.space.inflight import TRACKED_KINDS, InFlight
-from meup_agent.protocol.space.journal import Entry, ProposalChange
+from meup_agent.protocol.space.journal import Entry, FoldBegin, ProposalChange
 
 log = logging.getLogger("meup_agent.gateway")
 
@@ -63,6 +63,7 @@ _TABLES: Final = (_PROPOSALS_TABLE, NAMES_TABLE)
 PROPOSAL_PLACES: Final = f"({', '.join('?' * 9)})"
 WRITE_PROPOSAL: Final = f"INSERT OR REPLACE INTO proposal VALUES {PROPOSAL_PLACES}"
 _READ: Final = "SELECT * FROM proposal"
+_NTH_PROPOSAL: Final = "SELECT seq FROM proposal WHERE space = ? ORDER BY seq DESC LIMIT 1 OFFSET ?"
 _LAST_TIME: Final = "SELECT at FROM entry WHERE space = ? ORDER BY seq DESC LIMIT 1"
 
 
@@ -214,6 +215,24 @@ def read_open(connection: sqlite3.Connection, space: str, *, at: int, before: in
         every = read_entries(connection, where, space, rows[0].seq, before)
         return [entry for entry in every if entry.envelope.kind in TRACKED_KINDS]
     return [entry for entry in found if entry.seq < before]
+
+
+def find_begin(connection: sqlite3.Connection, space: str, proposals: int) -> FoldBegin:
+    """See :meth:`~meup_agent.protocol.space.journal.Journal.find_begin`."""
+    found = connection.execute(_NTH_PROPOSAL, (space, proposals)).fetchone()
+    if found is None:
+        return FoldBegin()
+    (after,) = found
+    query = f"{_READ} WHERE space = ? AND state = ? AND seq <= ? ORDER BY seq DESC LIMIT ?"
+    try:
+        pending = str(ProposalState.PENDING)
+        rows = _rows(connection, query, space, pending, after, MAX_CHAINED)
+        older = read_chains(connection, space, [row.seq for row in rows])
+    except DamagedIndex:
+        older = None
+    if older is None:
+        return FoldBegin()
+    return FoldBegin(after, tuple(entry for entry in older if entry.seq <= after))
 
 
 def find_chains(connection: sqlite3.Connection, space: str, query: ProposalQuery) -> Chains | None:

@@ -23,7 +23,12 @@ from meup_agent.gateway.journal.chains import (
     resume_segment,
 )
 from meup_agent.gateway.journal.database import Database, checkpoint, error_text
-from meup_agent.gateway.journal.decisions import ProposalFollower, open_rows, read_open
+from meup_agent.gateway.journal.decisions import (
+    ProposalFollower,
+    find_begin,
+    open_rows,
+    read_open,
+)
 from meup_agent.gateway.journal.retention import Retention
 from meup_agent.gateway.journal.rows import (
     READ_BACK,
@@ -34,11 +39,12 @@ from meup_agent.gateway.journal.rows import (
     sealed,
 )
 from meup_agent.gateway.journal.tables import DAMAGE, START, WRITE_MISSING, Missing
-from meup_agent.gateway.journal.worker_threads import BatchWriter, PageReader, PageRequest, WriteJob
+from meup_agent.gateway.journal.worker_threads import BatchWriter, JournalReader, ReadJob, WriteJob
 from meup_agent.protocol.space.journal import (
     MAX_SEQ,
     Entry,
     Fact,
+    FoldBegin,
     NumberRange,
     ProposalChange,
     Recovered,
@@ -121,7 +127,7 @@ class SqliteJournal:
             written=partial(self._to_loop, self._on_written),
             failed=partial(self._to_loop, self._fail),
         )
-        self._reader = PageReader(
+        self._reader = JournalReader(
             self._database.reader,
             read=partial(self._to_loop, self._on_read),
             failed=partial(self._to_loop, self._fail),
@@ -177,7 +183,13 @@ class SqliteJournal:
     ) -> None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.read`."""
         if not self._ended:
-            self._reader.ask(PageRequest(space, after, until, limit, then))
+            page = partial(read_page, space=space, after=after, until=until, limit=limit)
+            self._reader.ask(ReadJob(lambda file: tuple(page(file)), then))
+
+    def find_begin(self, space: str, *, proposals: int, then: Callable[[FoldBegin], None]) -> None:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.find_begin`."""
+        if not self._ended:
+            self._reader.ask(ReadJob(partial(find_begin, space=space, proposals=proposals), then))
 
     def floor(self, space: str) -> int:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.floor`."""
@@ -292,9 +304,9 @@ class SqliteJournal:
         with suppress(RuntimeError):  # the loop is closed, so nothing waits for this
             self._loop.call_soon_threadsafe(then, *told)
 
-    def _on_read(self, page: PageRequest, entries: tuple[Entry, ...]) -> None:
+    def _on_read(self, job: ReadJob, found: Any) -> None:
         if not self._ended:
-            page.then(entries)
+            job.then(found)
 
     def _on_written(self, seq: int) -> None:
         self._committed = seq

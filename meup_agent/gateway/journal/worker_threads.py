@@ -7,17 +7,17 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from meup_agent.gateway.journal.chains import WRITE_NAMES, SegmentBuilder
 from meup_agent.gateway.journal.decisions import PROPOSAL_PLACES, WRITE_PROPOSAL, ProposalRow
-from meup_agent.gateway.journal.rows import Row, read_page, sealed
+from meup_agent.gateway.journal.rows import Row, sealed
 from meup_agent.gateway.journal.tables import WRITE_FACT
 from meup_agent.protocol.envelope import encode_json
 
 if TYPE_CHECKING:
     from meup_agent.gateway.journal.retention import Retention
-    from meup_agent.protocol.space.journal import Entry, Fact
+    from meup_agent.protocol.space.journal import Fact
 
 MAX_BATCH: Final = 2_048
 """Envelopes that are committed together."""
@@ -188,50 +188,41 @@ def _statements(
     return statements
 
 
-class PageRequest(NamedTuple):
-    """A page to read: see :meth:`meup_agent.protocol.space.journal.Journal.read`."""
+class ReadJob(NamedTuple):
+    """What is to be read, and what takes it."""
 
-    space: str
-    after: int
-    until: int
-    limit: int
-    then: Callable[[tuple[Entry, ...]], None]
+    read: Callable[[sqlite3.Connection], Any]
+    then: Callable[[Any], None]
 
 
-class PageReader(_JournalThread):
-    """Reads pages, one after the other.
+class JournalReader(_JournalThread):
+    """Reads what is asked for, one after the other.
 
     A reader asks for a page when its last one has come, so what waits here is bounded by the number
-    of those who read. Pages and failures are told in its thread, whose alone the connection is.
+    of those who read. What was read and failures are told in its thread, whose alone the connection
+    is.
     """
 
     def __init__(
         self,
         connection: sqlite3.Connection,
         *,
-        read: Callable[[PageRequest, tuple[Entry, ...]], None],
+        read: Callable[[ReadJob, Any], None],
         failed: Callable[[Exception], None],
     ) -> None:
         super().__init__("meup-journal-reader", failed)
         self._connection = connection
         self._read = read
-        self._pages: SimpleQueue[PageRequest | None] = SimpleQueue()
+        self._jobs: SimpleQueue[ReadJob | None] = SimpleQueue()
 
-    def ask(self, page: PageRequest) -> None:
-        """Ask for a page."""
-        self._pages.put(page)
+    def ask(self, job: ReadJob) -> None:
+        """Ask for something."""
+        self._jobs.put(job)
 
     def stop(self) -> None:
         """End after what has been asked for."""
-        self._pages.put(None)
+        self._jobs.put(None)
 
     def _work(self) -> None:
-        while (page := self._pages.get()) is not None:
-            entries = read_page(
-                self._connection,
-                page.space,
-                after=page.after,
-                until=page.until,
-                limit=page.limit,
-            )
-            self._read(page, tuple(entries))
+        while (job := self._jobs.get()) is not None:
+            self._read(job, job.read(self._connection))

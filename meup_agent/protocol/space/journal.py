@@ -72,6 +72,13 @@ class NumberRange(NamedTuple):
     last: int
 
 
+class FoldBegin(NamedTuple):
+    """The place from which a space's latest proposals are folded."""
+
+    after: int = 0  # they were made after this number
+    older: tuple[Entry, ...] = ()  # what was said before about proposals that may be pending
+
+
 class Recovered(NamedTuple):
     """The contents of a journal about a space when its gateway starts."""
 
@@ -135,6 +142,9 @@ class Journal(Protocol):
 
         At most ``limit``, and fewer where they are more than :data:`MAX_PAGE_BYTES`.
         """
+
+    def find_begin(self, space: str, *, proposals: int, then: Callable[[FoldBegin], None]) -> None:
+        """Find where so many latest proposals of a space begin, without reading the entries."""
 
     def floor(self, space: str) -> int:
         """The number from which on nothing of the space is missing: all with ``seq > floor``."""
@@ -249,6 +259,10 @@ class MemoryJournal:
         """See :meth:`Journal.read`."""
         ring = self._rings.get(space)
         then(() if ring is None else ring.between(after, until, limit))
+
+    def find_begin(self, space: str, *, proposals: int, then: Callable[[FoldBegin], None]) -> None:
+        """See :meth:`Journal.find_begin`; all that it has is folded in a moment."""
+        then(FoldBegin())
 
     def floor(self, space: str) -> int:
         """See :meth:`Journal.floor`."""

@@ -26,6 +26,7 @@ from tests.spaces import (
     MAX_PAGE_BYTES,
     Entry,
     Fact,
+    FoldBegin,
     Journal,
     NumberRange,
     ProposalChange,
@@ -132,6 +133,9 @@ class RemoteJournal:
         if not self._ended:
             page = partial(self._store.page, space, after, until, limit)
             self._work.put(lambda: self._tell(self._unless_ended, then, page()))
+
+    def find_begin(self, space: str, *, proposals: int, then: Callable[[FoldBegin], None]) -> None:
+        then(FoldBegin())
 
     def floor(self, space: str) -> int:
         return self._store.start

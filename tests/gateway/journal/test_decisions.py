@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from contextlib import closing
 from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import anyio
 import pytest
 
 from meup_agent import ProposalState
 from meup_agent.gateway import JournalConfig
 from meup_agent.protocol.timestamps import rfc3339
-from tests.gateway.journal.conftest import Clock, opened, settled
+from tests.gateway.journal.conftest import Clock, opened, read, settled
 from tests.gateways import Archive, ProposalQuery, SqliteJournal
+from tests.patience import PATIENCE
 from tests.spaces import (
     Audit,
     Entry,
+    FoldBegin,
     SpaceCounters,
     SpaceServer,
     member_capabilities,
@@ -179,6 +183,35 @@ def decided(path: Path) -> list[tuple[Any, ...]]:
         return connection.execute(f"{query} FROM proposal ORDER BY seq").fetchall()
 
 
+async def check_begin(journal: SqliteJournal, whole: Audit, most: int) -> None:
+    """The latest proposals and all that are pending are known without the rest."""
+    found = list[FoldBegin]()
+    done = anyio.Event()
+
+    def take(begin: FoldBegin) -> None:
+        found.append(begin)
+        done.set()
+
+    journal.find_begin("demo", proposals=most, then=take)
+    with anyio.fail_after(PATIENCE):
+        await done.wait()
+    (begin,) = found
+    entries = [*begin.older, *await read(journal, after=begin.after)]
+    assert entries == sorted(entries, key=lambda each: each.seq)
+    part = folded(entries, entries[-1].at)
+    used = Counter(each.id for each in whole.proposals)
+    # Of an id that was used again, the part before the beginning may be what tells which is meant.
+    once = [each for each in whole.proposals if used[each.id] == 1]
+    latest = {each.first.seq for each in whole.proposals[-most:]}
+    wanted = {
+        each.first.seq: each.state
+        for each in once
+        if each.state.is_pending or each.first.seq in latest
+    }
+    states = {each.first.seq: each.state for each in part.proposals}
+    assert wanted.items() <= states.items()
+
+
 @pytest.mark.rule("9.decisions")
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("max_age", [None, 15.0])
@@ -197,7 +230,9 @@ async def test_the_table_and_the_index_say_what_the_fold_says(
     # A start makes them anew where they are not there, and they are the same.
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("DROP TABLE proposal")
-    async with opened(path, clock):
-        pass
+    async with opened(path, clock) as journal:
+        entries = list(await read(journal))
+        for most in (1, 4) if max_age is None else ():
+            await check_begin(journal, folded(entries, entries[-1].at), most)
     check(path, cut=True)
     assert decided(path) == kept or max_age is not None

@@ -31,7 +31,7 @@ from meup_agent.gateway.edge.handshake import bearer
 from meup_agent.gateway.logs import RefusalLog, quote
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.space.decisions import Refusal
-from meup_agent.protocol.space.journal import Entry
+from meup_agent.protocol.space.journal import Entry, FoldBegin
 from meup_agent.protocol.space.server import SpaceServer
 
 JOURNAL_SECONDS: Final = 10.0
@@ -71,6 +71,14 @@ async def read_journal(
     # One in memory answers at once: a reader of many pages lets others run in between.
     await checkpoint()
     return entries
+
+
+async def find_begin(host: SpaceServer, proposals: int) -> FoldBegin:
+    """The place where so many latest proposals begin; see :meth:`Journal.find_begin`."""
+    begin: FoldBegin = await await_callback(
+        lambda tell: host.journal.find_begin(host.name, proposals=proposals, then=tell)
+    )
+    return begin
 
 
 def authenticate(runtime: GatewayRuntime, request: HTTPConnection) -> Identity:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import deque
+from itertools import islice
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -16,6 +18,7 @@ from meup_agent.gateway.edge.http.context import (
     authenticate,
     authorize_space,
     bad_query,
+    find_begin,
     read_flag,
     read_journal,
 )
@@ -24,7 +27,7 @@ from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.audit import Audit, ProposalAudit, proposal_as_json
 from meup_agent.protocol.exchange.table_context import TRANSIT_SECONDS
 from meup_agent.protocol.lifecycle import ProposalState
-from meup_agent.protocol.space.journal import MAX_SEQ
+from meup_agent.protocol.space.journal import MAX_SEQ, Entry
 from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.timestamps import rfc3339
 
@@ -70,6 +73,9 @@ class SpaceProposals:
         self.audit = Audit(limit=MAX_FOLDED)
         self.gap = False
         self._lock = anyio.Lock()
+        # The last number that was folded, or is not to be; none before the first reading.
+        self._seen: int | None = None
+        self._older = deque[Entry]()
 
     async def catch_up(self, host: SpaceServer, at: int) -> None:
         """Fold what was accepted since the last time, up to a time of the gateway's clock.
@@ -82,17 +88,27 @@ class SpaceProposals:
         if host.journal.damaged(host.name, after=floor, until=MAX_SEQ):
             self.gap = True
         async with self._lock:
-            seen, until = self.audit.latest, host.fanout.delivered
-            while seen < until:
-                floor = host.journal.floor(host.name)
-                self.gap = self.gap or 0 < seen < floor
-                after = max(seen, floor)
-                entries = await read_journal(host, after=after, until=until, limit=FOLD_PAGE)
+            if self._seen is None:
+                begin = await find_begin(host, MAX_FOLDED)
+                self._seen, self._older = begin.after, deque(begin.older)
+            until = host.fanout.delivered
+            while self._older or self._seen < until:
+                entries = tuple(islice(self._older, FOLD_PAGE))
+                if not entries:
+                    floor = host.journal.floor(host.name)
+                    self.gap = self.gap or 0 < self._seen < floor
+                    after = max(self._seen, floor)
+                    entries = await read_journal(host, after=after, until=until, limit=FOLD_PAGE)
+                    if not entries:
+                        self._seen = until
                 for nth, entry in enumerate(entries, 1):
                     self.audit.add(entry)
+                    if self._older:
+                        self._older.popleft()
+                    else:
+                        self._seen = entry.seq
                     if nth % FOLD_TURN == 0:
-                        await checkpoint()
-                seen = entries[-1].seq if entries else until
+                        await checkpoint()  # where it is cancelled, the next one goes on
                 await checkpoint()
             # A request that was accepted in time may still be on its way into the journal.
             self.audit.pass_time(at - TRANSIT)
