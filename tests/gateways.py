@@ -17,7 +17,7 @@ from meup_agent.gateway.frame_queue import GatewayMember
 from meup_agent.gateway.journal import sqlite
 from meup_agent.gateway.journal.archive import Archive
 from meup_agent.gateway.journal.database import Database
-from meup_agent.gateway.journal.decisions import ProposalQuery
+from meup_agent.gateway.journal.decisions import DecisionQuery
 from meup_agent.gateway.journal.engines import ENGINES
 from meup_agent.gateway.journal.rows import checked_row, checksum, rows_query
 from meup_agent.gateway.journal.sqlite import SqliteJournal
@@ -60,6 +60,7 @@ __all__ = [
     "CloseInfo",
     "Connector",
     "Database",
+    "DecisionQuery",
     "ForeignListener",
     "ForwardClock",
     "GatewayMember",
@@ -68,7 +69,6 @@ __all__ = [
     "JoinThrottle",
     "MemoryTransport",
     "NotAdmitted",
-    "ProposalQuery",
     "RunningGateway",
     "SqliteJournal",
     "Tokens",

@@ -13,13 +13,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
 from meup_agent.gateway.config import JournalConfig
+from meup_agent.gateway.journal.archive import Archive
+from meup_agent.gateway.journal.decisions import DecisionQuery
 from meup_agent.gateway.journal.sqlite import SqliteJournal
+from meup_agent.protocol.audit import Audit
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.space.inflight import TRACKED_KINDS, InFlight
@@ -29,6 +33,7 @@ from tests.bench.figures import Figure, Program, main
 
 ENVELOPES = 100_000
 FEWER = 10
+MOST_FOLDED = 20_000
 
 BEGIN = 1_750_000_000_000_000
 """Microseconds since 1970 of the first envelope; one comes each millisecond."""
@@ -164,6 +169,18 @@ def run(path: Path, *options: str) -> Run:
     return Run(perf_counter() - begun, first, used.ru_maxrss * 1024, lines)
 
 
+def folded(many: int) -> float:
+    """CPU time of folding an entry."""
+    entries = [
+        Entry(number, SPACE, BEGIN + 1_000 * number, envelope)
+        for number, envelope in enumerate(envelopes(min(many, MOST_FOLDED)), start=1)
+    ]
+    audit, begun = Audit(), process_time()
+    for entry in entries:
+        audit.add(entry)
+    return (process_time() - begun) / len(entries) * 1e6
+
+
 def measure(scale: float = 1.0) -> Iterator[Figure]:
     many = max(200, round(ENVELOPES * scale))
     with tempfile.TemporaryDirectory() as folder:
@@ -171,11 +188,22 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
         asyncio.run(write(path, many))
         asyncio.run(write(less, many // FEWER))
         text, as_json, small = run(path), run(path, "--json"), run(less)
+        # Of the middle of the journal, whose other proposals are told at the same time.
+        one = run(path, "--proposal", f"a{many // 10:031x}")
+        pending = run(path, "--state", "pending")
+        with closing(Archive(path, looks_through=False)) as archive:
+            begun = process_time()
+            archive.find_chains(SPACE, DecisionQuery(f"a{many // 10:031x}"))
+            found = process_time() - begun
     assert text.lines == as_json.lines
     yield Figure(f"{many:,} envelopes as text", text.seconds, "s", 10)
     yield Figure("the first line", text.first, "s", 1)
     yield Figure(f"{many:,} envelopes as JSON", as_json.seconds, "s", 10)
     yield Figure("the first line of JSON", as_json.first, "s", 1)
+    yield Figure("one proposal of them", one.seconds, "s", 0.3)
+    yield Figure("…CPU time of finding and reading what belongs to it", found * 1e3, "ms")
+    yield Figure("the pending ones, a 50th", pending.seconds, "s")
+    yield Figure("an entry, folded", folded(many), "µs", 12)
     yield Figure("its memory at the most", text.memory / 2**20, "MiB")
     yield Figure(f"…times that of a {FEWER}th", text.memory / small.memory, "×", 1.5)
 

@@ -24,7 +24,7 @@ from meup_agent.protocol.payloads import as_list
 from meup_agent.protocol.space.journal import Entry, NumberRange
 
 if TYPE_CHECKING:
-    from meup_agent.gateway.journal.decisions import ProposalQuery
+    from meup_agent.gateway.journal.decisions import DecisionQuery
 
 PAGE: Final = 500  # entries that are read at a time
 
@@ -83,7 +83,7 @@ async def read_file(
     kinds: tuple[str, ...] = (),
     *,
     accept_damage: bool = False,
-    query: ProposalQuery | None = None,
+    query: DecisionQuery | None = None,
 ) -> Pages:
     """The entries in a journal's file from a moment on, also while its gateway writes.
 

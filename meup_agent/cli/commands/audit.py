@@ -52,7 +52,7 @@ from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.wording import MAX_NAME
 
 if TYPE_CHECKING:
-    from meup_agent.gateway.journal.decisions import ProposalQuery
+    from meup_agent.gateway.journal.decisions import DecisionQuery
 
 
 class StateName(StrEnum):
@@ -76,13 +76,13 @@ class AuditFilter(NamedTuple):
     as_json: bool
 
     @property
-    def query(self) -> ProposalQuery | None:
+    def query(self) -> DecisionQuery | None:
         """What a journal's file is asked for; ``None``: all of it."""
         if self.proposal is None and not self.states:
             return None
-        from meup_agent.gateway.journal.decisions import ProposalQuery  # loads SQLite
+        from meup_agent.gateway.journal.decisions import DecisionQuery  # loads SQLite
 
-        return ProposalQuery(self.proposal, self.proposer, self.states)
+        return DecisionQuery(self.proposal, self.proposer, self.states)
 
 
 def audit(

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal.chains import DamagedIndex
 from meup_agent.gateway.journal.database import BUSY_SECONDS, error_text
-from meup_agent.gateway.journal.decisions import Chains, ProposalQuery, find_chains, has_index
+from meup_agent.gateway.journal.decisions import Chains, DecisionQuery, find_chains, has_index
 from meup_agent.gateway.journal.repair import write_readable
 from meup_agent.gateway.journal.rows import TABLES, checked_row, entry_of, rows_query
 from meup_agent.gateway.journal.survey import Survey, is_damage, survey
@@ -22,6 +22,17 @@ from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, MAX_SEQ, Entry, Nu
 READINGS: Final = 5
 """Readings of what SQLite has not moved into a journal's file yet, until one is of a file that
 stood still meanwhile: what a gateway overwrites while it is read looks damaged."""
+
+
+_SPACES: Final = """
+WITH RECURSIVE each(name) AS (
+    SELECT min(space) FROM {entry}
+    UNION ALL
+    SELECT (SELECT min(space) FROM {entry} WHERE space > name) FROM each WHERE name IS NOT NULL
+)
+SELECT name FROM each WHERE name IS NOT NULL
+"""
+# One look into the index for each space, where DISTINCT goes through all entries.
 
 
 class Archive:
@@ -109,7 +120,7 @@ class Archive:
     @property
     def spaces(self) -> list[str]:
         """The spaces that it has entries of, by name."""
-        return [name for (name,) in self._ask("SELECT DISTINCT space FROM {entry} ORDER BY space")]
+        return [name for (name,) in self._ask(_SPACES)]
 
     def latest(self, space: str) -> int:
         """The number of a space's last entry; 0 where there is none."""
@@ -155,7 +166,7 @@ class Archive:
             raise self._unreadable(error) from None
         return tuple(found)
 
-    def find_chains(self, space: str, query: ProposalQuery) -> Chains | None:
+    def find_chains(self, space: str, query: DecisionQuery) -> Chains | None:
         """The entries about the proposals that a query may mean.
 
         ``None``: the file does not tell them from the others, or they are most of it.

@@ -81,7 +81,7 @@ class ProposalRow(NamedTuple):
     decided: int | None = None
 
 
-class ProposalQuery(NamedTuple):
+class DecisionQuery(NamedTuple):
     """Selects proposals of a space."""
 
     id: str | None = None  # an id, or the beginning of one that no proposal has as a whole
@@ -235,7 +235,7 @@ def find_begin(connection: sqlite3.Connection, space: str, proposals: int) -> Fo
     return FoldBegin(after, tuple(entry for entry in older if entry.seq <= after))
 
 
-def find_chains(connection: sqlite3.Connection, space: str, query: ProposalQuery) -> Chains | None:
+def find_chains(connection: sqlite3.Connection, space: str, query: DecisionQuery) -> Chains | None:
     """The entries about the proposals that a query may mean; ``None``: there are too many.
 
     Of one whose end the table does not know, the fold tells the state.

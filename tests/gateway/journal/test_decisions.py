@@ -18,7 +18,7 @@ from meup_agent import ProposalState
 from meup_agent.gateway import JournalConfig
 from meup_agent.protocol.timestamps import rfc3339
 from tests.gateway.journal.conftest import Clock, opened, read, settled
-from tests.gateways import Archive, ProposalQuery, SqliteJournal
+from tests.gateways import Archive, DecisionQuery, SqliteJournal
 from tests.patience import PATIENCE
 from tests.spaces import (
     Audit,
@@ -162,14 +162,14 @@ def check(path: Path, *, cut: bool = False) -> None:
             again = whole.latest_of(each.proposer, each.id) is not each
             if state != "pending" or not (cut or again or each.state in OF_TIME):
                 assert state == each.state
-            chains = archive.find_chains("demo", ProposalQuery(each.id, each.proposer))
+            chains = archive.find_chains("demo", DecisionQuery(each.id, each.proposer))
             assert chains is not None
             assert chains.until == until
             found = folded(chains.entries, chains.until).proposals
             (alone,) = (other for other in found if other.first.seq == each.first.seq)
             assert proposal_as_json(alone, timeline=True) == proposal_as_json(each, timeline=True)
         for state in ProposalState:
-            chains = archive.find_chains("demo", ProposalQuery(states=frozenset({state})))
+            chains = archive.find_chains("demo", DecisionQuery(states=frozenset({state})))
             assert chains is not None
             listed = folded(chains.entries, chains.until).proposals
             some = {each.first.seq for each in listed if each.state is state}
