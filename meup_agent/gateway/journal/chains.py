@@ -94,7 +94,9 @@ def hashed_names(entry: Entry) -> tuple[int, ...]:
     return tuple([crc32(name.encode(), seed) for name in names])
 
 
-_seed_of = lru_cache(lambda space: crc32(space.encode()))
+@lru_cache
+def _seed_of(space: str) -> int:
+    return crc32(space.encode())
 
 
 def _names_of_request(envelope: Envelope) -> tuple[str, ...]:

@@ -192,8 +192,7 @@ def _changes(entry: Entry, spaces: dict[str, InFlight]) -> tuple[ProposalChange,
     space = spaces.setdefault(entry.space, InFlight(watches_expiries=True))
     space.expire(entry.at)
     if envelope.kind == kinds.MCP_PROPOSAL:
-        # As the gateway does before it accepts one: what is too old is forgotten.
-        space.open_proposals(envelope.sender, entry.at)
+        space.has_room(envelope.sender, MAX_FOLLOWED, entry.at)  # it forgets what is too old
     space.track(envelope, envelope.payload_object, entry.at)
     return space.pop_changes()
 

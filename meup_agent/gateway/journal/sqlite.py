@@ -183,8 +183,12 @@ class SqliteJournal:
     ) -> None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.read`."""
         if not self._ended:
-            page = partial(read_page, space=space, after=after, until=until, limit=limit)
-            self._reader.ask(ReadJob(lambda file: tuple(page(file)), then))
+
+            def read(connection: sqlite3.Connection) -> tuple[Entry, ...]:
+                page = read_page(connection, space, after=after, until=until, limit=limit)
+                return tuple(page)
+
+            self._reader.ask(ReadJob(read, then))
 
     def find_begin(self, space: str, *, proposals: int, then: Callable[[FoldBegin], None]) -> None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.find_begin`."""
