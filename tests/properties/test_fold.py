@@ -253,6 +253,7 @@ class History:
         for entry in self.entries:
             state.apply(entry)
         state.restore(self.facts)
+        state.open.pop_changes()  # those of what was read
         for name in NAMES:
             assert self._view(state, name) == self._view(self.state, name)
         assert state.described() == self.state.described()

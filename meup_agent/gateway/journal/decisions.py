@@ -27,10 +27,10 @@ from meup_agent.gateway.journal.chains import (
 from meup_agent.gateway.journal.rows import checksum, entry_of, sealed
 from meup_agent.gateway.journal.survey import good_rows, is_damage
 from meup_agent.gateway.journal.tables import VERSION
-from meup_agent.protocol import kinds
 from meup_agent.protocol.lifecycle import ProposalState, first_moment
-from meup_agent.protocol.space.inflight import TRACKED_KINDS, InFlight
+from meup_agent.protocol.space.inflight import TRACKED_KINDS
 from meup_agent.protocol.space.journal import Entry, FoldBegin, ProposalChange
+from meup_agent.protocol.space.state import SpaceState
 
 log = logging.getLogger("meup_agent.gateway")
 
@@ -172,7 +172,7 @@ def make_index(connection: sqlite3.Connection, path: object) -> None:
         execute(f"DROP TABLE IF EXISTS {name}")
     for table in _TABLES:
         execute(table)
-    builder, follower, spaces = SegmentBuilder(), ProposalFollower(), dict[str, InFlight]()
+    builder, follower, spaces = SegmentBuilder(), ProposalFollower(), dict[str, SpaceState]()
     rows = good_rows(connection, VERSION)
     for count, entry in enumerate(filter(None, map(entry_of, rows)), 1):
         segment = builder.add(entry.seq, hashed_names(entry))
@@ -185,16 +185,13 @@ def make_index(connection: sqlite3.Connection, path: object) -> None:
     execute("COMMIT")
 
 
-def _changes(entry: Entry, spaces: dict[str, InFlight]) -> tuple[ProposalChange, ...]:
-    envelope = entry.envelope
-    if envelope.kind not in TRACKED_KINDS:
-        return ()
-    space = spaces.setdefault(entry.space, InFlight(watches_expiries=True))
+def _changes(entry: Entry, spaces: dict[str, SpaceState]) -> tuple[ProposalChange, ...]:
+    space = spaces.get(entry.space)
+    if space is None:
+        space = spaces[entry.space] = SpaceState(announce_withdrawals=True)
     space.expire(entry.at)
-    if envelope.kind == kinds.MCP_PROPOSAL:
-        space.has_room(envelope.sender, MAX_FOLLOWED, entry.at)  # it forgets what is too old
-    space.track(envelope, envelope.payload_object, entry.at)
-    return space.pop_changes()
+    space.apply(entry)
+    return space.open.pop_changes()
 
 
 def read_open(connection: sqlite3.Connection, space: str, *, at: int, before: int) -> list[Entry]:

@@ -334,9 +334,11 @@ class Rules:
         since = at - self._checked_at.get(participant, -_ABANDONED_CHECK_MICROSECONDS)
         if 0 <= since < _ABANDONED_CHECK_MICROSECONDS:
             return False
-        self._checked_at[participant] = at
         gone_until = self._absences.abandoned_until(participant, at)
-        return bool(self._open.abandoned(participant, at, gone_until))
+        found = self._open.abandoned(participant, at, gone_until)
+        if not found:
+            self._checked_at[participant] = at
+        return bool(found)
 
     def has_place(self, participant: str, at: int) -> bool:
         """True if a participant has fewer open proposals than it may."""
