@@ -414,7 +414,12 @@ def shown(decision: Decision) -> object:
     if isinstance(decision, Answer):
         return decision.write(0)  # what was looked at and has expired counts in the pace alone
     if isinstance(decision, Acceptance):
-        then = [each for each in decision.then if not isinstance(each, TokenIssued)]
+        # What has expired unheard is in the changes of what is noticed first.
+        then = [
+            msgspec.structs.replace(each, changes=()) if isinstance(each, Broadcast) else each
+            for each in decision.then
+            if not isinstance(each, TokenIssued)
+        ]
         return decision.envelope, decision.facts, then, decision.before
     return decision
 

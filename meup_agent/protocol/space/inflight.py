@@ -236,9 +236,10 @@ class InFlight:
                 if item is not None:
                     yield item
 
-    def is_open(self, proposer: str, proposal: str) -> bool:
+    def is_open(self, proposer: str, proposal: str, at: int) -> bool:
         """True if a proposer has a proposal of this id open."""
-        return self._proposals.get(proposer, proposal) is not None
+        item = self._proposals.get(proposer, proposal)
+        return item is not None and item.state_at(at).is_pending
 
     def count(self, participant: str, at: int) -> int:
         """The number of open proposals of a participant; old ones count until they are forgotten.

@@ -317,7 +317,7 @@ class Rules:
         """Bound the open proposals of a participant by what others can be asked to look at."""
         most, proposer = self._allowance.max_open_proposals, proposal.sender
         # One that is open may be sent again, or in place of the other.
-        if self._open.is_open(proposer, proposal.id) or self._has_room(proposer, at):
+        if self._open.is_open(proposer, proposal.id, at) or self._has_room(proposer, at):
             return None
         return over_limit(
             proposer,

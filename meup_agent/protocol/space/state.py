@@ -561,7 +561,7 @@ class SpaceState:
             ]
         if envelope.kind == kinds.MCP_PROPOSAL and not (
             self._rules.has_place(envelope.sender, inbound.at)
-            or self.open.is_open(envelope.sender, envelope.id)
+            or self.open.is_open(envelope.sender, envelope.id, inbound.at)
         ):
             marks.append(CROWDED_MARK)
         return tuple(marks)
