@@ -9,7 +9,7 @@ import anyio
 from meup_agent.gateway.console.event_queue import FRESH, GATHER_SECONDS, EventQueues, pack
 from meup_agent.gateway.console.sentences import describe
 from meup_agent.gateway.console.template_environment import key_of, make_environment
-from meup_agent.gateway.console.threads import ThreadIndex
+from meup_agent.gateway.console.threads import ThreadIndex, names_in
 from meup_agent.gateway.console.timeline_rows import TimelineRow, fold_rows
 from meup_agent.gateway.edge.http.context import Problem, read_journal
 from meup_agent.gateway.edge.http.space_views import proposals_of
@@ -110,8 +110,6 @@ class SpaceFeed:
         self._subscribed = False
         self._closed = False
         self.columns.add(*(each.participant for each in host.members))
-        for proposal in proposals_of(host).audit.proposals:
-            self.threads.learn(proposal)
 
     async def follow(self) -> None:
         """Publish what is said until cancelled."""
@@ -164,7 +162,13 @@ class SpaceFeed:
         if len(entries) > MAX_ROWS_PUSHED:
             self.queues.publish("space", FRESH)
             return
-        await proposals_of(host).catch_up(host, host.now())
+        proposals = proposals_of(host)
+        await proposals.catch_up(host, host.now())
+        for entry in entries:
+            # What was said while no browser showed it is known to the audit alone.
+            if any(self.threads.find(each) is None for each in names_in(entry.envelope)):
+                for proposal in proposals.audit.find_referenced(entry.envelope):
+                    self.threads.learn(proposal)
         widened = self.columns.add(*self._speakers(entries))
         rows = [self.row(entry) for entry in entries]
         folds = fold_rows(reversed(rows))

@@ -77,6 +77,10 @@ class Audit:
         """The latest proposal of a proposer under an id; ``None``: none is known."""
         return self._index.latest(ProposalKey(proposer, proposal))
 
+    def find_referenced(self, envelope: Envelope) -> list[ProposalAudit]:
+        """The proposals of the envelope that one refers to."""
+        return [named.proposal for named in self._index.find_referenced(envelope)]
+
     def named(self, wanted: str, *, proposer: str | None = None) -> list[ProposalAudit]:
         """The proposals with an id, or, if none has it, with ids that begin so; of all, or one."""
         theirs = [item for item in self.proposals if proposer in (None, item.proposer)]

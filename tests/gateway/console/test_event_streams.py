@@ -19,6 +19,7 @@ from meup_agent.gateway.console.event_queue import (
     pack,
 )
 from meup_agent.gateway.console.pages.events import MAX_STREAMS
+from meup_agent.gateway.console.template_environment import key_of
 from meup_agent.gateway.console.timeline import SpaceFeed, SpaceFeeds
 from meup_agent.gateway.edge.flow import ChunkWriter
 from tests.gateway.console.conftest import Browser, Site, two_spaces
@@ -27,6 +28,8 @@ from tests.gateways import GatewayRuntime
 from tests.no_tls import ALONE
 from tests.patience import PATIENCE
 from tests.protocol.space.test_server import chat, host_with
+from tests.spaces import member_capabilities
+from tests.wire import draft, encode, payloads
 
 pytestmark = pytest.mark.anyio
 
@@ -209,6 +212,23 @@ async def test_space_is_followed_while_a_browser_shows_it() -> None:
                     assert b"event: space" in await both.take()
                 host.receive(alice, chat("alice", 3))
                 assert host.counters.delivered == before + 4
+            tasks.cancel_scope.cancel()
+
+
+async def test_proposal_of_before_a_browser_came_is_followed() -> None:
+    host, (alice,) = host_with("alice")
+    host.grants.configure("alice", member_capabilities([{"kind": "*"}]))
+    feed, queue = SpaceFeed(host), EventQueue(["space"])
+    call = payloads.proposal("tools/call", {"name": "add"})
+    host.receive(alice, encode(draft("mcp/proposal", call, id="p", sender="alice"), "meup/v0.1"))
+    with anyio.fail_after(PATIENCE), feed.queues.holding(queue):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(feed.follow)
+            withdraw = draft("mcp/withdraw", {}, id="w", sender="alice", correlation=("p",))
+            host.receive(alice, encode(withdraw, "meup/v0.1"))
+            assert b'"touched": {"%b": "withdrawn"}' % key_of("alice", "p").encode() in (
+                await queue.take()
+            )
             tasks.cancel_scope.cancel()
 
 
