@@ -262,11 +262,12 @@ def test_the_bytes_of_answers_count_in_the_pace_of_who_asks() -> None:
 
 
 @pytest.mark.rule("3.list.alone")
-def test_an_answer_is_for_the_connection_that_asked() -> None:
+@pytest.mark.parametrize("place", [Place.OBSERVING, Place.BESIDE])
+def test_an_answer_is_for_the_connection_that_asked(place: Place) -> None:
     scene = scene_of()
     propose(scene)
     observer = Listener("bob")
-    observer.place = Place.OBSERVING
+    observer.place = place
     scene.host.join(observer)
     latest = scene.host.journal.latest("demo")
     frame = (
