@@ -36,7 +36,7 @@ from meup_agent.transport.base import (
     Transport,
 )
 from meup_agent.transport.handshake import cannot_connect
-from meup_agent.transport.http import http_connector, open_client
+from meup_agent.transport.http import open_client
 from meup_agent.transport.listener_owner import ForeignListener, check_listener
 from meup_agent.transport.loops import runs_on_asyncio
 from meup_agent.transport.memory import MemoryTransport, memory_connector, memory_pair
@@ -81,7 +81,6 @@ __all__ = [
     "document",
     "first_token",
     "hash_token",
-    "http_connector",
     "memory_connector",
     "memory_pair",
     "new_token",

@@ -68,8 +68,8 @@ As = Annotated[
     typer.Option(
         "--as",
         metavar="NAME",
-        help="Act as NAME, whose token you have, over HTTP: the agent that runs under this name"
-        " keeps its connection.",
+        help="Act as NAME, whose token you have, beside the agent that runs under this name, or"
+        " not at all: where the gateway knows no connection beside, nothing is said.",
     ),
 ]
 
@@ -81,6 +81,7 @@ class Address(NamedTuple):
     space: str
     token: str | Callable[[], str]
     participant: str | None = None  # for a gateway that does not know it by the token
+    only_beside: bool = False  # no agent of the participant may lose its connection
 
 
 class HttpAddress(NamedTuple):
@@ -89,7 +90,6 @@ class HttpAddress(NamedTuple):
     url: str  # without a slash at its end
     token: str | Callable[[], str]
     space: str | None = None  # the token must be for it; None: any
-    participant: str | None = None  # the token must be theirs; None: any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,17 +114,16 @@ class SpaceOptions(OptionGroup):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpOptions(OptionGroup):
-    """The options of a command that only acts over HTTP, beside the participant's agent."""
+    """The options of a command that asks the gateway's HTTP API."""
 
-    act_as: As = None
     http: Http = None
     space: Space = None
     token: Token = None
     token_file: TokenFile = None
 
-    def address(self, url: str | None = None) -> HttpAddress:
-        """The address from options and environment, or of the gateway that a URL leads to."""
-        found = find_http_url(self.http, url)
+    def address(self) -> HttpAddress:
+        """The address from options and environment."""
+        found = find_http_url(self.http)
         if found is None:
             raise ConfigurationError(
                 "the gateway's HTTP address is missing; give --http, or set MEUP_HTTP or MEUP_URL"
@@ -133,51 +132,41 @@ class HttpOptions(OptionGroup):
         token = token_from(self.token, self.token_file)
         if token is None:
             raise _missing_settings(token=token)
-        return HttpAddress(found, token, _given(self.space, "MEUP_SPACE"), self.act_as)
+        return HttpAddress(found, token, _given(self.space, "MEUP_SPACE"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpaceOrHttpOptions(SpaceOptions):
-    """The same, for a command that can also act beside the participant's agent, over HTTP."""
+class ActingOptions(SpaceOptions):
+    """The same, for a command that can insist on acting beside the participant's agent."""
 
     act_as: As = None
-    http: Http = None
 
-    def resolve(self) -> Address | HttpAddress:
-        """The HTTP address with ``--as``, else the gateway's."""
-        return self.address() if self.act_as is None else resolve_http(self, self.http, self.act_as)
+    def resolve(self) -> Address:
+        """The address; with ``--as`` it is joined beside, or not at all."""
+        return self.address() if self.act_as is None else self.beside()
 
-    def over_http(self) -> HttpAddress:
-        """The HTTP address, whichever option leads there, to act beside the participant's agent."""
-        return resolve_http(self, self.http, self.act_as or self.participant)
+    def beside(self) -> Address:
+        """The address, to be joined beside the participant's agent, or not at all."""
+        where = self.address()
+        return where._replace(participant=self.act_as or where.participant, only_beside=True)
 
-    def beneath(self, outer: SpaceOrHttpOptions | None) -> SpaceOrHttpOptions:
+    def beneath(self, outer: ActingOptions | None) -> ActingOptions:
         """These options, and those of the group of commands that are not among them."""
         if outer is None:
             return self
         given = {each.name: getattr(self, each.name) for each in fields(self)}
         # One of two ways to say the same takes the place of both.
-        for group in (("token", "token_file"), ("url", "http"), ("act_as", "participant")):
+        for group in (("token", "token_file"), ("url",), ("act_as", "participant")):
             if all(given[name] is None for name in group):
                 given |= {name: getattr(outer, name) for name in group}
         return replace(self, **{**given, "space": given["space"] or outer.space})
 
 
-def resolve_http(where: SpaceOptions, http: str | None, act_as: str | None) -> HttpAddress:
-    """The HTTP address of the space that some options name, to act as a participant of it."""
-    return HttpOptions(
-        act_as=act_as, http=http, space=where.space, token=where.token, token_file=where.token_file
-    ).address(where.url)
+def find_http_url(given: str | None) -> str | None:
+    """The HTTP address that is given, else the one of the gateway that MEUP_URL leads to.
 
-
-def find_http_url(given: str | None, url: str | None = None) -> str | None:
-    """The HTTP address that is given, else the one of the gateway that a URL leads to.
-
-    Options come before the environment: a gateway that is named by its URL is not the one of
-    MEUP_HTTP. There a Unix socket comes first, at which no other user can listen.
+    In the environment a Unix socket comes first, at which no other user can listen.
     """
-    if given is None and url is not None:
-        return _http_beside(url)
     known = os.environ.get("MEUP_URL") or None
     if given is None and known is not None and socket_path(known) is not None:
         return known

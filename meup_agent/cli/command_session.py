@@ -18,9 +18,8 @@ import anyio
 
 from meup_agent.agent.agent import Agent
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import Address, HttpAddress, SpaceOptions
+from meup_agent.cli.address import Address, SpaceOptions
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.http_api import HttpApi, open_http_api
 from meup_agent.cli.options import Json, NoColour, ResultOptions, Timeout, seconds
 from meup_agent.cli.render.console import Stderr, log_nothing
 from meup_agent.cli.render.formatting import as_text, name_some
@@ -32,13 +31,12 @@ from meup_agent.escape import as_json_line, visible
 from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange import Mode
 from meup_agent.session import Settings
-from meup_agent.transport.http import http_connector
 from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
-    from meup_agent.transport.base import CloseInfo, Connector
+    from meup_agent.transport.base import CloseInfo
 
 WELCOME_SECONDS: Final = 10.0  # wait of a command for its welcome
 
@@ -50,17 +48,16 @@ Act = Callable[["CommandSession"], Awaitable[None]]
 
 
 class CommandSession:
-    """One run of a command in a space; :attr:`api` is there where it is over HTTP.
+    """One run of a command in a space.
 
     ``given_up`` is what a signal does to what is open: ``proposal 3f… was withdrawn``.
     """
 
     space: Space
-    api: HttpApi
 
     def __init__(
         self,
-        where: Address | HttpAddress,
+        where: Address,
         result: ResultOptions,
         *,
         welcome_seconds: float | None = WELCOME_SECONDS,
@@ -94,35 +91,23 @@ class CommandSession:
         try:
             async with background_tasks() as tasks:
                 await tasks.start(watch_signals, ENDING, partial(self._end, tasks.cancel_scope))
-                await self._join_and(act)
+                await self._stay(act)
         except OutputClosed:
             self.output.abandon()
 
-    async def _join_and(self, act: Act) -> None:
-        where = self.where
-        if isinstance(where, Address):
-            await self._stay(act, where.participant)
-            return
-        async with open_http_api(where) as self.api:
-            me, self.space_name = self.api.me, self.api.space
-            connector = http_connector(where.url, space=self.space_name, participant=me)
-            # The token has told who we are, and there is no join frame to name it in.
-            await self._stay(act, None, connector)
-
-    async def _stay(
-        self, act: Act, participant: str | None, connector: Connector | None = None
-    ) -> None:
-        url, space = self.where.url, self.space_name
-        dial = ReportingConnector(url, space, self._report, patient=False, connector=connector)
+    async def _stay(self, act: Act) -> None:
+        where, space = self.where, self.space_name
+        dial = ReportingConnector(where.url, space, self._report, patient=False)
         settings = Settings(first_welcome=self._welcome_seconds, mode=self._mode)
+        may_take_over = self._mode is Mode.BESIDE and not where.only_beside
         async with Agent("meup").join(
             dial,
             space=space,
-            token=self.where.token,
-            participant=participant,
+            token=where.token,
+            participant=where.participant,
             settings=settings,
             grace=0.0,
-            take_over=self._take_over or (connector is None and self._mode is Mode.BESIDE),
+            take_over=self._take_over or may_take_over,
         ) as self.space:
             with anyio.CancelScope() as self._acting:
                 await act(self)

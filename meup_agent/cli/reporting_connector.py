@@ -10,7 +10,7 @@ from meup_agent.cli import exit_codes
 from meup_agent.cli.failures import Failure
 from meup_agent.errors import CannotConnect
 from meup_agent.escape import visible
-from meup_agent.transport.base import ABNORMAL, CloseInfo, Connector, Transport
+from meup_agent.transport.base import ABNORMAL, CloseInfo, Transport
 from meup_agent.transport.websocket import websocket_connector
 
 FINAL: Final = frozenset({4400, 4403, 4404, 4409})
@@ -36,10 +36,9 @@ class ReportingConnector:
         tell: OnConnection,
         *,
         patient: bool = True,
-        connector: Connector | None = None,
     ) -> None:
         self.where = url
-        self._connector = connector or websocket_connector(url, space=space)
+        self._connector = websocket_connector(url, space=space)
         self._tell = tell
         self._patient = patient
 

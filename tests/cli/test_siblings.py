@@ -2,15 +2,13 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from meup_agent.gateway import Gateway, HttpConfig, ThreadedGateway
+from meup_agent.gateway import Gateway, ThreadedGateway
 from tests.cli.commands import exit_codes
 from tests.cli.processes import TERMINATE, Running, meup, running
-from tests.gateways import one_space_config
 
 pytestmark = pytest.mark.rule("5.who.me.beside")
 
@@ -75,7 +73,6 @@ class Scene:
         gateway, token = self._gateway, self._gateway.token(who)
         return {
             "MEUP_URL": gateway.url,
-            "MEUP_HTTP": gateway.http_url,
             "MEUP_SPACE": "demo",
             "MEUP_TOKEN": token,
         }
@@ -94,9 +91,7 @@ class Scene:
 
     def beside(self, who: str, *words: str) -> str:
         """The output of a command that is run beside the participant's agent."""
-        variables = self.variables(who)
-        del variables["MEUP_URL"]
-        done = meup(*words, variables=variables)
+        done = meup(*words, variables=self.variables(who))
         assert done.returncode == exit_codes.OK, done.stderr
         return done.stdout + done.stderr
 
@@ -104,8 +99,7 @@ class Scene:
 @pytest.fixture
 def scene(tmp_path: Path) -> Generator[Scene]:
     (tmp_path / "agents.py").write_text(AGENTS)
-    config = replace(one_space_config("demo", PARTICIPANTS), http=HttpConfig(port=0))
-    with Gateway(config=config).in_thread() as gateway:
+    with Gateway(participants=PARTICIPANTS).in_thread() as gateway:
         yield Scene(gateway, tmp_path)
 
 

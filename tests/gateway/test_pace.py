@@ -1,18 +1,14 @@
 """Withdrawals, bytes and their pace, at each edge, over real sockets."""
 
 import json
-from typing import Any
 
-import anyio
 import pytest
 from websockets.sync.client import ClientConnection
 
 from tests.gateway.conftest import envelope
 from tests.gateway.edges import edge
 from tests.gateway.edges import kind as kind
-from tests.gateways import http_connector
 from tests.patience import PATIENCE
-from tests.wire import draft, encode, kinds
 
 CALL = {"method": "tools/call", "params": {"name": "write"}}
 
@@ -68,43 +64,3 @@ def test_bytes_over_http_that_come_too_fast_are_to_come_later(kind: str) -> None
         answer = it.post("alice", large)
         assert (answer.status_code, answer.json()["limit"]) == (429, "bytes_per_second")
         assert 1 <= int(answer.headers["Retry-After"]) <= 70
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("said", ["withdraw", "reject", "cancel"])
-@pytest.mark.rule("3.pace.ends")
-async def test_our_http_client_says_again_what_ends_something(kind: str, said: str) -> None:
-    withdraw: tuple[str, dict[str, Any]] = (kinds.MCP_WITHDRAW, {"reason": "other"})
-    cancel = {"method": kinds.CANCELLED, "params": {"requestId": "p"}}
-    ends = {
-        "withdraw": withdraw,
-        "reject": (kinds.MCP_REJECT, {"reason": "other"}),
-        "cancel": (kinds.MCP_REQUEST, cancel),
-    }
-    limits = {"messages_per_second": 2, "messages_burst": 1, "withdrawals_burst": 1}
-    with edge(kind, withdrawals_per_second=2, **limits) as it:
-        headers = {"Authorization": f"Bearer {it.place.token('bob')}"}
-        with anyio.fail_after(PATIENCE):
-            async with http_connector(it.http)(headers) as transport:
-                for number in range(2):
-                    name, payload = ends[said]
-                    sent = draft(name, payload, id=f"w{number}", sender="bob", correlation=("p",))
-                    await transport.send(encode(sent, "meup/v0.1"))
-        assert it.place.counters.accepted == 2
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.rule("8.http")
-async def test_our_http_client_posts_frames_as_fast_as_they_are_taken() -> None:
-    with edge("port", messages_per_second=8, messages_burst=1) as it:
-        headers = {"Authorization": f"Bearer {it.place.token('bob')}", "MEUP-Observe": "1"}
-        with anyio.fail_after(PATIENCE):
-            async with http_connector(it.http)(headers) as transport:
-                for _ in range(3):
-                    await transport.send(b"#unknown#data")
-                frames = aiter(transport)
-                told = [json.loads(await anext(frames))["payload"] for _ in range(4)][1:]
-        # None of the three was refused for its pace.
-        assert {each["error"] for each in told} == {"unauthorized_stream_write"}

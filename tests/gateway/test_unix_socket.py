@@ -16,13 +16,13 @@ import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from meup_agent import Agent, Mode, Settings
+from meup_agent import Agent
 from meup_agent.cli.local_socket import bind_socket
 from meup_agent.errors import CannotConnect, ConfigurationError, TokenRefused
 from meup_agent.gateway import Config, HttpConfig, TlsConfig
+from meup_agent.transport.http import check_http_url
 from tests.gateways import (
     first_token,
-    http_connector,
     one_space_config,
     open_client,
     serve,
@@ -108,10 +108,8 @@ async def test_http_is_served_there_too(place: Place) -> None:
 async def test_a_command_acts_there_beside_an_agent(place: Place) -> None:
     with anyio.fail_after(PATIENCE):
         async with Agent("a").join(place.url, space="demo", token=place.token("alice")) as alice:
-            beside = http_connector(place.url, space="demo")
-            settings = Settings(mode=Mode.BESIDE)
             async with Agent("a").join(
-                beside, token=place.token("alice"), settings=settings
+                place.url, space="demo", token=place.token("alice"), beside=True
             ) as second:
                 with alice.watch() as heard:
                     sent = await second.chat("hello")
@@ -212,10 +210,9 @@ async def test_a_long_path_can_be_listened_at_and_dialled() -> None:
 async def test_where_nothing_listens_the_path_is_named() -> None:
     with TemporaryDirectory() as folder:
         for path in (f"{folder}/none.sock", f"{folder}/{'d' * 200}/none.sock"):
-            for connector in (websocket_connector, http_connector):
-                with pytest.raises(CannotConnect, match=r"none\.sock: no such file"):
-                    async with connector(socket_url(path))({}):
-                        pass
+            with pytest.raises(CannotConnect, match=r"none\.sock: no such file"):
+                async with websocket_connector(socket_url(path))({}):
+                    pass
 
 
 # --- the file ---
@@ -285,4 +282,4 @@ def test_what_is_no_path_is_no_address(url: str) -> None:
     with pytest.raises(ConfigurationError, match="write it like unix:///run/meup"):
         websocket_connector(url)
     with pytest.raises(ConfigurationError, match="write it like unix:///run/meup"):
-        http_connector(url)
+        check_http_url(url)

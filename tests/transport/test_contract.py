@@ -9,7 +9,6 @@ from anyio.lowlevel import checkpoint
 from meup_agent.errors import TransportClosed
 from tests.gateways import CloseInfo, Transport
 from tests.patience import PATIENCE
-from tests.transport.http_peers import HttpLink
 from tests.transport.peers import MemoryLink, Peer, SocketLink, TransportPair, linked
 from tests.wire import MAX_FRAME_BYTES
 
@@ -20,16 +19,10 @@ pytestmark = pytest.mark.anyio
 STUCK = 0.1
 
 
-CONNECTIONS = ("memory", "websocket", "websocket with TLS")
-"""Transports with one way for all frames; over HTTP ours are POSTs, which the gateway answers."""
-
-
-@pytest.fixture(params=[*CONNECTIONS, "http"])
+@pytest.fixture(params=["memory", "websocket", "websocket with TLS"])
 def link(request: pytest.FixtureRequest) -> TransportPair:
     if request.param == "memory":
         return MemoryLink()
-    if request.param == "http":
-        return HttpLink(request.getfixturevalue("http_server"))
     if request.param == "websocket":
         return SocketLink(request.getfixturevalue("server"))
     return SocketLink(request.getfixturevalue("tls_server"), tls=True)
@@ -37,7 +30,7 @@ def link(request: pytest.FixtureRequest) -> TransportPair:
 
 async def check_end(link: TransportPair, peer: Peer, code: int, reason: str = "") -> None:
     """The other end has seen the end, with its code and reason where there are such."""
-    assert await peer.end() == ((code, reason) if link.tells_its_end else (1006, ""))
+    assert await peer.end() == (code, reason)
 
 
 async def rest(transport: Transport) -> list[bytes]:
@@ -92,10 +85,9 @@ async def test_too_large_a_message_from_the_peer_ends_with_1009(link: TransportP
         assert transport.closed is not None
         assert (transport.closed.code, transport.closed.local) == (1009, True)
         code, _ = await peer.end()
-        assert code == (1009 if link.tells_its_end else 1006)
+        assert code == 1009
 
 
-@pytest.mark.parametrize("link", CONNECTIONS, indirect=True)
 async def test_too_large_a_message_of_ours_ends_with_1009(link: TransportPair) -> None:
     async with linked(link) as (transport, peer):
         async with anyio.create_task_group() as tasks:

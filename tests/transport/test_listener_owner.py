@@ -5,20 +5,24 @@ import os
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import anyio
+import httpx
 import pytest
 
 from meup_agent.errors import CannotConnect, ConfigurationError
+from meup_agent.transport.http import fetch
 from tests.gateways import (
     Connector,
     ForeignListener,
+    cannot_connect,
     check_listener,
-    http_connector,
+    open_client,
     websocket_connector,
 )
 from tests.patience import PATIENCE
@@ -29,9 +33,24 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has 
 
 TOKEN = {"Authorization": "Bearer secret"}
 
+
+def asking(url: str, space: str = "") -> Connector:
+    """Ask the HTTP API in place of a connection."""
+
+    @asynccontextmanager
+    async def dial(headers: Mapping[str, str]) -> AsyncGenerator[Any]:
+        async with open_client(url, headers["Authorization"]) as client:
+            try:
+                yield await fetch(client, "/me", params={}, max_bytes=1_000)
+            except httpx.ConnectError as error:
+                raise cannot_connect(url, error, PATIENCE) from error
+
+    return dial
+
+
 WAYS: dict[str, Callable[[str], Connector]] = {
     "websocket": lambda place: websocket_connector(f"ws://{place}", space="demo"),
-    "http": lambda place: http_connector(f"http://{place}"),
+    "http": lambda place: asking(f"http://{place}"),
 }
 
 
@@ -87,7 +106,7 @@ def everybodys_folder() -> Generator[Path]:
 @pytest.mark.anyio
 @pytest.mark.parametrize("way", ["websocket", "http"])
 async def test_another_user_at_a_unix_socket_is_sent_nothing(way: str) -> None:
-    make = websocket_connector if way == "websocket" else http_connector
+    make = websocket_connector if way == "websocket" else asking
     with everybodys_folder() as folder, stranger(path=folder / "gateway.sock") as other:
         path = folder / "gateway.sock"
         said = await refused(make(f"unix://{path}", space="demo"))

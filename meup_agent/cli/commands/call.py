@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 import typer
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import SpaceOrHttpOptions
+from meup_agent.cli.address import ActingOptions
 from meup_agent.cli.arguments import (
     convert_arguments,
     did_you_mean,
@@ -97,7 +97,7 @@ def call(
         bool,
         typer.Option("--idempotent", help="A request may be sent again after a lost connection."),
     ] = False,
-    where: SpaceOrHttpOptions,
+    where: ActingOptions,
     timeout: Annotated[float | None, ttl_option()] = None,
     result: ResultOptions,
 ) -> None:
@@ -106,8 +106,8 @@ def call(
     Where you may not call it, the call is proposed, and a participant that may call it decides.
     Ctrl-C cancels the request or withdraws the proposal.
 
-    With `--as` it is said over HTTP, beside the agent that runs under that name: joining with its
-    token would take its connection over.
+    It joins beside the agent that runs with the same token, which keeps its connection. On a
+    gateway of other make it takes that over, unless `--as` says that it must not.
 
     Example: `MEUP_TOKEN=… meup call tools write_file path=notes.txt text="hello"`
     """
@@ -127,7 +127,7 @@ def propose(
         ),
     ] = Wait.ADDRESSED,
     ttl: Annotated[float | None, ttl_option("--ttl", "--timeout")] = None,
-    where: SpaceOrHttpOptions,
+    where: ActingOptions,
     result: ResultOptions,
 ) -> None:
     """Propose the call of a tool, wait, and print its result.
@@ -135,8 +135,8 @@ def propose(
     Its id is on standard error at once; what becomes of it shows in the exit code. Ctrl-C
     withdraws it.
 
-    With `--as` it is said over HTTP, beside the agent that runs under that name: joining with its
-    token would take its connection over.
+    It joins beside the agent that runs with the same token, which keeps its connection. On a
+    gateway of other make it takes that over, unless `--as` says that it must not.
 
     Example: `MEUP_TOKEN=… meup propose tools delete_file path=notes.txt --to fulfiller --ttl 60`
     """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from meup_agent.cli.address import HttpOptions
+from meup_agent.cli.address import ActingOptions
 from meup_agent.cli.arguments import convert_arguments, read_arguments
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.deciding import ProposalId, Proposer, Yes, confirm
@@ -80,7 +80,7 @@ def fulfill(
     ] = False,
     yes: Yes = False,
     *,
-    where: HttpOptions,
+    where: ActingOptions,
     timeout: Annotated[
         float,
         seconds_option(
@@ -95,12 +95,12 @@ def fulfill(
     It shows the call, all of it, and asks. What is then requested is the call that was shown, and
     it says whose proposal it carries out. An edited call is judged by the reviewers that are here.
 
-    The real request is made over HTTP as the participant whose token you have; an agent that runs
-    with this token keeps its connection. Ctrl-C cancels the request.
+    The real request is made as the participant whose token you have, beside its agent, which keeps
+    its connection. Ctrl-C cancels the request.
 
-    Example: `MEUP_TOKEN=… meup fulfill 0c9f2c62a4ce --http http://localhost:8420`
+    Example: `MEUP_TOKEN=… meup fulfill 0c9f2c62a4ce --url ws://localhost:8420 --space demo`
     """
-    address = where.address()
+    address = where.beside()
     limit = seconds(timeout, "--timeout")
     given = read_arguments(edit or [], args, args_file)
 

@@ -15,7 +15,7 @@ import typer
 
 from meup_agent.approval import Inbox, InboxItem, Verb
 from meup_agent.causes import Reason
-from meup_agent.cli.address import Address, HttpAddress, SpaceOrHttpOptions
+from meup_agent.cli.address import ActingOptions
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.commands import Command, Group
 from meup_agent.cli.deciding import (
@@ -37,7 +37,6 @@ from meup_agent.cli.proposal_lookup import find_pending
 from meup_agent.client.tool_changes import accept_tools, read_difference
 from meup_agent.errors import MeupError, NotOffered
 from meup_agent.escape import visible
-from meup_agent.protocol.exchange import Mode
 from meup_agent.protocol.outcomes import value_of
 from meup_agent.protocol.payloads import without_meta
 from meup_agent.wording import MAX_NAME, format_proposed, time_left
@@ -69,14 +68,14 @@ def live(
     ] = False,
     no_colour: NoColour = False,
     *,
-    where: SpaceOrHttpOptions,
+    where: ActingOptions,
 ) -> None:
     """Decide the proposals that wait for you: a live screen, or one by one.
 
     Without a command it shows the screen, one decision at a time, and `?` tells its keys. You are
     present in the space meanwhile. Where no terminal is, or textual is not installed
     (`pip install 'meup-agent[tui]'`), it lists what waits, as `meup inbox list` does. Each command
-    takes the options of the connection, behind its name or before it; it acts over HTTP, beside
+    takes the options of the connection, behind its name or before it. All of them act beside
     whatever runs under your name.
 
     Example: `MEUP_TOKEN=… meup inbox --url ws://localhost:8420 --space demo`
@@ -92,25 +91,18 @@ def live(
     # textual draws on standard error.
     is_terminal = all(each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr))
     if not is_terminal or find_spec("textual") is None:
-        session = CommandSession(where.over_http(), result)
+        session = CommandSession(where.beside(), result)
         if find_spec("textual") is None:
             session.stderr.note("for the live screen, run: pip install 'meup-agent[tui]'")
         session.run(_list)
         return
     if no_colour:
         os.environ["NO_COLOR"] = "1"
-    session = _live_session(where.resolve(), result)
+    session = CommandSession(where.resolve(), result)
     session.run(partial(_show_live, notify=notify, light=light))
 
 
 inbox.callback()(expand_groups(live))
-
-
-def _live_session(where: Address | HttpAddress, result: ResultOptions) -> CommandSession:
-    """A session that is present, and answers as members do; beside an agent, which does that."""
-    if isinstance(where, HttpAddress):
-        return CommandSession(where, result)
-    return CommandSession(where, result, mode=Mode.SEATED)
 
 
 async def _show_live(session: CommandSession, *, notify: str | None, light: bool) -> None:
@@ -143,20 +135,18 @@ async def _show_live(session: CommandSession, *, notify: str | None, light: bool
 class _GroupOptions(NamedTuple):
     """Options that stand before a command, and count for it."""
 
-    where: SpaceOrHttpOptions
+    where: ActingOptions
     no_colour: bool
 
 
-def _session(
-    ctx: typer.Context, where: SpaceOrHttpOptions, result: ResultOptions
-) -> CommandSession:
-    """A session over HTTP, so that an agent that runs under the same name is not disturbed."""
+def _session(ctx: typer.Context, where: ActingOptions, result: ResultOptions) -> CommandSession:
+    """A session beside the agent that runs under the same name, which is not disturbed."""
     outer = ctx.find_object(_GroupOptions)
     if outer is not None:
         where = where.beneath(outer.where)
         no_colour = result.no_colour or outer.no_colour
         result = ResultOptions(as_json=result.as_json, no_colour=no_colour)
-    return CommandSession(where.over_http(), result)
+    return CommandSession(where.beside(), result)
 
 
 @asynccontextmanager
@@ -188,7 +178,7 @@ async def _list(session: CommandSession) -> None:
 
 @inbox.command("list", cls=Command)
 @expand_groups
-def list_(ctx: typer.Context, *, where: SpaceOrHttpOptions, result: ResultOptions) -> None:
+def list_(ctx: typer.Context, *, where: ActingOptions, result: ResultOptions) -> None:
     """List what waits for you, oldest deadline first, each with what you may do.
 
     Example: `meup inbox list --json`
@@ -203,7 +193,7 @@ def show(
     proposal: ProposalId,
     proposer: Proposer = None,
     *,
-    where: SpaceOrHttpOptions,
+    where: ActingOptions,
     result: ResultOptions,
 ) -> None:
     """Show one proposal: the exact call, what is known of it, and what you may do.
@@ -230,7 +220,7 @@ def approve(
     proposer: Proposer = None,
     yes: Yes = False,
     *,
-    where: SpaceOrHttpOptions,
+    where: ActingOptions,
     result: ResultOptions,
 ) -> None:
     """Approve proposals: carry each out, or vote for it where a reviewer counts your vote.
@@ -302,7 +292,7 @@ def reject(
     explain: Explain = None,
     proposer: Proposer = None,
     *,
-    where: SpaceOrHttpOptions,
+    where: ActingOptions,
     result: ResultOptions,
 ) -> None:
     """Reject proposals that wait for you.
@@ -334,7 +324,7 @@ def vote(
     explain: Explain = None,
     proposer: Proposer = None,
     *,
-    where: SpaceOrHttpOptions,
+    where: ActingOptions,
     result: ResultOptions,
 ) -> None:
     """Vote about a proposal whose reviewer counts votes; you may change it until it counts.
@@ -369,7 +359,7 @@ def accept_tools_(
     ],
     yes: Yes = False,
     *,
-    where: SpaceOrHttpOptions,
+    where: ActingOptions,
     result: ResultOptions,
 ) -> None:
     """Accept the tools of a server as they are now, after they have changed.

@@ -9,7 +9,7 @@ import anyio
 import typer
 
 from meup_agent.causes import Reason
-from meup_agent.cli.address import As, Http, HttpOptions, http_url, resolve_http
+from meup_agent.cli.address import ActingOptions, As
 from meup_agent.cli.arguments import did_you_mean
 from meup_agent.cli.command_session import CommandSession, JoinOptions, unconfirmed
 from meup_agent.cli.deciding import WHY_REJECT, Explain, ProposalId, find_meant, send_explained
@@ -57,7 +57,6 @@ def reject(
             " only one who is told.",
         ),
     ] = None,
-    http: Http = None,
     act_as: As = None,
     *,
     join: JoinOptions,
@@ -67,8 +66,8 @@ def reject(
     A rejection is not confirmed, and a late one has no effect. The proposer decides whether it
     counts. `meup tail --json` shows the ids in full.
 
-    With an HTTP address (`--http` or MEUP_HTTP) it is said over HTTP, and an agent that runs with
-    this token keeps its connection; without one it joins, and takes that connection over.
+    It joins beside the agent that runs with the same token, which keeps its connection. On a
+    gateway of other make it takes that over, unless `--as` says that it must not.
 
     Example: `MEUP_TOKEN=… meup reject 0c9f2c62a4ce4d1d9a0e6a1f6c1b7d55 unsafe --explain "no"`
     """
@@ -76,20 +75,15 @@ def reject(
     for value, name in ((proposal, "proposal"), (reason, "reason")):
         if not value.strip():
             raise Misuse(f"the {name} is empty; see meup reject --help")
-    # Who names another gateway does not mean the HTTP address in the environment.
-    is_http = act_as is not None or http is not None
-    is_http = is_http or (join.url is None and http_url(http) is not None)
 
     async def act(session: CommandSession) -> None:
-        whose: str | None
-        if is_http:
-            known = await find_pending(session.space, proposal, proposer=proposer)
-            whole, whose = known.id, known.proposer
-        else:
-            seen = seen_as(session.space.proposals, proposal, proposer)
-            whole, whose = (proposal, proposer) if seen is None else (seen.id, seen.proposer)
-            if seen is None:
-                _remark_id(session, proposal)
+        known = await list_known(session.space, proposal, proposer)
+        # An id that was used before means the proposal that is open now.
+        exact = [each for each in known if each.id == proposal] or known
+        seen = seen_as([each for each in exact if each.state.is_pending] or exact, proposal)
+        whole, whose = (proposal, proposer) if seen is None else (seen.id, seen.proposer)
+        if seen is None:
+            _remark_id(session, proposal)
         to = (whose,) if whose else ()
         session.remark_absence(to)
         with anyio.move_on_after(limit) as waiting:
@@ -104,10 +98,10 @@ def reject(
         if waiting.cancelled_caught:
             raise unconfirmed("the rejection", join.timeout)
 
-    if not is_http:
-        join.run(act)
-        return
-    CommandSession(resolve_http(join, http, act_as or join.participant), join.result).run(act)
+    where = join.address()
+    if act_as is not None:
+        where = where._replace(participant=act_as, only_beside=True)
+    CommandSession(where, join.result).run(act)
 
 
 def seen_as(
@@ -150,15 +144,15 @@ def withdraw(
     ] = Reason.NO_LONGER_NEEDED,
     explain: Explain = None,
     *,
-    where: HttpOptions,
+    where: ActingOptions,
     result: ResultOptions,
 ) -> None:
     """Withdraw a proposal of the participant whose token you have.
 
-    It is said over HTTP, so an agent that runs with this token keeps its connection, and learns
+    It is said beside the agent that runs with this token, which keeps its connection, and learns
     that its proposal was withdrawn.
 
-    Example: `MEUP_TOKEN=… meup withdraw 0c9f2c62a4ce --http http://localhost:8420`
+    Example: `MEUP_TOKEN=… meup withdraw 0c9f2c62a4ce --url ws://localhost:8420 --space demo`
     """
 
     async def act(session: CommandSession) -> None:
@@ -182,4 +176,4 @@ def withdraw(
         )
         await session.print_json({"withdrawal": withdrawal, "proposal": whole, "state": state})
 
-    CommandSession(where.address(), result).run(act)
+    CommandSession(where.beside(), result).run(act)

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import SpaceOrHttpOptions
+from meup_agent.cli.address import ActingOptions
 from meup_agent.cli.arguments import InputField, read_input_schema
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.failures import Failure
@@ -51,7 +51,7 @@ def tools(
         ),
     ] = None,
     *,
-    where: SpaceOrHttpOptions,
+    where: ActingOptions,
     timeout: Annotated[
         float,
         seconds_option("How long to wait for each answer, in seconds; inf: as long as it takes."),
@@ -60,8 +60,8 @@ def tools(
 ) -> None:
     """Show which tools there are, and what arguments they take.
 
-    With `--as` it is asked over HTTP, beside the agent that runs under that name: joining with its
-    token would take its connection over.
+    It joins beside the agent that runs with the same token, which keeps its connection. On a
+    gateway of other make it takes that over, unless `--as` says that it must not.
 
     Example: `MEUP_TOKEN=… meup tools files --url ws://localhost:8420 --space demo`
     """

@@ -383,8 +383,10 @@ class InboundProposals(TablePart):
         moment = self._context.moment(now)
         if moment is None:
             return
-        left = now - max(moment - at, 0) / 1_000_000
-        if self._context.roster.note_left(record.key.proposer, left, now):
+        told = now - max(moment - at, 0) / 1_000_000
+        # It may be told more than once, and by a clock that does not go as ours.
+        left = self._context.roster.note_left(record.key.proposer, told, now)
+        if left is not None:
             record.seen_at = min(record.seen_at, left)
 
     def _queue_proposal(self, record: ProposalEntry, envelope: Envelope, now: float) -> None:

@@ -189,13 +189,14 @@ class Roster:
         left = self._left.get(participant_id, now)
         return self.welcomed_at if left is None else max(left, self.welcomed_at)
 
-    def note_left(self, participant_id: str, at: float, now: float) -> bool:
-        """Note when an absent participant left, before we came; ``False`` if it is present."""
-        if participant_id in self._present:
-            return False
-        if self._left.get(participant_id, now) is None:
+    def note_left(self, participant_id: str, at: float, now: float) -> float | None:
+        """Note when an absent participant left, before we came, if that is not known; the time.
+
+        ``None`` if it is present.
+        """
+        if participant_id not in self._present and self._left.get(participant_id, now) is None:
             self._left.put(participant_id, at, now)
-        return True
+        return self.left_at(participant_id, now)
 
     def left_at(self, participant_id: str, now: float) -> float | None:
         """The time at which a participant left; ``None``: it is present, or was never seen here."""

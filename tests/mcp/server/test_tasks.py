@@ -12,12 +12,12 @@ from mcp.client.client import Client
 from mcp.client.stdio import stdio_client
 from mcp.shared.exceptions import MCPError
 
-from meup_agent import Agent, Mode, Proposal, Reason, Settings, Withdrawal
+from meup_agent import Agent, Proposal, Reason, Withdrawal
 from meup_agent.errors import RequestError
 from meup_agent.gateway import Gateway, HttpConfig
 from meup_agent.mcp import TasksClientExtension
 from meup_agent.mcp.task_client import CreatedTask
-from tests.gateways import http_connector, one_space_config
+from tests.gateways import one_space_config
 from tests.mcp.conftest import ANYTHING, PROPOSES, ServedSpace, Stage, served
 from tests.mcp.server.test_mcp_command import command
 from tests.mcp.task_stage import Answer
@@ -162,10 +162,10 @@ async def test_a_withdrawal_by_the_participant_itself_cancels_the_task() -> None
 
 
 async def withdraw(stage: Stage, proposal_id: str) -> None:
-    """Withdraw a proposal of alice's by another hand: over HTTP, beside the one that proposed."""
-    connector = http_connector(stage.gateway.http_url, space="demo", participant="alice")
-    beside = Settings(mode=Mode.BESIDE)
-    hand = Agent("hand").join(connector, space="demo", token=stage.token("alice"), settings=beside)
+    """Withdraw a proposal of alice's by another hand, beside the one that proposed."""
+    hand = Agent("hand").join(
+        stage.gateway.url, space="demo", token=stage.token("alice"), beside=True
+    )
     async with hand as space:
         await space.send("mcp/withdraw", {"reason": "no_longer_needed"}, correlation=proposal_id)
 

@@ -45,9 +45,9 @@ def stage(set_beside: Stage) -> Stage:
 
 
 def variables(stage: Stage, participant: str) -> dict[str, str]:
-    """The environment of a participant that has the HTTP address, and no other."""
+    """The environment of a participant."""
     token = stage.gateway.token(participant)
-    return {"MEUP_HTTP": stage.gateway.http_url, "MEUP_SPACE": "demo", "MEUP_TOKEN": token}
+    return {"MEUP_URL": stage.gateway.url, "MEUP_SPACE": "demo", "MEUP_TOKEN": token}
 
 
 @pytest.fixture
@@ -55,7 +55,6 @@ def beside(
     stage: Stage, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> RunBeside:
     def command(*arguments: str, participant: str = "alice", **more: str) -> Done:
-        monkeypatch.delenv("MEUP_URL", raising=False)
         for name, value in {**variables(stage, participant), **more}.items():
             monkeypatch.setenv(name, value)
         code = run(arguments)
@@ -204,7 +203,7 @@ def say(stage: Stage, sender: str, kind: str, id: str, payload: object, about: s
     if about:
         envelope["correlation_id"] = [about]
     answer = httpx.post(
-        f"{given['MEUP_HTTP']}/participants/{sender}/messages",
+        f"{stage.gateway.http_url}/participants/{sender}/messages",
         headers={"Authorization": f"Bearer {given['MEUP_TOKEN']}", "MEUP-Dialect": "mew/v0.4"},
         json=envelope,
         verify=NO_TLS,
@@ -371,15 +370,19 @@ def test_propose_beside_the_running_agent(stage: Stage, beside: RunBeside) -> No
         (("fulfill", " "), exit_codes.USAGE, "the proposal is empty"),
         (("call", "files", "no_tool", "--as", "alice"), exit_codes.USAGE, "has no tool"),
         (("call", "nobody", "x", "--as", "alice"), exit_codes.ABSENT, "is not in the space"),
-        (("call", "files", "nothing", "--as", "bob"), exit_codes.USAGE, "the token is alice's"),
-        (("call", "files", "write_file", "--as", "alice"), exit_codes.USAGE, "do not fit it"),
-        (("withdraw", "x", "--http", "ws://x"), exit_codes.USAGE, "is none"),
-        (("withdraw", "x", "--space", "other"), exit_codes.USAGE, "the token is for the space"),
-        (("withdraw", "x", "--token", "no"), exit_codes.NO_CONNECTION, "refuses the token"),
         (
-            ("withdraw", "x", "--http", "http://127.0.0.1:9"),
+            ("call", "files", "nothing", "--as", "bob"),
             exit_codes.NO_CONNECTION,
-            "no gateway answers",
+            "takes us for 'alice'",
+        ),
+        (("call", "files", "write_file", "--as", "alice"), exit_codes.USAGE, "do not fit it"),
+        (("withdraw", "x", "--url", "http://x"), exit_codes.USAGE, "does not begin with ws://"),
+        (("withdraw", "x", "--space", "other"), exit_codes.NO_CONNECTION, "has no such space"),
+        (("withdraw", "x", "--token", "no"), exit_codes.NO_CONNECTION, "refused the token"),
+        (
+            ("withdraw", "x", "--url", "ws://127.0.0.1:9"),
+            exit_codes.NO_CONNECTION,
+            "cannot connect to 127.0.0.1:9",
         ),
     ],
 )
@@ -393,24 +396,18 @@ def test_what_cannot_be_done_is_said(
 
 
 def test_without_an_address_it_says_what_to_give(beside: RunBeside) -> None:
-    done = beside("withdraw", "x", MEUP_HTTP="")
+    done = beside("withdraw", "x", MEUP_URL="")
     assert done.code == exit_codes.USAGE
-    assert "give --http, or set MEUP_HTTP or MEUP_URL" in done.err
+    assert "give --url or set MEUP_URL" in done.err
+    done = beside("audit", MEUP_URL="")
+    assert done.code == exit_codes.USAGE
+    assert "--http (or MEUP_HTTP, or MEUP_URL)" in done.err
 
 
 @pytest.mark.parametrize("path", ["", "/", "/ws", "/ws?space=demo"])
 def test_http_is_found_where_the_url_leads(stage: Stage, beside: RunBeside, path: str) -> None:
     here = stage.gateway.url
-    done = beside("withdraw", "none-such", MEUP_HTTP="", MEUP_URL=here + path)
-    assert "none-such" in done.err
-    assert done.code != exit_codes.NO_CONNECTION
-
-
-def test_gateway_that_is_named_is_not_that_of_the_environment(
-    stage: Stage, beside: RunBeside
-) -> None:
-    named = ("--url", stage.gateway.url, "--as", "alice")
-    assert beside("tools", *named, MEUP_HTTP="http://127.0.0.1:9").code == exit_codes.OK
+    assert beside("audit", MEUP_URL=here + path).code == exit_codes.OK
 
 
 def test_nobody_approves_their_own(stage: Stage, beside: RunBeside) -> None:

@@ -1,7 +1,5 @@
-"""A session over HTTP beside the agent of the same participant: it asks, and answers nothing."""
+"""A session beside the agent of the same participant: what it asks, and leaves to the agent."""
 
-import logging
-import socket
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -10,9 +8,9 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Gone, Mode, Proposal, Rejection, Settings, Space, StreamReader
-from meup_agent.errors import CannotConnect, Refused, RequestError, SessionEnded, TokenRefused
-from meup_agent.gateway import Gateway, HttpConfig, ThreadedGateway
-from tests.gateways import Transport, http_connector, one_space_config
+from meup_agent.errors import Refused, RequestError
+from meup_agent.gateway import Gateway, ThreadedGateway
+from tests.gateways import Transport, websocket_connector
 from tests.interaction.people import (
     LIMITS,
     PARTICIPANTS,
@@ -26,7 +24,7 @@ from tests.interaction.people import (
     until,
 )
 from tests.patience import PATIENCE
-from tests.wire import decode, kinds
+from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
 
@@ -35,8 +33,7 @@ BESIDE = replace(QUICK, mode=Mode.BESIDE)
 
 @pytest.fixture
 def gateway() -> Generator[ThreadedGateway]:
-    config = replace(one_space_config("demo", PARTICIPANTS, LIMITS), http=HttpConfig(port=0))
-    with Gateway(config=config).in_thread() as found:
+    with Gateway(participants=PARTICIPANTS, limits=LIMITS).in_thread() as found:
         yield found
 
 
@@ -46,7 +43,7 @@ def meeting(gateway: ThreadedGateway) -> OverSockets:
 
 
 class Streams:
-    """Connects over HTTP to wherever the gateway is now, and keeps the connections."""
+    """Connects to wherever the gateway is now, and keeps the connections."""
 
     def __init__(self, gateway: ThreadedGateway) -> None:
         self.gateway = gateway
@@ -57,7 +54,7 @@ class Streams:
     @asynccontextmanager
     async def __call__(self, headers: Mapping[str, str]) -> AsyncGenerator[Transport]:
         await self.open.wait()
-        async with http_connector(self.gateway.http_url, space="demo")(headers) as transport:
+        async with websocket_connector(self.gateway.url, space="demo")(headers) as transport:
             self.all.append(transport)
             yield transport
 
@@ -71,7 +68,7 @@ async def beside(
     streams: Streams | None = None,
     settings: Settings = BESIDE,
 ) -> AsyncGenerator[Space]:
-    """A participant's second session, over HTTP."""
+    """A participant's second session."""
     async with (agent or Agent(name)).join(
         streams or Streams(gateway), token=gateway.token(name), settings=settings, grace=0.0
     ) as space:
@@ -145,13 +142,6 @@ async def test_one_that_joins_in_a_pause_goes_on_after_it(
             assert await space.call("tools", "write", {"text": "c"}) == "c"
             assert await boss.call("reviewer", "write", {"text": "d"}) == "d"
     assert notes.all == ["ran c", "ran d"]
-
-
-async def test_a_session_that_answers_is_not_let_beside_an_agent(gateway: ThreadedGateway) -> None:
-    with anyio.fail_after(PATIENCE):
-        with pytest.raises(SessionEnded, match="join with beside=True"):
-            async with beside(gateway, "reviewer", settings=QUICK):
-                pass
 
 
 @pytest.mark.rule("4.5.broadcast", "4.5.withdraw_follows")
@@ -283,33 +273,6 @@ async def test_who_leaves_withdraws_what_it_proposed(
         assert withdraw.correlation == (proposal.id,)
 
 
-async def test_a_wrong_token_is_refused_in_words_and_no_token_is_logged(
-    gateway: ThreadedGateway, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    wrong = http_connector(gateway.http_url, space="demo")
-    with anyio.fail_after(PATIENCE):
-        with pytest.raises(TokenRefused, match="refused the token"):
-            async with Agent("x").join(wrong, token="not-a-token", settings=BESIDE):
-                pass
-        async with beside(gateway, "reviewer") as space:
-            await space.chat("hello")
-    assert gateway.token("reviewer") not in caplog.text
-    assert "not-a-token" not in caplog.text
-
-
-async def test_an_address_without_a_gateway_is_named() -> None:
-    settings = replace(BESIDE, first_welcome=0.2)
-    with socket.socket() as taken:  # bound, and nobody listens
-        taken.bind(("127.0.0.1", 0))
-        where = f"127.0.0.1:{taken.getsockname()[1]}"
-        nowhere = http_connector(f"http://{where}")
-        # Also where the time is over before the attempt has failed.
-        with anyio.fail_after(PATIENCE), pytest.raises(CannotConnect, match=where):
-            async with Agent("x").join(nowhere, token="t", settings=settings):
-                pass
-
-
 async def test_it_writes_in_streams(meeting: OverSockets, gateway: ThreadedGateway) -> None:
     listener, frames = Agent("second"), list[bytes]()
 
@@ -325,21 +288,3 @@ async def test_it_writes_in_streams(meeting: OverSockets, gateway: ThreadedGatew
         await until(lambda: len(frames) == 20)
         assert frames == [b"%d\xff" % number for number in range(20)]
         assert not space.streams
-
-
-async def test_a_frame_that_is_refused_is_said_as_on_any_connection(
-    gateway: ThreadedGateway,
-) -> None:
-    headers = {"Authorization": f"Bearer {gateway.token('second')}", "MEUP-Observe": "1"}
-    connector = http_connector(gateway.http_url, space="demo")
-    with anyio.fail_after(PATIENCE):
-        async with connector(headers) as transport:
-            # The welcome comes by the event stream, and the error by the answer to what is sent.
-            assert decode(await anext(aiter(transport))).kind == kinds.SYSTEM_WELCOME
-            await transport.send(b"#nope#late")
-            error = decode(await anext(aiter(transport)))
-            assert error.kind == kinds.SYSTEM_ERROR
-            refused = error.payload_object
-            assert refused["error"] == "unauthorized_stream_write"
-            assert refused["stream_id"] == "nope"
-            assert transport.closed is None
