@@ -71,7 +71,6 @@ class Inbox(AsyncContextManagerMixin):
 
     Args:
         space: The participant's space.
-        is_person: True for participants that are people's alone: no reviewers, and not asked.
         like: An inbox of the same space; what it was told of tools and rules counts until we are.
         until_drawn: Waits until a first screen is drawn; of thousands, the rest is listed then.
     """
@@ -80,7 +79,6 @@ class Inbox(AsyncContextManagerMixin):
         self,
         space: Space,
         *,
-        is_person: Callable[[str], bool] | None = None,
         like: Inbox | None = None,
         until_drawn: Callable[[], Awaitable[None]] = pause_for_screen,
     ) -> None:
@@ -101,7 +99,6 @@ class Inbox(AsyncContextManagerMixin):
             self._queue,
             self._update_item,
             self._settled.notify_all,
-            is_person,
         )
         if like is not None:
             self._directory.learn_from(like._directory)

@@ -31,7 +31,6 @@ class InboxRules:
         queue: Those that wait for us.
         update_item: Called for each proposal whose rule has changed.
         told: Called when a reviewer has told its rules, and when all have been asked.
-        is_person: True for a participant that is a person's alone, and so no reviewer.
     """
 
     def __init__(
@@ -41,14 +40,12 @@ class InboxRules:
         queue: InboxQueue,
         update_item: Callable[[ProposalEntry], None],
         told: Callable[[], None],
-        is_person: Callable[[str], bool] | None = None,
     ) -> None:
         self._space = space
         self._feed = feed
         self._queue = queue
         self._update_item = update_item
         self._told = told
-        self._is_person = is_person or _is_unknown
         # By reviewer; a proposal of which it says nothing more has no rule of its any more.
         self._rules: dict[str, dict[ProposalKey, InboxRule]] = {}
         # Of the calls that rules are about: canonical JSON of a large one takes a second.
@@ -161,11 +158,7 @@ class InboxRules:
         calls = [item.call for item in items]
         if self._for_others is not None:
             calls.append(self._for_others)
-        agents = (each for each in participants if not self._is_person(each))
+        # Who has connections beside alone runs no reviewer that would answer.
+        people = {each.id for each in self._space.participants if each.aside}
+        agents = (each for each in participants if each not in people)
         return self._feed.find_who_may_carry_out(agents, calls)
-
-
-def _is_unknown(participant: str) -> bool:
-    """False: of no participant is it known that it is a person's alone."""
-    del participant
-    return False

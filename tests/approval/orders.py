@@ -12,7 +12,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 from anyio.lowlevel import checkpoint
 
-from meup_agent import Agent, Context, Envelope, Fulfillment, Mode, ProposalHandle, Settings, Space
+from meup_agent import Agent, Context, Envelope, Fulfillment, ProposalHandle, Space
 from meup_agent.approval import Inbox, InboxItem
 from meup_agent.errors import MeupError
 from meup_agent.testing import MemorySpace
@@ -111,8 +111,7 @@ class Orders:
 
     async def sit(self, desk: str, *, task_status: TaskStatus[None]) -> None:
         """Be at a desk until it is left."""
-        person, _, place = desk.partition("'s ")
-        mode = Mode.SEATED if place == "terminal" else Mode.BESIDE
+        person = desk.partition("'s ")[0]
         started = False
         try:
             async with (
@@ -120,7 +119,7 @@ class Orders:
                     self.space.connector(person),
                     token=self.space.token(person),
                     participant=person,
-                    settings=Settings(mode=mode),
+                    beside=True,
                     grace=0.0,
                 ) as space,
                 Inbox(space) as inbox,

@@ -10,7 +10,6 @@ import anyio
 from meup_agent.agent.agent import Agent
 from meup_agent.approval import Inbox
 from meup_agent.approval.inbox_listing import pause_for_screen
-from meup_agent.gateway.console.frame_filter import filter_of
 from meup_agent.gateway.console.local_transport import local_connector
 from meup_agent.protocol.exchange import Mode
 from meup_agent.session.settings import Settings
@@ -64,17 +63,11 @@ class DeskOpener:
         Raises:
             MeupError: It could not join, or its session was ended.
         """
-        is_seated = filter_of(self.runtime.spaces[identity.space]).is_seated
-
-        def is_person(name: str) -> bool:
-            # An agent that runs with the same token is asked by others.
-            return name == identity.participant or is_seated(name)
-
         async with AsyncExitStack() as stack:
             # One proposal may name hundreds of people: the others are served in between.
             async with self._opening:
                 space = await stack.enter_async_context(self._join(identity))
-                inbox = make_inbox(space, is_person=is_person, until_drawn=until_drawn)
+                inbox = make_inbox(space, until_drawn=until_drawn)
                 await stack.enter_async_context(inbox)
             yield Desk(space, inbox)
 

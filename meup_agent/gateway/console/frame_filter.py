@@ -1,8 +1,8 @@
 """Frames that a person's connections are spared, decided once for all people of a space.
 
 An inbox follows proposals: of what participants say and ask each other besides, nothing changes it.
-A seat answers what is asked of it, and nothing else. So an envelope that is for neither costs as
-much with five hundred people signed in as with one: it is looked at once, and queued for none.
+So such an envelope costs as much with many desks as with one: it is looked at once, and queued for
+none.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from meup_agent.approval.reviewer_rules import is_vote
@@ -19,7 +19,6 @@ from meup_agent.errors import InvalidEnvelope
 from meup_agent.gateway.frame_queue import GatewayMember
 from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import decode
-from meup_agent.protocol.exchange.roster import read_participant
 from meup_agent.protocol.payloads import as_object, on_behalf_of, read_call, rpc_name
 from meup_agent.protocol.space.subscriber import FrameFormat, Place
 
@@ -35,15 +34,10 @@ MAX_PLAIN_CALLS: Final = 10_000
 forgotten, the response goes to all, and changes nothing."""
 
 MAX_FORMS: Final = 4
-"""Frames of one envelope that are known as such: those of inboxes and seats, in two dialects."""
+"""Frames of one envelope that are known as such, in the dialects of the people."""
 
 MAX_KINDS: Final = 256
 """Kinds of envelopes that are remembered as talk or not; participants make up their own."""
-
-_OTHERS: Final = frozenset(
-    {kinds.MCP_PROPOSAL, kinds.MCP_WITHDRAW, kinds.MCP_REJECT, kinds.MCP_RENEW, kinds.MCP_RESPONSE}
-)
-"""The kinds of exchanges in which a seat has no part."""
 
 _TALK: Final = ("chat", "reasoning/", "stream/")
 """The kinds of what participants say and show each other."""
@@ -53,62 +47,38 @@ _CANCELLED: Final = kinds.CANCELLED.encode()
 _NONE: Final = frozenset[str]()
 
 
-class Recipients(NamedTuple):
-    """The people whose inboxes and seats a frame is for; ``None``: everyone's."""
-
-    inboxes: frozenset[str] | None
-    seats: frozenset[str] | None
+Recipients = frozenset[str] | None
+"""The people whose inboxes a frame is for; ``None``: everyone's."""
 
 
 class FrameFilter:
-    """Decides which frames of a space go to the inboxes and seats of its people."""
+    """Decides which frames of a space go to the inboxes of its people."""
 
     def __init__(self) -> None:
         self._people: Counter[str] = Counter()
-        self._seats: Counter[str] = Counter()
         self._plain: OrderedDict[tuple[str, str], None] = OrderedDict()  # by sender and id
         # The one that was looked at last, and its frames: everybody is asked about the same one.
         self._envelope: Envelope | None = None
-        self._recipients = Recipients(None, None)
+        self._recipients: Recipients = None
         self._frames: deque[bytes] = deque(maxlen=MAX_FORMS)
 
     @contextmanager
-    def serving(self, participant: str, *, observes: bool) -> Generator[None]:
+    def serving(self, participant: str) -> Generator[None]:
         """Let through what concerns a participant, for the length of a block."""
-        counters = (self._people,) if observes else (self._people, self._seats)
-        for counter in counters:
-            counter[participant] += 1
+        self._people[participant] += 1
         try:
             yield
         finally:
-            for counter in counters:
-                counter[participant] -= 1
-                if not counter[participant]:
-                    del counter[participant]
-
-    def is_seated(self, participant: str) -> bool:
-        """True if a seat of the console is the member of that name: no agent, so no reviewer."""
-        return participant in self._seats
+            self._people[participant] -= 1
+            if not self._people[participant]:
+                del self._people[participant]
 
     def is_for_inboxes(self, envelope: Envelope) -> bool:
         """True if an envelope is for the inbox of anyone."""
         # Most of what is said, and each delivery pays for it: talk that explains no proposal.
         if not envelope.correlation and _is_talk(envelope.kind):
             return False
-        recipients = (
-            self._recipients if envelope is self._envelope else self._begin_envelope(envelope)
-        )
-        names = recipients.inboxes
-        return names is None or (bool(names) and not self._people.keys().isdisjoint(names))
-
-    def is_for_seats(self, envelope: Envelope) -> bool:
-        """True if an envelope is for the seat of anyone."""
-        if _is_talk(envelope.kind):
-            return False
-        recipients = (
-            self._recipients if envelope is self._envelope else self._begin_envelope(envelope)
-        )
-        names = recipients.seats
+        names = self._recipients if envelope is self._envelope else self._begin_envelope(envelope)
         return names is None or (bool(names) and not self._people.keys().isdisjoint(names))
 
     def pack(self, frame: bytes) -> bytes:
@@ -116,10 +86,9 @@ class FrameFilter:
         self._frames.append(frame)
         return frame
 
-    def is_for(self, participant: str, frame: bytes, *, observes: bool) -> bool:
-        """True if a frame is for the inbox, or else for the seat, of a participant."""
-        recipients = self._recipients if frame in self._frames else self._read_recipients(frame)
-        names = recipients.inboxes if observes else recipients.seats
+    def is_for(self, participant: str, frame: bytes) -> bool:
+        """True if a frame is for the inbox of a participant."""
+        names = self._recipients if frame in self._frames else self._read_recipients(frame)
         return names is None or participant in names
 
     def _begin_envelope(self, envelope: Envelope) -> Recipients:
@@ -132,35 +101,29 @@ class FrameFilter:
         try:
             return self._find_recipients(decode(frame))
         except InvalidEnvelope:
-            return Recipients(None, None)
+            return None
 
     def _find_recipients(self, envelope: Envelope) -> Recipients:
         kind = envelope.kind
         if _is_talk(kind):
             # An explanation says what it is about.
-            about = kind == kinds.CHAT and envelope.correlation
-            return Recipients(None if about else _NONE, _NONE)
+            return None if kind == kinds.CHAT and envelope.correlation else _NONE
         named = frozenset((envelope.sender, *envelope.to))
         if kind == kinds.MCP_REQUEST:
             cancelled = _cancelled_by(envelope)
             if cancelled is not None:
                 # The end of a call that no inbox heard of is as little to it as its beginning.
                 is_plain = bool(envelope.to) and cancelled in self._plain
-                return Recipients(named | {cancelled[0]} if is_plain else None, _NONE)
+                return named | {cancelled[0]} if is_plain else None
             is_plain = bool(envelope.to) and _is_plain_call(envelope)
-            self._note((envelope.sender, envelope.id), is_plain)
-            return Recipients(named if is_plain else None, named if envelope.to else None)
+            self._note_call((envelope.sender, envelope.id), is_plain)
+            return named if is_plain else None
         if kind == kinds.MCP_RESPONSE and envelope.to:
             calls = ((caller, each) for caller in envelope.to for each in envelope.correlation)
-            is_plain = all(each in self._plain for each in calls)
-            return Recipients(named if is_plain else None, _NONE)
-        if kind == kinds.SYSTEM_PRESENCE:
-            # A seat sends nothing of its own, so it waits for no one else.
-            told = read_participant(as_object(envelope.payload).get("participant"))
-            return Recipients(None, None if told is None else frozenset({told.id}))
-        return Recipients(None, _NONE if kind in _OTHERS else None)
+            return named if all(each in self._plain for each in calls) else None
+        return None
 
-    def _note(self, call: tuple[str, str], is_plain: bool) -> None:
+    def _note_call(self, call: tuple[str, str], is_plain: bool) -> None:
         if not is_plain:
             self._plain.pop(call, None)
             return
@@ -202,30 +165,15 @@ class PersonMember(GatewayMember):
     """A connection of a person who is signed in, which gets what concerns it alone."""
 
     def __init__(
-        self,
-        runtime: GatewayRuntime,
-        identity: Identity,
-        writer: FrameWriter,
-        dialect: str,
-        last_seen: int | None,
-        *,
-        observes: bool,
+        self, runtime: GatewayRuntime, identity: Identity, writer: FrameWriter, dialect: str
     ) -> None:
         kept = self._filter = filter_of(runtime.spaces[identity.space])
-        takes = kept.is_for_inboxes if observes else kept.is_for_seats
-        form = FrameFormat(dialect, numbered=True, pack=kept.pack, takes=takes)
-        super().__init__(
-            runtime,
-            identity,
-            form,
-            writer,
-            last_seen=last_seen,
-            place=Place.OBSERVING if observes else Place.ANSWERING,
-        )
+        form = FrameFormat(dialect, numbered=True, pack=kept.pack, takes=kept.is_for_inboxes)
+        super().__init__(runtime, identity, form, writer, place=Place.BESIDE)
 
     def deliver(self, packed: bytes) -> None:
         """Queue a frame, if it concerns the person."""
-        if self._filter.is_for(self.participant, packed, observes=self.place is Place.OBSERVING):
+        if self._filter.is_for(self.participant, packed):
             super().deliver(packed)
 
 

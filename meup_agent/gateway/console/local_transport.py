@@ -1,42 +1,30 @@
-"""A participant's connection inside the gateway's process, with the rules of one over HTTP.
+"""A participant's connection inside the gateway's process, beside its others (PROTOCOL 3).
 
-As over HTTP (:mod:`meup_agent.transport.http`), what is sent is posted, and what is heard comes by
-an observer of the space: an agent that runs with the same token keeps its connection, and answers.
+An agent that runs with the same token keeps its connection, and answers.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
-from functools import partial
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final
 
 import anyio
 
-from meup_agent.errors import CannotConnect, HandshakeRefused, InvalidEnvelope
+from meup_agent.errors import CannotConnect, HandshakeRefused
 from meup_agent.gateway.admission import FORBIDDEN, NotAdmitted
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.console.frame_filter import PersonMember, filter_of
 from meup_agent.gateway.edge.handshake import read_dialect, read_resume, repeats_join
-from meup_agent.gateway.edge.http.context import Problem, await_callback
 from meup_agent.gateway.frame_queue import GatewayMember
 from meup_agent.gateway.runtime import GatewayRuntime
-from meup_agent.protocol import kinds
-from meup_agent.protocol.dialects import decode
-from meup_agent.protocol.envelope import draft
-from meup_agent.protocol.limits import check_frame
-from meup_agent.protocol.management_payloads import INVITE_ACK
-from meup_agent.protocol.space.decisions import Answer, Discard, Refusal
-from meup_agent.protocol.space.journal import Entry
-from meup_agent.protocol.space.server import DecisionCallback
+from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.space.subscriber import FrameFormat, Place
 from meup_agent.transport.base import (
     ABNORMAL,
     BESIDE_HEADER,
     DIALECT_HEADER,
     LAST_SEEN_HEADER,
-    OBSERVE_HEADER,
     RESUME_HEADER,
     CloseInfo,
     Connector,
@@ -46,20 +34,18 @@ from meup_agent.transport.base import (
 )
 
 LONGEST_PAUSE: Final = 10.0
-"""Seconds between two attempts of one that sends too fast, at most, as over HTTP."""
+"""Seconds for which one that sends too fast is not read, at most."""
 
 MAX_UNREAD_FRAMES: Final = 1_024
 """Frames received and not read yet, before the rest waits in the gateway, where it is counted."""
 
 
 class LocalTransport(InboxTransport):
-    """Both ends of the connection: the writer of an observer's queue, and what its reader reads."""
+    """Both ends of the connection: the writer of a member's queue, and what its reader reads."""
 
     joins_frames = False
 
-    def __init__(
-        self, runtime: GatewayRuntime, identity: Identity, dialect: str, *, observes: bool
-    ) -> None:
+    def __init__(self, runtime: GatewayRuntime, identity: Identity, dialect: str) -> None:
         super().__init__()
         self._runtime = runtime
         self._identity = identity
@@ -68,23 +54,13 @@ class LocalTransport(InboxTransport):
         self._member: GatewayMember | None = None
         self._held = False
         self._first = True
-        self._observes = observes
-        self.response_headers = {DIALECT_HEADER.lower(): dialect}
-        if observes:
-            self.response_headers |= {OBSERVE_HEADER.lower(): "1", BESIDE_HEADER.lower(): "1"}
+        self.response_headers = {DIALECT_HEADER.lower(): dialect, BESIDE_HEADER.lower(): "1"}
 
     @asynccontextmanager
-    async def joined(self, last_seen: int | None, *, again: bool) -> AsyncGenerator[None]:
-        """Observe the space, or be a member, for the length of a block, from a number on.
-
-        Args:
-            last_seen: The number.
-            again: True if its session has heard that itself: then it waits for the last number of
-                what it missed, so that none is kept from it.
-        """
-        member = self._member = self._make_member(last_seen, again=again)
-        participant = self._identity.participant
-        with filter_of(self._host).serving(participant, observes=self._observes):
+    async def joined(self, last_seen: int | None) -> AsyncGenerator[None]:
+        """Be a member for the length of a block, from a number on."""
+        member = self._member = self._make_member(last_seen)
+        with filter_of(self._host).serving(self._identity.participant):
             self._host.join(member)
             try:
                 yield
@@ -93,14 +69,14 @@ class LocalTransport(InboxTransport):
                 self._host.leave(member)
                 member.lost()
 
-    def _make_member(self, last_seen: int | None, *, again: bool) -> GatewayMember:
-        runtime, identity, observes = self._runtime, self._identity, self._observes
-        if again:
-            form = FrameFormat(self._dialect, numbered=True)
-            return GatewayMember(
-                runtime, identity, form, self, last_seen=last_seen, place=_place(observes)
-            )
-        return PersonMember(runtime, identity, self, self._dialect, last_seen, observes=observes)
+    def _make_member(self, last_seen: int | None) -> GatewayMember:
+        if last_seen is None:
+            return PersonMember(self._runtime, self._identity, self, self._dialect)
+        # It waits for the last number of what it missed, so none is kept from it.
+        form = FrameFormat(self._dialect, numbered=True)
+        return GatewayMember(
+            self._runtime, self._identity, form, self, last_seen=last_seen, place=Place.BESIDE
+        )
 
     # --- the gateway's end ------------------------------------------------------------------
 
@@ -129,66 +105,21 @@ class LocalTransport(InboxTransport):
         return frame
 
     async def send(self, frame: bytes) -> None:
-        """Post a frame; returns when it is kept or refused."""
+        """Hand a frame to the space; returns when the next one would be read."""
         async with self._turn:
             self._check_open()
-            participant, host = self._identity.participant, self._host
+            member, host = self._member, self._host
             first, self._first = self._first, False
-            if first and repeats_join(frame, participant, host.name):
+            if member is None or (first and repeats_join(frame, member.participant, host.name)):
                 return  # it has joined already
             most = self._runtime.limits.max_message_bytes
             if len(frame) > most:
-                self._refuse(frame, {"error": "too_large", "message": f"it has over {most} bytes"})
+                told = {"limit": "max_message_bytes", "max": most}
+                host.refuse_frame(member, "too_large", f"it has over {most} bytes", **told)
                 return
-            try:
-                check_frame(frame)
-            except InvalidEnvelope as invalid:
-                self._refuse(frame, {"error": invalid.problem, "message": str(invalid)})
-                return
-            while (pace := host.check_rate(participant, len(frame))) is not None:
-                await anyio.sleep(min(pace.seconds, LONGEST_PAUSE))
-                self._check_open()
-            acknowledged: dict[str, Any] = {}
-            try:
-                answer = await await_callback(partial(self._receive, frame, acknowledged))
-            except Problem:
-                # Nothing tells whether it was kept: the session connects anew, and asks again.
-                self._end(CloseInfo(ABNORMAL))
-                self._check_open()
-                raise
-            if isinstance(answer, Refusal):
-                self._refuse(frame, answer.error.payload_object)
-            elif acknowledged:
-                # With a token, which is for whom invited, and for no other observer.
-                self._deliver_notice(INVITE_ACK, frame, acknowledged)
-
-    def _receive(self, frame: bytes, acknowledged: dict[str, Any], tell: DecisionCallback) -> None:
-        def then(decision: Entry | Refusal | Discard | Answer) -> None:
-            if isinstance(decision, Answer):
-                # At once, so that what is heard behind it is newer.
-                page = decision.write(self._host.fanout.delivered).raw_payload
-                self._deliver_notice(kinds.PROPOSALS, frame, page)
-            tell(decision)
-
-        self._host.receive_as(
-            self._identity.participant, frame, self._dialect, then, private=acknowledged.update
-        )
-
-    def _refuse(self, frame: bytes, payload: dict[str, Any]) -> None:
-        """Tell of a refusal as a member is told, in its place among the frames."""
-        self._deliver_notice(kinds.SYSTEM_ERROR, frame, payload)
-
-    def _deliver_notice(self, kind: str, frame: bytes, payload: object) -> None:
-        told = draft(
-            kind,
-            payload,
-            id=os.urandom(16).hex(),
-            sender=kinds.GATEWAY,
-            to=(self._identity.participant,),
-            correlation=(decode(frame).id,),
-        )
-        if self._member is not None:
-            self._host.fanout.deliver_to(self._member, told)
+            wait = host.receive(member, frame)
+            if wait:
+                await anyio.sleep(min(wait, LONGEST_PAUSE))
 
     async def aclose(self, code: int = 1000, reason: str = "") -> None:
         """Close the connection."""
@@ -200,7 +131,7 @@ class LocalTransport(InboxTransport):
 
 
 def local_connector(runtime: GatewayRuntime, identity: Identity) -> Connector:
-    """Make a connector by which a participant observes its space in this process, and speaks.
+    """Make a connector by which a participant takes part in its space from this process.
 
     Args:
         runtime: The gateway.
@@ -209,32 +140,16 @@ def local_connector(runtime: GatewayRuntime, identity: Identity) -> Connector:
 
     @asynccontextmanager
     async def dial(headers: Mapping[str, str]) -> AsyncGenerator[Transport]:
-        dialect, last_seen = _entered(runtime, identity, headers, observes=True)
-        transport = LocalTransport(runtime, identity, dialect, observes=True)
-        async with transport.joined(last_seen, again=last_seen is not None):
-            yield transport
-
-    return dial
-
-
-def seat_connector(runtime: GatewayRuntime, identity: Identity) -> Connector:
-    """Make a connector by which a participant is a member, where nothing else of it is one."""
-
-    @asynccontextmanager
-    async def dial(headers: Mapping[str, str]) -> AsyncGenerator[Transport]:
-        dialect, last_seen = _entered(runtime, identity, headers, observes=False)
-        transport = LocalTransport(runtime, identity, dialect, observes=False)
-        # Nothing waits from here to the join: it must not take over from an agent.
-        if identity.participant in runtime.spaces[identity.space]:
-            raise CannotConnect("an agent of the participant is a member")
-        async with transport.joined(last_seen, again=last_seen is not None):
+        dialect, last_seen = _entered(runtime, identity, headers)
+        transport = LocalTransport(runtime, identity, dialect)
+        async with transport.joined(last_seen):
             yield transport
 
     return dial
 
 
 def _entered(
-    runtime: GatewayRuntime, identity: Identity, headers: Mapping[str, str], *, observes: bool
+    runtime: GatewayRuntime, identity: Identity, headers: Mapping[str, str]
 ) -> tuple[str, int | None]:
     """Check that a participant may join; its dialect, and the number that it has heard last."""
     if not runtime.accepting:
@@ -242,8 +157,7 @@ def _entered(
     said = {name.lower(): value for name, value in headers.items()}
     try:
         check_entry(runtime, identity)
-        runtime.check_members(identity, _place(observes))
-        runtime.join_throttle.join(identity, _place(observes))
+        runtime.join_throttle.join(identity, Place.BESIDE)
         dialect = read_dialect(said.get(DIALECT_HEADER.lower())) or runtime.dialect(identity)
         _, last_seen = read_resume(
             said.get(RESUME_HEADER.lower()), said.get(LAST_SEEN_HEADER.lower())
@@ -253,11 +167,56 @@ def _entered(
     return dialect, last_seen
 
 
-def _place(observes: bool) -> Place:
-    return Place.OBSERVING if observes else Place.ANSWERING
-
-
 def check_entry(runtime: GatewayRuntime, identity: Identity) -> None:
-    """Raise :exc:`NotAdmitted` if a participant was removed from its space."""
+    """Raise :exc:`NotAdmitted` if a participant may not, or cannot, be in its space."""
     if runtime.spaces[identity.space].is_kicked(identity.participant):
         raise NotAdmitted(FORBIDDEN, "you were removed from the space")
+    runtime.check_members(identity, Place.BESIDE)
+
+
+class SilentMember:
+    """A connection beside by which a person is present, however many share the desk that hears."""
+
+    place = Place.BESIDE
+    last_seen = None
+
+    def __init__(self, participant: str, dialect: str, closed: Callable[[int, str], None]) -> None:
+        self.participant = participant
+        # With numbers, since it misses nothing that others would have to say again.
+        self.form = FrameFormat(dialect, numbered=True, takes=_takes_nothing)
+        self._closed = closed
+
+    def deliver(self, packed: bytes) -> None:
+        """Nothing: it takes no frame."""
+
+    def close(self, code: int, reason: str) -> None:
+        """End, by a decision of the gateway's."""
+        self._closed(code, reason)
+
+    def ready(self, then: Callable[[], None]) -> None:
+        """Go on at once."""
+        then()
+
+
+def _takes_nothing(envelope: Envelope) -> bool:
+    del envelope
+    return False
+
+
+@contextmanager
+def present(
+    runtime: GatewayRuntime, identity: Identity, closed: Callable[[int, str], None]
+) -> Generator[None]:
+    """Let a participant be present for the length of a block, beside any agent of it.
+
+    Raises:
+        NotAdmitted: It may not be in its space, or that is full.
+    """
+    check_entry(runtime, identity)
+    host = runtime.spaces[identity.space]
+    member = SilentMember(identity.participant, runtime.dialect(identity), closed)
+    host.join(member)
+    try:
+        yield
+    finally:
+        host.leave(member)

@@ -8,30 +8,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncGenerator, Generator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from meup_agent.agent.agent import Agent
 from meup_agent.approval import Inbox
-from meup_agent.approval.seat import SEATED, keep_seat
 from meup_agent.errors import MeupError
-from meup_agent.gateway.admission import UNAVAILABLE
-from meup_agent.gateway.console.desk import JOIN_SECONDS, NO_TOKEN, Desk, DeskOpener
+from meup_agent.gateway.admission import UNAVAILABLE, NotAdmitted
+from meup_agent.gateway.console.desk import JOIN_SECONDS, Desk, DeskOpener
 from meup_agent.gateway.console.event_queue import EventQueue, OutcomeNotice
 from meup_agent.gateway.console.feed import InboxFeed
 from meup_agent.gateway.console.guard import RequestDenied
-from meup_agent.gateway.console.local_transport import seat_connector
+from meup_agent.gateway.console.local_transport import present
 from meup_agent.gateway.console.shared_desk import SharedDesk, SharedDesks
 from meup_agent.gateway.logs import log, quote
+from meup_agent.protocol.space.management import KICKED_CODE
 from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from meup_agent.client.space import Space
     from meup_agent.gateway.auth import Identity
     from meup_agent.gateway.runtime import GatewayRuntime
 
@@ -43,8 +41,8 @@ OWN_SECONDS: Final = 60.0
 """Interval at which it is looked at whether a person still needs a desk of its own."""
 
 MAX_PRESENCES: Final = 500
-"""Participants that are signed in and at work at once; each holds a membership, and some of them an
-observer's connection and an inbox."""
+"""Participants that are signed in and at work at once; each has a connection that hears nothing,
+and some of them another one with an inbox."""
 
 
 class PersonPresence:
@@ -258,15 +256,23 @@ class PersonPresences:
 
     async def _be_present(self, presence: PersonPresence) -> None:
         identity = presence.identity
+
+        def removed(code: int, reason: str) -> None:
+            if code == KICKED_CODE:
+                presence.fail(MeupError(reason))
+
         try:
-            async with anyio.create_task_group() as tasks:
-                presence.tasks = tasks
-                tasks.start_soon(self._be_at_desks, presence)
-                tasks.start_soon(self._keep_seat, presence)
-                await presence.until_idle()
-                # Noted first: a page that asks now begins a new one.
-                presence.end()
-                tasks.cancel_scope.cancel()
+            # Whoever shares a desk is present by this alone.
+            with present(self._runtime, identity, removed):
+                async with anyio.create_task_group() as tasks:
+                    presence.tasks = tasks
+                    tasks.start_soon(self._be_at_desks, presence)
+                    await presence.until_idle()
+                    # Noted first: a page that asks now begins a new one.
+                    presence.end()
+                    tasks.cancel_scope.cancel()
+        except NotAdmitted as refused:
+            presence.failure = MeupError(str(refused))
         except Exception as error:
             # One participant's trouble must not end the pages of the others.
             said = "console: %s in %s failed"
@@ -320,28 +326,3 @@ class PersonPresences:
             if shared.fits(presence):
                 presence.sit_down(shared.feed)
             tasks.cancel_scope.cancel()
-
-    async def _keep_seat(self, presence: PersonPresence) -> None:
-        """Be a member wherever no agent of the participant is one."""
-        identity = presence.identity
-        host = self._runtime.spaces[identity.space]
-
-        def is_free() -> bool:
-            if host.is_kicked(identity.participant):
-                raise MeupError("it was removed from the space")
-            return identity.participant not in host
-
-        def join(agent: Agent) -> AbstractAsyncContextManager[Space]:
-            return agent.join(
-                seat_connector(self._runtime, identity),
-                space=identity.space,
-                token=NO_TOKEN,
-                participant=identity.participant,
-                settings=SEATED,
-                grace=0.0,
-            )
-
-        try:
-            await keep_seat(is_free, self._desks.members_changed(identity.space).wait, join)
-        except MeupError as error:
-            presence.fail(error)

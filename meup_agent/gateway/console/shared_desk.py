@@ -22,7 +22,6 @@ from meup_agent.approval.inbox_listing import pause_for_screen
 from meup_agent.client.space import Space
 from meup_agent.errors import MeupError
 from meup_agent.gateway.console.feed import InboxFeed, proposed_in
-from meup_agent.gateway.console.frame_filter import filter_of
 from meup_agent.gateway.logs import log, quote
 from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.transport.loops import Condition
@@ -162,11 +161,8 @@ class SharedInbox(Inbox):
 class SharedDesk:
     """The desk of people of a space who may do the same."""
 
-    def __init__(
-        self, opener: DeskOpener, space: str, key: str, base: str, members_changed: Condition
-    ) -> None:
+    def __init__(self, opener: DeskOpener, space: str, key: str, base: str) -> None:
         self._inbox: SharedInbox
-        self._members_changed = members_changed
         self.feed: InboxFeed
         self.ready = anyio.Event()
         self.ended = False
@@ -240,10 +236,9 @@ class SharedDesk:
 
     def _choose_leader(self) -> DeskSharer:
         """The first person without an agent here, else the first: no agent is asked for rules."""
-        is_seated, host = filter_of(self._host).is_seated, self._host
-        people = self._people.values()
-        free = (each for name, each in self._people.items() if name not in host or is_seated(name))
-        return next(free, next(iter(people)))
+        people = self._people
+        free = (each for name, each in people.items() if self._host.member(name) is None)
+        return next(free, next(iter(people.values())))
 
     async def _follow(self, leader: DeskSharer) -> None:
         # What is known already counts until all is read anew.
@@ -258,7 +253,6 @@ class SharedDesk:
                     key = ProposalKey(record.proposer, record.id)
                     self._give_own_desks(named.note(key, named.in_proposal(key).union(parts)))
             self._inbox, self._named = inbox, named
-            self._members_changed.notify_all()
             if not self.ready.is_set():
                 changed = self._streams_changed.notify_all
                 since = partial(proposed_in, self._host)
@@ -286,8 +280,7 @@ class SharedDesk:
                 presence.want_own()
 
     def _hear(self, envelope: Envelope) -> None:
-        if envelope.kind.startswith("system/"):
-            self._members_changed.notify_all()
+        del envelope
         changes = self._host.grants.changes
         if changes != self._changes:
             self._changes = changes
@@ -304,11 +297,6 @@ class SharedDesks:
         self._tasks = tasks
         self._base = base
         self._desks: dict[tuple[str, str], SharedDesk] = {}
-        self._members_changed: dict[str, Condition] = {}
-
-    def members_changed(self, space: str) -> Condition:
-        """Notified when a member of a space may have come or left, while a desk is there."""
-        return self._members_changed.setdefault(space, Condition())
 
     @contextmanager
     def seating(self, presence: DeskSharer) -> Generator[SharedDesk]:
@@ -318,8 +306,7 @@ class SharedDesks:
         desk = self._desks.get((space, key))
         is_new = desk is None or desk.ended
         if desk is None or desk.ended:
-            changed = self.members_changed(space)
-            desk = SharedDesk(self._opener, space, key, self._base, changed)
+            desk = SharedDesk(self._opener, space, key, self._base)
             self._desks[space, key] = desk
         with desk.seating(presence):
             if is_new:

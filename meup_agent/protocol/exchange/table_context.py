@@ -54,15 +54,13 @@ class Mode(Enum):
     PARTICIPATING = "participating"
     BESIDE = "beside"
     """It sends, and answers what it is asked about its own exchanges; else it starts no handler."""
-    SEATED = "seated"
-    """It answers as every member does, and leaves proposals to a person."""
     OBSERVING = "observing"
     """It reads what is for all, and sends nothing."""
 
     @property
     def answers(self) -> bool:
         """True if it answers for its participant: starts handlers, rejects, acknowledges."""
-        return self in (Mode.PARTICIPATING, Mode.SEATED)
+        return self is Mode.PARTICIPATING
 
     @property
     def speaks(self) -> bool:
@@ -158,7 +156,7 @@ class TableContext(msgspec.Struct):
     @property
     def left_to_person(self) -> bool:
         """True if a person decides what no handler does, so that nothing rejects it for them."""
-        return self.inboxes > 0 or self.mode is Mode.SEATED
+        return self.inboxes > 0
 
     def drop(self, why: str, envelope: Envelope, *, expected: bool = False) -> None:
         """Leave an envelope out: counted, and logged if it should not happen."""

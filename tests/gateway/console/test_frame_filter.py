@@ -1,4 +1,4 @@
-"""Frames that people's connections are spared: what no inbox and no seat needs."""
+"""Frames that people's connections are spared: what no inbox needs."""
 
 from typing import Any
 
@@ -15,7 +15,6 @@ from tests.wire import DEFAULT_DIALECT, draft, encode, kinds, payloads
 pytestmark = pytest.mark.anyio
 
 TOOL = {"jsonrpc": "2.0", "id": "r", "method": "tools/call", "params": {"name": "add"}}
-CAME = {"event": "join", "participant": {"id": "bot", "capabilities": []}}
 VOTE = {**TOOL, "method": "dev.meup/vote", "params": {"proposal": "p"}}
 VOTE_TOOL = {**TOOL, "params": {"name": "vote", "arguments": {"method": "dev.meup/vote"}}}
 CANCEL = {"jsonrpc": "2.0", "method": kinds.CANCELLED, "params": {"requestId": "r"}}
@@ -34,47 +33,41 @@ def envelope(
     return draft(kind, payload or {}, id=id, sender=sender, to=to, correlation=about)
 
 
-def spared(found: FrameFilter, said: Envelope) -> tuple[bool, bool]:
-    """True where the envelope is kept from all inboxes, and from all seats."""
-    return not found.is_for_inboxes(said), not found.is_for_seats(said)
-
-
 @pytest.mark.parametrize(
-    ("said", "inboxes", "seats"),
+    ("said", "spared"),
     [
-        (envelope(kinds.CHAT, {"text": "hi"}, to=()), True, True),
-        (envelope(kinds.CHAT, {"text": "since"}, about=("p",)), False, True),
-        (envelope("reasoning/thought", to=()), True, True),
-        (envelope(kinds.MCP_PROPOSAL, TOOL), False, True),
-        (envelope(kinds.MCP_WITHDRAW, about=("p",)), False, True),
-        (envelope(kinds.MCP_REJECT, about=("p",)), False, True),
-        (envelope(kinds.MCP_RENEW, about=("p",)), False, True),
-        (envelope(kinds.MCP_REQUEST, TOOL), True, True),
-        (envelope(kinds.MCP_REQUEST, PROGRESS), True, True),
-        (envelope(kinds.MCP_REQUEST, TOOL, about=("p",)), False, True),
-        (envelope(kinds.MCP_REQUEST, VOTE), False, True),
-        (envelope(kinds.MCP_REQUEST, VOTE_TOOL), True, True),
-        (envelope(kinds.MCP_REQUEST, CANCEL), False, True),
-        (envelope(kinds.MCP_REQUEST, TOOL, to=()), False, False),
-        (envelope(kinds.MCP_REQUEST, TOOL, to=("you",)), False, False),
-        (envelope(kinds.MCP_REQUEST, TOOL, sender="you"), False, False),
-        (envelope(kinds.MCP_RESPONSE, RESULT, to=("bot",), about=("unknown",)), False, True),
-        (envelope(kinds.SYSTEM_PRESENCE, sender=kinds.GATEWAY, to=()), False, False),
-        (envelope(kinds.SYSTEM_PRESENCE, CAME, kinds.GATEWAY, to=()), False, True),
-        (envelope("capability/grant"), False, False),
-        (envelope("made-up/kind"), False, False),
+        (envelope(kinds.CHAT, {"text": "hi"}, to=()), True),
+        (envelope(kinds.CHAT, {"text": "since"}, about=("p",)), False),
+        (envelope("reasoning/thought", to=()), True),
+        (envelope(kinds.MCP_PROPOSAL, TOOL), False),
+        (envelope(kinds.MCP_WITHDRAW, about=("p",)), False),
+        (envelope(kinds.MCP_REJECT, about=("p",)), False),
+        (envelope(kinds.MCP_RENEW, about=("p",)), False),
+        (envelope(kinds.MCP_REQUEST, TOOL), True),
+        (envelope(kinds.MCP_REQUEST, PROGRESS), True),
+        (envelope(kinds.MCP_REQUEST, TOOL, about=("p",)), False),
+        (envelope(kinds.MCP_REQUEST, VOTE), False),
+        (envelope(kinds.MCP_REQUEST, VOTE_TOOL), True),
+        (envelope(kinds.MCP_REQUEST, CANCEL), False),
+        (envelope(kinds.MCP_REQUEST, TOOL, to=()), False),
+        (envelope(kinds.MCP_REQUEST, TOOL, to=("you",)), False),
+        (envelope(kinds.MCP_REQUEST, TOOL, sender="you"), False),
+        (envelope(kinds.MCP_RESPONSE, RESULT, to=("bot",), about=("unknown",)), False),
+        (envelope(kinds.SYSTEM_PRESENCE, sender=kinds.GATEWAY, to=()), False),
+        (envelope("capability/grant"), False),
+        (envelope("made-up/kind"), False),
     ],
 )
-def test_frames_are_spared_by_what_they_change(said: Envelope, inboxes: bool, seats: bool) -> None:
+def test_frames_are_spared_by_what_they_change(said: Envelope, spared: bool) -> None:
     found = FrameFilter()
-    with found.serving("you", observes=False):
-        assert spared(found, said) == (inboxes, seats)
+    with found.serving("you"):
+        assert found.is_for_inboxes(said) is not spared
 
 
 def test_response_goes_where_its_request_went() -> None:
     found = FrameFilter()
     answer = envelope(kinds.MCP_RESPONSE, RESULT, "tools", ("bot",), "a", ("r",))
-    with found.serving("you", observes=True), found.serving("other", observes=True):
+    with found.serving("you"), found.serving("other"):
         found.is_for_inboxes(envelope(kinds.MCP_REQUEST, TOOL))
         assert not found.is_for_inboxes(answer)
         # The same id, now of a request that fulfills a proposal.
@@ -85,8 +78,8 @@ def test_response_goes_where_its_request_went() -> None:
         mine = envelope(kinds.MCP_RESPONSE, RESULT, "tools", ("you",), "b", ("r",))
         assert found.is_for_inboxes(mine)
         frame = found.pack(encode(mine, DEFAULT_DIALECT))
-        assert found.is_for("you", frame, observes=True)
-        assert not found.is_for("other", frame, observes=True)
+        assert found.is_for("you", frame)
+        assert not found.is_for("other", frame)
 
 
 def test_cancel_goes_where_its_request_went() -> None:
@@ -94,7 +87,7 @@ def test_cancel_goes_where_its_request_went() -> None:
     cancel = envelope(kinds.MCP_REQUEST, CANCEL, id="c")
     told = {**CANCEL, "params": {"requestId": "r", "_meta": {payloads.BEGUN_BY: "bot"}}}
     by_gateway = envelope(kinds.MCP_REQUEST, told, kinds.GATEWAY, id="d")
-    with found.serving("you", observes=True):
+    with found.serving("you"):
         assert found.is_for_inboxes(cancel)
         found.is_for_inboxes(envelope(kinds.MCP_REQUEST, TOOL))
         assert not found.is_for_inboxes(cancel)
@@ -110,14 +103,14 @@ def test_cancel_goes_where_its_request_went() -> None:
 
 def test_frame_that_has_waited_goes_where_it_would_have_gone() -> None:
     found = FrameFilter()
-    with found.serving("you", observes=True):
+    with found.serving("you"):
         mine = envelope(kinds.MCP_REQUEST, TOOL, "you")
         found.is_for_inboxes(mine)
         waited = found.pack(encode(mine, DEFAULT_DIALECT))
         found.is_for_inboxes(envelope(kinds.SYSTEM_PRESENCE, sender=kinds.GATEWAY, to=()))
-        assert found.is_for("you", waited, observes=True)
-        assert not found.is_for("other", waited, observes=True)
-        assert found.is_for("other", b"no envelope", observes=True)
+        assert found.is_for("you", waited)
+        assert not found.is_for("other", waited)
+        assert found.is_for("other", b"no envelope")
 
 
 def test_calls_that_are_remembered_are_bounded() -> None:
@@ -127,7 +120,7 @@ def test_calls_that_are_remembered_are_bounded() -> None:
     first = envelope(kinds.MCP_RESPONSE, RESULT, "tools", ("bot",), "a", ("r0",))
     last = envelope(kinds.MCP_RESPONSE, RESULT, "tools", ("bot",), "b", (f"r{MAX_PLAIN_CALLS}",))
     assert found.is_for_inboxes(first)
-    with found.serving("you", observes=True):
+    with found.serving("you"):
         assert not found.is_for_inboxes(last)
 
 
