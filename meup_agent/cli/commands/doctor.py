@@ -54,6 +54,10 @@ FOLLOWS: Final[dict[str, tuple[str, str]]] = {
         " approval only from its sender, and no other participant can look on",
         "everybody sees who proposed, approved and carried out what",
     ),
+    "lists_proposals": (
+        "who comes later is told of every open proposal, and of those that were decided lately",
+        "who comes later hears of no proposal that was made before",
+    ),
 }
 """Consequences for approvals of each guarantee, where a gateway gives it and where not."""
 
