@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 
-from meup_agent.errors import SessionEnded, WrongParticipant
+from meup_agent.errors import WrongParticipant
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import PUBLISHED
 from meup_agent.protocol.envelope import draft
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from meup_agent.protocol.envelope import Envelope
-    from meup_agent.protocol.exchange import ExchangeTable, Mode
+    from meup_agent.protocol.exchange import ExchangeTable
 
 PROBE_SECONDS: Final = 3.0
 """Wait for the echo of a probe: next to no work for a gateway, so many times what the slowest
@@ -72,17 +72,11 @@ class Welcomed(NamedTuple):
         )
 
 
-def check_welcome(table: ExchangeTable, participant: str | None, mode: Mode, where: str) -> None:
-    """Check that a gateway's welcome is for us, in our mode."""
+def check_welcome(table: ExchangeTable, participant: str | None, where: str) -> None:
+    """Check that a gateway's welcome is for us."""
     me = table.me
     if participant not in (None, me):
         raise WrongParticipant(str(participant), me, where)
-    if table.roster.observing and mode.answers:
-        # The agent would answer as well, and both might do the same work.
-        raise SessionEnded(
-            f"the gateway {where} lets us only stand beside the agent of {me!r}, and that one"
-            " answers; join with beside=True"
-        )
 
 
 def join_frame(

@@ -257,7 +257,7 @@ class Session(AsyncContextManagerMixin):
         effects = self.table.receive(envelope, self.now(), seq)
         welcomed = self.table.connected and not connected
         if welcomed:
-            check_welcome(self.table, self._participant, self._settings.mode, self._where)
+            check_welcome(self.table, self._participant, self._where)
             self.connections += 1
             self.events.connected(self.table.me, self._where, envelope.protocol)
         self.apply(effects)
