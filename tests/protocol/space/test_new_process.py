@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.protocol.space.test_replayed import CALL, Member, Room
-from tests.spaces import Allowance, MemoryJournal
+from tests.spaces import Allowance, MemoryJournal, Place
 
 pytestmark = pytest.mark.rule("4.2.new_process")
 
@@ -128,6 +128,19 @@ def test_what_was_said_over_http_outlives_a_restart_as_well(room: Room, is_away:
         room.host.leave(process)
     room.propose("ann", "p")
     room.restart()
+    room.joins("ann")
+    assert ended(room) == []
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_was_said_beside_outlives_a_new_process(room: Room, restarted: bool) -> None:
+    room.joins("ann")
+    beside = Member("ann")
+    beside.place = Place.BESIDE
+    room.host.join(beside)
+    propose(room, beside)
+    if restarted:
+        room.restart()
     room.joins("ann")
     assert ended(room) == []
 
