@@ -204,7 +204,7 @@ async def test_ours_proposes_their_agent_approves_ours_executes(
             async with space.propose("files", "add", {"a": 2}) as proposal:
                 outcome = await proposal.outcome()
     assert isinstance(outcome, Fulfillment)
-    assert outcome.result() == 3
+    assert outcome.result(accept_edits=True) == 3
     assert ran == [2]
 
 

@@ -197,7 +197,7 @@ async def test_their_answer_to_our_proposal_itself_is_its_outcome(
     assert isinstance(outcome, Fulfillment)
     assert outcome.by == "typescript"
     assert (outcome.relayed, outcome.knows_edits, outcome.edited) == (True, False, False)
-    assert outcome.result() == "wrote a"
+    assert outcome.result(accept_edits=True) == "wrote a"
     assert calls == ["a", "a", "a"]
 
 
