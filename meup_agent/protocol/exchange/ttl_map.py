@@ -162,10 +162,14 @@ class FairTTLMap(TTLMap[K, V]):
 
     def put(self, key: K, value: V, now: float, *, size: int = 0) -> None:
         """Remember a value, in place of an older one of the same key."""
-        self.pop(key)
+        if key in self._entries:
+            self.pop(key)
         owner = self._owner(key)
-        self._keys.setdefault(owner, OrderedDict())[key] = None
-        self._sizes[owner] = self._sizes.get(owner, 0) + size
+        keys = self._keys.get(owner)
+        if keys is None:
+            keys, self._sizes[owner] = self._keys.setdefault(owner, OrderedDict()), 0
+        keys[key] = None
+        self._sizes[owner] += size
         super().put(key, value, now, size=size)
 
     def grow(self, key: K, size: int, now: float) -> None:
@@ -177,13 +181,16 @@ class FairTTLMap(TTLMap[K, V]):
     def pop(self, key: K) -> V | None:
         """Forget a key; its value, if it was there."""
         entry = self._entries.get(key)
-        if entry is not None:
-            owner = self._owner(key)
-            self._sizes[owner] -= entry[1]
-            del self._keys[owner][key]
-            if not self._keys[owner]:
-                del self._keys[owner], self._sizes[owner]
-        return super().pop(key)
+        if entry is None:
+            return None
+        owner = self._owner(key)
+        keys = self._keys[owner]
+        del keys[key], self._entries[key]
+        self._sizes[owner] -= entry[1]
+        self._used -= entry[1]
+        if not keys:
+            del self._keys[owner], self._sizes[owner]
+        return entry[2]
 
     def _forget_oldest(self, now: float) -> None:
         key = next(iter(self._entries))
