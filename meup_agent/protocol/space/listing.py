@@ -44,9 +44,6 @@ _CONSIDERED_BYTES: Final = 1024
 """Bytes that each proposal which is looked at counts besides in the asker's pace: it takes some
 microseconds, whether it is listed or not."""
 
-_REJECTION_BYTES: Final = 256
-"""Bytes of a rejection on a page, as a round figure."""
-
 
 def list_proposals(
     exchanges: InFlight,
@@ -74,7 +71,8 @@ def list_proposals(
         expired = item.decision is None and not item.state_at(at).is_pending
         if not expired and query.takes(item.envelope, item.called[1], deciders, question.sender):
             document = _document(item, absences, question.sender, dialect) if item.whole else None
-            more = 0 if document is None else _size_of(document)
+            # With its rejections: others write these, and a page too large closes its reader.
+            more = 0 if document is None else len(encode_leniently(document))
             if listed and size + more > MAX_LISTED_BYTES:
                 break
             if document is None:
@@ -151,8 +149,3 @@ def _moment(at: int | None) -> str | None:
 
 def _encoded(item: OpenItem, dialect: str) -> msgspec.Raw:
     return msgspec.Raw(encode(item.envelope, dialect))
-
-
-def _size_of(document: ListedProposal) -> int:
-    envelopes = (document.envelope, *(each.envelope for each in document.requests))
-    return sum(map(len, map(bytes, envelopes))) + _REJECTION_BYTES * (1 + len(document.rejections))

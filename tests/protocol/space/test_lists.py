@@ -238,6 +238,23 @@ def test_a_page_is_bounded_in_bytes_and_in_work() -> None:
 
 
 @pytest.mark.rule("3.list.pages")
+def test_a_page_is_bounded_whatever_is_said_of_its_proposals() -> None:
+    others = [f"m{nth}" for nth in range(20)]
+    scene = Scene(dict.fromkeys(("ann", "bob", *others), ALL["bob"]), present=("ann", "bob"))
+    proposals = [propose(scene) for _ in range(40)]
+    word = {"reason": "\1" * 64, "_meta": {"dev.meup/rule": {"rule": "\1" * 200}}}
+    for nth, proposal in enumerate(proposals):
+        for who in others:
+            scene.say(
+                who, "mcp.reject", word, correlationId=proposal, id=f"{nth}{who}".ljust(250, "é")
+            )
+    found = pages(scene, "bob")
+    assert [each for page in found for each in ids(page)] == proposals
+    sizes = [len(json.dumps(page, ensure_ascii=False).encode()) for page in found]
+    assert max(sizes) < MAX_LISTED_BYTES * 1.1
+
+
+@pytest.mark.rule("3.list.pages")
 def test_the_bytes_of_answers_count_in_the_pace_of_who_asks() -> None:
     scene = scene_of("ann", "bob", "eve")
     propose(scene, text="x" * MAX_LISTED_BYTES)
