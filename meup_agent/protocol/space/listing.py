@@ -60,9 +60,11 @@ def list_proposals(
     else:
         items = exchanges.decided(at)
     begin = bisect_right(items, query.after, key=lambda item: _place(item) or query.after + 1)
-    chosen = items[begin : begin + MAX_CONSIDERED]
+    count, weighed = len(items), 0
     if query.urgent:
-        chosen = sorted(items[:MAX_SORTED], key=_urgency)
+        items, begin = sorted(items[:MAX_SORTED], key=_urgency), 0
+        weighed = len(items)
+    chosen = items[begin : begin + MAX_CONSIDERED]
     page, listed, size, looked_at = ProposalPage(), list[OpenItem](), 0, 0
     for item in chosen:
         if len(listed) >= query.limit:
@@ -82,7 +84,7 @@ def list_proposals(
                 listed.append(item)
                 size += more
         looked_at += 1
-    page.left = len(items) - (len(listed) if query.urgent else begin + looked_at)
+    page.left = count - (len(listed) if query.urgent else begin + looked_at)
     last = chosen[looked_at - 1] if page.left and not query.urgent else None
     # Of what is decided meanwhile, too, the number says where the next page begins.
     place = None if last is None or last.decision is None else last.decision.number
@@ -96,7 +98,7 @@ def list_proposals(
             kinds.PROPOSALS, encode_leniently(page), to=question.sender, about=question.id
         )
 
-    size += _CONSIDERED_BYTES * (len(chosen) if query.urgent else looked_at)
+    size += _CONSIDERED_BYTES * max(looked_at, weighed)
     return Answer(question, write, size)
 
 

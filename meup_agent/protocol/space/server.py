@@ -60,6 +60,10 @@ log = logging.getLogger("meup_agent.gateway")
 TAKEN_OVER: Final = 4409
 """Close code for a connection that a newer one of the same participant replaced (PROTOCOL 3)."""
 
+ANSWERED_SECONDS: Final = 0.001
+"""Time for which the connection that asked for proposals is not read: a page takes the loop as long
+as thirty messages, so the others have their turn before the next."""
+
 EXPIRY_CHECK_SECONDS: Final = 60.0
 """Time after which the next expiry is looked at again at the latest: a proposal may have days, and
 a closed space is not to be kept so long."""
@@ -313,26 +317,27 @@ class SpaceServer:
         participant, form, at = member.participant, member.form, self.now()
         self.counters.frames_in += 1
         if member.place is Place.OBSERVING:
-            size, decision = (
-                len(frame),
-                self._state.decide_observed(participant, frame, form.dialect, at),
-            )
+            size, rest = len(frame), 0.0
+            decision = self._state.decide_observed(participant, frame, form.dialect, at)
             if isinstance(decision, Answer):
                 size += decision.size
+                rest = ANSWERED_SECONDS
                 self._answer(member, decision)
             else:
                 self._refuse(member, decision)
             over = self._observers_limiter.consume(participant, at, size)
-            return 0.0 if over is None else over.seconds
-        size = len(frame)
+            return rest if over is None else max(over.seconds, rest)
+        size, wait = len(frame), 0.0
         if frame[:1] == MARK and form.pack_frame is not None:
             refused = self.streams.receive(participant, frame, at)
             if refused is not None:
                 self._refuse(member, refused)
         else:
-            size += self._receive_envelope(member, frame, at)
+            answered = self._receive_envelope(member, frame, at)
+            size += answered
+            wait = ANSWERED_SECONDS if answered else 0.0
         over = self._limiter.consume(participant, at, size)
-        wait = self.backpressure_wait(participant)
+        wait = max(wait, self.backpressure_wait(participant))
         if over is None:
             return wait
         self._slow_down(member, over)
