@@ -232,7 +232,7 @@ class History:
         self.state = self._new()
         self.last: tuple[str, bytes, str] | None = None
         self.answering: set[str] = set()
-        self.beside: dict[str, list[object]] = {name: [] for name in NAMES}
+        self.beside: dict[str, list[int]] = {name: [] for name in NAMES}
         self.count = 0
 
     def _new(self) -> SpaceState:
@@ -268,7 +268,7 @@ class History:
             case "leave":
                 self._leave(act.who)
             case "beside":
-                self.join(act.who, JOINS[act.one % len(JOINS)], beside=object())
+                self.join(act.who, JOINS[act.one % len(JOINS)], beside=len(self.entries) + 1)
             case "leave beside":
                 if self.beside[act.who]:
                     self.state.beside_left(self.beside[act.who].pop())
@@ -283,7 +283,7 @@ class History:
             case _:
                 self._say(act)
 
-    def join(self, who: str, join_state: JoinState, *, beside: object | None = None) -> None:
+    def join(self, who: str, join_state: JoinState, *, beside: int | None = None) -> None:
         if self.state.management.is_kicked(who):
             return
         dialect = DIALECTS.get(who, "meup/v0.1")

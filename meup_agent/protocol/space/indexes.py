@@ -61,8 +61,8 @@ class ItemDecision(NamedTuple):
 _NOBODY: Final[Mapping[str, Reason]] = MappingProxyType({})
 
 
-OVER_HTTP: Final = object()
-"""Stands for a connection beside where something was begun over HTTP, which leaves none."""
+OVER_HTTP: Final = 0
+"""Number for what was begun over HTTP, which leaves no connection beside."""
 
 
 class OpenItem(msgspec.Struct, eq=False):
@@ -99,8 +99,9 @@ class OpenItem(msgspec.Struct, eq=False):
     # Requests that were to fulfill it and were cancelled: a result may still come.
     cancelled: dict[int, OpenItem] = msgspec.field(default_factory=dict[int, "OpenItem"])
     whole: bool = True  # false if the payload was too large to keep
-    # The connection beside that began it, or OVER_HTTP; None: the one that answers for its sender.
-    beside: object | None = None
+    # The connection beside that began it, by its number: itself, it would live as long as this. Or
+    # OVER_HTTP; None: the one that answers for its sender.
+    beside: int | None = None
     orphaned: bool = False  # the process that began it is gone for good
 
     @property

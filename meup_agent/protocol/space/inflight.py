@@ -284,7 +284,7 @@ class InFlight:
         ]
 
     def track(
-        self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: object | None = None
+        self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: int | None = None
     ) -> OpenItem | None:
         """Follow an accepted envelope, of a tracked kind; what begins with it, if anything does."""
         self.at = at
@@ -339,7 +339,7 @@ class InFlight:
         return not item.state.is_pending
 
     def _proposed(
-        self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: object | None
+        self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: int | None
     ) -> OpenItem:
         body = payloads.unwrapped(payload)
         call = payloads.read_call(body)
@@ -357,7 +357,7 @@ class InFlight:
         return proposal
 
     def _requested(
-        self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: object | None
+        self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: int | None
     ) -> OpenItem | None:
         method = payload.get("method")
         if method == kinds.CANCELLED:

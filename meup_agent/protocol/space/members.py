@@ -106,17 +106,18 @@ class ConnectionGroups:
         self.limit: Final = limit
         self.crowded: Final = f"the participant has {limit} {what}, as many as it may have ({name})"
         """The reason for which one more connection of a participant is turned away."""
-        # By identity: several connections of a participant are equal in everything else.
         self._by_participant: dict[str, dict[int, Member]] = {}
-        self._count = 0
+        # By identity: several connections of a participant are equal in everything else.
+        self._numbers: dict[int, int] = {}
+        self._added = 0
 
     def __len__(self) -> int:
         """The number of connections."""
-        return self._count
+        return len(self._numbers)
 
     def __contains__(self, member: Member) -> bool:
         """True for a connection that is one of them."""
-        return id(member) in self._by_participant.get(member.participant, ())
+        return id(member) in self._numbers
 
     @property
     def all(self) -> tuple[Member, ...]:
@@ -131,26 +132,31 @@ class ConnectionGroups:
         """True if a participant has as many as it may."""
         return len(self._by_participant.get(participant, ())) >= self.limit
 
+    def number_of(self, member: Member) -> int | None:
+        """The number of a connection, which no other one ever gets; ``None``: it is not here."""
+        return self._numbers.get(id(member))
+
     def add(self, member: Member) -> None:
         """Add one."""
-        self._by_participant.setdefault(member.participant, {})[id(member)] = member
-        self._count += 1
+        self._added += 1
+        self._numbers[id(member)] = self._added
+        self._by_participant.setdefault(member.participant, {})[self._added] = member
 
-    def remove(self, member: Member) -> bool:
-        """Remove one; ``False`` if it was not there."""
-        group = self._by_participant.get(member.participant, {})
-        if group.pop(id(member), None) is None:
-            return False
-        self._count -= 1
-        if not group:
-            del self._by_participant[member.participant]
-        return True
+    def remove(self, member: Member) -> int | None:
+        """Remove one; its number, ``None`` if it was not there."""
+        number = self._numbers.pop(id(member), None)
+        if number is not None:
+            group = self._by_participant[member.participant]
+            del group[number]
+            if not group:
+                del self._by_participant[member.participant]
+        return number
 
     def clear(self) -> tuple[Member, ...]:
         """Remove all; the ones that were there."""
         removed = self.all
         self._by_participant.clear()
-        self._count = 0
+        self._numbers.clear()
         return removed
 
 

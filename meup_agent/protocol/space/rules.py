@@ -249,7 +249,7 @@ class Rules:
             # What carries a proposal out names it, too, and is for the one that answers.
             is_carried_out = item.is_proposal and item.envelope.id in request.correlation
             if item.beside is not None and not is_carried_out:
-                return id(item.beside) in self._beside
+                return item.beside in self._beside
         asked_about = names[len(request.correlation) :]
         is_unknown = bool(asked_about) and not self._open.has_begun(participant, asked_about)
         return not is_unknown and participant not in self._aside

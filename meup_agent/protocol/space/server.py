@@ -210,8 +210,7 @@ class SpaceServer:
         if member.place is Place.OBSERVING:
             self._observe(member)
             return
-        beside = member if member.place is Place.BESIDE else None
-        if beside is not None:
+        if member.place is Place.BESIDE:
             if not _enter(self.beside, member):
                 return
         else:
@@ -224,7 +223,7 @@ class SpaceServer:
         self.counters.joined += 1
         self._state.register_dialect(member.form.dialect)
         join_state = self.fanout.join_state(member.form, member.last_seen)
-        at = self.now()
+        at, beside = self.now(), self.beside.number_of(member)
         joined = self._state.join(
             participant, join_state, at=at, dialect=member.form.dialect, beside=beside
         )
@@ -248,12 +247,13 @@ class SpaceServer:
 
     def leave(self, member: Member) -> None:
         """Remove a member; one that was taken over, or has left, changes nothing."""
-        if self.observers.remove(member):
+        if self.observers.remove(member) is not None:
             self.fanout.remove(member)
             return
         participant = member.participant
-        if self.beside.remove(member):
-            self._state.beside_left(member)
+        number = self.beside.remove(member)
+        if number is not None:
+            self._state.beside_left(number)
         else:
             if self._members.get(participant) is not member:
                 return
@@ -352,7 +352,7 @@ class SpaceServer:
             form.dialect,
             at=at,
             repeats=form.numbered,
-            beside=member if member.place is Place.BESIDE else None,
+            beside=self.beside.number_of(member),
         )
         if self._record is not None:
             self._record(participant, frame, decision, self.grants[participant], "websocket")

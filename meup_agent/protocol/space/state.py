@@ -123,7 +123,7 @@ class SpaceState:
         self._present: dict[str, str] = {}
         # Those among them that have connections beside alone, so that none answers.
         self._aside: set[str] = set()
-        # The connections beside, by identity, which what they began keeps.
+        # The numbers of the connections beside.
         self._beside: set[int] = set()
         self.streams = StreamStore(self._present, self._allowance, new_id, now())
         self._welcomes = WelcomeWriter(self.grants, self._present, self._aside, self.streams)
@@ -189,7 +189,7 @@ class SpaceState:
         *,
         at: int | None = None,
         dialect: str = "",
-        beside: object | None = None,
+        beside: int | None = None,
     ) -> JoinDrafts:
         """Add a participant, or another connection of one that is there.
 
@@ -202,7 +202,7 @@ class SpaceState:
         at = self._now() if at is None else at
         welcome = partial(self._draft_welcome, participant, participant, reader=dialect)
         if beside is not None:
-            self._beside.add(id(beside))
+            self._beside.add(beside)
             if participant in self._present:
                 return JoinDrafts(welcome(join_state.welcome_fields), None)
         else:
@@ -316,9 +316,9 @@ class SpaceState:
         left = Broadcast(presence, facts=(presence_fact(participant, at, is_here=False),))
         return (left, *self.streams.left(participant, at))
 
-    def beside_left(self, connection: object) -> None:
+    def beside_left(self, beside: int) -> None:
         """Note that a connection beside has ended, and is asked nothing any more."""
-        self._beside.discard(id(connection))
+        self._beside.discard(beside)
 
     def stop_answering(self, participant: str, dialect: str, at: int) -> tuple[Consequence, ...]:
         """Note that a participant has connections beside alone, of a dialect; what others hear."""
@@ -341,7 +341,7 @@ class SpaceState:
         repeats: bool = False,
         waits: bool = True,
         answers: bool = False,
-        beside: object | None = None,
+        beside: int | None = None,
     ) -> Decision:
         """Decide about a frame; an accepted one has taken effect here.
 
@@ -528,7 +528,7 @@ class SpaceState:
         return msgspec.structs.replace(refused, retry_after=over.seconds)
 
     def _accept(
-        self, inbound: InboundFrame, receipt: AcceptedEnvelope, *, beside: object | None
+        self, inbound: InboundFrame, receipt: AcceptedEnvelope, *, beside: int | None
     ) -> Acceptance:
         envelope, payload, at = inbound.envelope, inbound.payload, inbound.at
         if envelope.kind in READERS:
@@ -550,7 +550,7 @@ class SpaceState:
         changes = self.open.pop_changes()
         return Acceptance(envelope, at, facts, receipt=receipt, begun=begun, changes=changes)
 
-    def _marks(self, inbound: InboundFrame, *, beside: object | None) -> tuple[Fact, ...]:
+    def _marks(self, inbound: InboundFrame, *, beside: int | None) -> tuple[Fact, ...]:
         """What a decision found out that the envelope does not say, kept with its entry alone."""
         envelope, payload = inbound.envelope, inbound.payload
         marks = [BESIDE_MARK] if beside is not None and envelope.kind in _BEGINS else []
@@ -604,7 +604,7 @@ class SpaceState:
         payload: dict[str, Any],
         at: int,
         facts: tuple[Fact, ...],
-        beside: object | None,
+        beside: int | None,
     ) -> OpenItem | None:
         """Let an accepted envelope take effect, live or read from the journal; what it began."""
         self.control.remember(envelope)

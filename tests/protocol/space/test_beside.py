@@ -1,7 +1,12 @@
 """A space with connections beside, without a loop."""
 
+import gc
+import json
+import weakref
+
 import pytest
 
+from tests.protocol.space.scene import Scene
 from tests.protocol.space.test_server import Listener, chat, host_with
 from tests.spaces import Allowance, Place, SpaceServer
 
@@ -44,6 +49,21 @@ def test_one_too_many_is_closed_and_counts_for_nothing() -> None:
     host.leave(let_in[0])
     assert joins_beside(host, "alice").closed is None
     assert (len(host), alice.closed) == (1, None)
+
+
+def test_what_it_began_keeps_no_memory_of_a_connection_that_has_ended() -> None:
+    host = Scene().host
+    one = joins_beside(host, "admin")
+    call = {"method": "tools/call", "params": {"name": "write"}}
+    head = {"protocol": "meup/v0.1", "from": "admin", "to": ["lead"], "payload": call}
+    for kind in ("mcp.request", "mcp.proposal"):
+        host.receive(one, json.dumps({**head, "id": kind, "kind": kind}).encode())
+    assert len(host.in_flight) == 2
+    host.leave(one)
+    ended = weakref.ref(one)
+    del one
+    gc.collect()
+    assert ended() is None
 
 
 @pytest.mark.rule("3.beside.alone")
