@@ -560,7 +560,9 @@ class SpaceServer:
                 else:
                     self._notify(participant, draft)
             case Disconnect(participant, code, reason):
-                for member in (*self._connections(participant), *self.observers.of(participant)):
+                # Last the one that answers: no reader is to hear that the others stay beside it.
+                connections = reversed(self._connections(participant))
+                for member in (*connections, *self.observers.of(participant)):
                     self.journal.call_when_kept(partial(self._remove, member, code, reason))
             case TokenIssued(participant, token_sha256):
                 self.journal.call_when_kept(partial(self._admit, participant, token_sha256))

@@ -66,6 +66,17 @@ def test_what_it_began_keeps_no_memory_of_a_connection_that_has_ended() -> None:
     assert ended() is None
 
 
+@pytest.mark.rule("3.beside.ends")
+def test_of_one_that_is_removed_others_hear_only_that_it_leaves() -> None:
+    scene = Scene()
+    connections = [scene.members["worker"], joins_beside(scene.host, "worker")]
+    scene.forget()
+    scene.say("admin", "space.kick", {"participant_id": "worker"})
+    assert [each.closed and each.closed[0] for each in connections] == [4403, 4403]
+    _, *presences = scene.got("lead")
+    assert [each["payload"]["event"] for each in presences] == ["leave"]
+
+
 @pytest.mark.rule("3.beside.alone")
 def test_it_is_present_until_its_last_connection_ends() -> None:
     host, (watcher, first) = host_with("bob", "alice")
