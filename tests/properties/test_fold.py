@@ -271,7 +271,7 @@ class History:
                 self.join(act.who, JOINS[act.one % len(JOINS)], beside=len(self.entries) + 1)
             case "leave beside":
                 if self.beside[act.who]:
-                    self.state.beside_left(self.beside[act.who].pop())
+                    self.state.beside_left(act.who, self.beside[act.who].pop(), self.at)
                     self._leave(act.who, is_beside=True)
             case "wait":
                 self.at += SECONDS[act.one % len(SECONDS)] * 1_000_000

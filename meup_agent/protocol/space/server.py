@@ -251,16 +251,16 @@ class SpaceServer:
             self.fanout.remove(member)
             return
         participant = member.participant
-        number = self.beside.remove(member)
+        at, number = self.now(), self.beside.remove(member)
         if number is not None:
-            self._state.beside_left(number)
+            self._state.beside_left(participant, number, at)
         else:
             if self._members.get(participant) is not member:
                 return
             del self._members[participant]
         self.fanout.remove(member)
         self.counters.left += 1
-        at, beside = self.now(), self.beside.of(participant)
+        beside = self.beside.of(participant)
         if not beside and participant not in self._members:
             self._follow_all(self._state.leave(participant, at), at)
         elif member.place is not Place.BESIDE:

@@ -201,6 +201,7 @@ class SpaceState:
         """
         at = self._now() if at is None else at
         welcome = partial(self._draft_welcome, participant, participant, reader=dialect)
+        then = self.streams.joined(participant, is_new=join_state.is_new, beside=beside)
         if beside is not None:
             self._beside.add(beside)
             if participant in self._present:
@@ -208,7 +209,6 @@ class SpaceState:
         else:
             self._spoken.pop(participant, None)
         is_new = join_state.is_new and beside is None
-        then = self.streams.joined(participant, is_new=is_new)
         self._arrive(participant, dialect, at, is_new=is_new, aside=beside is not None)
         if is_new:
             then += (*self.expire(at), *self._end_orphaned(participant, at))
@@ -316,9 +316,10 @@ class SpaceState:
         left = Broadcast(presence, facts=(presence_fact(participant, at, is_here=False),))
         return (left, *self.streams.left(participant, at))
 
-    def beside_left(self, beside: int) -> None:
+    def beside_left(self, participant: str, beside: int, at: int) -> None:
         """Note that a connection beside has ended, and is asked nothing any more."""
         self._beside.discard(beside)
+        self.streams.stopped(participant, at, beside)
 
     def stop_answering(self, participant: str, dialect: str, at: int) -> tuple[Consequence, ...]:
         """Note that a participant has connections beside alone, of a dialect; what others hear."""
@@ -539,7 +540,7 @@ class SpaceState:
             return Acceptance(envelope, at, then=then, receipt=receipt, changes=changes)
         if envelope.kind in STREAM_KINDS:
             closes = self.streams.closed_by(envelope, payload)
-            then = self.streams.accept(envelope, payload, at, beside=beside is not None)
+            then = self.streams.accept(envelope, payload, at, beside=beside)
             return Acceptance(envelope, at, then=then, receipt=receipt, closes=closes)
         facts: tuple[Fact, ...] = ()
         if envelope.kind in CONTROL_KINDS:

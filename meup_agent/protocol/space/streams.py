@@ -28,6 +28,7 @@ from meup_agent.protocol.space.decisions import (
     over_limit,
     refuse,
 )
+from meup_agent.protocol.space.indexes import OVER_HTTP
 from meup_agent.protocol.streams import (
     INVALID_OPERATION,
     MARK,
@@ -88,8 +89,8 @@ class ActiveStream:
     info: StreamInfo
     request: Envelope  # counts for its sender, whoever owns the stream later
     granted: dict[str, None] = field(default_factory=dict[str, None])
-    left_at: int | None = None  # the time since which its owner is away
-    beside: bool = False  # it was not requested by the process that answers for its requester
+    left_at: int | None = None  # the time since which its owner is away, or that connection of it
+    beside: int | None = None  # the owner's connection that it is for, as of an OpenItem
     encoded: bytes = b""
 
     @property
@@ -187,7 +188,7 @@ class StreamStore:
         return refuse(envelope, code, why, stream_id=stream.id) if code else None
 
     def accept(
-        self, envelope: Envelope, payload: JsonObject, at: int, *, beside: bool = False
+        self, envelope: Envelope, payload: JsonObject, at: int, *, beside: int | None = None
     ) -> tuple[Consequence, ...]:
         """Carry out what :meth:`check` let through; what the gateway tells every member of it."""
         message = READERS[envelope.kind](envelope, payload)
@@ -210,7 +211,7 @@ class StreamStore:
                 self._change(stream, owner)
                 kind, said = kinds.STREAM_WRITE_REVOKED, (participant, reason)
             case TransferOwnership(new_owner=new_owner, reason=reason):
-                stream.left_at = None
+                stream.left_at = stream.beside = None
                 self._change(stream, new_owner)
                 told = build_transferred(stream.info, owner, reason)
                 draft = gateway_draft(kinds.STREAM_OWNERSHIP_TRANSFERRED, told, about=envelope.id)
@@ -229,19 +230,29 @@ class StreamStore:
 
     # --- what happens to its participants -------------------------------------------------
 
-    def joined(self, participant: str, *, is_new: bool) -> list[Consequence]:
-        """Go on with the streams of a participant; close those of its process before this one."""
+    def joined(
+        self, participant: str, *, is_new: bool, beside: int | None = None
+    ) -> list[Consequence]:
+        """Go on with the streams of an owner that is back; close those of its process before.
+
+        One that comes back beside goes on with those that were opened so. Which of several it was
+        is not known.
+        """
         owned = self._owned_by(participant) if self._open else []
         if is_new:
-            return self._close((each for each in owned if not each.beside), OWNER_LEFT)
+            before = (each for each in owned if beside is None and each.beside is None)
+            return self._close(before, OWNER_LEFT)
         for stream in owned:
-            stream.left_at = None
+            if stream.beside == OVER_HTTP:
+                stream.left_at = None
+            elif stream.left_at is not None and (stream.beside is None) is (beside is None):
+                stream.left_at, stream.beside = None, beside
         return []
 
-    def stopped(self, participant: str, at: int) -> None:
-        """Give an owner some time whose process is gone, and whose other connections are not."""
+    def stopped(self, participant: str, at: int, beside: int | None = None) -> None:
+        """Give an owner some time whose one connection is gone, and whose others are not."""
         for stream in self._owned_by(participant):
-            if not stream.beside:
+            if stream.beside == beside:
                 stream.left_at = at
 
     def left(self, participant: str, at: int) -> list[Consequence]:
@@ -317,7 +328,7 @@ class StreamStore:
         return None
 
     def _request(
-        self, envelope: Envelope, request: StreamRequest, at: int, *, beside: bool
+        self, envelope: Envelope, request: StreamRequest, at: int, *, beside: int | None
     ) -> Broadcast:
         self._opened += 1
         # With the time of the start: what was written to one of before a restart reaches no other.

@@ -9,7 +9,7 @@ from meup_agent.protocol.space.frame_relay import MAX_WAITING_BYTES
 from meup_agent.protocol.space.streams import MAX_WRITERS
 from tests.properties.late_journal import File, LateJournal
 from tests.protocol.space.stream_scene import SECOND, Reader, StreamScene
-from tests.spaces import GRACE_SECONDS, MemoryJournal, member_capabilities
+from tests.spaces import GRACE_SECONDS, MemoryJournal, Place, member_capabilities
 from tests.wire import StreamFrame, write_frame
 
 
@@ -104,6 +104,49 @@ def test_new_process_of_the_owner_ends_the_streams_of_the_old(
     assert ("stream/close", {"stream_id": stream, "reason": "owner_left"}) in (
         scene.readers["bob"].heard()
     )
+
+
+def join_beside(scene: StreamScene, *, seen: int | None = None) -> None:
+    """Another connection of ann, by which the scene goes on."""
+    scene.readers["ann"] = reader = Reader("ann", resumes=True)
+    reader.place, reader.last_seen = Place.BESIDE, seen
+    scene.host.join(reader)
+
+
+def wait_for_the_absent(scene: StreamScene) -> None:
+    scene.at += round(GRACE_SECONDS * SECOND)
+    scene.host.streams.expire()
+
+
+@pytest.mark.rule("8.owner_left")
+def test_a_stream_opened_beside_ends_after_its_connection(scene: StreamScene) -> None:
+    for comes_back in (True, False):
+        join_beside(scene)
+        stream = scene.open("ann")
+        scene.leave("ann")
+        if comes_back:
+            join_beside(scene, seen=scene.host.journal.latest("demo"))
+            wait_for_the_absent(scene)
+            assert [each.id for each in scene.host.streams.active] == [stream]
+            scene.leave("ann")
+        join_beside(scene)  # one that has just begun
+        scene.forget()
+        wait_for_the_absent(scene)
+        assert scene.readers["bob"].heard() == [
+            ("stream/close", {"stream_id": stream, "reason": "owner_left"})
+        ]
+    assert "ann" in scene.host
+
+
+@pytest.mark.rule("8.owner_left")
+def test_a_connection_beside_keeps_no_stream_of_an_agent_that_is_gone(scene: StreamScene) -> None:
+    stream = scene.open("ann")
+    scene.leave("ann")
+    join_beside(scene)
+    own = scene.open("ann")
+    wait_for_the_absent(scene)
+    assert [each.id for each in scene.host.streams.active] == [own]
+    assert stream != own
 
 
 @pytest.mark.rule("8.owner_left", "8.writer_left")
