@@ -458,6 +458,22 @@ FINDINGS: Final[tuple[Finding, ...]] = (
         ),
     ),
     Finding(
+        title="A proposer chooses the process that runs what was approved",
+        was=(
+            "Terminals repeat a proposal's `_meta` in their request. One that named an exchange"
+            " which a connection beside the executor's agent had begun was answered there: the"
+            " approved call ran in that other program, and not at the agent."
+        ),
+        here=(
+            "A request that carries a proposal out is for the agent, whatever else it names, and"
+            " the gateway refuses a proposal with such a name in its `_meta`."
+        ),
+        test=(
+            "tests/interaction/test_beside.py"
+            "::test_what_was_approved_runs_at_the_agent_whatever_it_names"
+        ),
+    ),
+    Finding(
         title="A restart forgets what an agent of a published dialect approved",
         was=(
             "Such an agent makes the call itself and answers the proposal with its result. The"

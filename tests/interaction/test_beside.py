@@ -163,6 +163,31 @@ async def test_who_proposed_is_asked_about_the_proposal(meeting: Meeting) -> Non
 
 
 @pytest.mark.rule("3.beside.own")
+async def test_what_was_approved_runs_at_the_agent_whatever_it_names(meeting: Meeting) -> None:
+    """A gateway of other make passes on a proposal whose ``_meta`` terminals repeat."""
+    async with (
+        gathered(meeting, answering("tools", "agent")),
+        join(meeting, answering("tools", "beside"), beside=True) as beside,
+        raw(meeting, "proposer") as proposer,
+        raw(meeting, "reviewer") as terminal,
+        beside.propose("second", "who", to="proposer", ttl=None) as begun,
+    ):
+        for number, named in enumerate((begun.id, "unknown")):
+            call = {"method": "tools/call", "params": {"name": "who", "arguments": {}}}
+            await proposer.say(kinds.MCP_PROPOSAL, call, id=f"p-{number}", to=("reviewer",))
+            await terminal.hear(lambda each: each.id.startswith("p-"))
+            call["params"] |= {"_meta": {"dev.meup/request": named}}  # type: ignore[operator]
+            request, about = {"jsonrpc": "2.0", "id": number, **call}, (f"p-{number}",)
+            await terminal.say(
+                kinds.MCP_REQUEST, request, id=f"r-{number}", to=("tools",), correlation=about
+            )
+            answer = await terminal.hear(
+                lambda each: each.kind in (kinds.MCP_RESPONSE, kinds.SYSTEM_ERROR)
+            )
+            assert '"agent"' in answer.raw_payload.decode()
+
+
+@pytest.mark.rule("3.beside.own")
 async def test_a_question_is_refused_whose_connection_is_gone(meeting: Meeting) -> None:
     """The agent would answer in vain, and nobody else will."""
     async with (
@@ -209,11 +234,9 @@ async def test_beside_alone_it_is_present_and_answers_no_request(meeting: Meetin
                 with pytest.raises(Refused, match="not_answering"):
                     await other.request("reviewer", "tools/list")
         await until(lambda: not is_aside())
-        events = [
-            (each.payload_object["event"], each.payload_object["participant"]["id"])
-            for each in tape.of(kinds.SYSTEM_PRESENCE)
-        ]
-    assert events == [(each, "reviewer") for each in ("join", "join", "update", "leave")]
+        presences = [each.payload_object for each in tape.of(kinds.SYSTEM_PRESENCE)]
+    events = [each["event"] for each in presences if each["participant"]["id"] == "reviewer"]
+    assert events == ["join", "join", "update", "leave"]
 
 
 @pytest.mark.rule("3.beside.alone", "4.6.gone")

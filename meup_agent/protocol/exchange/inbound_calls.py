@@ -107,13 +107,13 @@ class InboundRequests(TablePart):
         What belongs to an exchange of ours is for the connection that began it; what carries a
         proposal out is for the one that answers, whoever proposed it.
         """
-        is_fulfillment = means.record is not None or means.doubt is not None
-        correlation = () if is_fulfillment else request.correlation
-        names = payloads.exchanges_of(correlation, request.payload_object)
+        if means.record is not None or means.doubt is not None:
+            return self._context.mode.answers
+        names = payloads.exchanges_of(request.correlation, request.payload_object)
         if any(self._outbound.knows(name, now) for name in names):
             return True
         # A call that is not ours was made by another connection, perhaps before we came.
-        is_question = len(names) > len(correlation)
+        is_question = len(names) > len(request.correlation)
         by_sibling = self._context.envelope_sender.is_begun_by_sibling(names, now)
         return self._context.mode.answers and not is_question and not by_sibling
 

@@ -54,6 +54,7 @@ ALWAYS_ALLOWED_METHODS: Final = frozenset({kinds.CANCELLED, kinds.PROGRESS})
 
 _MAX_QUOTED_CHARS: Final = 64
 
+_OF_REQUESTS: Final = (payloads.PROPOSER, payloads.ASKED_IN_REQUEST, payloads.ASKED_IN_PROPOSAL)
 _OF_MEMBERS = frozenset(kind.name for kind in kinds.KINDS.values() if kind.sender == "member")
 _ENDS = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
 
@@ -230,11 +231,16 @@ class Rules:
     def _check_answering(self, arrival: InboundFrame) -> Refusal | None:
         """Refuse a request that no connection of its addressees answers (PROTOCOL 3).
 
-        What is asked about an exchange of theirs is for the connection that began it.
+        What is asked about an exchange of theirs is for the connection that began it; what carries
+        a proposal out is for the one that answers, whatever else it names.
         """
         request = arrival.envelope
-        names = payloads.exchanges_of(request.correlation, arrival.payload)
-        if not request.to or any(self._answers(each, request, names) for each in request.to):
+        if not request.to:
+            return None
+        carries_out = self._open.find_proposed(request, arrival.payload)
+        exchanges = payloads.exchanges_of(request.correlation, arrival.payload)
+        names = () if carries_out else exchanges
+        if any(self._answers(each, request, names) for each in request.to):
             return None
         return refuse(
             request,
@@ -246,9 +252,7 @@ class Rules:
     def _answers(self, participant: str, request: Envelope, names: tuple[str, ...]) -> bool:
         """True if a participant may answer what belongs to exchanges; one that is away may come."""
         for item in self._open.begun(participant, names) if names else ():
-            # What carries a proposal out names it, too, and is for the one that answers.
-            is_carried_out = item.is_proposal and item.envelope.id in request.correlation
-            if item.beside is not None and not is_carried_out:
+            if item.beside is not None:
                 return item.beside in self._beside
         asked_about = names[len(request.correlation) :]
         is_unknown = bool(asked_about) and not self._open.has_begun(participant, asked_about)
@@ -396,14 +400,16 @@ def owner_by_name(envelope_id: str) -> str:
 
 
 def _check_keys(proposal: Envelope, payload: payloads.JsonObject) -> Refusal | None:
-    """Refuse the key that tells whose proposal a request means, also in a wrapper."""
+    """Refuse the keys by which a request tells to what it belongs, also in a wrapper."""
     inner = payloads.as_object(payload.get(payloads.WRAPPER))
-    if not any(payloads.PROPOSER in payloads.meta_of(body) for body in (payload, inner)):
+    found = {key for body in (payload, inner) for key in payloads.meta_of(body)}
+    key = next((each for each in _OF_REQUESTS if each in found), None)
+    if key is None:
         return None
     return refuse(
         proposal,
         RESERVED_KEY,
-        f"{payloads.PROPOSER!r} in '_meta' says whose proposal a request fulfills, so a proposal"
-        " must not have it; leave it out",
-        key=payloads.PROPOSER,
+        f"{key!r} in '_meta' says to which exchange a request belongs, and who fulfills a proposal"
+        " may repeat its '_meta', so a proposal must not have it; leave it out",
+        key=key,
     )

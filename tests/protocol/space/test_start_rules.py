@@ -388,18 +388,19 @@ def test_a_request_that_names_more_than_64_is_refused(here: Here, named: int) ->
 @pytest.mark.rule("3.ids.proposer_key")
 @pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize("beside", [{}, {"more": 1}])
+@pytest.mark.parametrize("key", ["dev.meup/proposer", "dev.meup/request", "dev.meup/proposal"])
 @pytest.mark.parametrize("whose", ["alice", None])
 def test_a_proposal_does_not_say_whose_it_is(
-    here: Here, wrapped: bool, beside: dict[str, Any], whose: str | None
+    here: Here, wrapped: bool, beside: dict[str, Any], key: str, whose: str | None
 ) -> None:
-    call = {"method": "tools/call", "params": {**WRITE, "_meta": {"dev.meup/proposer": whose}}}
+    call = {"method": "tools/call", "params": {**WRITE, "_meta": {key: whose}}}
     payload = {"proposal": call, **beside} if wrapped else {**call, **beside}
     # A wrapper with something beside it is none, so there is no method.
     is_call = not (wrapped and beside)
     decision = here.say("bob", "mcp/proposal", payload)
     error = refuse(decision, "reserved_key" if is_call else "invalid_envelope")
-    assert error.get("key") == ("dev.meup/proposer" if is_call else None)
-    arguments = {"_meta": {"dev.meup/proposer": "alice"}}
+    assert error.get("key") == (key if is_call else None)
+    arguments = {"_meta": {key: "alice"}}
     payload = {"method": "tools/call", "params": {"name": "write", "arguments": arguments}}
     accept(here.say("bob", "mcp/proposal", payload))
     accept(here.request("carol", "r", proposer="alice"))
