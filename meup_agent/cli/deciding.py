@@ -48,6 +48,10 @@ Explain = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where no terminal is.")]
 
 
+WHOLE_ID: Final = 32
+"""Characters of an id as this package draws them: what has as many is no beginning of another."""
+
+
 class Identified(Protocol):
     """A proposal, known by its proposer and its id."""
 
@@ -68,6 +72,8 @@ T = TypeVar("T", bound=Identified)
 def find_meant(proposals: Sequence[T], given: str, proposer: str | None) -> T | None:
     """The proposal that an id, or its beginning, means; ``None`` if there is none.
 
+    A whole id is the beginning of no other.
+
     Raises:
         Misuse: Several are meant, or the id is empty.
     """
@@ -75,7 +81,8 @@ def find_meant(proposals: Sequence[T], given: str, proposer: str | None) -> T | 
         raise Misuse("the proposal is empty; give its id")
     theirs = [each for each in proposals if proposer in (None, each.proposer)]
     found = [each for each in theirs if each.id.startswith(given)]
-    found = [each for each in found if each.id == given] or found
+    exact = [each for each in found if each.id == given]
+    found = exact if exact or len(given) >= WHOLE_ID else found
     if len(found) > 1:
         listed = ", ".join(f"{each.id} of {each.proposer}" for each in found[:MAX_LISTED])
         raise Misuse(

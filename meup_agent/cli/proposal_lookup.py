@@ -5,11 +5,14 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
+from meup_agent.cli.deciding import WHOLE_ID
 from meup_agent.cli.failures import Failure, Misuse
+from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
 from meup_agent.escape import visible
 from meup_agent.protocol.payloads import digest as digest_of_call
 from meup_agent.protocol.payloads import read_proposal
+from meup_agent.protocol.proposal_query import ProposalQuery
 from meup_agent.wording import format_proposed
 
 if TYPE_CHECKING:
@@ -20,18 +23,24 @@ MAX_NAMED: Final = 4  # proposals that an error names
 
 
 async def list_known(space: Space, given: str, proposer: str | None = None) -> list[ProposalRecord]:
-    """The proposals with an id, or the beginning of it, that are open or were decided lately."""
+    """The proposals with an id, or the beginning of it, that are open or were decided lately.
+
+    A whole id is the beginning of none: another's would be taken for one that is forgotten. So it
+    is where the gateway cannot tell of one, which may be the one that is meant.
+    """
     found: dict[tuple[str, str, int | None], ProposalRecord] = {}
-    whose = proposer or ""
+    is_whole, feed = len(given) >= WHOLE_ID, ProposalFeed(space)
     # Decided ones last: what is decided in between is in both.
-    for pages in (
-        space.list_proposals(id=given, proposer=whose),
-        space.list_proposals(state="decided", id=given, proposer=whose),
+    for query in (
+        ProposalQuery(id=given, proposer=proposer or ""),
+        ProposalQuery("decided", id=given, proposer=proposer or ""),
     ):
-        async with aclosing(pages) as records:
-            async for each in records:
-                found[each.proposer, each.id, each.seq] = each
-    return sorted(found.values(), key=lambda each: each.seq or 0)
+        async with aclosing(feed.list_pages(query)) as pages:
+            async for page in pages:
+                is_whole |= page.omitted > 0
+                found |= {(each.proposer, each.id, each.seq): each for each in page.records}
+    meant = [each for each in found.values() if each.id == given or not is_whole]
+    return sorted(meant, key=lambda each: each.seq or 0)
 
 
 async def find_pending(

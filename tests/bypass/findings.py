@@ -458,6 +458,21 @@ FINDINGS: Final[tuple[Finding, ...]] = (
         ),
     ),
     Finding(
+        title="The id of one proposal approves another that begins with it",
+        was=(
+            "Commands take the beginning of an id. Where the gateway could not tell of a proposal,"
+            " since it was too large to be kept or was forgotten, `meup fulfill ID --yes` carried"
+            " out that of an attacker who had added a letter to its id."
+        ),
+        here=(
+            "A whole id is the beginning of no other, and no beginning counts where the gateway"
+            " has left out a proposal that may be the one that is meant."
+        ),
+        test=(
+            "tests/interaction/test_proposal_lists.py::test_a_whole_id_is_the_beginning_of_no_other"
+        ),
+    ),
+    Finding(
         title="A proposer chooses the process that runs what was approved",
         was=(
             "Terminals repeat a proposal's `_meta` in their request. One that named an exchange"

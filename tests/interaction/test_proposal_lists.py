@@ -4,11 +4,14 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Fulfillment, Proposal, ProposalState, Rejection, Space
+from meup_agent.cli.deciding import find_meant
+from meup_agent.cli.failures import Failure
+from meup_agent.cli.proposal_lookup import find_pending
 from meup_agent.client.proposal import ProposalRecord
 from meup_agent.errors import OutcomeUnknown, Refused
 from meup_agent.session import Session
 from tests.interaction.cast import calculator, sleeper, willing
-from tests.interaction.people import Meeting, Notes, gathered, has_state, join, taped, until
+from tests.interaction.people import Meeting, Notes, gathered, has_state, join, raw, taped, until
 from tests.session.gate import ME, Gate, present
 from tests.wire import kinds, payloads
 
@@ -118,6 +121,32 @@ async def test_nobody_else_hears_of_a_question(meeting: Meeting) -> None:
         await tape.all_said(proposer)
         assert not tape.of(kinds.LIST_PROPOSALS)
         assert not tape.of(kinds.PROPOSALS)
+
+
+async def test_a_whole_id_is_the_beginning_of_no_other(meeting: Meeting) -> None:
+    """The gateway cannot tell of the large one: an approval of it must not become another's."""
+    async with (
+        gathered(meeting, "reviewer") as (space,),
+        raw(meeting, "proposer") as proposer,
+        raw(meeting, "second") as attacker,
+    ):
+        for name, size in (("large-1", 1_500_000), ("large-2", 1_500_000)):
+            arguments = {"text": "x" * size}
+            call = {"method": "tools/call", "params": {"name": "write", "arguments": arguments}}
+            await proposer.say(kinds.MCP_PROPOSAL, call, id=name)
+            await attacker.hear(lambda each: each.kind == kinds.MCP_PROPOSAL)
+        call = {"method": "tools/call", "params": {"name": "wipe", "arguments": {}}}
+        whole = "0123456789abcdef" * 2
+        for name in ("large-2x", f"{whole}x"):
+            await attacker.say(kinds.MCP_PROPOSAL, call, id=name)
+            await attacker.hear(lambda each: each.sender == "second")
+        for given in ("large-2", whole):
+            with pytest.raises(Failure, match="knows no proposal"):
+                await find_pending(space, given)
+        found = await find_pending(space, whole[:12])
+        assert find_meant([found], whole[:12], None) is found
+        assert found.id == f"{whole}x"
+        assert find_meant([found], whole, None) is None
 
 
 @pytest.mark.rule("3.list.other_gateways")

@@ -12,7 +12,14 @@ from meup_agent.causes import Reason
 from meup_agent.cli.address import ActingOptions, As
 from meup_agent.cli.arguments import did_you_mean
 from meup_agent.cli.command_session import CommandSession, JoinOptions, unconfirmed
-from meup_agent.cli.deciding import WHY_REJECT, Explain, ProposalId, find_meant, send_explained
+from meup_agent.cli.deciding import (
+    WHOLE_ID,
+    WHY_REJECT,
+    Explain,
+    ProposalId,
+    find_meant,
+    send_explained,
+)
 from meup_agent.cli.failures import Misuse
 from meup_agent.cli.options import ResultOptions, complete_reason, complete_reason_to_reject
 from meup_agent.cli.proposal_lookup import find_pending, list_known
@@ -24,7 +31,6 @@ from meup_agent.protocol import kinds, payloads
 if TYPE_CHECKING:
     from meup_agent.client.proposal import ProposalRecord
 
-WHOLE_ID: Final = 32  # characters of an id as this package draws them
 _HEX: Final = frozenset("0123456789abcdef")
 _REASONS: Final = ", ".join(Reason)
 
