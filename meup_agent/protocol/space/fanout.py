@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from meup_agent.errors import NotExpressible
 from meup_agent.protocol.dialects import encode
+from meup_agent.protocol.limits import MAX_FRAME_BYTES
 from meup_agent.protocol.resume import add_until, numbered, replayed
 from meup_agent.protocol.space.frame_relay import FrameRelay
 from meup_agent.protocol.space.journal import Entry, Journal
@@ -35,6 +36,9 @@ between."""
 
 MAX_HELD: Final = 1_000
 """Frames for one subscriber alone that wait while it still reads what it missed."""
+
+MAX_HELD_BYTES: Final = 2 * MAX_FRAME_BYTES
+"""The same, in bytes: a frame of the largest, and some pages of proposals."""
 
 TOO_SLOW: Final = 1013
 
@@ -282,7 +286,8 @@ class Fanout:
             subscriber.deliver(packed)
             return
         resuming.held.append(packed)
-        if len(resuming.held) > MAX_HELD:
+        resuming.held_bytes += len(packed)
+        if len(resuming.held) > MAX_HELD or resuming.held_bytes > MAX_HELD_BYTES:
             subscriber.close(TOO_SLOW, _TOO_SLOW_REASON)
 
     def _find_named(self, names: tuple[str, ...]) -> Collection[Subscriber]:

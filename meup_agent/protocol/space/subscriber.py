@@ -83,4 +83,5 @@ class ResumeProgress:
     gap: bool
     until: int = 0  # the last number of the page that it waits for
     held: list[bytes] = field(default_factory=list[bytes])  # for it alone, after what it missed
+    held_bytes: int = 0
     stopped: bool = False

@@ -56,7 +56,8 @@ class Scene:
             "demo",
             new_id=lambda: "g",
             participants={
-                name: member_capabilities([{"kind": "chat"}]) for name in ("alice", "bob")
+                name: member_capabilities([{"kind": kind}])
+                for name, kind in (("alice", "*"), ("bob", "chat"))
             },
             journal=self.journal,
             now=lambda: 0,
@@ -111,6 +112,22 @@ def test_who_takes_too_much_meanwhile_is_closed(monkeypatch: pytest.MonkeyPatch)
     assert scene.closed is None
     scene.host.receive(scene.bob, chat("alice"))
     assert scene.closed == 1013
+
+
+@pytest.mark.rule("3.list.pages")
+def test_who_asks_for_large_pages_meanwhile_is_closed() -> None:
+    """A reader that reads nothing, and asks on, would fill the memory."""
+    scene = Scene()
+    call = {"method": "tools/call", "params": {"name": "write", "arguments": {"text": "x" * 2**20}}}
+    said = {"protocol": "meup/v0.1", "id": "p", "from": "alice", "kind": "mcp.proposal"}
+    scene.host.receive(scene.alice, json.dumps({**said, "payload": call}).encode())
+    said |= {"from": "bob", "kind": "space.list-proposals"}
+    asked = 0
+    while scene.closed is None:
+        scene.host.receive(scene.bob, json.dumps({**said, "id": f"q{asked}"}).encode())
+        asked += 1
+        assert asked * 2**20 <= fanout.MAX_HELD_BYTES
+    assert (scene.closed, asked > 4) == (1013, True)
 
 
 def test_who_leaves_meanwhile_gets_no_more() -> None:
