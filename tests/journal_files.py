@@ -21,9 +21,9 @@ def kept_ids(path: Path, *kinds: str) -> list[str]:
 def change_frame(path: Path, named: bytes, old: bytes, new: bytes) -> None:
     """Let the one frame that names something have been another one."""
     with closing(sqlite3.connect(path)) as connection, connection:
-        query = rows_query(2, "WHERE instr(frame, ?)")
+        query = rows_query("WHERE instr(frame, ?)")
         (values,) = connection.execute(query, (named,)).fetchall()
-        row = checked_row(values, 2)
+        row = checked_row(values)
         assert row is not None
         row = row._replace(frame=row.frame.replace(old, new))
         said = (row.seq, row.space, row.at, row.kind, row.correlation, row.facts, row.previous)

@@ -13,9 +13,9 @@ from meup_agent.gateway.journal.chains import DamagedIndex
 from meup_agent.gateway.journal.database import BUSY_SECONDS, error_text
 from meup_agent.gateway.journal.decisions import Chains, DecisionQuery, find_chains, has_index
 from meup_agent.gateway.journal.repair import write_readable
-from meup_agent.gateway.journal.rows import TABLES, checked_row, entry_of, rows_query
+from meup_agent.gateway.journal.rows import checked_row, entry_of, rows_query
 from meup_agent.gateway.journal.survey import Survey, is_damage, survey
-from meup_agent.gateway.journal.tables import VERSION, read_version
+from meup_agent.gateway.journal.tables import has_tables
 from meup_agent.gateway.journal.wal import find_damage, wal_of
 from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, MAX_SEQ, Entry, NumberRange
 
@@ -26,9 +26,9 @@ stood still meanwhile: what a gateway overwrites while it is read looks damaged.
 
 _SPACES: Final = """
 WITH RECURSIVE each(name) AS (
-    SELECT min(space) FROM {entry}
+    SELECT min(space) FROM entry
     UNION ALL
-    SELECT (SELECT min(space) FROM {entry} WHERE space > name) FROM each WHERE name IS NOT NULL
+    SELECT (SELECT min(space) FROM entry WHERE space > name) FROM each WHERE name IS NOT NULL
 )
 SELECT name FROM each WHERE name IS NOT NULL
 """
@@ -56,14 +56,13 @@ class Archive:
                 raise ConfigurationError(f"there is no journal {path}; give a journal's file")
             lost_pages = self._find_lost_pages()
             connection = self._open()
-            self._version = read_version(connection, path)
-            if not self._version:
+            if not has_tables(connection, path):
                 raise ConfigurationError(f"the journal {path} is empty; give a journal's file")
             self.damaged = list[NumberRange]()
             if not looks_through:
                 return
             # Each row is checked when it is read, or here, where damage is not to end the reading.
-            found = survey(connection, self._version, contents=accept_damage)
+            found = survey(connection, contents=accept_damage)
             self.damaged += sorted([*found.accepted, *found.lost])
             if lost_pages:
                 if not accept_damage:
@@ -111,10 +110,10 @@ class Archive:
         Raises:
             ConfigurationError: One is damaged, and so it is in this file.
         """
-        found = survey(copy, self._version)
+        found = survey(copy)
         if found.is_damaged:
             raise self._is_damaged(str(found))
-        ((count,),) = copy.execute(f"SELECT count(*) FROM {TABLES[self._version]}")
+        ((count,),) = copy.execute("SELECT count(*) FROM entry")
         return int(count)
 
     @property
@@ -124,14 +123,12 @@ class Archive:
 
     def latest(self, space: str) -> int:
         """The number of a space's last entry; 0 where there is none."""
-        ((found,),) = self._ask("SELECT max(seq) FROM {entry} WHERE space = ?", space)
+        ((found,),) = self._ask("SELECT max(seq) FROM entry WHERE space = ?", space)
         return found or 0
 
     def before(self, space: str, at: int) -> int:
         """The number of the last entry before a time in microseconds; 0 where there is none."""
-        ((found,),) = self._ask(
-            "SELECT max(seq) FROM {entry} WHERE space = ? AND at < ?", space, at
-        )
+        ((found,),) = self._ask("SELECT max(seq) FROM entry WHERE space = ? AND at < ?", space, at)
         return found or 0
 
     def read(
@@ -145,11 +142,11 @@ class Archive:
             ConfigurationError: One is damaged, and that is not accepted.
         """
         where = "WHERE space = ? AND seq > ? AND seq <= ? ORDER BY seq"
-        query, size = rows_query(self._version, where), 0
+        query, size = rows_query(where), 0
         found: list[Entry] = []
         try:
             for values in self._connection.execute(query, (space, after, until)):
-                row = checked_row(values, self._version)
+                row = checked_row(values)
                 if row is None:
                     raise self._is_damaged(f"number {values[0]} cannot be read")
                 if kinds and row.kind not in kinds:
@@ -192,7 +189,6 @@ class Archive:
         readable = sqlite3.connect("", isolation_level=None)
         self._connections.append(readable)
         write_readable(readable, connection, found)
-        self._version = VERSION
 
     def _open(self) -> sqlite3.Connection:
         address = f"file:{quote(str(self._path.absolute()))}"
@@ -225,8 +221,7 @@ class Archive:
 
     def _ask(self, question: str, *values: str | int) -> list[Any]:
         try:
-            named = question.format(entry=TABLES[self._version])
-            return self._connection.execute(named, values).fetchall()
+            return self._connection.execute(question, values).fetchall()
         except sqlite3.Error as error:
             raise self._unreadable(error) from None
 

@@ -22,7 +22,6 @@ from zlib import crc32
 import msgspec
 
 from meup_agent.gateway.journal.rows import checked_row, checksum, entry_of, rows_query
-from meup_agent.gateway.journal.tables import VERSION
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.space.journal import Entry
@@ -270,8 +269,8 @@ def read_entries(connection: sqlite3.Connection, where: str, *values: object) ->
     Raises:
         DamagedIndex: One cannot be read.
     """
-    for found in connection.execute(rows_query(VERSION, where), values):
-        row = checked_row(found, VERSION)
+    for found in connection.execute(rows_query(where), values):
+        row = checked_row(found)
         if row is None:
             raise DamagedIndex
         entry = entry_of(row)

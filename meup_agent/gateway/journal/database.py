@@ -25,7 +25,7 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal.decisions import ensure_index
 from meup_agent.gateway.journal.repair import rebuild
 from meup_agent.gateway.journal.survey import is_damage, survey
-from meup_agent.gateway.journal.tables import VERSION, make_tables, read_version
+from meup_agent.gateway.journal.tables import has_tables, make_tables
 from meup_agent.gateway.journal.wal import find_damage, wal_of
 
 log = logging.getLogger("meup_agent.gateway")
@@ -147,12 +147,12 @@ class Database:
             log.error("%s; members that come back are told of a gap", what)
 
     def _check_form(self, writer: sqlite3.Connection, lock: FileLock) -> None:
-        """Make the tables in an empty file; look through another one, and make it anew if need be.
+        """Make the tables in an empty file; look through another one.
 
-        It is made anew where it is of an older version, or damaged and that is accepted.
+        It is made anew where it is damaged and that is accepted.
         """
-        version = read_version(writer, self.path)
-        if not version:
+        is_new = not has_tables(writer, self.path)
+        if is_new:
             # Before the first table: a file cannot be made smaller later without it.
             writer.execute("PRAGMA auto_vacuum = INCREMENTAL")
         mode: str = writer.execute("PRAGMA journal_mode = WAL").fetchone()[0]
@@ -161,14 +161,14 @@ class Database:
                 f"the journal {self.path} cannot be written by one and read by another at once"
                 " there; give a file on a disk of this machine"
             )
-        if not version:
+        if is_new:
             make_tables(writer)
             ensure_index(writer, self.path)
             return
         # A file that cannot be written is found out now, and not by the first envelope.
         writer.execute("BEGIN IMMEDIATE")
         writer.execute("ROLLBACK")
-        found = survey(writer, version)
+        found = survey(writer)
         if found.is_damaged:
             what = f"the journal {self.path} is damaged: {found}"
             if not self._accept_damage:
@@ -179,7 +179,6 @@ class Database:
             with open(lock.descriptor, "rb", closefd=False) as damaged:
                 self._keep_aside(what, self.path, damaged)
             self.tail_lost = self.tail_lost or bool(found.structure)
-        if found.is_damaged or version < VERSION:
             rebuild(writer, found, self.path)
         ensure_index(writer, self.path)
 

@@ -26,7 +26,6 @@ from meup_agent.gateway.journal.chains import (
 )
 from meup_agent.gateway.journal.rows import checksum, entry_of, sealed
 from meup_agent.gateway.journal.survey import good_rows, is_damage
-from meup_agent.gateway.journal.tables import VERSION
 from meup_agent.protocol.lifecycle import ProposalState, first_moment
 from meup_agent.protocol.space.inflight import TRACKED_KINDS
 from meup_agent.protocol.space.journal import Entry, FoldBegin, ProposalChange
@@ -173,7 +172,7 @@ def make_index(connection: sqlite3.Connection, path: object) -> None:
     for table in _TABLES:
         execute(table)
     builder, follower, spaces = SegmentBuilder(), ProposalFollower(), dict[str, SpaceState]()
-    rows = good_rows(connection, VERSION)
+    rows = good_rows(connection)
     for count, entry in enumerate(filter(None, map(entry_of, rows)), 1):
         segment = builder.add(entry.seq, hashed_names(entry))
         if segment is not None:

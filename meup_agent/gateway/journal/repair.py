@@ -1,4 +1,4 @@
-"""Makes a journal's file anew of what can be read of it: a damaged one, or one of version 1.
+"""Makes a journal's file anew, of what can be read of a damaged one.
 
 The new file is made beside, and copied over the old one in one transaction: whatever ends the
 process meanwhile, the file is the old one or the new one, and keeps its lock and all its names.
@@ -58,7 +58,7 @@ def write_readable(new: sqlite3.Connection, connection: sqlite3.Connection, foun
     """Write into an empty database what a survey says can be read of another one."""
     make_tables(new)
     new.execute("BEGIN")
-    new.executemany(_INSERT, good_rows(connection, found.version))
+    new.executemany(_INSERT, good_rows(connection))
     facts = fold_facts(connection, found) if found.lost_facts else found.facts
     new.executemany(WRITE_FACT, map(sealed, facts))
     # Of a space whose floor is lost nothing is known of what came before its first entry.

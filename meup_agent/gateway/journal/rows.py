@@ -23,7 +23,6 @@ log = logging.getLogger("meup_agent.gateway")
 
 _names = msgspec.json.Decoder(tuple[str, ...]).decode
 read_facts = msgspec.json.Decoder(tuple[Fact, ...]).decode
-_read_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -84,26 +83,20 @@ WHERE seq IN (
 READ_BACK: Final = READ.replace("ORDER BY seq", "ORDER BY seq DESC")
 """The same from the newest on."""
 
-_COLUMNS: Final = {
-    1: "seq, CAST(space AS BLOB), at, CAST(kind AS BLOB), CAST(correlation AS BLOB),"
-    " NULL, NULL, NULL, CAST(frame AS BLOB)",
-    2: "seq, CAST(space AS BLOB), at, CAST(kind AS BLOB), CAST(correlation AS BLOB),"
-    " CAST(facts AS BLOB), CAST(previous AS BLOB), checksum, CAST(frame AS BLOB)",
-}
-# A file of an older version can be read before a gateway makes it one of this version. Texts are
-# read as bytes, since one that is no UTF-8 would end the reading of all of them.
-
-TABLES: Final = {1: "envelope", 2: "entry"}
-"""The table of the entries, by the version of the file."""
+# Texts are read as bytes, since one that is no UTF-8 would end the reading of all of them.
+_COLUMNS: Final = (
+    "seq, CAST(space AS BLOB), at, CAST(kind AS BLOB), CAST(correlation AS BLOB),"
+    " CAST(facts AS BLOB), CAST(previous AS BLOB), checksum, CAST(frame AS BLOB)"
+)
 
 
-def rows_query(version: int, which: str = "") -> str:
-    """The query for all columns of rows, one by one, in a file of a version.
+def rows_query(which: str) -> str:
+    """The query for all columns of rows, one by one.
 
     It is for where nothing else runs in Python, and where each row is to be judged by itself: to
     make one text of them, as :data:`READ` does, takes longer than all the rest of reading.
     """
-    return f"SELECT {_COLUMNS[version]} FROM {TABLES[version]} {which}"
+    return f"SELECT {_COLUMNS} FROM entry {which}"
 
 
 def row_of(entry: Entry) -> Row:
@@ -129,36 +122,27 @@ def sealed(values: tuple[object, ...]) -> tuple[object, ...]:
     return (*values, checksum(values))
 
 
-def checked_row(values: tuple[Any, ...], version: int) -> Row | None:
-    """A row of :func:`rows_query`, if it is what was written.
-
-    One of version 1 has no checksum: it is as good as its texts, and gets one.
-    """
+def checked_row(values: tuple[Any, ...]) -> Row | None:
+    """A row of :func:`rows_query`, if it is what was written."""
     try:
         seq, *texts, checked, frame = values
         space, at, kind, correlation, facts, previous = map(_text, texts)
         said = (seq, space, at, kind, correlation, facts, previous)
-        found = checksum(said, frame)
-        if version == 1:
-            _read_fields(frame.decode())
-        elif checked != found:
+        if checked != checksum(said, frame):
             return None
-    except (ValueError, TypeError, AttributeError, msgspec.MsgspecError):
+    except (ValueError, TypeError, msgspec.MsgspecError):
         return None
-    return Row._make((*said, found, frame))
+    return Row._make((*said, checked, frame))
 
 
-def checked_values(values: tuple[Any, ...], version: int) -> tuple[Any, ...] | None:
-    """The values of another table's row, whose last one is its checksum, if they are right.
-
-    One of version 1 has none.
-    """
+def checked_values(values: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The values of another table's row, whose last one is its checksum, if they are right."""
     try:
         *said, checked = (_text(each) for each in values)
     except ValueError:
         return None
     found = tuple(said)
-    return found if version == 1 or checked == checksum(found) else None
+    return found if checked == checksum(found) else None
 
 
 def _text(value: Any) -> Any:
@@ -201,9 +185,9 @@ def read_page(
 
 def _find_damaged(connection: sqlite3.Connection, space: str, after: int, until: int) -> None:
     """Raise of the first entry that is damaged, if one is."""
-    query = rows_query(2, "WHERE space = ? AND seq > ? AND seq <= ? ORDER BY seq")
+    query = rows_query("WHERE space = ? AND seq > ? AND seq <= ? ORDER BY seq")
     for values in connection.execute(query, (space, after, until)):
-        if checked_row(values, 2) is None:
+        if checked_row(values) is None:
             raise DamagedEntry(values[0])
 
 

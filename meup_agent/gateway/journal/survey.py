@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import heapq
 import sqlite3
-from collections.abc import Generator, Iterable, Iterator
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from meup_agent.gateway.journal.rows import (
-    TABLES,
     Row,
     checked_row,
     checked_values,
     read_facts,
     rows_query,
 )
-from meup_agent.gateway.journal.tables import DAMAGE, READ_SMALL, START, Missing
+from meup_agent.gateway.journal.tables import DAMAGE, READ_SMALL, Missing
 from meup_agent.protocol.envelope import encode_json
 from meup_agent.protocol.space.journal import MAX_SEQ, NumberRange
 
@@ -41,12 +40,11 @@ class KeptFact(NamedTuple):
     value: str  # a JSON object
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Survey:
     """A journal's file as it was found.
 
     Attributes:
-        version: The version of its tables.
         structure: The first thing that SQLite finds wrong with its pages; empty: none.
         damaged: The numbers whose entries cannot be read, or are not there.
         last: The last number that is accounted for. Where the structure is wrong, there may have
@@ -58,8 +56,6 @@ class Survey:
         missing: The numbers of which the file says that no entry has them, and why.
     """
 
-    version: int
-    _: KW_ONLY
     structure: str
     damaged: list[NumberRange]
     last: int
@@ -118,27 +114,21 @@ def _name_range(first: int, last: int) -> str:
     return str(first) if first == last else f"{first} to {last}"
 
 
-def survey(connection: sqlite3.Connection, version: int, *, contents: bool = True) -> Survey:
+def survey(connection: sqlite3.Connection, *, contents: bool = True) -> Survey:
     """Survey a file; without its ``contents``, entries are counted and their rows not read."""
     structure = _check_structure(connection)
-    facts, lost_facts = _read_small(connection, version, "fact")
-    floors, lost_floors = _read_small(connection, version, "space")
-    known, _ = _read_small(connection, version, "missing")  # what is lost of it is a number in none
+    facts, lost_facts = _read_small(connection, "fact")
+    floors, lost_floors = _read_small(connection, "space")
+    known, _ = _read_small(connection, "missing")  # what is lost of it is a number in none
     missing = [Missing(*values) for values in known]
 
-    def numbers() -> Iterable[int]:
-        if contents or structure:
-            return (row.seq for row in good_rows(connection, version))
-        return _numbers(connection, version)
-
-    if version == 1:
-        # It does not say of all numbers why they are missing. The first are those before it began.
-        found = numbers() if structure else _numbers(connection, version)
-        holes = _sweep(found, missing)[0][: 1 if structure else None]
-        missing = sorted([*missing, *(Missing(low - 1, high, START) for low, high in holes)])
-    damaged, last = _sweep(numbers(), missing)
+    numbers: Iterable[int]
+    if contents or structure:
+        numbers = (row.seq for row in good_rows(connection))
+    else:
+        numbers = (seq for (seq,) in connection.execute("SELECT seq FROM entry ORDER BY seq"))
+    damaged, last = _sweep(numbers, missing)
     return Survey(
-        version,
         structure=structure,
         damaged=damaged,
         last=last,
@@ -157,7 +147,7 @@ def fold_facts(connection: sqlite3.Connection, found: Survey) -> list[KeptFact]:
     """
     held = {(it.space, it.key): it.value for it in found.facts}
     behind = found.damaged[-1].last if found.damaged else 0
-    for row in good_rows(connection, found.version) if not found.structure else ():
+    for row in good_rows(connection) if not found.structure else ():
         for key, value in read_facts(row.facts) if row.facts and row.seq > behind else ():
             if value is None:
                 held.pop((row.space, key), None)
@@ -166,11 +156,11 @@ def fold_facts(connection: sqlite3.Connection, found: Survey) -> list[KeptFact]:
     return [KeptFact(*key, value) for key, value in held.items()]
 
 
-def good_rows(connection: sqlite3.Connection, version: int) -> Iterator[Row]:
+def good_rows(connection: sqlite3.Connection) -> Iterator[Row]:
     """The rows that are what was written, by number; what cannot be read is passed over."""
     last = 0
-    for values in _each_row(connection, version):
-        row = checked_row(values, version)
+    for values in _each_row(connection):
+        row = checked_row(values)
         if row is not None and row.seq > last:
             last = row.seq
             yield row
@@ -181,8 +171,8 @@ def is_damage(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
 
 
-def _each_row(connection: sqlite3.Connection, version: int) -> Iterator[tuple[Any, ...]]:
-    query = rows_query(version, "NOT INDEXED WHERE seq > ? ORDER BY seq")
+def _each_row(connection: sqlite3.Connection) -> Iterator[tuple[Any, ...]]:
+    query = rows_query("NOT INDEXED WHERE seq > ? ORDER BY seq")
     after: int | None = 0
     while after is not None:
         try:
@@ -221,11 +211,6 @@ def _pass_over(connection: sqlite3.Connection, query: str, after: int) -> int | 
     return high
 
 
-def _numbers(connection: sqlite3.Connection, version: int) -> Generator[int]:
-    for (seq,) in connection.execute(f"SELECT seq FROM {TABLES[version]} ORDER BY seq"):
-        yield seq
-
-
 def _sweep(numbers: Iterable[int], missing: Iterable[Missing]) -> tuple[list[NumberRange], int]:
     """The numbers that no entry has, and of which it is not said why; and the last of the others.
 
@@ -251,15 +236,13 @@ def _check_structure(connection: sqlite3.Connection) -> str:
     return "" if said == "ok" else " ".join(said.split())
 
 
-def _read_small(
-    connection: sqlite3.Connection, version: int, table: str
-) -> tuple[list[tuple[Any, ...]], int]:
+def _read_small(connection: sqlite3.Connection, table: str) -> tuple[list[tuple[Any, ...]], int]:
     """The good rows of a table other than that of the entries, and the number of the others."""
     good: list[tuple[Any, ...]] = []
     bad = 0
     try:
-        for values in connection.execute(READ_SMALL[version][table]):
-            said = checked_values(values, version)
+        for values in connection.execute(READ_SMALL[table]):
+            said = checked_values(values)
             if said is None:
                 bad += 1
             else:

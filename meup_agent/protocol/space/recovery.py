@@ -16,7 +16,7 @@ log = logging.getLogger("meup_agent.gateway")
 
 RECOVERED_SECONDS: Final = 24 * 3_600.0
 """Time before its start of which a gateway reads all that was said; what may still be decided it
-reads however old it is (PROTOCOL 9.10)."""
+reads however old it is (PROTOCOL 9.9)."""
 
 RECOVERED_ENTRIES: Final = 100_000
 """Entries that are read when a gateway starts, to know again what is open, and sent twice."""

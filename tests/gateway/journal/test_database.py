@@ -99,7 +99,7 @@ def test_journal_of_a_newer_version(path: Path) -> None:
     with_form(path, APPLICATION, VERSION + 1)
     before = path.read_bytes()
     said = refused(path)
-    assert said.startswith("the journal FILE is of a newer version of this package (3, not 2), or")
+    assert said.startswith("the journal FILE is of a newer version of this package (2, not 1), or")
     assert path.read_bytes() == before
 
 
