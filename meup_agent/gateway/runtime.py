@@ -27,7 +27,6 @@ from meup_agent.gateway.admission import (
 from meup_agent.gateway.auth import Identity, new_token
 from meup_agent.gateway.backlog import Backlogs
 from meup_agent.gateway.logs import RefusalLog, log
-from meup_agent.gateway.write_batcher import WriteBatcher
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, spoken
 from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.decisions import Refusal
@@ -50,6 +49,29 @@ RESTARTING: Final = 1012
 
 TOLD_NANOSECONDS: Final = 1_000_000_000
 """By which the machine's clock is put back before the log says so."""
+
+
+class WriteBatcher:
+    """Writes what became due in a turn of the loop at its end, in one write for each connection."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: list[Callable[[], None]] = []
+
+    def add(self, flush: Callable[[], None]) -> None:
+        """Have a queue's function write it at the end of this turn."""
+        if not self._waiting:
+            self._loop.call_soon(self._flush)
+        self._waiting.append(flush)
+
+    def call(self, then: Callable[[], None]) -> None:
+        """Call in the next turn."""
+        self._loop.call_soon(then)
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for flush in waiting:
+            flush()
 
 
 class ForwardClock:

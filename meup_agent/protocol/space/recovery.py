@@ -6,9 +6,9 @@ By itself, since the state does not read a journal, and a server does this once 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
-from meup_agent.protocol.space.clock import SpaceClock
 from meup_agent.protocol.space.journal import Journal
 from meup_agent.protocol.space.state import SpaceState
 
@@ -23,6 +23,28 @@ RECOVERED_ENTRIES: Final = 100_000
 
 TOLD_SECONDS: Final = 1.0
 """By which a clock is put back before the log says so."""
+
+
+class SpaceClock:
+    """The time of a space, in which what is expired stays so (PROTOCOL 4.2).
+
+    In microseconds since 1970 (UTC). It continues, after a restart, from the last time in the
+    journal. The gateway's own never goes back while it runs.
+    """
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        self._now = now
+        self._ahead = 0
+
+    def __call__(self) -> int:
+        """The time at this moment."""
+        return self._now() + self._ahead
+
+    def advance(self, at: int) -> float:
+        """Let the time be no earlier than one at which something was decided; seconds gained."""
+        gained = max(0, at - self())
+        self._ahead += gained
+        return gained / 1_000_000
 
 
 def recover_state(state: SpaceState, journal: Journal, space: str, clock: SpaceClock) -> None:

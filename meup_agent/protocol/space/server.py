@@ -18,7 +18,6 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.kinds import STREAM_OPEN
 from meup_agent.protocol.management_payloads import INVITE_ACK
 from meup_agent.protocol.space.allowance import Allowance
-from meup_agent.protocol.space.clock import SpaceClock
 from meup_agent.protocol.space.counters import SpaceCounters, log_cancel
 from meup_agent.protocol.space.decisions import (
     Acceptance,
@@ -50,7 +49,7 @@ from meup_agent.protocol.space.members import (
 )
 from meup_agent.protocol.space.presence import JoinState, ReplayedEnvelope
 from meup_agent.protocol.space.rate_limits import NoticeThrottle, RateExceeded, RateLimiter
-from meup_agent.protocol.space.recovery import recover_state
+from meup_agent.protocol.space.recovery import SpaceClock, recover_state
 from meup_agent.protocol.space.state import SpaceState
 from meup_agent.protocol.space.subscriber import FrameReader, Place, Subscriber
 from meup_agent.protocol.streams import MARK

@@ -12,7 +12,7 @@ from meup_agent import Agent, ProposalHandle, ProposalState, Reason, Space
 from meup_agent.approval import Inbox, InboxItem, InboxRenewed, ItemArrived, Reviewer, Verb
 from meup_agent.errors import ParticipantGone
 from meup_agent.gateway.console.desk import Desk, DeskOpener
-from meup_agent.gateway.write_batcher import WriteBatcher
+from meup_agent.gateway.runtime import WriteBatcher
 from tests.gateways import Identity
 from tests.interaction.cast import calculator
 from tests.interaction.people import InMemory, gathered, until
