@@ -2,22 +2,12 @@
 
 import signal
 from collections.abc import Generator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from meup_agent.gateway import Gateway, HttpConfig
 from tests.cli.processes import TERMINATE, Running, running
-from tests.cli.test_siblings import Scene
-from tests.gateways import one_space_config
-
-PARTICIPANTS = {
-    "alice": [{"kind": "*"}],
-    "files": [{"kind": "mcp.request"}],
-    "paula": [{"kind": "mcp.proposal"}],
-    "reviewer": [{"kind": "*"}],
-}
+from tests.cli.test_siblings import Scene, open_scene
 
 AGENTS = """
 import anyio
@@ -49,10 +39,8 @@ async def review(proposal: Proposal) -> None:
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Generator[Scene]:
-    (tmp_path / "agents.py").write_text(AGENTS)
-    config = replace(one_space_config("demo", PARTICIPANTS), http=HttpConfig(port=0))
-    with Gateway(config=config).in_thread() as gateway:
-        yield Scene(gateway, tmp_path)
+    with open_scene(tmp_path, AGENTS) as scene:
+        yield scene
 
 
 def begun(process: Running, name: str) -> Running:

@@ -96,11 +96,17 @@ class Scene:
         return done.stdout + done.stderr
 
 
+@contextmanager
+def open_scene(folder: Path, agents: str) -> Generator[Scene]:
+    (folder / "agents.py").write_text(agents)
+    with Gateway(participants=PARTICIPANTS).in_thread() as gateway:
+        yield Scene(gateway, folder)
+
+
 @pytest.fixture
 def scene(tmp_path: Path) -> Generator[Scene]:
-    (tmp_path / "agents.py").write_text(AGENTS)
-    with Gateway(participants=PARTICIPANTS).in_thread() as gateway:
-        yield Scene(gateway, tmp_path)
+    with open_scene(tmp_path, AGENTS) as scene:
+        yield scene
 
 
 def proposal_of(agent: Running) -> str:

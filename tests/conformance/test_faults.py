@@ -12,6 +12,7 @@ from meup_agent.testing import FaultPlan, Faults, FaultyConnector
 from tests.conformance.gateways import ExistingGateway, Heard
 from tests.conformance.people import SPACE, joined, patiently
 from tests.gateways import Connector, Transport, websocket_connector
+from tests.interaction.people import files
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -25,16 +26,6 @@ def is_probe(heard: Heard) -> bool:
 async def calls_after(space: Space) -> None:
     """A message after a reconnect arrives, and is answered."""
     assert await space.call("files", "add", {"a": 1, "b": 2}) == 3
-
-
-def files() -> Agent:
-    agent = Agent("files")
-
-    @agent.tool
-    async def add(a: int, b: int) -> int:
-        return a + b
-
-    return agent
 
 
 @pytest.mark.rule("2.probe", "2.join_frame")

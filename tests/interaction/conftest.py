@@ -10,8 +10,7 @@ from tests.interaction.people import (
     InMemory,
     Meeting,
     Notes,
-    OverSockets,
-    gateway_for_everybody,
+    open_meeting,
 )
 from tests.session.gate import Gate
 
@@ -19,11 +18,8 @@ from tests.session.gate import Gate
 @pytest.fixture(params=["memory", "sockets"])
 def meeting(request: pytest.FixtureRequest) -> Generator[Meeting]:
     """A space to meet in: each test that takes it runs in memory and over real sockets."""
-    if request.param == "memory":
-        yield InMemory()
-    else:
-        with gateway_for_everybody().in_thread() as gateway:
-            yield OverSockets(gateway)
+    with open_meeting(request.param) as meeting:
+        yield meeting
 
 
 @pytest.fixture

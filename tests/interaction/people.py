@@ -1,8 +1,13 @@
 """The participants of the interaction tests, and a test's view of them."""
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from typing import Any, Protocol, TypeVar
 
 import anyio
@@ -78,6 +83,30 @@ class OverSockets:
 
 def gateway_for_everybody() -> Gateway:
     return Gateway(participants=PARTICIPANTS, limits=LIMITS)
+
+
+@contextmanager
+def open_meeting(
+    where: str, participants: Mapping[str, Capabilities] = PARTICIPANTS
+) -> Generator[Meeting]:
+    """A space to meet in, in ``memory`` or over ``sockets``."""
+    if where == "memory":
+        yield InMemory(participants)
+    else:
+        with Gateway(participants=participants, limits=LIMITS).in_thread() as gateway:
+            yield OverSockets(gateway)
+
+
+def files() -> Agent:
+    """An agent with a tool."""
+    agent = Agent("files")
+
+    @agent.tool
+    async def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    return agent
 
 
 class Latch:

@@ -19,7 +19,15 @@ from meup_agent.types import (
     Shutdown,
     StatusRequest,
 )
-from tests.interaction.people import InMemory, Meeting, Notes, OverSockets, gathered, join, until
+from tests.interaction.people import (
+    Meeting,
+    Notes,
+    OverSockets,
+    gathered,
+    join,
+    open_meeting,
+    until,
+)
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -35,11 +43,8 @@ PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
 @pytest.fixture(params=["memory", "sockets"])
 def controlled(request: pytest.FixtureRequest) -> Generator[Meeting]:
     """A space with a participant that may control the others."""
-    if request.param == "memory":
-        yield InMemory(PARTICIPANTS)
-    else:
-        with Gateway(participants=PARTICIPANTS).in_thread() as gateway:
-            yield OverSockets(gateway)
+    with open_meeting(request.param, PARTICIPANTS) as meeting:
+        yield meeting
 
 
 def worker(notes: Notes) -> Agent:

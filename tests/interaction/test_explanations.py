@@ -8,7 +8,6 @@ import pytest
 
 from meup_agent import Agent, Envelope, Explanation, Proposal, Reason, Rejection, Settings
 from meup_agent.errors import NotSent, ProposalRejected, Refused, UsageError
-from meup_agent.gateway import Gateway
 from tests.interaction.people import (
     PARTICIPANTS,
     QUICK,
@@ -16,9 +15,9 @@ from tests.interaction.people import (
     Latch,
     Meeting,
     Notes,
-    OverSockets,
     gathered,
     join,
+    open_meeting,
     raw,
     session_of,
     taped,
@@ -40,11 +39,8 @@ MUTE = {
 @pytest.fixture(params=["memory", "sockets"])
 def mute(request: pytest.FixtureRequest) -> Generator[Meeting]:
     """A space in which neither the proposer nor the reviewer may chat."""
-    if request.param == "memory":
-        yield InMemory(MUTE)
-    else:
-        with Gateway(participants=MUTE).in_thread() as gateway:
-            yield OverSockets(gateway)
+    with open_meeting(request.param, MUTE) as meeting:
+        yield meeting
 
 
 def is_proposal(envelope: Envelope) -> bool:

@@ -9,15 +9,13 @@ import pytest
 
 from meup_agent import Agent, Context, Envelope, Space, Withdrawal
 from meup_agent.errors import Kicked, Refused, TokenRefused, UsageError
-from meup_agent.gateway import Gateway
 from meup_agent.types import Grant, Invitation, Revocation
 from tests.interaction.people import (
-    InMemory,
     Meeting,
     Notes,
-    OverSockets,
     gathered,
     join,
+    open_meeting,
     taped,
     until,
 )
@@ -36,11 +34,8 @@ PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
 @pytest.fixture(params=["memory", "sockets"])
 def managed(request: pytest.FixtureRequest) -> Generator[Meeting]:
     """A space with a participant that may manage it."""
-    if request.param == "memory":
-        yield InMemory(PARTICIPANTS)
-    else:
-        with Gateway(participants=PARTICIPANTS).in_thread() as gateway:
-            yield OverSockets(gateway)
+    with open_meeting(request.param, PARTICIPANTS) as meeting:
+        yield meeting
 
 
 def worker(notes: Notes) -> Agent:

@@ -24,6 +24,7 @@ from mcp_types import TextContent
 from meup_agent import Agent, Context, Proposal
 from tests.cli.processes import environment, meup, running
 from tests.forkserver import launched
+from tests.interaction.people import files
 from tests.mcp.conftest import ANYTHING, Stage, staged
 from tests.mcp.server.test_asks import FORM, ask
 from tests.mcp.server.test_cancellation import OLD
@@ -45,17 +46,6 @@ def variables(stage: Stage, participant: str) -> dict[str, str]:
         "MEUP_SPACE": "demo",
         "MEUP_TOKEN": stage.token(participant),
     }
-
-
-def files() -> Agent:
-    """An agent with a tool."""
-    agent = Agent("files")
-
-    @agent.tool
-    async def add(a: int, b: int) -> int:
-        return a + b
-
-    return agent
 
 
 def command(*arguments: str, env: dict[str, str] | None = None) -> StdioServerParameters:

@@ -9,6 +9,7 @@ import pytest
 from mcp_types import TextContent
 
 from meup_agent import Agent, Proposal, Reason, Request
+from tests.interaction.people import files
 from tests.mcp.client import client_beside
 from tests.mcp.conftest import ANYTHING, PROPOSES, ServedSpace, Stage, served, staged
 from tests.patience import PATIENCE
@@ -17,17 +18,6 @@ pytestmark = pytest.mark.anyio
 
 MODES = ["legacy", "auto"]
 """Revisions of the SDK's client: by handshake, and 2026-07-28."""
-
-
-def files() -> Agent:
-    agent = Agent("files")
-
-    @agent.tool
-    async def add(a: int, b: int) -> int:
-        """Add two numbers."""
-        return a + b
-
-    return agent
 
 
 def reviewer(*, reject: Reason | None = None, explain: str | None = None) -> Agent:

@@ -21,6 +21,19 @@ CAPABILITIES: dict[str, list[dict[str, Any]]] = {
 }
 
 
+class CutOff(MemoryJournal):
+    """A journal whose gateway is killed after so many envelopes."""
+
+    left: int | None = None
+
+    def append(self, *said: Any) -> None:
+        if self.left == 0:
+            return
+        if self.left is not None:
+            self.left -= 1
+        super().append(*said)
+
+
 class Invites:
     """Issues invitations with tokens that a test can foresee."""
 

@@ -13,11 +13,6 @@ from tests.spaces import Allowance, Refusal
 pytestmark = pytest.mark.rule("4.4.own_rejection_lasts")
 
 
-@pytest.fixture
-def room() -> Room:
-    return Room()
-
-
 def reject(room: Room, sender: str, proposal: str | list[str], reason: str = "unsafe") -> None:
     room.say(sender, "mcp.reject", {"reason": reason}, f"no-{sender}", correlationId=proposal)
 

@@ -1,11 +1,18 @@
 """Grants, invitations, removals and revocations outlive a restart of the gateway."""
 
-from typing import Any
-
 import pytest
 
-from tests.protocol.space.scene import CALL, CAPABILITIES, GRANTING, READ, Scene, facts, invite
-from tests.spaces import Journal, MemoryJournal
+from tests.protocol.space.scene import (
+    CALL,
+    CAPABILITIES,
+    GRANTING,
+    READ,
+    CutOff,
+    Scene,
+    facts,
+    invite,
+)
+from tests.spaces import Journal
 
 
 @pytest.mark.rule("3.manage.restart")
@@ -44,19 +51,6 @@ def test_grant_that_its_granter_could_not_give_now_holds_no_more(
     assert again.may("worker", {"kind": "chat"})
     assert grant in caplog.text
     assert stays not in caplog.text
-
-
-class CutOff(MemoryJournal):
-    """A journal whose process is killed after so many envelopes."""
-
-    left: int | None = None
-
-    def append(self, *said: Any) -> None:
-        if self.left == 0:
-            return
-        if self.left is not None:
-            self.left -= 1
-        super().append(*said)
 
 
 def ended(journal: Journal) -> list[str]:

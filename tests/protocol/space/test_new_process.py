@@ -7,30 +7,13 @@ from typing import Any
 
 import pytest
 
+from tests.protocol.space.scene import CutOff
 from tests.protocol.space.test_replayed import CALL, Member, Room
 from tests.spaces import Allowance, MemoryJournal, Place
 
 pytestmark = pytest.mark.rule("4.2.new_process")
 
 ENDS = ("mcp.withdraw", "mcp.request")
-
-
-class CutOff(MemoryJournal):
-    """A journal whose gateway is killed after so many envelopes."""
-
-    left: int | None = None
-
-    def append(self, *said: Any) -> None:
-        if self.left == 0:
-            return
-        if self.left is not None:
-            self.left -= 1
-        super().append(*said)
-
-
-@pytest.fixture
-def room() -> Room:
-    return Room()
 
 
 def says(room: Room, member: Member, kind: str, payload: Any, id: str, **header: Any) -> None:

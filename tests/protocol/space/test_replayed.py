@@ -135,11 +135,6 @@ class Room:
         return member
 
 
-@pytest.fixture
-def room() -> Room:
-    return Room()
-
-
 @pytest.mark.rule("4.6.replays")
 @pytest.mark.parametrize("restarted", [False, True])
 def test_open_proposals_follow_the_welcome_in_order(room: Room, restarted: bool) -> None:
