@@ -227,12 +227,13 @@ def answer_method(method: str, tools: Iterable[ToolDefinition], agent_name: str)
         return {
             "protocolVersion": PROTOCOL_VERSION,
             "capabilities": {"tools": {"listChanged": False}},
-            "serverInfo": {"name": agent_name, "version": _version()},
+            "serverInfo": {"name": agent_name, "version": own_version()},
         }
     return {"tools": [tool.describe() for tool in tools]} if method == TOOL_LIST else {}
 
 
-def _version() -> str:
+def own_version() -> str:
+    """The version of this package; "0" where it is run from its source."""
     # Loaded when it is asked for: it takes a twelfth of the whole package's import.
     from importlib.metadata import PackageNotFoundError, version
 

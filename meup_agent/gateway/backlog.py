@@ -204,11 +204,6 @@ class Backlogs:
         """Bytes that wait for the participants of a space, counted for each of them."""
         return sum(share.bytes for (name, _), share in self._shares.items() if name == space)
 
-    def waiting_for(self, space: str, participant: str) -> int:
-        """Bytes that wait for a participant."""
-        share = self._shares.get((space, participant))
-        return 0 if share is None else share.bytes
-
     # --- what a backlog calls ---
 
     def hold(self, packed: bytes) -> None:

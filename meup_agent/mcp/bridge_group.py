@@ -49,7 +49,7 @@ class Seat:
 
 @asynccontextmanager
 async def join_bridges(
-    seats: Sequence[Seat], *, grace: float = GRACE, hurry: anyio.Event | None = None
+    seats: Sequence[Seat], *, hurry: anyio.Event | None = None
 ) -> AsyncGenerator[None]:
     """The block in which bridges are in their spaces; entered when each is, or has failed.
 
@@ -58,8 +58,7 @@ async def join_bridges(
 
     Args:
         seats: The bridges.
-        grace: Seconds that running calls get at the end.
-        hurry: When it is set, the grace is over at once.
+        hurry: When it is set, running calls get no more time.
 
     Raises:
         MeupError: Of the only bridge, or of the last one.
@@ -78,7 +77,7 @@ async def join_bridges(
                     token=seat.token,
                     participant=seat.participant,
                     settings=PATIENT,
-                    grace=grace,
+                    grace=GRACE,
                     hurry=hurry,
                 ) as space:
                     log.info("%s: is %r in the space %r", bridge.name, space.me, seat.space)

@@ -16,6 +16,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import RootModel, TypeAdapter, ValidationError
 
+from meup_agent.agent.tool import own_version
 from meup_agent.errors import MeupError, RequestError, printable
 from meup_agent.mcp.sdk_transports import connect
 from meup_agent.mcp.server_asks import ELICITATION, ROOTS, SAMPLING
@@ -372,7 +373,7 @@ class ServerConnection:
             elicitation_callback=self._elicit,
             sampling_callback=self._sample,
             list_roots_callback=self._list_roots,
-            client_info=types.Implementation(name="meup-bridge", version=_version()),
+            client_info=types.Implementation(name="meup-bridge", version=own_version()),
         )
 
     async def _ask_for_log(self, client: Client) -> None:
@@ -482,13 +483,3 @@ def _first_problem(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     return printable(f"{place}: {first['msg']}")[:MAX_ERROR_CHARS]
-
-
-def _version() -> str:
-    # Loaded when it is asked for, as importlib.metadata is slow.
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("meup-agent")
-    except PackageNotFoundError:
-        return "0"

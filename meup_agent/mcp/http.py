@@ -157,8 +157,6 @@ class McpApp:
             strangers behind it are that participant.
         hosts: The values of ``Host`` that are served, ``*`` for any port; ``None``: any.
         path: Its path.
-        max_body: Bytes of a request's body.
-        max_sessions: Sessions of clients at once.
     """
 
     def __init__(
@@ -169,8 +167,6 @@ class McpApp:
         anonymous: bool = False,
         hosts: Sequence[str] | None = LOOPBACK_HOSTS,
         path: str = "/mcp",
-        max_body: int = DEFAULT_MAX_REQUEST_BODY_SIZE,
-        max_sessions: int = MAX_SESSIONS,
     ) -> None:
         self.streams = OpenStreams()
         self._sessions = SessionIds()
@@ -180,11 +176,11 @@ class McpApp:
         self._make_manager = partial(
             StreamableHTTPSessionManager,
             make_server(self._handlers),  # without security_settings: see _HostCheck
-            max_request_body_size=max_body,
-            max_sessions=max_sessions,
+            max_request_body_size=DEFAULT_MAX_REQUEST_BODY_SIZE,
+            max_sessions=MAX_SESSIONS,
         )
         self._manager: StreamableHTTPSessionManager | None = None
-        layer = CancellationLayer(self._serve, self.streams, max_body)
+        layer = CancellationLayer(self._serve, self.streams, DEFAULT_MAX_REQUEST_BODY_SIZE)
         authenticated = AuthenticationMiddleware(
             AuthContextMiddleware(RequireAuthMiddleware(layer, [])),
             backend=ParticipantAuth(pool, anonymous=anonymous),

@@ -469,9 +469,9 @@ def build_close(stream: str, reason: str = COMPLETE) -> JsonObject:
     return {"stream_id": stream, "reason": reason}
 
 
-def build_write(stream: str, participant: str, reason: str = "") -> JsonObject:
+def build_write(stream: str, participant: str) -> JsonObject:
     """The payload of a ``stream/grant-write`` or ``stream/revoke-write``."""
-    return {"stream_id": stream, "participant_id": participant, **_reason(reason)}
+    return {"stream_id": stream, "participant_id": participant}
 
 
 def build_write_ack(stream: StreamInfo, participant: str, reason: str = "") -> JsonObject:
@@ -480,9 +480,9 @@ def build_write_ack(stream: StreamInfo, participant: str, reason: str = "") -> J
     return {**said, "authorized_writers": list(stream.writers), **_reason(reason)}
 
 
-def build_transfer(stream: str, new_owner: str, reason: str = "") -> JsonObject:
+def build_transfer(stream: str, new_owner: str) -> JsonObject:
     """The payload of a ``stream/transfer-ownership``."""
-    return {"stream_id": stream, "new_owner": new_owner, **_reason(reason)}
+    return {"stream_id": stream, "new_owner": new_owner}
 
 
 def build_transferred(stream: StreamInfo, previous_owner: str, reason: str = "") -> JsonObject:

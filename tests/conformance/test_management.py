@@ -307,7 +307,9 @@ def test_everything_that_was_done_to_a_space_can_be_read_later(
     with closing(Archive(file)) as archive:
         for entry in archive.read("demo", after=0, until=archive.latest("demo"), limit=1_000):
             audit.add(entry)
-    done = [(each.what, each.by, each.whom, each.grant or each.id) for each in audit.operations]
+    done = [
+        (each.what, each.by, each.whom, each.grant or each.id) for each in audit.pop_operations()
+    ]
     assert [each[:3] for each in done] == [
         ("grant", "manager", "bob"),
         ("grant", "bob", "alice"),

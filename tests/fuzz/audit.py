@@ -42,8 +42,11 @@ def run(data: bytes) -> None:
         with suppress(InvalidEnvelope):
             audit.add(Entry(number, "demo", START + number * 1_000_000, decode(line)))
     glyphs = Glyphs("utf-8")
-    listing = ProposalListing(width, glyphs, START / 1e6 + 100)
-    shown: list[Text] = [*listing.proposals(audit.proposals), *listing.operations(audit.operations)]
+    listing = ProposalListing(width, START / 1e6 + 100)
+    shown: list[Text] = [
+        *listing.proposals(audit.proposals),
+        *listing.operations(audit.pop_operations()),
+    ]
     for proposal in audit.proposals:
         shown += ProposalTimeline(width, glyphs).lines(proposal)
     for text in shown:

@@ -67,8 +67,6 @@ def test_what_waits_for_several_counts_for_each_and_once_in_all() -> None:
     ann.put(shared)
     bob.put(shared, frame(10))
     assert scene.all.bytes == 110
-    assert scene.all.waiting_for("demo", "ann") == 100
-    assert scene.all.waiting_for("demo", "bob") == 110
     assert scene.all.waiting_in("demo") == 210
     ann.drain()
     assert scene.all.bytes == 110
@@ -177,7 +175,7 @@ def test_nothing_is_kept_of_who_has_gone() -> None:
     assert scene.counters.streams_refused == 1
     scene.all.remove_stream("demo", "ann")
     ann.close()
-    assert scene.all.waiting_for("demo", "ann") == 0
+    assert scene.all.waiting_in("demo") == 0
     assert scene.all.participants == 0
 
 

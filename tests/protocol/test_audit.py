@@ -391,9 +391,9 @@ def test_acceptance_of_tools_is_told_once_the_bridge_has_confirmed_it() -> None:
     answer("files", asked, "lookalike", result={})
     ask("you", ("files", "notes"), id="both")
     answer("files", "both", "you", result={})
-    assert journal.audit.operations == []
+    assert journal.audit.pop_operations() == []
     answer("files", asked, "you", result={})
     answer("files", asked, "you", result={})
-    [said] = journal.audit.operations
+    [said] = journal.audit.pop_operations()
     assert (said.what, said.by, said.whom, said.id) == ("accept_tools", "you", "files", asked)
     assert said.details == {"digest": "d1"}

@@ -26,7 +26,7 @@ VOTED = {
 
 def text_of(proposal: ProposalAudit) -> str:
     glyphs = Glyphs("utf-8")
-    listed = ProposalListing(None, glyphs, 0.0).proposals([proposal])
+    listed = ProposalListing(None, 0.0).proposals([proposal])
     told = ProposalTimeline(None, glyphs).lines(proposal)
     return "\n".join(str(each) for each in [*listed, *told])
 

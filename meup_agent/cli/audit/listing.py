@@ -28,7 +28,7 @@ from meup_agent.cli.audit.phrases import (
 )
 from meup_agent.cli.render.exchange_observer import MAX_FOLLOWED
 from meup_agent.cli.render.formatting import format_answer, format_capability
-from meup_agent.cli.render.layout import NARROW, STATE_STYLES, Glyphs, RowBuilder
+from meup_agent.cli.render.layout import NARROW, STATE_STYLES, RowBuilder
 from meup_agent.escape import compact, visible
 from meup_agent.protocol.audit import ProposalAudit, SpaceOperation, Step, StepKind
 from meup_agent.protocol.lifecycle import ProposalState
@@ -59,9 +59,8 @@ _Item = ProposalAudit | SpaceOperation
 class ProposalListing:
     """Makes the lines."""
 
-    def __init__(self, width: int | None, glyphs: Glyphs, now: float) -> None:
+    def __init__(self, width: int | None, now: float) -> None:
         self._width = width
-        self._glyphs = glyphs
         self._now = now
         self._ids = IdPrefixes()
         # Columns grow with what comes, and do not shrink again.

@@ -188,7 +188,7 @@ class _AuditRun:
         self._begin: int | None = None
         self._found = 0
         self._output, self._stderr = Output(colour=colour), Stderr(colour=colour)
-        self._listing = ProposalListing(self._output.width, self._output.glyphs, now)
+        self._listing = ProposalListing(self._output.width, now)
 
     async def run(self, pages: Pages) -> None:
         try:

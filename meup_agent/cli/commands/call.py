@@ -72,7 +72,6 @@ LIST_SECONDS: Final = 5.0  # wait for a participant's list of tools; then the ca
 EXPLANATION_SECONDS: Final = 0.5
 """Wait for an explanation behind its rejection; none is owed (PROTOCOL 4.3)."""
 
-MAX_CHANGES: Final = 400
 MAX_SENTENCE: Final = 1_000
 MAX_NAMED: Final = 12
 

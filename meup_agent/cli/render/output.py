@@ -168,10 +168,10 @@ class PrefixedOutput:
 
 @asynccontextmanager
 async def open_prefixed(
-    names: Sequence[str], on_closed: Callable[[], None], *, colour: bool = True
+    names: Sequence[str], on_closed: Callable[[], None]
 ) -> AsyncGenerator[PrefixedOutput]:
     """The block in which programs' lines are shown; ``on_closed``: their reader has gone."""
-    output = Output(colour=colour)
+    output = Output()
     lines, waiting = anyio.create_memory_object_stream[Text | str](MAX_WAITING)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_write, output, waiting, on_closed)

@@ -56,16 +56,8 @@ class BrowserSession:
 class BrowserSessions:
     """The sessions of a gateway's browsers, by the digest of their cookie; in memory alone."""
 
-    def __init__(
-        self,
-        now: Callable[[], float],
-        *,
-        idle: float = SESSION_IDLE,
-        age: float = SESSION_AGE,
-    ) -> None:
+    def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._idle = idle
-        self.age = age
         self._sessions: OrderedDict[bytes, BrowserSession] = OrderedDict()
         # By participant, so that a sign-in looks through none of the others'.
         self._of: dict[Identity, OrderedDict[bytes, None]] = {}
@@ -106,8 +98,8 @@ class BrowserSessions:
         at = self._now()
         return (
             not session.is_closed
-            and at - session.used <= self._idle
-            and at - session.opened <= self.age
+            and at - session.used <= SESSION_IDLE
+            and at - session.opened <= SESSION_AGE
             and tokens.holder(session.token) == session.identity
         )
 

@@ -114,10 +114,10 @@ def shown(text: object, most: int = MAX_SHOWN, *, is_name: bool = False) -> Mark
     return Markup("").join(parts)
 
 
-def lines(text: object, most: int = MAX_SHOWN, *, is_whole: bool = True) -> Markup:
+def lines(text: object, *, is_whole: bool = True) -> Markup:
     """A participant's text of several lines, each as :func:`shown` shows it."""
     said = str(text)
-    rows = said[:most].split("\n", MAX_LINES)
+    rows = said[:MAX_SHOWN].split("\n", MAX_LINES)
     parts = [shown(each) for each in rows[:MAX_LINES]]
     cut = len(said) - sum(len(each) + 1 for each in rows[:MAX_LINES]) + 1
     if not is_whole:

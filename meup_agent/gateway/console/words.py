@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
-from meup_agent.protocol.audit import Step, StepKind
+from meup_agent.protocol.audit import StepKind
 
 _DEEDS: Final = {
     "*": "send anything",
@@ -52,11 +52,6 @@ STEPS: Final = {
     StepKind.REFERRED: "asked for something else about it",
 }
 """Kind of a step → its words, after the name of its participant."""
-
-
-def describe_step(step: Step) -> str:
-    """A step in words."""
-    return STEPS[step.what]
 
 
 def describe_capability(pattern: Mapping[str, Any]) -> str:

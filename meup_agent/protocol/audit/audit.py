@@ -59,17 +59,12 @@ class Audit:
         """Every proposal, oldest first."""
         return self._index.proposals
 
-    @property
-    def operations(self) -> list[SpaceOperation]:
-        """Every operation on the space, oldest first."""
-        return list(self._operations)
-
     def release(self, proposal: ProposalAudit) -> None:
         """Forget a proposal whose reader is done; what is said of it later does not count."""
         self._index.release(proposal)
 
     def pop_operations(self) -> list[SpaceOperation]:
-        """The operations since the last call, which are forgotten by it."""
+        """The operations since the last call, oldest first, which are forgotten by it."""
         taken, self._operations = self._operations, []
         return taken
 

@@ -64,11 +64,9 @@ class DefaultedObject(dict[str, Any]):
         self.filled = frozenset(filled)
 
 
-def compile_pattern(
-    pattern: object, *, place: str = "", reading: Reading = Reading.NARROW
-) -> Pattern:
+def compile_pattern(pattern: object, *, reading: Reading = Reading.NARROW) -> Pattern:
     """Compile a pattern for a JSON value; InvalidPattern if anything in it does not compile."""
-    return Pattern(pattern, bounded(PatternCompiler(reading).compile(pattern, place)))
+    return Pattern(pattern, bounded(PatternCompiler(reading).compile(pattern, "")))
 
 
 class PatternCompiler:

@@ -259,7 +259,7 @@ class ControlMessages(TablePart):
             return _DONE[Role.SHUTDOWN]
         return "active" if self._held is None else "paused"
 
-    def _status(self, word: str, added: JsonObject | None = None) -> JsonObject:
+    def _status(self, word: str) -> JsonObject:
         limiter = self._scheduler.limiter
         pause = self.pause
         return {
@@ -268,7 +268,7 @@ class ControlMessages(TablePart):
             "handlers": limiter.running,
             "queued": limiter.queued,
             "waiting": len(self._outbound),
-            **(self._added if added is None else added),
+            **self._added,
             "status": word,
         }
 

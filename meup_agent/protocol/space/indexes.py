@@ -478,12 +478,13 @@ class AcceptedEnvelope(msgspec.Struct, gc=False):
     seq: int = 0  # its number; 0 until the journal has given it
 
 
+_REMEMBERED_AGE: Final = round(REMEMBERED_SECONDS * _MICROSECONDS)
+
+
 class Deduplicator:
     """A bounded memory of accepted envelopes by sender and id."""
 
-    def __init__(self, *, limit: int = MAX_REMEMBERED, seconds: float = REMEMBERED_SECONDS) -> None:
-        self._limit = limit
-        self._age = round(seconds * _MICROSECONDS)
+    def __init__(self) -> None:
         self._remembered = 0
         # The sender that was swept the longest ago comes first.
         self._by_sender: OrderedDict[str, OrderedDict[str, AcceptedEnvelope]] = OrderedDict()
@@ -498,7 +499,7 @@ class Deduplicator:
             unaddressed = _content(envelope, ())
         receipt = share[envelope.id] = AcceptedEnvelope(content, unaddressed, at, seq)
         share.move_to_end(envelope.id)
-        if len(share) > self._limit:
+        if len(share) > MAX_REMEMBERED:
             share.popitem(last=False)
         self._remembered += 1
         if self._remembered % SWEEP_INTERVAL == 0:
@@ -509,7 +510,7 @@ class Deduplicator:
         """The receipt of the same envelope; another content under a known id is a new one."""
         share = self._by_sender.get(envelope.sender)
         known = None if share is None else share.get(envelope.id)
-        if known is None or at - known.at > self._age:
+        if known is None or at - known.at > _REMEMBERED_AGE:
             return None
         content = _content(envelope)
         return known if content in (known.content, known.unaddressed) else None
@@ -521,7 +522,7 @@ class Deduplicator:
     def _forget(self, at: int) -> None:
         """Forget the too old envelopes of one sender, another one each time."""
         sender, share = self._by_sender.popitem(last=False)
-        while share and at - next(iter(share.values())).at > self._age:
+        while share and at - next(iter(share.values())).at > _REMEMBERED_AGE:
             share.popitem(last=False)
         if share:
             self._by_sender[sender] = share

@@ -265,11 +265,10 @@ class InFlight:
             self.at, item.state = at, item.state_at(at)
             self.end(item)
 
-    def orphan(self, participant: str, *, fulfillments_only: bool = False) -> None:
+    def orphan(self, participant: str) -> None:
         """Note that the process which began what a participant has open is gone for good."""
         for item in self.of(participant):
-            if not fulfillments_only or item.fulfills is not None:
-                item.orphaned = item.beside is None
+            item.orphaned = item.beside is None
 
     def orphaned_requests(self, withdraw: Envelope) -> list[OpenItem]:
         """The requests that are out for what a withdraw takes back, and that no process cancels."""

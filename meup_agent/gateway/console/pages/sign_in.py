@@ -12,6 +12,7 @@ from meup_agent.gateway.auth import Identity, digest_of_token
 from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, cookie_name, redirect
 from meup_agent.gateway.console.guard import RequestDenied, check_csrf
 from meup_agent.gateway.console.local_transport import check_entry
+from meup_agent.gateway.console.sign_in import SESSION_AGE
 
 if TYPE_CHECKING:
     from starlette.responses import HTMLResponse
@@ -105,7 +106,7 @@ def _enter(context: PageContext, identity: Identity, token: bytes, after: str) -
     response.set_cookie(
         name,
         cookie,
-        max_age=int(sessions.age),
+        max_age=int(SESSION_AGE),
         path=context.base,
         secure=request.url.scheme == "https",
         httponly=True,
