@@ -16,7 +16,6 @@ from meup_agent.agent.results import encode_result, encode_whole_result
 from meup_agent.agent.scope import (
     LATE_SECONDS,
     Scope,
-    is_cancelled_here,
     is_failure,
     without_cancellations,
 )
@@ -25,7 +24,7 @@ from meup_agent.causes import Cause, Reason
 from meup_agent.client.running_handler import RunningHandler, begin_handler
 from meup_agent.errors import InvalidArguments, InvalidEnvelope, NotExpressible, RequestError
 from meup_agent.protocol import exchange, payloads
-from meup_agent.transport.loops import Condition
+from meup_agent.transport.loops import Condition, is_cancelled_here
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

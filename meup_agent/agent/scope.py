@@ -7,7 +7,6 @@ differs between loops when a handler swallows its cancellation.
 
 from __future__ import annotations
 
-import math
 import threading
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from weakref import WeakSet
@@ -165,8 +164,3 @@ def is_failure(error: BaseException) -> bool:
         return all(is_failure(each) for each in inner.exceptions)
     others = (KeyboardInterrupt, HandlerCancelled, anyio.get_cancelled_exc_class())
     return not isinstance(error, others)
-
-
-def is_cancelled_here() -> bool:
-    """True if the current task is being cancelled by a scope around it."""
-    return anyio.current_effective_deadline() == -math.inf

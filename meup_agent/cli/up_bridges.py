@@ -16,7 +16,7 @@ from meup_agent.mcp.server_config import HttpServer
 from meup_agent.mcp.server_process import ServerStarter
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable
     from pathlib import Path
 
     from meup_agent.cli.children import Children
@@ -27,23 +27,15 @@ Place = tuple[str, str]
 """A space, and the participant in it that a server is."""
 
 
-class PinFiles:
-    """The files of accepted tools, each opened once: bridges of one process share it."""
+def open_pins(path: Path) -> ToolLock:
+    """The accepted tools of a file.
 
-    def __init__(self) -> None:
-        self._locks: dict[Path, ToolLock] = {}
+    Raises:
+        ConfigurationError: The file cannot be used.
+    """
+    from meup_agent.mcp.pin import ToolLock  # loaded with the bridge
 
-    def open(self, path: Path) -> ToolLock:
-        """The accepted tools of a file.
-
-        Raises:
-            ConfigurationError: The file cannot be used.
-        """
-        from meup_agent.mcp.pin import ToolLock  # loaded with the bridge
-
-        if path not in self._locks:
-            self._locks[path] = ToolLock(path)
-        return self._locks[path]
+    return ToolLock(path)
 
 
 BRIDGE_GRACES: Final = 3
@@ -60,7 +52,7 @@ async def run_bridge(
     space: str,
     token: str,
     pins: Path | None,
-    pin_files: PinFiles,
+    open_pins: Callable[[Path], ToolLock],
 ) -> str | None:
     """Let an MCP server be a participant until everything ends; why it failed, if it did."""
     # In a thread, as it takes a second or two, in which the gateway serves and servers start.
@@ -81,7 +73,7 @@ async def run_bridge(
             scope.cancel()
 
     try:
-        pin = None if pins is None else pin_files.open(pins)
+        pin = None if pins is None else open_pins(pins)
         bridge = Bridge(name, server, starter=starter, pin=pin)
         seat = Seat(bridge=bridge, url=url, space=space, token=token)
         with anyio.CancelScope() as scope:

@@ -9,7 +9,6 @@ call of ours, such as a tool's partial result, are read beside the call.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import copy_context
@@ -41,7 +40,7 @@ from meup_agent.protocol.streams import (
 )
 from meup_agent.session.deadlines import checked_timeout
 from meup_agent.session.envelope_listeners import refusal_in
-from meup_agent.transport.loops import Condition, background_tasks
+from meup_agent.transport.loops import Condition, background_tasks, is_cancelled_here
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
@@ -322,16 +321,11 @@ async def writing(
         yield StreamWriter(session, own, beside=beside)
         reason = COMPLETE
     except BaseException as error:
-        if isinstance(error, HandlerCancelled) or _is_cancelled():
+        if isinstance(error, HandlerCancelled) or is_cancelled_here():
             reason, text = CANCELLED, str(cause_of_leaving(session))
         raise
     finally:
         session.apply(session.table.close_stream(own, reason, text, session.now()))
-
-
-def _is_cancelled() -> bool:
-    """True if the current task is being cancelled by a scope around it."""
-    return anyio.current_effective_deadline() == -math.inf
 
 
 async def _opened(session: Session, own: OwnStream, timeout: float | None) -> None:

@@ -268,22 +268,25 @@ async def _limit_response(response: httpx2.Response) -> None:
         response.stream = _LimitedStream(cast("httpx2.AsyncByteStream", response.stream))
 
 
-class _Compressed(httpx2.AsyncByteStream):
-    """An answer that is not read: it was asked for as it is."""
+class _AnswerStream(httpx2.AsyncByteStream):
+    """The stream of an answer in place of the client's own, which it closes."""
 
     def __init__(self, inner: httpx2.AsyncByteStream) -> None:
         self._inner = inner
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        raise httpx2.StreamError("the answer is compressed")
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
 
-class _LimitedStream(httpx2.AsyncByteStream):
-    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
-        self._inner = inner
+class _Compressed(_AnswerStream):
+    """An answer that is not read: it was asked for as it is."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        raise httpx2.StreamError("the answer is compressed")
+
+
+class _LimitedStream(_AnswerStream):
+    """An answer of limited length."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         left = MAX_MESSAGE_BYTES
@@ -293,15 +296,9 @@ class _LimitedStream(httpx2.AsyncByteStream):
                 raise httpx2.StreamError(f"the answer is longer than {MAX_MESSAGE_BYTES} bytes")
             yield chunk
 
-    async def aclose(self) -> None:
-        await self._inner.aclose()
 
-
-class _LimitedEvents(httpx2.AsyncByteStream):
+class _LimitedEvents(_AnswerStream):
     """A stream of events, each of which is limited."""
-
-    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
-        self._inner = inner
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
@@ -311,6 +308,3 @@ class _LimitedEvents(httpx2.AsyncByteStream):
             if size > MAX_MESSAGE_BYTES:
                 raise httpx2.StreamError(f"an event is longer than {MAX_MESSAGE_BYTES} bytes")
             yield chunk
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()

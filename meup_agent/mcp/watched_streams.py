@@ -209,7 +209,3 @@ class WatchedWriter(_WatchedStream):
         await self._inner.send(self._traffic.prepare(item))
         if isinstance(item.message, types.JSONRPCResponse | types.JSONRPCError):
             self._traffic.settled(item.message.id)
-
-    async def aclose(self) -> None:
-        """Close it."""
-        await self._inner.aclose()

@@ -6,6 +6,7 @@ Clock and condition are cheaper on asyncio than through anyio.
 from __future__ import annotations
 
 import logging
+import math
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, cast
 
@@ -156,3 +157,8 @@ def _what_matters(group: BaseExceptionGroup[BaseException]) -> BaseException:
     if not defects:
         return flat[0]
     return defects[0] if len(defects) == 1 else group
+
+
+def is_cancelled_here() -> bool:
+    """True if the current task is being cancelled by a scope around it."""
+    return anyio.current_effective_deadline() == -math.inf

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -26,11 +26,11 @@ from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.loading_notice import LOADING
 from meup_agent.cli.signals import ENDING, end_by_signals
 from meup_agent.cli.up_bridges import (
-    PinFiles,
     Place,
     can_listen,
     end_loading,
     loading,
+    open_pins,
     run_bridge,
     start_servers,
 )
@@ -234,14 +234,16 @@ def _start_bridges(
     starters: Mapping[Place, ServerStarter],
 ) -> None:
     """Let the MCP servers of a plan join, each as its participant."""
-    bridged, pin_files = False, PinFiles()
+    bridged = False
+    # Once each: bridges of one process share a file.
+    open_once = cache(open_pins)
     for launch in plan.launches:
         if launch.server is not None:
             bridged = True
             starter = starters.get(launch.place)
             bridge = partial(run_bridge, launch.name, launch.server, starter, children)
             place = {"url": running.own_url, "space": launch.space, "token": launch.token}
-            pinned = partial(bridge, pins=launch.pins, pin_files=pin_files)
+            pinned = partial(bridge, pins=launch.pins, open_pins=open_once)
             children.keep(launch.name, partial(pinned, **place))
     if not bridged:
         end_loading()

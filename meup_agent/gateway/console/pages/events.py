@@ -12,6 +12,7 @@ from meup_agent.gateway.console.event_queue import NOTHING_NEW, EventQueue, pack
 from meup_agent.gateway.console.guard import RequestDenied
 from meup_agent.gateway.edge.flow import CHUNK_WRITER
 from meup_agent.gateway.edge.http.context import CONFLICT
+from meup_agent.gateway.edge.http.events import cancel_when_gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,7 +64,7 @@ class StreamResponse:
         with context.here.streaming(queue), space.queues.holding(queue):
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._until_gone, receive, tasks.cancel_scope)
+                tasks.start_soon(cancel_when_gone, receive, tasks.cancel_scope)
                 tasks.start_soon(self._until_closed, tasks.cancel_scope)
                 queue.on_beat = partial(self._look_at_session, tasks.cancel_scope)
                 queue.put(b"retry: 1000\n\n" + context.here.feed.hello())
@@ -108,11 +109,6 @@ class StreamResponse:
             and self._sessions.is_open(session, self._tokens)
             and not self._host.is_kicked(session.identity.participant)
         )
-
-    async def _until_gone(self, receive: Receive, scope: anyio.CancelScope) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        scope.cancel()
 
     async def _until_closed(self, scope: anyio.CancelScope) -> None:
         await self._context.site.closing.wait()

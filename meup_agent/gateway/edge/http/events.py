@@ -115,7 +115,7 @@ class EventResponse:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             stream.deliver(b"retry: %d\n\n" % RETRY_MILLISECONDS)
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._until_gone, receive, tasks.cancel_scope)
+                tasks.start_soon(cancel_when_gone, receive, tasks.cancel_scope)
                 tasks.start_soon(self._until_stuck, tasks.cancel_scope)
                 if observer is None:
                     host.journal.call_when_kept(self._announce_gap)
@@ -183,11 +183,6 @@ class EventResponse:
             await taken.wait()
         stream.close(NORMAL, "")
 
-    async def _until_gone(self, receive: Receive, scope: anyio.CancelScope) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        scope.cancel()
-
     async def _until_stuck(self, scope: anyio.CancelScope) -> None:
         """Give a stream that has ended its time, and no more, to be read."""
         await self._sending.closed.wait()
@@ -223,3 +218,10 @@ async def get_events(runtime: GatewayRuntime, request: Request) -> Response:
     )
     # All that is asked of a response is that it can be called so.
     return cast("Response", response)
+
+
+async def cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
+    """Cancel a scope when the reader of an answer has gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()
