@@ -260,7 +260,14 @@ def _run(
     seats: list[Seat] = []
     for name, server, address in targets:
         bridge = Bridge(name, server, pin=lock if server.pin else None, settings=settings)
-        seats.append(Seat(bridge=bridge, **address._asdict()))
+        seat = Seat(
+            bridge=bridge,
+            url=address.url,
+            space=address.space,
+            token=address.token,
+            participant=address.participant,
+        )
+        seats.append(seat)
     with failing_script():
         run_script(
             lambda hurry: join_bridges(seats, hurry=hurry),
