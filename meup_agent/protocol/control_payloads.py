@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Literal, cast
 
 import msgspec
@@ -121,25 +122,21 @@ class Compact(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class Clear(msgspec.Struct, frozen=True):
+class _Order(msgspec.Struct, frozen=True):
+    by: str
+    reason: str = ""
+
+
+class Clear(_Order, frozen=True):
     """We are to drop all of our context. ``by`` asks for it, with a ``reason``."""
 
-    by: str
-    reason: str = ""
 
-
-class Restart(msgspec.Struct, frozen=True):
+class Restart(_Order, frozen=True):
     """We are to begin anew; what ran has ended. ``by`` asks for it, with a ``reason``."""
 
-    by: str
-    reason: str = ""
 
-
-class Shutdown(msgspec.Struct, frozen=True):
+class Shutdown(_Order, frozen=True):
     """We are to finish what runs, and to leave. ``by`` asks for it, with a ``reason``."""
-
-    by: str
-    reason: str = ""
 
 
 class ParticipantStatus(msgspec.Struct, frozen=True):
@@ -260,16 +257,10 @@ def _compact(envelope: Envelope, payload: JsonObject) -> Compact:
     return Compact(envelope.sender, tokens, _reason(envelope, payload))
 
 
-def _clear(envelope: Envelope, payload: JsonObject) -> Clear:
-    return Clear(envelope.sender, _reason(envelope, payload))
-
-
-def _restart(envelope: Envelope, payload: JsonObject) -> Restart:
-    return Restart(envelope.sender, _reason(envelope, payload))
-
-
-def _shutdown(envelope: Envelope, payload: JsonObject) -> Shutdown:
-    return Shutdown(envelope.sender, _reason(envelope, payload))
+def _order(
+    form: type[Clear | Restart | Shutdown], envelope: Envelope, payload: JsonObject
+) -> Clear | Restart | Shutdown:
+    return form(envelope.sender, _reason(envelope, payload))
 
 
 def _status(envelope: Envelope, payload: JsonObject) -> ParticipantStatus:
@@ -291,9 +282,9 @@ READERS: Final[dict[str, Callable[[Envelope, JsonObject], Control]]] = {
     FORGET: _forget,
     COMPACT: _compact,
     COMPACT_DONE: _compact_done,
-    CLEAR: _clear,
-    RESTART: _restart,
-    SHUTDOWN: _shutdown,
+    CLEAR: partial(_order, Clear),
+    RESTART: partial(_order, Restart),
+    SHUTDOWN: partial(_order, Shutdown),
 }
 """The readers of the kinds of participant control."""
 

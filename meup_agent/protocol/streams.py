@@ -8,6 +8,7 @@ gateway, which carries them out, and the participants, which are told of them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, cast
 
 import msgspec
@@ -227,22 +228,19 @@ class StreamClose(msgspec.Struct, frozen=True):
     about: tuple[str, ...] = ()
 
 
-class GrantWrite(msgspec.Struct, frozen=True):
+class _WriteOrder(msgspec.Struct, frozen=True):
+    by: str
+    stream: str
+    participant: str
+    reason: str = ""
+
+
+class GrantWrite(_WriteOrder, frozen=True):
     """A ``stream/grant-write``: the owner lets another participant write."""
 
-    by: str
-    stream: str
-    participant: str
-    reason: str = ""
 
-
-class RevokeWrite(msgspec.Struct, frozen=True):
+class RevokeWrite(_WriteOrder, frozen=True):
     """A ``stream/revoke-write``: the owner takes a participant's right to write."""
-
-    by: str
-    stream: str
-    participant: str
-    reason: str = ""
 
 
 class TransferOwnership(msgspec.Struct, frozen=True):
@@ -254,22 +252,19 @@ class TransferOwnership(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class WriteGranted(msgspec.Struct, frozen=True):
+class _WriteChange(msgspec.Struct, frozen=True):
+    stream: str
+    participant: str
+    writers: tuple[str, ...]
+    reason: str = ""
+
+
+class WriteGranted(_WriteChange, frozen=True):
     """A ``stream/write-granted`` of the gateway, with all that may write now."""
 
-    stream: str
-    participant: str
-    writers: tuple[str, ...]
-    reason: str = ""
 
-
-class WriteRevoked(msgspec.Struct, frozen=True):
+class WriteRevoked(_WriteChange, frozen=True):
     """A ``stream/write-revoked`` of the gateway, with all that may write now."""
-
-    stream: str
-    participant: str
-    writers: tuple[str, ...]
-    reason: str = ""
 
 
 class OwnershipTransferred(msgspec.Struct, frozen=True):
@@ -335,34 +330,26 @@ def read_close(envelope: Envelope, payload: JsonObject) -> StreamClose:
     return StreamClose(envelope.sender, named, read.text("reason"), envelope.correlation)
 
 
-def read_grant_write(envelope: Envelope, payload: JsonObject) -> GrantWrite:
-    """Read a ``stream/grant-write``; InvalidEnvelope if it lacks something."""
-    return GrantWrite(envelope.sender, *_StreamPayloadReader(envelope, payload).right())
-
-
-def read_revoke_write(envelope: Envelope, payload: JsonObject) -> RevokeWrite:
-    """Read a ``stream/revoke-write``; errors as of :func:`read_grant_write`."""
-    return RevokeWrite(envelope.sender, *_StreamPayloadReader(envelope, payload).right())
+def _read_write_order(
+    form: type[GrantWrite | RevokeWrite], envelope: Envelope, payload: JsonObject
+) -> GrantWrite | RevokeWrite:
+    return form(envelope.sender, *_StreamPayloadReader(envelope, payload).right())
 
 
 def read_transfer_ownership(envelope: Envelope, payload: JsonObject) -> TransferOwnership:
-    """Read a ``stream/transfer-ownership``; errors as of :func:`read_grant_write`."""
+    """Read a ``stream/transfer-ownership``; InvalidEnvelope if it lacks something."""
     read = _StreamPayloadReader(envelope, payload)
     return TransferOwnership(
         envelope.sender, read.stream(), read.name("new_owner"), read.text("reason")
     )
 
 
-def _read_write_granted(envelope: Envelope, payload: JsonObject) -> WriteGranted:
+def _read_write_change(
+    form: type[WriteGranted | WriteRevoked], envelope: Envelope, payload: JsonObject
+) -> WriteGranted | WriteRevoked:
     read = _StreamPayloadReader(envelope, payload)
     stream, participant, reason = read.right()
-    return WriteGranted(stream, participant, read.writers(), reason)
-
-
-def _read_write_revoked(envelope: Envelope, payload: JsonObject) -> WriteRevoked:
-    read = _StreamPayloadReader(envelope, payload)
-    stream, participant, reason = read.right()
-    return WriteRevoked(stream, participant, read.writers(), reason)
+    return form(stream, participant, read.writers(), reason)
 
 
 def _read_transferred(envelope: Envelope, payload: JsonObject) -> OwnershipTransferred:
@@ -385,11 +372,11 @@ READERS: Final[dict[str, Callable[[Envelope, JsonObject], StreamMessage]]] = {
     kinds.STREAM_REQUEST: read_request,
     kinds.STREAM_OPEN: read_open,
     kinds.STREAM_CLOSE: read_close,
-    kinds.STREAM_GRANT_WRITE: read_grant_write,
-    kinds.STREAM_REVOKE_WRITE: read_revoke_write,
+    kinds.STREAM_GRANT_WRITE: partial(_read_write_order, GrantWrite),
+    kinds.STREAM_REVOKE_WRITE: partial(_read_write_order, RevokeWrite),
     kinds.STREAM_TRANSFER_OWNERSHIP: read_transfer_ownership,
-    kinds.STREAM_WRITE_GRANTED: _read_write_granted,
-    kinds.STREAM_WRITE_REVOKED: _read_write_revoked,
+    kinds.STREAM_WRITE_GRANTED: partial(_read_write_change, WriteGranted),
+    kinds.STREAM_WRITE_REVOKED: partial(_read_write_change, WriteRevoked),
     kinds.STREAM_OWNERSHIP_TRANSFERRED: _read_transferred,
     kinds.STREAM_LOST: _read_lost,
 }
