@@ -44,7 +44,7 @@ class TTLMap(Generic[K, V]):
         self._seconds = seconds
         self._size = size
         self._needed = needed
-        self._used = 0
+        self._used: int = 0
         self._entries: OrderedDict[K, tuple[float, int, V]] = OrderedDict()
 
     def put(self, key: K, value: V, now: float, *, size: int = 0) -> None:
