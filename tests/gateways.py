@@ -16,6 +16,7 @@ from meup_agent.gateway.edge.websocket import WebSocketConnection
 from meup_agent.gateway.frame_queue import GatewayMember
 from meup_agent.gateway.journal import sqlite
 from meup_agent.gateway.journal.archive import Archive
+from meup_agent.gateway.journal.chains import SEGMENT_ENTRIES
 from meup_agent.gateway.journal.database import Database
 from meup_agent.gateway.journal.decisions import DecisionQuery
 from meup_agent.gateway.journal.engines import ENGINES
@@ -53,6 +54,7 @@ __all__ = [
     "PARTICIPANTS",
     "RESUME_HEADER",
     "ROLES",
+    "SEGMENT_ENTRIES",
     "TOO_BIG",
     "Archive",
     "Backlog",

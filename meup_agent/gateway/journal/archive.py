@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.journal.chains import DamagedIndex
+from meup_agent.gateway.journal.chains import DamagedIndex, reading_at_once
 from meup_agent.gateway.journal.database import BUSY_SECONDS, error_text
 from meup_agent.gateway.journal.decisions import Chains, DecisionQuery, find_chains, has_index
 from meup_agent.gateway.journal.repair import write_readable
@@ -95,14 +95,10 @@ class Archive:
     def copy_to(self, copy: sqlite3.Connection, pages_at_once: int) -> None:
         """Copy all of the file, as it is at this moment, into another database."""
         source = self._connection
-        source.execute("BEGIN")
-        try:
-            # What is written from now on is not seen: otherwise the copy would begin again each
-            # time.
+        # Otherwise the copy would begin again each time something is written.
+        with reading_at_once(source):
             source.execute("SELECT count(*) FROM sqlite_schema").fetchone()
             source.backup(copy, pages=pages_at_once, progress=_let_signals_in)
-        finally:
-            source.execute("ROLLBACK")
 
     def check_copy(self, copy: sqlite3.Connection) -> int:
         """Check each row of a copy; how many there are.
@@ -170,11 +166,8 @@ class Archive:
         """
         connection = self._connection
         try:
-            connection.execute("BEGIN")  # a gateway may write meanwhile
-            try:
+            with reading_at_once(connection):
                 return find_chains(connection, space, query) if has_index(connection) else None
-            finally:
-                connection.execute("ROLLBACK")
         except (sqlite3.Error, DamagedIndex, UnicodeDecodeError):
             return None  # who reads all of it says what is damaged
 

@@ -14,7 +14,8 @@ import sqlite3
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final
 from zlib import crc32
@@ -193,6 +194,20 @@ def _unpack(packed: bytes) -> NameSegment:
 
 class DamagedIndex(Exception):
     """A segment is not what was written."""
+
+
+@contextmanager
+def reading_at_once(connection: sqlite3.Connection) -> Generator[None]:
+    """Read a file as it is at one moment: what a gateway writes meanwhile is not seen.
+
+    Of entries that came between the reading of the segments and that of what follows them, names
+    would be missing.
+    """
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        connection.execute("ROLLBACK")
 
 
 def read_chains(

@@ -23,6 +23,7 @@ from meup_agent.gateway.journal.chains import (
     read_chains,
     read_entries,
     read_names,
+    reading_at_once,
 )
 from meup_agent.gateway.journal.rows import checksum, entry_of, sealed
 from meup_agent.gateway.journal.survey import good_rows, is_damage
@@ -214,6 +215,11 @@ def read_open(connection: sqlite3.Connection, space: str, *, at: int, before: in
 
 def find_begin(connection: sqlite3.Connection, space: str, proposals: int) -> FoldBegin:
     """See :meth:`~meup_agent.protocol.space.journal.Journal.find_begin`."""
+    with reading_at_once(connection):
+        return _find_begin(connection, space, proposals)
+
+
+def _find_begin(connection: sqlite3.Connection, space: str, proposals: int) -> FoldBegin:
     found = connection.execute(_NTH_PROPOSAL, (space, proposals)).fetchone()
     if found is None:
         return FoldBegin()

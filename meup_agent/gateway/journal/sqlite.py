@@ -20,6 +20,7 @@ from meup_agent.gateway.journal.chains import (
     DamagedIndex,
     SegmentBuilder,
     hashed_names,
+    reading_at_once,
     resume_segment,
 )
 from meup_agent.gateway.journal.database import Database, checkpoint, error_text
@@ -236,7 +237,7 @@ class SqliteJournal:
     def recover(self, space: str, *, since: int, limit: int, at: int = MAX_SEQ) -> Recovered:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.recover`."""
         try:
-            with self._database.connected() as connection:
+            with self._database.connected() as connection, reading_at_once(connection):
                 facts = list(_read_facts(connection, space))
                 latest = _latest_entries(connection, space, since, limit)
                 before = latest[0].seq if latest else MAX_SEQ

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 from collections import Counter
@@ -9,6 +10,7 @@ from contextlib import closing
 from itertools import count
 from pathlib import Path
 from random import Random
+from threading import Event
 from typing import Any
 
 import anyio
@@ -18,7 +20,7 @@ from meup_agent import ProposalState
 from meup_agent.gateway import JournalConfig
 from meup_agent.protocol.timestamps import rfc3339
 from tests.gateway.journal.conftest import Clock, opened, read, settled
-from tests.gateways import Archive, DecisionQuery, SqliteJournal
+from tests.gateways import SEGMENT_ENTRIES, Archive, DecisionQuery, SqliteJournal
 from tests.patience import PATIENCE
 from tests.spaces import (
     Audit,
@@ -183,8 +185,7 @@ def decided(path: Path) -> list[tuple[Any, ...]]:
         return connection.execute(f"{query} FROM proposal ORDER BY seq").fetchall()
 
 
-async def check_begin(journal: SqliteJournal, whole: Audit, most: int) -> None:
-    """The latest proposals and all that are pending are known without the rest."""
+async def find_begin(journal: SqliteJournal, most: int) -> FoldBegin:
     found = list[FoldBegin]()
     done = anyio.Event()
 
@@ -195,7 +196,12 @@ async def check_begin(journal: SqliteJournal, whole: Audit, most: int) -> None:
     journal.find_begin("demo", proposals=most, then=take)
     with anyio.fail_after(PATIENCE):
         await done.wait()
-    (begin,) = found
+    return found[0]
+
+
+async def check_begin(journal: SqliteJournal, whole: Audit, most: int) -> None:
+    """The latest proposals and all that are pending are known without the rest."""
+    begin = await find_begin(journal, most)
     entries = [*begin.older, *await read(journal, after=begin.after)]
     assert entries == sorted(entries, key=lambda each: each.seq)
     part = folded(entries, entries[-1].at)
@@ -236,3 +242,35 @@ async def test_the_table_and_the_index_say_what_the_fold_says(
             await check_begin(journal, folded(entries, entries[-1].at), most)
     check(path, cut=True)
     assert decided(path) == kept or max_age is not None
+
+
+@pytest.mark.rule("9.decisions")
+async def test_what_is_written_while_a_proposal_is_read_hides_none_of_its_entries(
+    path: Path, clock: Clock
+) -> None:
+    history = History(path, Random(0), clock)
+    reader, loop, kept = history.journal._database.reader, asyncio.get_running_loop(), Event()
+
+    def write_more() -> None:
+        for _ in range(SEGMENT_ENTRIES):
+            history.say("bob", "chat", {"message": "hi"})
+        history.journal.call_when_kept(kept.set)
+
+    def interrupt(statement: str) -> None:
+        if "FROM entry WHERE seq >" in statement:
+            loop.call_soon_threadsafe(write_more)
+            assert kept.wait(PATIENCE)
+
+    call = {"method": "tools/call", "params": {"name": "read"}}
+    try:
+        history.say("alice", "mcp/proposal", call)
+        history.say("bob", "mcp/reject", {"reason": "unsafe"}, "n1")
+        for _ in range(2):
+            history.say("alice", "mcp/proposal", call)
+        await settled(history.journal)
+        reader.set_trace_callback(interrupt)
+        begin = await find_begin(history.journal, 1)
+    finally:
+        await history.journal.aclose()
+    assert kept.is_set()
+    assert [entry.envelope.id for entry in begin.older] == ["n1", "n2", "n3"]
