@@ -79,6 +79,10 @@ REFUSED: Final = "refused"
 MAX_RPC_ID_CHARS: Final = 256
 """Characters of a JSON-RPC id, as of an envelope's: it is remembered, for cancels."""
 
+MAX_KEPT_NAME_CHARS: Final = 256
+"""Characters of a method's, tool's or participant's name that is kept as it is; those in use have
+less than 100."""
+
 MAX_TTL: Final = 366 * 24 * 3600.0
 """Seconds that a proposal of ours waits at most; a foreign ``ttl`` above is cut to it."""
 
@@ -214,10 +218,22 @@ def _read_ttl(said: object) -> float | None:
 
 
 def called(body: JsonObject) -> tuple[str, str]:
-    """The method and tool (or prompt) of a call: all that a gateway needs of most."""
+    """The method and tool (or prompt) of a call, as they are kept: all a gateway needs of most."""
     method, params = body.get("method"), body.get("params")
     name = cast("JsonObject", params).get("name") if isinstance(params, dict) else None
-    return method if isinstance(method, str) else "", name if isinstance(name, str) else ""
+    return kept_name(method), kept_name(name)
+
+
+def kept_name(name: object) -> str:
+    """A name as it is kept by the thousand: of a long one its beginning and its hash.
+
+    Two are kept alike only if they are the same name; what is no text is kept as an empty one.
+    """
+    if not isinstance(name, str):
+        return ""
+    if len(name) <= MAX_KEPT_NAME_CHARS:
+        return name
+    return name[:MAX_KEPT_NAME_CHARS] + hashlib.sha256(name.encode()).hexdigest()
 
 
 def meta_of(body: JsonObject) -> JsonObject:

@@ -25,6 +25,10 @@ class Addressees(NamedTuple):
     deciders: tuple[str, ...] = ()  # those that decide it; empty: all that may
     executor: str | None = None  # the participant that should carry it out; ``None``: none is named
 
+    def as_kept(self) -> Addressees:
+        """The same, as it is kept by the thousand."""
+        return self._replace(executor=self.executor and payloads.kept_name(self.executor))
+
 
 def read_addressees(proposal: Envelope, call: payloads.Call) -> Addressees:
     """The addressees of a proposal, in the dialect that it says."""

@@ -346,7 +346,7 @@ class InFlight:
             envelope,
             at,
             called=payloads.called(body),
-            addressees=read_addressees(envelope, call),
+            addressees=read_addressees(envelope, call).as_kept(),
             expires_at=call.expiry(at),
             beside=beside,
         )

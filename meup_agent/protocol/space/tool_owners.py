@@ -16,9 +16,6 @@ from meup_agent.protocol.payloads import JsonObject, as_object, objects_in
 MAX_LISTED_TOOLS: Final = 1_000
 """Tools of a participant that are remembered: a list is as long as its participant likes."""
 
-MAX_TOOL_CHARS: Final = 256
-"""Characters of a tool's name that is remembered; those in use have less than 100."""
-
 
 class _ToolList(msgspec.Struct):
     names: dict[str, None] = {}
@@ -49,7 +46,7 @@ class ToolOwners:
             name = tool.get("name")
             if len(known.names) >= MAX_LISTED_TOOLS:
                 return
-            if isinstance(name, str) and len(name) <= MAX_TOOL_CHARS:
+            if isinstance(name, str) and len(name) <= payloads.MAX_KEPT_NAME_CHARS:
                 known.names[name] = None
 
     def outdate(self, participant: str) -> None:
@@ -72,12 +69,11 @@ class ToolOwners:
         known = self._lists.get(participant)
         if known is None or not known.is_whole or len(known.names) >= MAX_LISTED_TOOLS:
             return True
-        return tool in known.names or len(tool) > MAX_TOOL_CHARS
+        return tool in known.names or len(tool) > payloads.MAX_KEPT_NAME_CHARS
 
 
 def listing_of(payload: JsonObject) -> str | None:
     """The cursor of a request for tools, empty for the first page; ``None`` for any other."""
     if payload.get("method") != payloads.TOOL_LIST:
         return None
-    cursor = as_object(payload.get("params")).get("cursor")
-    return cursor if isinstance(cursor, str) else ""
+    return payloads.kept_name(as_object(payload.get("params")).get("cursor"))

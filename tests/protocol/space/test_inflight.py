@@ -1,5 +1,7 @@
 """Open exchanges of a space, followed from what is accepted."""
 
+import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -174,6 +176,42 @@ def test_payloads_are_kept_as_long_as_there_is_room(following: Following) -> Non
     following.say("mcp/proposal", "ann", "p3", half)
     (third,) = following.open.of("ann")
     assert third.whole
+
+
+@pytest.mark.parametrize("field", ["method", "tool", "target", "cursor"])
+@pytest.mark.parametrize("kind", ["mcp/proposal", "mcp/request"])
+def test_long_names_are_not_kept_beside_the_payloads(
+    following: Following, kind: str, field: str
+) -> None:
+    count, long = 4, "x" * MAX_OPEN_BYTES
+    payload = {
+        "method": {"method": long, "cursor": "tools/list"}.get(field, "tools/call"),
+        "params": {
+            "name": long if field == "tool" else "write",
+            "cursor": long if field == "cursor" else "",
+            "_meta": {"dev.meup/target": long if field == "target" else "tools"},
+        },
+    }
+    text = json.dumps(payload)
+    tracemalloc.start()
+    try:
+        for number in range(count):
+            following.say(kind, "ann", f"p{number}", json.loads(text))
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(following.open.of("ann")) == count
+    assert kept < MAX_OPEN_BYTES
+
+
+def test_a_long_name_is_another_than_one_that_begins_like_it(following: Following) -> None:
+    long = "x" * MAX_OPEN_BYTES
+    call = {"method": "tools/call", "params": {"name": f"{long}1"}}
+    following.say("mcp/proposal", "ann", "p", call)
+    following.request("bob", "r1", "tools", "p", tool=f"{long}2")
+    assert following.state("ann") is ProposalState.PENDING
+    following.request("bob", "r2", "tools", "p", tool=f"{long}1")
+    assert following.state("ann") is ProposalState.IN_PROGRESS
 
 
 REFUSED = {"code": -32000, "message": "no", "data": {"reason": "refused"}}
