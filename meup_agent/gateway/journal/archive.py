@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.journal.chains import DamagedIndex, reading_at_once
+from meup_agent.gateway.journal.chains import DamagedIndex, snapshot
 from meup_agent.gateway.journal.database import BUSY_SECONDS, error_text
 from meup_agent.gateway.journal.decisions import Chains, DecisionQuery, find_chains, has_index
 from meup_agent.gateway.journal.repair import write_readable
@@ -96,7 +96,7 @@ class Archive:
         """Copy all of the file, as it is at this moment, into another database."""
         source = self._connection
         # Otherwise the copy would begin again each time something is written.
-        with reading_at_once(source):
+        with snapshot(source):
             source.execute("SELECT count(*) FROM sqlite_schema").fetchone()
             source.backup(copy, pages=pages_at_once, progress=_let_signals_in)
 
@@ -166,7 +166,7 @@ class Archive:
         """
         connection = self._connection
         try:
-            with reading_at_once(connection):
+            with snapshot(connection):
                 return find_chains(connection, space, query) if has_index(connection) else None
         except (sqlite3.Error, DamagedIndex, UnicodeDecodeError):
             return None  # who reads all of it says what is damaged

@@ -14,7 +14,7 @@ import sqlite3
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final
@@ -32,6 +32,13 @@ SEGMENT_ENTRIES: Final = 1_024
 
 MAX_CHAINED: Final = 20_000
 """Entries that are read by their names; more are folded with all the others, as fast."""
+
+MAX_CHAINED_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of their frames, since they are held at once; of more, one entry at a time is."""
+
+MAX_ROUNDS: Final = 500
+"""Searches, each for the entries that name those of the search before; a long discussion has a
+hundred. More of them would take longer than to read every entry."""
 
 _PLACE_BITS: Final = 10
 _PLACE: Final = (1 << _PLACE_BITS) - 1
@@ -130,7 +137,6 @@ class NameSegment:
     def __init__(self, hashes: Sequence[int], numbers: Sequence[int]) -> None:
         self._hashes = hashes
         self._numbers = numbers
-        self.searched = 0  # of the names that are searched for, how many were
 
     def find(self, wanted: Sequence[int]) -> Iterator[int]:
         """The numbers of the entries that have one of some names."""
@@ -197,7 +203,7 @@ class DamagedIndex(Exception):
 
 
 @contextmanager
-def reading_at_once(connection: sqlite3.Connection) -> Generator[None]:
+def snapshot(connection: sqlite3.Connection) -> Generator[None]:
     """Read a file as it is at one moment: what a gateway writes meanwhile is not seen.
 
     Of entries that came between the reading of the segments and that of what follows them, names
@@ -221,49 +227,43 @@ def read_chains(
     Raises:
         DamagedIndex: One cannot be read.
     """
-    segments, last = read_names(connection)
-    segments.append(resume_segment(connection, last).segment())
-    found, known, names = dict[int, Entry](), set[int](), list[int]()
+    known_until, segments = 0, list[NameSegment]()
+    for last, segment in read_names(connection):
+        known_until = last
+        segments.append(segment)
+    segments.append(resume_segment(connection, known_until).segment())
+    found, known, size = dict[int, Entry](), set[int](), 0
     wanted = set(begun)
-    while wanted:
+    for _ in range(MAX_ROUNDS):
+        if len(found) + len(wanted) > MAX_CHAINED:
+            return None
         where = "WHERE seq IN (SELECT value FROM json_each(?)) AND space = ?"
+        names = set[int]()
         for entry in read_entries(connection, where, encode_json(list(wanted)).decode(), space):
             found[entry.seq] = entry
-            names += (each for each in hashed_names(entry) if each not in known)
-            known.update(names[len(known) :])
-        if len(found) > MAX_CHAINED or len(names) > 4 * MAX_CHAINED:
-            return None
-        wanted = _find_more(segments, names, found)
-    return [found[number] for number in sorted(found)]
+            names.update(hashed_names(entry))
+            size += len(entry.envelope.frame)
+            if size > MAX_CHAINED_BYTES:
+                return None
+        fresh = list(names - known)
+        known |= names
+        numbers = {number for segment in segments for number in segment.find(fresh)}
+        wanted = numbers - found.keys()
+        if not wanted:
+            return [found[number] for number in sorted(found)]
+    return None
 
 
-def _find_more(
-    segments: Iterable[NameSegment], names: Sequence[int], found: Mapping[int, Entry]
-) -> set[int]:
-    """The numbers in the first segment that has more entries with these names."""
-    for segment in segments:
-        if segment.searched == len(names):
-            continue
-        fresh = names[segment.searched :]
-        segment.searched = len(names)
-        numbers = {number for number in segment.find(fresh) if number not in found}
-        if numbers:
-            return numbers
-    return set()
-
-
-def read_names(connection: sqlite3.Connection) -> tuple[list[NameSegment], int]:
-    """The segments of a file, and the number after which there is none.
+def read_names(connection: sqlite3.Connection) -> Iterator[tuple[int, NameSegment]]:
+    """The segments of a file, each with the number of its last entry.
 
     Raises:
         DamagedIndex: One is not what was written.
     """
-    segments, last = list[NameSegment](), 0
     for last, packed, checked in connection.execute(_READ_NAMES):
         if checked != checksum((last,), packed):
             raise DamagedIndex
-        segments.append(_unpack(packed))
-    return segments, last
+        yield last, _unpack(packed)
 
 
 def resume_segment(connection: sqlite3.Connection, last: int) -> SegmentBuilder:

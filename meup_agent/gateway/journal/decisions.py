@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from meup_agent.gateway.journal.chains import (
@@ -23,7 +24,7 @@ from meup_agent.gateway.journal.chains import (
     read_chains,
     read_entries,
     read_names,
-    reading_at_once,
+    snapshot,
 )
 from meup_agent.gateway.journal.rows import checksum, entry_of, sealed
 from meup_agent.gateway.journal.survey import good_rows, is_damage
@@ -135,12 +136,14 @@ def open_rows(connection: sqlite3.Connection) -> list[ProposalRow]:
 
 
 def _rows(connection: sqlite3.Connection, query: str, *values: object) -> list[ProposalRow]:
-    found = list[ProposalRow]()
+    return list(_each_row(connection, query, *values))
+
+
+def _each_row(connection: sqlite3.Connection, query: str, *values: object) -> Iterator[ProposalRow]:
     for *said, checked in connection.execute(query, values):
         if checked != checksum(tuple(said)):
             raise DamagedIndex
-        found.append(ProposalRow._make(said))
-    return found
+        yield ProposalRow._make(said)
 
 
 def has_index(connection: sqlite3.Connection) -> bool:
@@ -153,8 +156,8 @@ def ensure_index(connection: sqlite3.Connection, path: object) -> None:
     """Make the tables anew of the entries, unless they are there and whole."""
     try:
         if has_index(connection):
-            _rows(connection, _READ)
-            read_names(connection)
+            for _ in chain(_each_row(connection, _READ), read_names(connection)):
+                pass
             return
     except (DamagedIndex, UnicodeDecodeError):
         pass
@@ -194,28 +197,33 @@ def _changes(entry: Entry, spaces: dict[str, SpaceState]) -> tuple[ProposalChang
     return space.open.pop_changes()
 
 
-def read_open(connection: sqlite3.Connection, space: str, *, at: int, before: int) -> list[Entry]:
+def read_open(
+    connection: sqlite3.Connection, space: str, *, at: int, before: int
+) -> Iterator[Entry]:
     """The entries about the proposals before a number whose deadline is behind a time.
 
     Raises:
         DamagedIndex: The tables are not what was written.
     """
     query = f"{_READ} WHERE space = ? AND state = ? AND expires_at >= ? AND seq < ? ORDER BY seq"
-    rows = _rows(connection, query, space, str(ProposalState.PENDING), first_moment(at), before)
+    values = (space, str(ProposalState.PENDING), first_moment(at), before, MAX_CHAINED + 1)
+    rows = _rows(connection, f"{query} LIMIT ?", *values)
     if not rows:
-        return []
+        return
     found = read_chains(connection, space, [row.seq for row in rows])
-    if found is None:
-        # All that begins or ends something: as much as a space ever folds.
-        where = "WHERE space = ? AND seq >= ? AND seq < ? ORDER BY seq"
-        every = read_entries(connection, where, space, rows[0].seq, before)
-        return [entry for entry in every if entry.envelope.kind in TRACKED_KINDS]
-    return [entry for entry in found if entry.seq < before]
+    if found is not None:
+        yield from (entry for entry in found if entry.seq < before)
+        return
+    # All that begins or ends something: as much as a space ever folds.
+    where = "WHERE space = ? AND seq >= ? AND seq < ? ORDER BY seq"
+    for entry in read_entries(connection, where, space, rows[0].seq, before):
+        if entry.envelope.kind in TRACKED_KINDS:
+            yield entry
 
 
 def find_begin(connection: sqlite3.Connection, space: str, proposals: int) -> FoldBegin:
     """See :meth:`~meup_agent.protocol.space.journal.Journal.find_begin`."""
-    with reading_at_once(connection):
+    with snapshot(connection):
         return _find_begin(connection, space, proposals)
 
 

@@ -7,8 +7,8 @@ import json
 import logging
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,8 +20,8 @@ from meup_agent.gateway.journal.chains import (
     DamagedIndex,
     SegmentBuilder,
     hashed_names,
-    reading_at_once,
     resume_segment,
+    snapshot,
 )
 from meup_agent.gateway.journal.database import Database, checkpoint, error_text
 from meup_agent.gateway.journal.decisions import (
@@ -236,15 +236,24 @@ class SqliteJournal:
 
     def recover(self, space: str, *, since: int, limit: int, at: int = MAX_SEQ) -> Recovered:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.recover`."""
+        with self._reading() as connection:
+            facts = dict(_read_facts(connection, space))
+            latest = _latest_entries(connection, space, since, limit)
+        before = latest[0].seq if latest else MAX_SEQ
+        return Recovered(facts, latest, self._read_open(space, at, before))
+
+    def _read_open(self, space: str, at: int, before: int) -> Iterator[Entry]:
+        with self._reading() as connection:
+            yield from read_open(connection, space, at=at, before=before)
+
+    @contextmanager
+    def _reading(self) -> Generator[sqlite3.Connection]:
+        """A connection for the length of a block, to the file as it is at one moment."""
         try:
-            with self._database.connected() as connection, reading_at_once(connection):
-                facts = list(_read_facts(connection, space))
-                latest = _latest_entries(connection, space, since, limit)
-                before = latest[0].seq if latest else MAX_SEQ
-                older = read_open(connection, space, at=at, before=before)
+            with self._database.connected() as connection, snapshot(connection):
+                yield connection
         except (sqlite3.Error, DamagedEntry, DamagedIndex) as error:
             raise self._unreadable(error) from None
-        return Recovered(dict(facts), (*older, *latest))
 
     # --- the end ----------------------------------------------------------------------------
 

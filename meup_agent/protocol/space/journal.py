@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -83,7 +83,10 @@ class Recovered(NamedTuple):
     """The contents of a journal about a space when its gateway starts."""
 
     facts: dict[str, dict[str, Any]]
-    entries: tuple[Entry, ...]  # what is open and the latest, oldest first
+    entries: tuple[Entry, ...]  # the latest, oldest first
+    # Those before them about what is open. They are read one by one, once: strangers can say any
+    # amount about one proposal.
+    older: Iterable[Entry] = ()
 
 
 class Journal(Protocol):

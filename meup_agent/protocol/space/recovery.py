@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import chain
 from typing import Final
 
 from meup_agent.protocol.space.journal import Journal
@@ -52,13 +53,15 @@ def recover_state(state: SpaceState, journal: Journal, space: str, clock: SpaceC
     at = clock()
     since = at - round(RECOVERED_SECONDS * 1_000_000)
     recovered = journal.recover(space, since=since, limit=RECOVERED_ENTRIES, at=at)
+    last = 0
+    for entry in chain(recovered.older, recovered.entries):
+        state.apply(entry)
+        last = max(last, entry.at)
     # What was expired is so for good, also where the clock has been put back meanwhile.
-    gained = clock.advance(max((entry.at for entry in recovered.entries), default=0))
+    gained = clock.advance(last)
     if gained >= TOLD_SECONDS:
         said = "%s: the clock is %.0f s behind the journal's last entry: time goes on from there"
         log.warning(said, space, gained)
-    for entry in recovered.entries:
-        state.apply(entry)
     for grant in state.restore(recovered.facts):
         said = "%s: grant %s holds no more: who gave or got it is not what they were"
         log.warning(said, space, grant)

@@ -102,7 +102,7 @@ async def test_facts_hold_until_they_are_replaced(make_journal: MakeJournal) -> 
         facts = journal.recover("demo", since=0, limit=0).facts
         assert list(facts.items()) == [("grant/b", {"n": 3}), ("kicked/x", {})]
         assert journal.recover("other", since=0, limit=0).facts == {"grant/b": {"n": 4}}
-        assert journal.recover("nowhere", since=0, limit=9) == ({}, ())
+        assert journal.recover("nowhere", since=0, limit=9)[:2] == ({}, ())
 
 
 async def test_recovered_are_the_latest(make_journal: MakeJournal) -> None:

@@ -274,3 +274,26 @@ async def test_what_is_written_while_a_proposal_is_read_hides_none_of_its_entrie
         await history.journal.aclose()
     assert kept.is_set()
     assert [entry.envelope.id for entry in begin.older] == ["n1", "n2", "n3"]
+
+
+@pytest.mark.rule("9.decisions")
+async def test_a_long_chain_of_names_is_not_followed_to_its_end(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = 8
+    monkeypatch.setattr("meup_agent.gateway.journal.chains.MAX_ROUNDS", rounds)
+    history = History(path, Random(0), clock)
+    history.say("alice", "mcp/proposal", {"method": "tools/call", "params": {"name": "read"}})
+    try:
+        for said in range(1, rounds + 1):
+            with closing(Archive(path)) as archive:
+                await settled(history.journal)
+                chains = archive.find_chains("demo", DecisionQuery("n1"))
+                assert chains is not None
+                assert len(chains.entries) == said
+            history.say("bob", "chat", {"message": "why"}, f"n{said}")
+        await settled(history.journal)
+        with closing(Archive(path)) as archive:
+            assert archive.find_chains("demo", DecisionQuery("n1")) is None
+    finally:
+        await history.journal.aclose()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.gateway.journal.conftest import MakeJournal, settled
+from tests.gateway.journal.conftest import Clock, MakeJournal, opened, settled
 from tests.protocol.space.scene import Scene
 from tests.spaces import Journal, Refusal
 
@@ -14,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 DAY = 86_400
 CAPABILITIES: dict[str, list[dict[str, Any]]] = {
-    name: [{"kind": "mcp/*"}] for name in ("alice", "bob", "carol")
+    name: [{"kind": "mcp/*"}, {"kind": "chat"}] for name in ("alice", "bob", "carol")
 }
 CALL: dict[str, Any] = {"method": "tools/call", "params": {"name": "write"}}
 
@@ -41,7 +43,12 @@ def refusals(scene: Scene) -> list[str]:
 
 
 @pytest.mark.rule("9.open")
-async def test_what_is_open_is_known_after_a_month(make_durable: MakeJournal) -> None:
+@pytest.mark.parametrize("bound", ["", "MAX_ROUNDS", "MAX_CHAINED", "MAX_CHAINED_BYTES"])
+async def test_what_is_open_is_known_after_a_month(
+    make_durable: MakeJournal, bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if bound:  # more was said than is read by its names
+        monkeypatch.setattr(f"meup_agent.gateway.journal.chains.{bound}", 1)
     async with make_durable() as journal:
         before = started(journal, 0.0)
         for id, days in {"waits": 60, "short": 20, "asked": 60, "taken-back": 60}.items():
@@ -75,3 +82,29 @@ async def test_what_is_open_is_known_after_a_month(make_durable: MakeJournal) ->
         request(after, "r-again", "asked")
         await settled(journal)
         assert refusals(after) == ["not_pending"]
+
+
+@pytest.mark.rule("9.open")
+@pytest.mark.parametrize("kind", ["mcp/reject", "chat"])
+async def test_what_is_said_about_a_proposal_is_not_held_at_once(
+    path: Path, clock: Clock, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, size = 50, 1_000_000
+    monkeypatch.setattr("meup_agent.gateway.journal.chains.MAX_CHAINED_BYTES", 2 * size)
+    async with opened(path, clock) as journal:
+        before = started(journal, 0.0)
+        propose(before, "waits", 60)
+        for number in range(count):
+            said = {"reason": "other", "message": f"{number}{'x' * size}"}
+            before.say("bob", kind, said, correlation_id="waits")
+        await settled(journal)
+        assert refusals(before) == []
+    async with opened(path, clock) as journal:
+        tracemalloc.start()
+        try:
+            after = started(journal, 30 * DAY)
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert [each.envelope.id for each in after.host.in_flight] == ["waits"]
+        assert most < count * size / 2
