@@ -11,10 +11,16 @@ from urllib.parse import quote
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal.chains import DamagedIndex, snapshot
 from meup_agent.gateway.journal.database import BUSY_SECONDS, error_text
-from meup_agent.gateway.journal.decisions import Chains, DecisionQuery, find_chains, has_index
+from meup_agent.gateway.journal.decisions import (
+    INDEX_TABLES,
+    Chains,
+    DecisionQuery,
+    find_chains,
+    has_index,
+)
 from meup_agent.gateway.journal.repair import write_readable
 from meup_agent.gateway.journal.rows import checked_row, entry_of, rows_query
-from meup_agent.gateway.journal.survey import Survey, is_damage, survey
+from meup_agent.gateway.journal.survey import Survey, check_structure, is_damage, survey
 from meup_agent.gateway.journal.tables import has_tables
 from meup_agent.gateway.journal.wal import find_damage, wal_of
 from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, MAX_SEQ, Entry, NumberRange
@@ -167,7 +173,10 @@ class Archive:
         connection = self._connection
         try:
             with snapshot(connection):
-                return find_chains(connection, space, query) if has_index(connection) else None
+                is_whole = has_index(connection) and not any(
+                    check_structure(connection, table) for table in INDEX_TABLES
+                )
+                return find_chains(connection, space, query) if is_whole else None
         except (sqlite3.Error, DamagedIndex, UnicodeDecodeError):
             return None  # who reads all of it says what is damaged
 

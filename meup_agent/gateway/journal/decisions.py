@@ -59,7 +59,7 @@ _PROPOSALS_TABLE: Final = """CREATE TABLE proposal (
 # an index: what is appended stays together in the file, and a million rows are searched in less
 # time than a command takes to start.
 
-_TABLES: Final = (_PROPOSALS_TABLE, NAMES_TABLE)
+INDEX_TABLES: Final = {"proposal": _PROPOSALS_TABLE, "names": NAMES_TABLE}
 
 PROPOSAL_PLACES: Final = f"({', '.join('?' * 9)})"
 WRITE_PROPOSAL: Final = f"INSERT OR REPLACE INTO proposal VALUES {PROPOSAL_PLACES}"
@@ -148,8 +148,8 @@ def _each_row(connection: sqlite3.Connection, query: str, *values: object) -> It
 
 def has_index(connection: sqlite3.Connection) -> bool:
     """True if a file has the tables in this version's form."""
-    query = "SELECT sql FROM sqlite_schema WHERE name IN ('proposal', 'names')"
-    return {sql for (sql,) in connection.execute(query)} == set(_TABLES)
+    query = "SELECT name, sql FROM sqlite_schema WHERE name IN ('proposal', 'names')"
+    return dict(connection.execute(query)) == INDEX_TABLES
 
 
 def ensure_index(connection: sqlite3.Connection, path: object) -> None:
@@ -171,9 +171,8 @@ def make_index(connection: sqlite3.Connection, path: object) -> None:
     """Make the tables of the entries of a file."""
     execute = connection.execute
     execute("BEGIN IMMEDIATE")
-    for name in ("proposal", "names"):
+    for name, table in INDEX_TABLES.items():
         execute(f"DROP TABLE IF EXISTS {name}")
-    for table in _TABLES:
         execute(table)
     builder, follower, spaces = SegmentBuilder(), ProposalFollower(), dict[str, SpaceState]()
     rows = good_rows(connection)

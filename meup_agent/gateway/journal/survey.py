@@ -116,7 +116,7 @@ def _name_range(first: int, last: int) -> str:
 
 def survey(connection: sqlite3.Connection, *, contents: bool = True) -> Survey:
     """Survey a file; without its ``contents``, entries are counted and their rows not read."""
-    structure = _check_structure(connection)
+    structure = check_structure(connection)
     facts, lost_facts = _read_small(connection, "fact")
     floors, lost_floors = _read_small(connection, "space")
     known, _ = _read_small(connection, "missing")  # what is lost of it is a number in none
@@ -226,9 +226,10 @@ def _sweep(numbers: Iterable[int], missing: Iterable[Missing]) -> tuple[list[Num
     return found, last
 
 
-def _check_structure(connection: sqlite3.Connection) -> str:
+def check_structure(connection: sqlite3.Connection, part: str = "1") -> str:
+    """The first thing that SQLite finds wrong with a file's pages, or a table's; empty: none."""
     try:
-        (said,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+        said = connection.execute(f"PRAGMA integrity_check({part})").fetchone()[0]
     except sqlite3.Error as error:
         if not is_damage(error):
             raise

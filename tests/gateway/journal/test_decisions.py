@@ -297,3 +297,29 @@ async def test_a_long_chain_of_names_is_not_followed_to_its_end(
             assert archive.find_chains("demo", DecisionQuery("n1")) is None
     finally:
         await history.journal.aclose()
+
+
+def lose_a_row(path: Path, table: str, *, of: int) -> None:
+    """Let the only page of a table say that it has one row less, as a few flipped bits do."""
+    query = "SELECT rootpage, (SELECT * FROM pragma_page_size) FROM sqlite_schema WHERE name = ?"
+    with closing(sqlite3.connect(path)) as connection:
+        page, size = connection.execute(query, (table,)).fetchone()
+    content = bytearray(path.read_bytes())
+    rows = (page - 1) * size + 4
+    assert content[rows] == of
+    content[rows] -= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.rule("9.decisions")
+async def test_a_table_that_damage_shortened_is_not_believed(path: Path, clock: Clock) -> None:
+    history = History(path, Random(0), clock)
+    try:
+        for _ in range(2):
+            history.say("alice", "mcp/proposal", {"method": "tools/call", "params": {"name": "a"}})
+        await settled(history.journal)
+    finally:
+        await history.journal.aclose()
+    lose_a_row(path, "proposal", of=2)
+    with closing(Archive(path, looks_through=False)) as archive:
+        assert archive.find_chains("demo", DecisionQuery("n2")) is None
