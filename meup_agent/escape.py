@@ -9,6 +9,7 @@ everything that a stranger wrote goes through :func:`visible` before it is print
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, Final, cast
 
@@ -16,11 +17,23 @@ from meup_agent.protocol.shown_text import printed
 
 ELLIPSIS: Final = "…"
 
+_PLAIN_NAME: Final = re.compile(r"[\w.$/:@-]+")
+
 
 def visible(text: str, limit: int | None = None) -> str:
     r"""A text on one line, cut to a limit, with what does not print as itself escaped."""
     shown = printed(text if limit is None else text[: limit + 1])
     return shown if limit is None or len(shown) <= limit else shown[: limit - 1] + ELLIPSIS
+
+
+def visible_name(name: str, limit: int) -> str:
+    """A name within a call, as :func:`visible`; in quotation marks where it may end early.
+
+    An argument named ``path="a.txt", x`` reads as two.
+    """
+    cut = name[: limit + 1]
+    plain = _PLAIN_NAME.fullmatch(cut) is not None
+    return visible(cut if plain else json.dumps(cut, ensure_ascii=False), limit)
 
 
 def compact(value: Any, limit: int) -> str:
@@ -33,7 +46,7 @@ def arguments(values: dict[str, Any], limit: int) -> str:
 
     def pieces() -> Iterator[str]:
         for position, (name, value) in enumerate(values.items()):
-            yield f"{', ' if position else ''}{name}="
+            yield f"{', ' if position else ''}{visible_name(name, limit)}="
             yield from _pieces(value, limit)
 
     return visible("".join(_up_to(limit, pieces())), limit)
@@ -63,7 +76,7 @@ def _pieces(value: Any, limit: int) -> Iterator[str]:
             yield "{"
             members = cast("dict[str, object]", value)
             for position, (name, item) in enumerate(members.items()):
-                yield f"{', ' if position else ''}{name}: "
+                yield f"{', ' if position else ''}{visible_name(name, limit)}: "
                 yield from _pieces(item, limit)
             yield "}"
         case list():

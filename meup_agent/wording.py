@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from meup_agent.causes import Reason
-from meup_agent.escape import ELLIPSIS, arguments, compact, visible
+from meup_agent.escape import ELLIPSIS, arguments, compact, visible, visible_name
 from meup_agent.protocol import payloads
 from meup_agent.protocol.audit import Ignored
 from meup_agent.protocol.lifecycle import ProposalState
@@ -131,18 +131,18 @@ def format_call(call: Call, limit: int = MAX_CALL) -> str:
     """A call as it would stand in Python, with what stands beside its arguments."""
     if call.method == payloads.TOOL_CALL:
         given = mark_cut(arguments(call.arguments, limit), limit)
-        said = f"{visible(call.name, MAX_NAME)}({given})"
+        said = f"{visible_name(call.name, MAX_NAME)}({given})"
         if beside := call.beside:
             said += f" and, beside its arguments, {mark_cut(compact(beside, limit), limit)}"
         return said
     params = payloads.without_meta(call.params)
     said = f" {mark_cut(compact(params, limit), limit)}" if params else ""
-    return visible(call.method, MAX_NAME) + said
+    return visible_name(call.method, MAX_NAME) + said
 
 
 def format_proposed(call: Call, limit: int = MAX_CALL) -> str:
     """A proposed call, with the participant that is to carry it out."""
-    target = "" if call.target is None else f"{visible(call.target, MAX_NAME)}."
+    target = "" if call.target is None else f"{visible_name(call.target, MAX_NAME)}."
     return f"{target}{format_call(call, limit)}"
 
 

@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meup_agent.escape import compact, visible
+from meup_agent.escape import compact, visible, visible_name
+from meup_agent.wording import format_proposed
+from tests.wire import read_call
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -43,6 +45,28 @@ def test_any_value_becomes_one_printable_line_of_bounded_length(value: object, l
     shown = compact(value, limit)
     assert shown.isprintable()
     assert len(shown) <= limit
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("größe", "größe"),
+        ("$ref", "$ref"),
+        ("repo/read-file.v2", "repo/read-file.v2"),
+        ('path="a.txt", x', '"path=\\"a.txt\\", x"'),
+        ("a: 1, b", '"a: 1, b"'),
+        ("f() and then g", '"f() and then g"'),
+        ("", '""'),
+        ("x" * 100, "x" * 63 + "…"),
+    ],
+)
+def test_a_name_is_read_as_one_name(name: str, shown: str) -> None:
+    assert visible_name(name, 64) == shown
+    call = {"method": "tools/call", "params": {"name": name, "arguments": {name: {name: 1}}}}
+    said = format_proposed(read_call(call), 1_000)
+    assert said.startswith(f"{shown}(")
+    if len(name) < 64:
+        assert said == f"{shown}({shown}={{{shown}: 1}})"
 
 
 def test_long_text_is_cut_and_says_so() -> None:

@@ -504,4 +504,17 @@ FINDINGS: Final[tuple[Finding, ...]] = (
             "::test_what_such_a_response_decided_is_decided_after_a_restart"
         ),
     ),
+    Finding(
+        title="An argument's name reads as other arguments",
+        was=(
+            'An argument named `path="safe.txt", x` was shown in terminals, audits and texts for'
+            ' models as two: `read(path="safe.txt", x=1, …)`. The name of a tool could end the call'
+            " and begin another in the same way."
+        ),
+        here=(
+            "Within a call, a name with any other characters than those of usual names is in"
+            " quotation marks."
+        ),
+        test="tests/test_escape.py::test_a_name_is_read_as_one_name",
+    ),
 )
