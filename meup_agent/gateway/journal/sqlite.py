@@ -51,6 +51,7 @@ from meup_agent.protocol.space.journal import (
     Recovered,
     ignore,
 )
+from meup_agent.protocol.space.marks import without_marks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -161,7 +162,8 @@ class SqliteJournal:
             # Everything that comes in one turn of the loop is handed over together.
             self._loop.call_soon(self._hand_over)
         rows = self._proposals.follow(seq, space, changes) if changes else ()
-        self._work.append(WriteJob(row, facts, floor, hashed_names(entry), rows))
+        held = without_marks(facts) if facts else ()
+        self._work.append(WriteJob(row, held, floor, hashed_names(entry), rows))
         self._follow(len(row.frame), partial(then, entry))
 
     def call_when_kept(self, then: Callable[[], None]) -> None:

@@ -13,13 +13,15 @@ from typing import Final
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.space.journal import Fact
 
-BESIDE_MARK: Final = Fact("mark/beside", None)
+_MARK: Final = "mark/"
+
+BESIDE_MARK: Final = Fact(f"{_MARK}beside", None)
 """Its sender said it beside its connection, as over HTTP: it ends with no process of theirs."""
 
-CROWDED_MARK: Final = Fact("mark/crowded", None)
+CROWDED_MARK: Final = Fact(f"{_MARK}crowded", None)
 """Its sender had as many open proposals as it may: the abandoned ones made room for this one."""
 
-_ANSWERS: Final = "mark/answers/"
+_ANSWERS: Final = f"{_MARK}answers/"
 
 
 def answer_mark(proposal: Envelope) -> Fact:
@@ -33,3 +35,8 @@ def answers_in(facts: tuple[Fact, ...]) -> Iterator[tuple[str, str]]:
         if key.startswith(_ANSWERS):
             proposer, proposal = json.loads(key.removeprefix(_ANSWERS))
             yield proposer, proposal
+
+
+def without_marks(facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
+    """The facts that begin or end to hold."""
+    return tuple([each for each in facts if not each.key.startswith(_MARK)])
