@@ -125,7 +125,7 @@ def _doubt_rule(
         return ""
     if wrong := wrong or _wrong_argument(rule, call, around, work):
         return f"names {printable(wrong[:64])!r}, which is not there; perhaps it is mistyped"
-    if unsure := _unsure_argument(rule, around.unsure):
+    if unsure := _unsure_argument(rule, around.unsure, work):
         return (
             f"looks at {printable(unsure[:64])!r}, for which the tool may have a default of its own"
         )
@@ -152,13 +152,14 @@ def _wrong_name(rule: PolicyRule, call: Call, proposer: str, around: Surrounding
     return near
 
 
-def _unsure_argument(rule: PolicyRule, unsure: Collection[str]) -> str:
+def _unsure_argument(rule: PolicyRule, unsure: Collection[str], work: WorkBudget) -> str:
     """An unsure argument that a rule looks at."""
     given = rule.arguments if isinstance(rule.arguments, list | tuple) else [rule.arguments]
     for each in given if unsure else ():
         for key in each or ():
             if key == "**" or is_path(key):
                 return next(iter(unsure))
+            work.spend(NODE_WORK * len(unsure))
             found = next((name for name in unsure if _is_match(key, name)), None)
             if found is not None:
                 return found
@@ -248,6 +249,8 @@ def _wrong_argument(rule: PolicyRule, call: Call, around: Surroundings, work: Wo
             elif is_exact and around.is_closed and _PLAIN_KEY.fullmatch(key):
                 return str(key)
             else:
+                # A tool names as many as its server likes.
+                work.spend(NODE_WORK * len(around.arguments))
                 others = (name for name in around.arguments if name not in each)
                 if any(is_one_off(key, name) for name in others):
                     return str(key)

@@ -304,6 +304,16 @@ def test_names_that_take_too_much_work_are_asked_about() -> None:
         assert not is_let_pass(policy, "bot", call, around)
 
 
+@pytest.mark.parametrize("field", ["arguments", "unsure"])
+def test_a_tool_with_very_many_arguments_is_asked_about(field: str) -> None:
+    rules = [DenyRule("*", arguments={f"folder{number}": "x"}) for number in range(100)]
+    policy, call = Policy([*rules, AllowRule("write")]), call_of("write", {})
+    for count, asked in (1, False), (20_000, True):
+        many: dict[str, Any] = {field: frozenset(f"arg_{number:05d}" for number in range(count))}
+        doubt = find_near_miss(policy, 100, call, "bot", AROUND._replace(**many))
+        assert ("too much work" in doubt) is asked
+
+
 @pytest.mark.parametrize(
     "tool",
     ["shell_mv shell_cp", 'shell_rm"', "'shell_rm", ["a", "b\tc"], "a,b", "a|b", "^a", "a;b"],
