@@ -8,6 +8,7 @@ from __future__ import annotations
 from meup_agent.protocol.audit import Audit, Ignored, ProposalAudit, StepKind, proposal_as_json
 from meup_agent.protocol.space import fanout
 from meup_agent.protocol.space.allowance import Allowance
+from meup_agent.protocol.space.clock import SpaceClock
 from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.decisions import (
     Acceptance,
@@ -35,6 +36,7 @@ from meup_agent.protocol.space.journal import (
     ignore,
 )
 from meup_agent.protocol.space.presence import MAX_REPLAYED, AbsenceTracker, JoinState
+from meup_agent.protocol.space.recovery import recover_state
 from meup_agent.protocol.space.rules import Rules
 from meup_agent.protocol.space.server import TAKEN_OVER, SpaceServer
 from meup_agent.protocol.space.state import SpaceState
@@ -75,6 +77,7 @@ __all__ = [
     "Refusal",
     "Repetition",
     "Rules",
+    "SpaceClock",
     "SpaceCounters",
     "SpaceServer",
     "SpaceState",
@@ -84,4 +87,5 @@ __all__ = [
     "ignore",
     "member_capabilities",
     "proposal_as_json",
+    "recover_state",
 ]

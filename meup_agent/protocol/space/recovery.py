@@ -56,6 +56,7 @@ def recover_state(state: SpaceState, journal: Journal, space: str, clock: SpaceC
     last = 0
     for entry in chain(recovered.older, recovered.entries):
         state.apply(entry)
+        state.open.pop_changes()  # the journal has them
         last = max(last, entry.at)
     # What was expired is so for good, also where the clock has been put back meanwhile.
     gained = clock.advance(last)

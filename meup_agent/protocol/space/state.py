@@ -674,7 +674,6 @@ class SpaceState:
         Its process was gone, and the end was not kept. Or the configuration allows less.
         """
         self.open.at = at
-        self.open.pop_changes()  # of what was read: the journal has them
         then: list[Consequence] = []
         for participant in sorted(self.open.participants):
             then += end_orphaned(self.open, participant, at)

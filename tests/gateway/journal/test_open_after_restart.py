@@ -10,7 +10,17 @@ import pytest
 
 from tests.gateway.journal.conftest import Clock, MakeJournal, opened, settled
 from tests.protocol.space.scene import Scene
-from tests.spaces import Journal, Refusal
+from tests.spaces import (
+    Entry,
+    Journal,
+    MemoryJournal,
+    Recovered,
+    Refusal,
+    SpaceClock,
+    SpaceState,
+    recover_state,
+)
+from tests.wire import draft
 
 pytestmark = pytest.mark.anyio
 
@@ -108,3 +118,23 @@ async def test_what_is_said_about_a_proposal_is_not_held_at_once(
             tracemalloc.stop()
         assert [each.envelope.id for each in after.host.in_flight] == ["waits"]
         assert most < count * size / 2
+
+
+@pytest.mark.rule("9.open")
+def test_a_start_keeps_nothing_of_proposals_that_have_ended() -> None:
+    count, most = 5_000, 500_000
+
+    class Ended(MemoryJournal):
+        def recover(self, space: str, **_: Any) -> Recovered:
+            proposals = (draft("mcp/proposal", CALL, id="p", sender="alice") for _ in range(count))
+            return Recovered({}, (), (Entry(n, space, n, p) for n, p in enumerate(proposals, 1)))
+
+    state, clock = SpaceState(), SpaceClock(lambda: 2 * count)
+    tracemalloc.start()
+    try:
+        recover_state(state, Ended(clock), "demo", clock)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [each.envelope.id for each in state.open.open_in_order()] == ["p"]
+    assert kept < most
