@@ -8,7 +8,6 @@ from __future__ import annotations
 from meup_agent.protocol.audit import Audit, Ignored, ProposalAudit, StepKind, proposal_as_json
 from meup_agent.protocol.space import fanout
 from meup_agent.protocol.space.allowance import Allowance
-from meup_agent.protocol.space.clock import SpaceClock
 from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.decisions import (
     Acceptance,
@@ -36,7 +35,7 @@ from meup_agent.protocol.space.journal import (
     ignore,
 )
 from meup_agent.protocol.space.presence import MAX_REPLAYED, AbsenceTracker, JoinState
-from meup_agent.protocol.space.recovery import recover_state
+from meup_agent.protocol.space.recovery import SpaceClock, recover_state
 from meup_agent.protocol.space.rules import Rules
 from meup_agent.protocol.space.server import TAKEN_OVER, SpaceServer
 from meup_agent.protocol.space.state import SpaceState
