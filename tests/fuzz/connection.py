@@ -79,6 +79,7 @@ SEEDS = [
 CODES = {0, *(code.value for code in WSCloseCode)}
 
 MAX_STEPS = 60
+MAX_BUILT_BYTES = 8 * 1024 * 1024
 
 
 class Frame(NamedTuple):
@@ -270,7 +271,9 @@ def frame_of(op: bytes, rest: bytes) -> Frame | None:
         case b"B":
             size, _, text = rest.partition(b" ")
             times = min(int(size), 20_000) if size.isdigit() and len(size) < 6 else 1
-            return Frame(WSMsgType.TEXT, (text or b"x") * times)
+            # A placeholder is a MiB by now, and picows hands over no thousands of it.
+            most = MAX_BUILT_BYTES // max(len(text), 1) + 1
+            return Frame(WSMsgType.TEXT, (text or b"x") * min(times, most))
         case b"r":
             return Frame(WSMsgType.TEXT, rest, rsv1=True)
         case b"p":
