@@ -146,7 +146,8 @@ class StreamStore:
         """The stream that a participant writes with a frame; else why the frame goes no further."""
         # The bytes alone decide: a frame costs no decoding of its stream's id.
         end = frame.find(MARK, 1, MAX_STREAM_ID_BYTES + 2)
-        stream = self._open.get(frame[1:end])
+        # Without a second mark there is no id: -1 would cut the last byte off.
+        stream = self._open.get(frame[1:end]) if end > 0 else None
         if stream is not None and participant in stream.info.writers:
             if stream.left_at is not None and participant == stream.info.owner:
                 stream.left_at = at  # over HTTP it writes without being present
