@@ -9,7 +9,6 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.journal.chains import DamagedIndex, snapshot
 from meup_agent.gateway.journal.database import BUSY_SECONDS, error_text
 from meup_agent.gateway.journal.decisions import (
     INDEX_TABLES,
@@ -18,6 +17,7 @@ from meup_agent.gateway.journal.decisions import (
     find_chains,
     has_index,
 )
+from meup_agent.gateway.journal.name_index import DamagedIndex, snapshot
 from meup_agent.gateway.journal.repair import write_readable
 from meup_agent.gateway.journal.rows import checked_row, entry_of, rows_query
 from meup_agent.gateway.journal.survey import Survey, check_structure, is_damage, survey

@@ -2,7 +2,7 @@
 
 A row is written in the transaction of the entry that begins, moves or ends its proposal. It says
 which proposals to look at; what was said of these is read by the index of names
-(:mod:`~meup_agent.gateway.journal.chains`) and folded as everywhere. Both are derived: where they
+(:mod:`~meup_agent.gateway.journal.name_index`) and folded as everywhere. Both are derived: where they
 are missing, older or damaged, a start makes them anew of the entries, by the fold of the space.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from meup_agent.gateway.journal.chains import (
+from meup_agent.gateway.journal.name_index import (
     MAX_CHAINED,
     NAMES_TABLE,
     WRITE_NAMES,

@@ -16,19 +16,19 @@ import anyio
 import anyio.to_thread
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.journal.chains import (
-    DamagedIndex,
-    SegmentBuilder,
-    hashed_names,
-    resume_segment,
-    snapshot,
-)
 from meup_agent.gateway.journal.database import Database, checkpoint, error_text
 from meup_agent.gateway.journal.decisions import (
     ProposalFollower,
     find_begin,
     open_rows,
     read_open,
+)
+from meup_agent.gateway.journal.name_index import (
+    DamagedIndex,
+    SegmentBuilder,
+    hashed_names,
+    resume_segment,
+    snapshot,
 )
 from meup_agent.gateway.journal.retention import Retention
 from meup_agent.gateway.journal.rows import (

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from meup_agent.gateway.journal.chains import WRITE_NAMES, SegmentBuilder
 from meup_agent.gateway.journal.decisions import PROPOSAL_PLACES, WRITE_PROPOSAL, ProposalRow
+from meup_agent.gateway.journal.name_index import WRITE_NAMES, SegmentBuilder
 from meup_agent.gateway.journal.rows import Row, sealed
 from meup_agent.gateway.journal.tables import WRITE_FACT
 from meup_agent.protocol.envelope import encode_json

@@ -281,7 +281,7 @@ async def test_a_long_chain_of_names_is_not_followed_to_its_end(
     path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds = 8
-    monkeypatch.setattr("meup_agent.gateway.journal.chains.MAX_ROUNDS", rounds)
+    monkeypatch.setattr("meup_agent.gateway.journal.name_index.MAX_ROUNDS", rounds)
     history = History(path, Random(0), clock)
     history.say("alice", "mcp/proposal", {"method": "tools/call", "params": {"name": "read"}})
     try:
