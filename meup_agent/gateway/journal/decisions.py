@@ -2,8 +2,9 @@
 
 A row is written in the transaction of the entry that begins, moves or ends its proposal. It says
 which proposals to look at; what was said of these is read by the index of names
-(:mod:`~meup_agent.gateway.journal.name_index`) and folded as everywhere. Both are derived: where they
-are missing, older or damaged, a start makes them anew of the entries, by the fold of the space.
+(:mod:`~meup_agent.gateway.journal.name_index`) and folded as everywhere. Both are derived: where
+they are missing, older or damaged, a start makes them anew of the entries, by the fold of the
+space.
 """
 
 from __future__ import annotations
@@ -61,8 +62,6 @@ _PROPOSALS_TABLE: Final = """CREATE TABLE proposal (
 
 INDEX_TABLES: Final = {"proposal": _PROPOSALS_TABLE, "names": NAMES_TABLE}
 
-PROPOSAL_PLACES: Final = f"({', '.join('?' * 9)})"
-WRITE_PROPOSAL: Final = f"INSERT OR REPLACE INTO proposal VALUES {PROPOSAL_PLACES}"
 _READ: Final = "SELECT * FROM proposal"
 _NTH_PROPOSAL: Final = "SELECT seq FROM proposal WHERE space = ? ORDER BY seq DESC LIMIT 1 OFFSET ?"
 _LAST_TIME: Final = "SELECT at FROM entry WHERE space = ? ORDER BY seq DESC LIMIT 1"
@@ -80,6 +79,11 @@ class ProposalRow(NamedTuple):
     # ``pending`` also where a request is out, or its time is over: what tells that is the time.
     state: str
     decided: int | None = None
+
+
+# The last place is the checksum's.
+PROPOSAL_PLACES: Final = f"({', '.join('?' * (len(ProposalRow._fields) + 1))})"
+WRITE_PROPOSAL: Final = f"INSERT OR REPLACE INTO proposal VALUES {PROPOSAL_PLACES}"
 
 
 class DecisionQuery(NamedTuple):

@@ -174,7 +174,7 @@ class SegmentBuilder:
         return number, packed, checksum((number,), packed)
 
     def segment(self) -> NameSegment:
-        """What was gathered, as it is searched."""
+        """The segment of the names so far, though it is not complete."""
         return _unpack(self._pack())
 
     def _pack(self) -> bytes:
@@ -219,10 +219,10 @@ def snapshot(connection: sqlite3.Connection) -> Generator[None]:
 def read_chains(
     connection: sqlite3.Connection, space: str, begun: Iterable[int]
 ) -> list[Entry] | None:
-    """The entries that some belong together with, in order, they included.
+    """The entries with some numbers, and all that belong together with them, in order.
 
-    ``None``: they are too many. Of all that have a name in common each is there, since of two that
-    bear one name the fold decides which is meant.
+    ``None``: they are too many. All that have a name in common are there: of two that bear one name
+    the fold decides which is meant.
 
     Raises:
         DamagedIndex: One cannot be read.
@@ -267,7 +267,7 @@ def read_names(connection: sqlite3.Connection) -> Iterator[tuple[int, NameSegmen
 
 
 def resume_segment(connection: sqlite3.Connection, last: int) -> SegmentBuilder:
-    """The segment that the entries after a number begin.
+    """A builder with the entries after a number, the last of a complete segment.
 
     Raises:
         DamagedIndex: One cannot be read.

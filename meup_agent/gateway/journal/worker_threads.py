@@ -189,18 +189,17 @@ def _statements(
 
 
 class ReadJob(NamedTuple):
-    """What is to be read, and what takes it."""
+    """A query for the reader's thread."""
 
     read: Callable[[sqlite3.Connection], Any]
-    then: Callable[[Any], None]
+    then: Callable[[Any], None]  # takes the result, in the loop
 
 
 class JournalReader(_JournalThread):
-    """Reads what is asked for, one after the other.
+    """Runs queries, one after the other.
 
     A reader asks for a page when its last one has come, so what waits here is bounded by the number
-    of those who read. What was read and failures are told in its thread, whose alone the connection
-    is.
+    of the readers. Results and failures are told in this thread, which alone has the connection.
     """
 
     def __init__(
@@ -216,7 +215,7 @@ class JournalReader(_JournalThread):
         self._jobs: SimpleQueue[ReadJob | None] = SimpleQueue()
 
     def ask(self, job: ReadJob) -> None:
-        """Ask for something."""
+        """Queue a query."""
         self._jobs.put(job)
 
     def stop(self) -> None:

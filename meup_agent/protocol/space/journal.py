@@ -73,7 +73,7 @@ class NumberRange(NamedTuple):
 
 
 class FoldBegin(NamedTuple):
-    """The place from which a space's latest proposals are folded."""
+    """The start of the fold of a space's latest proposals."""
 
     after: int = 0  # they were made after this number
     older: tuple[Entry, ...] = ()  # what was said before about proposals that may be pending
@@ -147,7 +147,7 @@ class Journal(Protocol):
         """
 
     def find_begin(self, space: str, *, proposals: int, then: Callable[[FoldBegin], None]) -> None:
-        """Find where so many latest proposals of a space begin, without reading the entries."""
+        """Find the start of the fold of so many latest proposals, without reading the entries."""
 
     def floor(self, space: str) -> int:
         """The number from which on nothing of the space is missing: all with ``seq > floor``."""

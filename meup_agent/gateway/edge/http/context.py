@@ -74,7 +74,7 @@ async def read_journal(
 
 
 async def find_begin(host: SpaceServer, proposals: int) -> FoldBegin:
-    """The place where so many latest proposals begin; see :meth:`Journal.find_begin`."""
+    """The start of the fold of so many latest proposals; see :meth:`Journal.find_begin`."""
     begin: FoldBegin = await await_callback(
         lambda tell: host.journal.find_begin(host.name, proposals=proposals, then=tell)
     )
