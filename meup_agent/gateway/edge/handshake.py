@@ -37,12 +37,13 @@ MAX_JOIN_BYTES: Final = 16 * 1024
 
 
 PLACE_HEADERS: Final = {Place.BESIDE: BESIDE_HEADER, Place.OBSERVING: OBSERVE_HEADER}
-"""The header by which a connection asks for a place, and is told that it has it."""
+"""The header by which a connection asks for a place, and by which it is granted."""
 
 PLACE_ANSWERS: Final[Mapping[Place, Mapping[str, str]]] = {
     Place.ANSWERING: {},
     **{place: {header: "1"} for place, header in PLACE_HEADERS.items()},
 }
+"""The headers by which a place is granted."""
 
 
 class Handshake(NamedTuple):
@@ -70,7 +71,7 @@ class Handshake(NamedTuple):
         """The headers of our answer: the dialect, where the token was taken from the header.
 
         A client that does not read it sends a join frame, as gateways without this header need one.
-        One that asked for another place than that, and does not read that it has it, sends none.
+        A client that asked to observe, or to be beside, sends none unless the answer grants it.
         """
         known = {DIALECT_HEADER: self.dialect} if self.complete and self.dialect else {}
         return {**known, **PLACE_ANSWERS[self.place]}
@@ -132,17 +133,16 @@ def read_place(header: Callable[[str], str | None]) -> Place:
     Anything but ``1`` in one of them is refused: taken for a member, it would take over its
     participant's connection.
     """
-    asked = [Place.ANSWERING]
-    for place, name in PLACE_HEADERS.items():
-        said = header(name)
-        if said is not None:
-            if said.strip() != "1":
-                raise NotAdmitted(BAD_REQUEST, f"{name} must be 1, or be left out")
-            asked.append(place)
-    if len(asked) > 2:
+    asked = {
+        place: said for place, name in PLACE_HEADERS.items() if (said := header(name)) is not None
+    }
+    for place, said in asked.items():
+        if said.strip() != "1":
+            raise NotAdmitted(BAD_REQUEST, f"{PLACE_HEADERS[place]} must be 1, or be left out")
+    if len(asked) > 1:
         both = " and ".join(PLACE_HEADERS.values())
         raise NotAdmitted(BAD_REQUEST, f"{both} exclude each other; send one of them")
-    return asked[-1]
+    return next(iter(asked), Place.ANSWERING)
 
 
 def read_resume(asks: str | None, said: str | None) -> tuple[bool, int | None]:
