@@ -99,8 +99,8 @@ class OpenItem(msgspec.Struct, eq=False):
     # Requests that were to fulfill it and were cancelled: a result may still come.
     cancelled: dict[int, OpenItem] = msgspec.field(default_factory=dict[int, "OpenItem"])
     whole: bool = True  # false if the payload was too large to keep
-    # The connection beside that began it, by its number: itself, it would live as long as this. Or
-    # OVER_HTTP; None: the one that answers for its sender.
+    # The number of the connection beside that began it, since a reference would keep that alive; or
+    # OVER_HTTP. None: the connection that answers for its sender.
     beside: int | None = None
     orphaned: bool = False  # the process that began it is gone for good
 

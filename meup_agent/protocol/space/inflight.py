@@ -316,9 +316,9 @@ class InFlight:
         """
         if item.is_proposal and not item.state.is_pending:
             self._ended += 1
-            item.decision = ItemDecision(self._ended, self.at, by, reason or "", rule)
             if item.state is ProposalState.EXPIRED:
-                item.decision = item.decision._replace(by="", reason=str(Reason.TIMEOUT))
+                by, reason = "", Reason.TIMEOUT
+            item.decision = ItemDecision(self._ended, self.at, by, str(reason), rule)
             key = (item.envelope.sender, item.number)
             self._decided.put(key, item, self.at / 1_000_000, size=item.size)
         if self.is_listed(item):

@@ -1,4 +1,4 @@
-"""Marks: what a decision found out that its envelope does not say, kept with the entry alone.
+"""Marks: findings of a decision that its envelope does not say, kept with the entry alone.
 
 A mark is a fact without a value: none holds afterwards, and a state that is folded from the journal
 reads it with the entry. So it takes effect there as it did when it was decided.

@@ -552,7 +552,7 @@ class SpaceState:
         return Acceptance(envelope, at, facts, receipt=receipt, begun=begun, changes=changes)
 
     def _marks(self, inbound: InboundFrame, *, beside: int | None) -> tuple[Fact, ...]:
-        """What a decision found out that the envelope does not say, kept with its entry alone."""
+        """The marks of an accepted envelope: findings of its decision that it does not say."""
         envelope, payload = inbound.envelope, inbound.payload
         marks = [BESIDE_MARK] if beside is not None and envelope.kind in _BEGINS else []
         if envelope.kind == kinds.MCP_RESPONSE and not payloads.is_refusal(payload):
