@@ -167,7 +167,8 @@ class FairTTLMap(TTLMap[K, V]):
         owner = self._owner(key)
         keys = self._keys.get(owner)
         if keys is None:
-            keys, self._sizes[owner] = self._keys.setdefault(owner, OrderedDict()), 0
+            keys = self._keys[owner] = OrderedDict()
+            self._sizes[owner] = 0
         keys[key] = None
         self._sizes[owner] += size
         super().put(key, value, now, size=size)
