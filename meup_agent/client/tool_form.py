@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from itertools import takewhile, zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from meup_agent.errors import printable
@@ -66,8 +67,7 @@ def approved_parts(tool: Mapping[str, Any]) -> JsonObject:
 def with_accepted_texts(tool: Mapping[str, Any], accepted: JsonObject | None) -> JsonObject:
     """A tool with the texts of the accepted one wherever there are any, and without others."""
     known = accepted or {}
-    texts = {key: value for key, value in known.items() if _is_text(key, value)}
-    found = texts | {
+    found = _texts_of(known) | {
         key: value
         for key, value in tool.items()
         if key not in _WITH_TEXTS and not _is_text(key, value)
@@ -147,7 +147,7 @@ def _replace_texts(schema: Any, accepted: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     fields, known = cast("JsonObject", schema), as_object(accepted)
-    found = {key: value for key, value in known.items() if _is_text(key, value)}
+    found = _texts_of(known)
     for key, value in fields.items():
         if _is_text(key, value):
             continue
@@ -157,9 +157,8 @@ def _replace_texts(schema: Any, accepted: Any) -> Any:
             found[key] = {name: _replace_texts(each, of.get(name)) for name, each in named.items()}
         elif key in _INNER and isinstance(value, list):
             listed = cast("list[object]", value)
-            earlier = as_list(old)
-            earlier = [*earlier, *([None] * len(listed))]
-            found[key] = [_replace_texts(*both) for both in zip(listed, earlier, strict=False)]
+            pairs = zip_longest(listed, as_list(old)[: len(listed)])
+            found[key] = [_replace_texts(*both) for both in pairs]
         else:
             found[key] = _replace_texts(value, old) if key in _INNER else value
     return found
@@ -170,8 +169,12 @@ def _replace_own(fields: Any, accepted: JsonObject) -> Any:
     if not isinstance(fields, dict):
         return fields
     own = cast("JsonObject", fields)
-    texts = {key: value for key, value in accepted.items() if _is_text(key, value)}
-    return {**texts, **{key: value for key, value in own.items() if not _is_text(key, value)}}
+    bare = {key: value for key, value in own.items() if not _is_text(key, value)}
+    return _texts_of(accepted) | bare
+
+
+def _texts_of(fields: JsonObject) -> JsonObject:
+    return {key: value for key, value in fields.items() if _is_text(key, value)}
 
 
 def _is_text(key: str, value: Any) -> bool:
@@ -212,12 +215,8 @@ def _members(value: Any) -> dict[str | int, Any] | None:
 
 def _common_start(before: str, after: Any) -> int:
     """Characters of the same beginning of two texts that need not be shown."""
-    same = 0
-    if isinstance(after, str):
-        pairs = enumerate(zip(before, after, strict=False))
-        same = next(
-            (at for at, (one, other) in pairs if one != other), min(len(before), len(after))
-        )
+    pairs = zip(before, after, strict=False) if isinstance(after, str) else ()
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     return max(same - SHOWN_BEFORE_CHARS, 0)
 
 
