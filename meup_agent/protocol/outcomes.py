@@ -48,12 +48,11 @@ class _Undone:
             accept_edits: As of :meth:`Fulfillment.result`; it changes nothing here.
 
         Raises:
-            ProposalRejected: The proposal was rejected.
             ProposalExpired: It was not decided, or not done, in time.
             ProposalWithdrawn: It was withdrawn meanwhile.
             ParticipantGone: Every participant that could decide has left.
         """
-        ending = cast("Rejection | Withdrawal | Expiry | Gone", self)
+        ending = cast("Withdrawal | Expiry | Gone", self)
         raise_for(ending, what=f"proposal {ending.proposal_id}")
 
 
@@ -200,6 +199,14 @@ class Rejection(_Undone):
             characters; empty where none have come, or the proposal is not ours.
         """
         return "" if self._explain is None else await self._explain(self, timeout)
+
+    def result(self, *, accept_edits: bool = False) -> NoReturn:
+        """Raise :exc:`ProposalRejected`, with the words that had come with the rejection.
+
+        Args:
+            accept_edits: As of :meth:`Fulfillment.result`; it changes nothing here.
+        """
+        raise ProposalRejected(self.proposal_id, self.reason, self.by, self._words)
 
 
 def with_explain(rejection: Rejection, explain: Explain, words: str) -> Rejection:
@@ -377,12 +384,7 @@ def raise_for(ending: Ending, *, what: str = "the request") -> NoReturn:
     """Raise the exception for an ending that has no value."""
     match ending:
         case Rejection():
-            raise ProposalRejected(
-                ending.proposal_id,
-                ending.reason,
-                ending.by,
-                ending._words,  # pyright: ignore[reportPrivateUsage]
-            )
+            ending.result()
         case Withdrawal():
             raise ProposalWithdrawn(ending.proposal_id, ending.reason, ending.cause.text)
         case Expiry():
