@@ -18,8 +18,10 @@ from meup_agent.agent.registry import Registry
 from meup_agent.agent.runner import Runner
 from meup_agent.agent.script import Backend, check_may_run, run_script
 from meup_agent.agent.tasks import handler_tasks
+from meup_agent.client.offer_directory import OfferDirectory
+from meup_agent.client.offer_finder import OfferFinder
 from meup_agent.client.proposal import Proposal
-from meup_agent.client.space import Space, with_outbound
+from meup_agent.client.space import Space
 from meup_agent.errors import ConfigurationError, ConnectionFailed, UsageError
 from meup_agent.events import Observer
 from meup_agent.protocol.exchange import Mode
@@ -252,11 +254,13 @@ class Agent(Decorators):
                 events=events,
                 take_over=take_over,
             )
-            bare = Space(session)
+            finder = OfferFinder(session, OfferDirectory(session))
+            bare = Space(session, finder=finder)
             if self._edit_judge is not None:
                 session.edit_judge = partial(self._edit_judge, bare)
             layers = self._middleware.outbound
-            joined = with_outbound(bare, outbound_through(layers, bare)) if layers else bare
+            outbound = outbound_through(layers, bare) if layers else None
+            joined = Space(session, finder=finder, outbound=outbound) if layers else bare
             runner.attach(session, joined, bare)
             try:
                 async with session:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from copy import copy
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
@@ -63,11 +62,17 @@ if TYPE_CHECKING:
 class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs):
     """A participant's presence in a space; :meth:`meup_agent.Agent.join` gives one."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(
+        self,
+        session: Session,
+        *,
+        finder: OfferFinder | None = None,
+        outbound: Outbound | None = None,
+    ) -> None:
         super().__init__(session)
-        self._tools = OfferDirectory(session)
-        self._finder = OfferFinder(session, self._tools)
-        self._outbound: Outbound | None = None
+        self._finder = finder or OfferFinder(session, OfferDirectory(session))
+        self._tools = self._finder.lists
+        self._outbound = outbound
 
     @property
     def me(self) -> str:
@@ -615,13 +620,6 @@ def allowed_words(proposal: Proposal, space: Space, text: str | None) -> str | N
     to = (proposal.proposer,)
     allowed = not space.capabilities or space.may(kinds.CHAT, {"message": text}, to=to)
     return text if allowed else None
-
-
-def with_outbound(space: Space, outbound: Outbound) -> Space:
-    """The same space, whose verbs pass a middleware."""
-    passing = copy(space)
-    passing._outbound = outbound  # pyright: ignore[reportPrivateUsage]
-    return passing
 
 
 def directory_of(space: Space) -> OfferDirectory:
