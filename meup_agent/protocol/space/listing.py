@@ -86,14 +86,15 @@ def list_proposals(
         looked_at += 1
     page.left = count - (len(listed) if query.urgent else begin + looked_at)
     last = chosen[looked_at - 1] if page.left and not query.urgent else None
-    # Of what is decided meanwhile, too, the number says where the next page begins.
-    place = None if last is None or last.decision is None else last.decision.number
+    decision = None if last is None else last.decision  # an open one may be decided until we write
 
     def write(seq: int) -> Envelope:
         # Now the journal has numbered all that is listed.
         for document, item in zip(page.proposals, listed, strict=True):
             document.seq = item.seq
-        page.seq, page.next = seq, place or (None if last is None else last.seq)
+        page.seq = seq
+        if last is not None:
+            page.next = last.seq if decision is None else decision.number
         return gateway_draft(
             kinds.PROPOSALS, encode_leniently(page), to=question.sender, about=question.id
         )
@@ -116,30 +117,29 @@ def _document(
     item: OpenItem, absences: AbsenceTracker, asker: str, dialect: str
 ) -> ListedProposal | None:
     """A proposal as a page has it; ``None`` if the asker's dialect cannot express it."""
-    decision, requests = item.decision, requests_for(item) if item.decision is None else []
+    decision, left, requests = None, None, list[OpenItem]()
+    if item.decision is None:
+        left = absences.left_after(item.envelope.sender, item.at)
+        requests = requests_for(item)
+    else:
+        _, at, by, reason, rule = item.decision
+        decision = ListedDecision(str(item.state), rfc3339(at), by, reason, rule)
+    rejections = sorted(item.rejections.items(), key=lambda rejection: rejection[0] != asker)
     try:
         return ListedProposal(
             _encoded(item, dialect),
             item.seq,
-            None if item.expires_at is None else rfc3339(item.expires_at),
-            _moment(absences.left_after(item.envelope.sender, item.at))
-            if decision is None
-            else None,
+            _moment(item.expires_at),
+            _moment(left),
             [
                 ListedRejection(by, each.id, each.reason, each.rule)
-                for by, each in sorted(
-                    item.rejections.items(), key=lambda rejection: rejection[0] != asker
-                )[:MAX_LISTED_REJECTIONS]
+                for by, each in rejections[:MAX_LISTED_REJECTIONS]
             ],
             [
                 ListedRequest(_encoded(each, dialect), each.number in item.cancelled)
                 for each in requests
             ],
-            None
-            if decision is None
-            else ListedDecision(
-                str(item.state), rfc3339(decision.at), decision.by, decision.reason, decision.rule
-            ),
+            decision,
         )
     except NotExpressible:
         return None
