@@ -37,7 +37,7 @@ KILL_SECONDS = 3.0
 """Seconds after which what cannot be killed is left: the system may hold it, as for a lost disk."""
 
 LOOK_SECONDS = 0.02
-"""Seconds between two looks whether what was killed has ended."""
+"""Interval of polling for children: no signal tells of a descendant that becomes our child."""
 
 CANNOT_START = 127
 """The exit status of a guard whose program cannot be started, as a shell has it."""
