@@ -1,4 +1,4 @@
-"""The one way out: verbs that send pass the agent's outbound middleware, where it has any.
+"""Outbound middleware: every verb that sends passes the agent's layers, where it has any.
 
 **In** comes the call of a verb: :func:`outbound` marks each that passes, and names the fields of
 the message that its parameters are. **Out** goes the same call, with what the layers have changed.
