@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class ResourceVerbs(ABC):
     """Requests for lists, resources and prompts; :class:`meup_agent.Space` has them."""
 
-    _tools: OfferDirectory
+    _directory: OfferDirectory
     _finder: OfferFinder
 
     @abstractmethod
@@ -58,7 +58,7 @@ class ResourceVerbs(ABC):
             RequestError: It was answered with an error.
             MeupError: As :meth:`request`.
         """
-        return await self._tools.get(participant, timeout=timeout, refresh=refresh)
+        return await self._directory.get(participant, timeout=timeout, refresh=refresh)
 
     @awaited
     async def find(
@@ -97,7 +97,7 @@ class ResourceVerbs(ABC):
         Raises:
             MeupError: As :meth:`request`.
         """
-        return await self._tools.get(participant, kind=RESOURCES, timeout=timeout, refresh=True)
+        return await self._directory.get(participant, kind=RESOURCES, timeout=timeout, refresh=True)
 
     @awaited
     async def resource_templates(
@@ -112,7 +112,7 @@ class ResourceVerbs(ABC):
         Raises:
             MeupError: As :meth:`request`.
         """
-        return await self._tools.get(participant, kind=TEMPLATES, timeout=timeout, refresh=True)
+        return await self._directory.get(participant, kind=TEMPLATES, timeout=timeout, refresh=True)
 
     @awaited
     async def read_resource(
@@ -144,7 +144,7 @@ class ResourceVerbs(ABC):
         Raises:
             MeupError: As :meth:`request`.
         """
-        return await self._tools.get(participant, kind=PROMPTS, timeout=timeout, refresh=True)
+        return await self._directory.get(participant, kind=PROMPTS, timeout=timeout, refresh=True)
 
     @awaited
     async def prompt(

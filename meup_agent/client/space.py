@@ -71,7 +71,7 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
     ) -> None:
         super().__init__(session)
         self._finder = finder or OfferFinder(session, OfferDirectory(session))
-        self._tools = self._finder.lists
+        self._directory = self._finder.lists
         self._outbound = outbound
 
     @property
@@ -408,7 +408,7 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
         # It is judged once, before anything is awaited that could hide a change of capabilities.
         may_request = not as_proposal and self.may_request(participant, payloads.TOOL_CALL, params)
         check = partial(
-            self._tools.check, participant, tool, given, timeout if may_request else ttl
+            self._directory.check, participant, tool, given, timeout if may_request else ttl
         )
 
         async def requested(begun: Callable[[str], None]) -> CallOutcome:
@@ -490,7 +490,7 @@ class Space(ManagementVerbs, ControlVerbs, TalkVerbs, ResourceVerbs, StreamVerbs
         seconds = resolve_ttl(ttl, self.ttl)
 
         def begin(call: Any) -> AbstractAsyncContextManager[ProposalHandle]:
-            target, check = call.participant, self._tools.check
+            target, check = call.participant, self._directory.check
             return propose(
                 self._session,
                 payloads.TOOL_CALL,
@@ -624,7 +624,7 @@ def allowed_words(proposal: Proposal, space: Space, text: str | None) -> str | N
 
 def directory_of(space: Space) -> OfferDirectory:
     """The lists that a space keeps: for views over them, and no verb of a user's."""
-    return space._tools  # pyright: ignore[reportPrivateUsage]
+    return space._directory  # pyright: ignore[reportPrivateUsage]
 
 
 def send_progress(space: Space, payload: JsonObject, *, to: str, request_id: str) -> None:
