@@ -154,7 +154,7 @@ class ServerProcess:
 
     @property
     def last_words(self) -> str:
-        """How it ended, where that is known."""
+        """The end of the program in words; empty: it is not known."""
         if self._program.error is not None:
             return f"cannot start {self._command!r}: {self._program.error.strerror}\n"
         status = self._program.status

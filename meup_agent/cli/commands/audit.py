@@ -77,7 +77,7 @@ class AuditFilter(NamedTuple):
 
     @property
     def query(self) -> DecisionQuery | None:
-        """What a journal's file is asked for; ``None``: all of it."""
+        """The query to a journal's file; ``None``: all of it."""
         if self.proposal is None and not self.states:
             return None
         from meup_agent.gateway.journal.decisions import DecisionQuery  # loads SQLite
