@@ -78,6 +78,8 @@ TRACKED_KINDS: Final = frozenset(
 )
 """The kinds with which something begins or ends, or is decided."""
 
+_BEGIN: Final = (kinds.MCP_PROPOSAL, kinds.MCP_REQUEST)
+
 _REASONS: Final = frozenset(map(str, Reason))
 
 _OPEN_MICROSECONDS: Final = round(OPEN_SECONDS * 1_000_000)
@@ -287,6 +289,9 @@ class InFlight:
     ) -> OpenItem | None:
         """Follow an accepted envelope, of a tracked kind; what begins with it, if anything does."""
         self.at = at
+        # The bytes of what has expired are no one's, whenever they were counted last.
+        if envelope.kind in _BEGIN:
+            self.expire_unannounced(at)
         match envelope.kind:
             case kinds.MCP_PROPOSAL:
                 return self._proposed(envelope, payload, at, beside=beside)

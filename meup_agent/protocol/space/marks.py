@@ -18,10 +18,25 @@ _MARK: Final = "mark/"
 BESIDE_MARK: Final = Fact(f"{_MARK}beside", None)
 """Its sender said it beside its connection, as over HTTP: it ends with no process of theirs."""
 
-CROWDED_MARK: Final = Fact(f"{_MARK}crowded", None)
-"""Its sender had as many open proposals as it may: the abandoned ones made room for this one."""
-
+_CROWDED: Final = f"{_MARK}crowded"
 _ANSWERS: Final = f"{_MARK}answers/"
+
+
+def crowded_mark(gone_until: int | None) -> Fact:
+    """The mark of a proposal for which the abandoned ones of its sender made room.
+
+    With the time until which processes of its sender ran that are gone for good, if any: no entry
+    tells of a restart, at which everybody leaves.
+    """
+    return Fact(_CROWDED if gone_until is None else f"{_CROWDED}/{gone_until}", None)
+
+
+def rooms_made_in(facts: tuple[Fact, ...]) -> Iterator[int | None]:
+    """The times of :func:`crowded_mark`, where there is one."""
+    for key, _ in facts:
+        if key.startswith(_CROWDED):
+            _, _, gone_until = key.removeprefix(_CROWDED).partition("/")
+            yield int(gone_until) if gone_until else None
 
 
 def answer_mark(proposal: Envelope) -> Fact:

@@ -67,7 +67,13 @@ from meup_agent.protocol.space.inflight import (
 from meup_agent.protocol.space.journal import Entry, Fact
 from meup_agent.protocol.space.listing import list_proposals
 from meup_agent.protocol.space.management import SpaceManager
-from meup_agent.protocol.space.marks import BESIDE_MARK, CROWDED_MARK, answer_mark, answers_in
+from meup_agent.protocol.space.marks import (
+    BESIDE_MARK,
+    answer_mark,
+    answers_in,
+    crowded_mark,
+    rooms_made_in,
+)
 from meup_agent.protocol.space.presence import (
     AbsenceTracker,
     ArrivalTracker,
@@ -564,7 +570,8 @@ class SpaceState:
             self._rules.has_place(envelope.sender, inbound.at)
             or self.open.is_open(envelope.sender, envelope.id, inbound.at)
         ):
-            marks.append(CROWDED_MARK)
+            gone_until = self._absences.abandoned_until(envelope.sender, inbound.at)
+            marks.append(crowded_mark(gone_until))
         return tuple(marks)
 
     def apply(self, entry: Entry) -> None:
@@ -611,8 +618,7 @@ class SpaceState:
         self.control.remember(envelope)
         for proposer, proposal in answers_in(facts):
             self.open.answered(proposer, proposal, envelope.sender, at)
-        if CROWDED_MARK in facts:
-            gone_until = self._absences.abandoned_until(envelope.sender, at)
+        for gone_until in rooms_made_in(facts):
             self.open.drop_abandoned(envelope.sender, at, gone_until)
         if envelope.kind == kinds.MCP_REQUEST and self._rpc_ids is not None:
             self._rpc_ids.heard(envelope, payload)
