@@ -309,7 +309,7 @@ class ClientCalls:
             raise RequestError(
                 types.INVALID_REQUEST, "you may ask only during a call that you carry out for us"
             )
-        return await call.ask(request.method, _without_our_meta(request.params))
+        return await call.ask(request.method, payloads.without_our_meta(request.params))
 
     # --- calls that wait for their clients ---
 
@@ -444,13 +444,3 @@ def _missing_capability(method: str) -> RequestError:
         f"the MCP client of this call has no {capability}",
         {"requiredCapabilities": {capability: {}}},
     )
-
-
-def _without_our_meta(params: JsonObject) -> JsonObject:
-    meta = {
-        name: value
-        for name, value in payloads.as_object(params.get(payloads.META)).items()
-        if not name.startswith(payloads.PREFIX)
-    }
-    sent = {name: value for name, value in params.items() if name != payloads.META}
-    return {**sent, payloads.META: meta} if meta else sent

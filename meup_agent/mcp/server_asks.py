@@ -178,6 +178,8 @@ class RunningCall:
         if self._on_ask is not None:
             told = Ask(self.server, method, params, self.asker, request.id, request.proposal)
             return dict(await self._on_ask(told))
+        # Which exchange it belongs to is ours to say: the server's word could name another one.
+        params = payloads.without_our_meta(params)
         meta = payloads.as_object(params.get(payloads.META))
         meta = {**meta, payloads.ASKED_IN_REQUEST: request.id}
         if request.proposal is not None:

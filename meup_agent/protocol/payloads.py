@@ -330,6 +330,13 @@ def without_meta(params: JsonObject) -> JsonObject:
     return {name: value for name, value in params.items() if name != META}
 
 
+def without_our_meta(params: JsonObject) -> JsonObject:
+    """The parameters without what their ``_meta`` has under our prefix."""
+    given = as_object(params.get(META))
+    meta = {name: value for name, value in given.items() if not name.startswith(PREFIX)}
+    return {**without_meta(params), **({META: meta} if meta else {})}
+
+
 def canonical(method: str, params: JsonObject, target: str | None) -> bytes | None:
     """A call in RFC 8785 form, which its digest covers (PROTOCOL 6); ``None`` where it has none."""
     call: JsonObject = {"method": method, "params": without_meta(params)}

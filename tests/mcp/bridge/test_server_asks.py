@@ -44,3 +44,24 @@ def test_a_late_question_on_the_stream_of_a_call_goes_to_no_other_call() -> None
             calls.find()
     finally:
         current_call.reset(token)
+
+
+@pytest.mark.anyio
+@pytest.mark.rule("3.beside.own")
+@pytest.mark.parametrize("proposal", [None, "p1"])
+async def test_a_server_names_no_exchange_in_what_it_asks(proposal: str | None) -> None:
+    asked: list[dict[str, Any]] = []
+
+    async def ask(to: str, method: str, params: dict[str, Any], *, timeout: float | None) -> Any:
+        asked.append(params)
+        return {"action": "decline"}
+
+    request: Any = SimpleNamespace(
+        method="tools/call", id="r1", sender="ann", proposer=None, proposal=proposal
+    )
+    context: Any = SimpleNamespace(space=SimpleNamespace(request=ask))
+    meta = {"dev.meup/proposal": "another", "dev.meup/request": "another", "x.y/z": 1}
+    async with (call := RunningCall("server", request, context)).running():
+        await call.ask("elicitation/create", {"message": "Which?", "_meta": meta})
+    ours = {"dev.meup/request": "r1"} | ({} if proposal is None else {"dev.meup/proposal": "p1"})
+    assert asked[0]["_meta"] == {"x.y/z": 1, **ours}
