@@ -54,6 +54,14 @@ def test_a_deny_of_a_folder_holds_back_all_that_is_in_it(path: str) -> None:
 
 
 @pytest.mark.rule("7.readings")
+@pytest.mark.parametrize("dot", ["\u3002", "\uff61", "\uff0e"])
+def test_each_dot_of_a_host_is_one_for_a_deny(dot: str) -> None:
+    deny = DenyRule("read_file", arguments={"url": "https://evil.example/**"})
+    url = f"https://evil{dot}example/x"
+    assert verdict(deny, AllowRule("read_file"), url=url) == "deny"
+
+
+@pytest.mark.rule("7.readings")
 @pytest.mark.parametrize("name", ["x*", "[x]", "x?", "{x}", "x*/y\\.."])
 def test_a_folder_whose_name_has_a_wildcard_leads_past_no_deny(name: str) -> None:
     deny = DenyRule("read_file", arguments={"path": "/etc/**"})

@@ -517,4 +517,13 @@ FINDINGS: Final[tuple[Finding, ...]] = (
         ),
         test="tests/test_escape.py::test_a_name_is_read_as_one_name",
     ),
+    Finding(
+        title="An ideographic full stop leads past the deny of a host",
+        was=(
+            "`https://evil。example/` was no address of `https://evil.example/**` to a rule"
+            " that denies it, and a client that takes the address reads the character as a dot."
+        ),
+        here="What holds back reads that character as a dot, in each of its widths.",
+        test="tests/approval/test_rule_readings.py::test_each_dot_of_a_host_is_one_for_a_deny",
+    ),
 )

@@ -33,6 +33,9 @@ _ROOT: Final = re.compile(
 _BRAILLE_BLANK: Final = "\u2800"
 _UNSEEN: Final = re.compile(f"[{''.join(sorted(BLANK - {_BRAILLE_BLANK}))}]")
 
+# In a host, clients take it for a dot.
+_FULL_STOP: Final = "\u3002"
+
 
 _PIECE: Final = 64
 """Letters of a text that are normalised at once: unicodedata sorts the combining marks in a row in
@@ -76,7 +79,8 @@ def plain_forms(decomposed: str) -> tuple[str, ...]:
 
 def _fold_letters(text: str) -> str:
     if not text.isascii():
-        text = _UNSEEN.sub("", text.replace(_BRAILLE_BLANK, " "))
+        text = text.replace(_BRAILLE_BLANK, " ").replace(_FULL_STOP, ".")
+        text = _UNSEEN.sub("", text)
     text = text.casefold().replace("\\", "/")
     if not text.isprintable() or "  " in text or text[:1] == " " or text[-1:] == " ":
         text = " ".join(text.split())
