@@ -324,7 +324,7 @@ def test_a_request_that_takes_too_long_is_cancelled(stage: Stage, beside: RunBes
     assert stage.wait_for("stopped") == "timeout"
 
 
-def test_reject_over_http(stage: Stage, beside: RunBeside) -> None:
+def test_reject_ends_the_wait_of_the_proposer(stage: Stage, beside: RunBeside) -> None:
     proposed = Proposed(stage, "nothing", {}, to="alice")
     done = beside("reject", proposed.id, "unsafe", "--explain", "no", "--json")
     assert done.code == 0

@@ -1,4 +1,4 @@
-"""The past of a space over HTTP: expired by the gateway's clock."""
+"""``meup audit`` over HTTP: proposals expire by the gateway's clock."""
 
 import json
 from collections.abc import Generator
