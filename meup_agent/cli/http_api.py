@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import httpx
 
 
-CHECK_ADDRESS: Final = "check --http or MEUP_HTTP, or else --url or MEUP_URL"
+CHECK_ADDRESS: Final = "check --http, MEUP_HTTP or MEUP_URL"
 """Advice where no gateway answers: without an address of its own, HTTP is asked at the other's."""
 
 MAX_PAGE_BYTES: Final = 64 * 1024 * 1024
