@@ -25,8 +25,8 @@ def grant(
 ) -> None:
     """Grant capabilities to a participant, at once; the grant's id is written to standard output.
 
-    You can grant only what you may send yourself. The command joins with the token, and takes over
-    the connection of an agent that runs with the same token.
+    You can grant only what you may send yourself. It joins beside the agent that runs with the same
+    token, which keeps its connection. On a gateway of other make it takes that over.
 
     Example: `MEUP_TOKEN=… meup grant proposer mcp/request --reason "knows the way"`
     """

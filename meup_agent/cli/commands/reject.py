@@ -40,8 +40,7 @@ def reject(
         str,
         typer.Argument(
             metavar="PROPOSAL",
-            help="The proposal's id, or its beginning where it is known: over HTTP, or at a gateway"
-            " that tells newcomers of open proposals.",
+            help="The proposal's id; or its beginning, where the gateway lists proposals.",
             show_default=False,
         ),
     ],
