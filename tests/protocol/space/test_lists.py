@@ -98,9 +98,9 @@ def test_each_end_is_listed_in_the_order_of_the_decisions() -> None:
     fulfilled, rejected, withdrawn, expired, revoked = (
         propose(scene, ttl=60_000 if nth == 3 else None, to=["bob"]) for nth in range(5)
     )
-    call = {"method": "tools/call", "params": {"name": "write", "arguments": {"text": ""}}}
     meta = {"_meta": {"dev.meup/rule": {"rule": "writes"}}}
-    call["params"] |= meta  # type: ignore[operator]
+    params = {"name": "write", "arguments": {"text": ""}, **meta}
+    call = {"method": "tools/call", "params": params}
     request = scene.say("eve", "mcp.request", call, correlationId=fulfilled, to=["tools"])
     scene.say("tools", "mcp.response", {"result": 1}, correlationId=request, to=["eve"])
     scene.say("bob", "mcp.reject", {"reason": "unsafe", **meta}, correlationId=rejected)
