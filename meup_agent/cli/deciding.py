@@ -1,4 +1,4 @@
-"""The commands that decide: their options, the proposal that is meant, and what is sent.
+"""Parts of the commands that decide: their options, their question, and what they send.
 
 ``meup fulfill``, ``reject``, ``withdraw`` and those of ``meup inbox`` are made of it.
 """
@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final
 
 import anyio
 import typer
@@ -20,8 +20,6 @@ from meup_agent.cli.failures import Failure, Misuse
 if TYPE_CHECKING:
     from meup_agent.cli.command_session import CommandSession
     from meup_agent.cli.render.console import Stderr
-
-MAX_LISTED: Final = 4  # proposals that an error names
 
 WHY_REJECT: Final = f"Why: {', '.join(REASONS_TO_REJECT)}."
 
@@ -46,50 +44,6 @@ Explain = Annotated[
     typer.Option("--explain", metavar="TEXT", help="Longer words that go with it, said as a chat."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where no terminal is.")]
-
-
-WHOLE_ID: Final = 32
-"""Characters of an id as this package draws them: what has as many is no beginning of another."""
-
-
-class Identified(Protocol):
-    """A proposal, known by its proposer and its id."""
-
-    @property
-    def id(self) -> str:
-        """Its id."""
-        ...
-
-    @property
-    def proposer(self) -> str:
-        """Its proposer."""
-        ...
-
-
-T = TypeVar("T", bound=Identified)
-
-
-def find_meant(proposals: Sequence[T], given: str, proposer: str | None) -> T | None:
-    """The proposal that an id, or its beginning, means; ``None`` if there is none.
-
-    A whole id is the beginning of no other.
-
-    Raises:
-        Misuse: Several are meant, or the id is empty.
-    """
-    if not given.strip():
-        raise Misuse("the proposal is empty; give its id")
-    theirs = [each for each in proposals if proposer in (None, each.proposer)]
-    found = [each for each in theirs if each.id.startswith(given)]
-    exact = [each for each in found if each.id == given]
-    found = exact if exact or len(given) >= WHOLE_ID else found
-    if len(found) > 1:
-        listed = ", ".join(f"{each.id} of {each.proposer}" for each in found[:MAX_LISTED])
-        raise Misuse(
-            f"several proposals are meant by {given!r}: {listed}; give more of the id, or say with"
-            " --proposer whose is meant"
-        )
-    return found[0] if found else None
 
 
 async def confirm(stderr: Stderr, question: str) -> None:

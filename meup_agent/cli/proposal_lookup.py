@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
-from meup_agent.cli.deciding import WHOLE_ID
 from meup_agent.cli.failures import Failure, Misuse
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress
@@ -19,6 +18,9 @@ if TYPE_CHECKING:
     from meup_agent.client.proposal import ProposalRecord
     from meup_agent.client.space import Space
 
+ID_CHARS: Final = 32
+"""Characters of an id as this package draws them: one with as many is the beginning of no other."""
+
 MAX_NAMED: Final = 4  # proposals that an error names
 
 
@@ -29,7 +31,7 @@ async def list_known(space: Space, given: str, proposer: str | None = None) -> l
     is where the gateway cannot tell of one, which may be the one that is meant.
     """
     found: dict[tuple[str, str, int | None], ProposalRecord] = {}
-    is_whole, feed = len(given) >= WHOLE_ID, ProposalFeed(space)
+    is_whole, feed = len(given) >= ID_CHARS, ProposalFeed(space)
     # Decided ones last: what is decided in between is in both.
     for query in (
         ProposalQuery(id=given, proposer=proposer or ""),
@@ -65,6 +67,23 @@ async def find_pending(
     if not found:
         whose = "proposal" if proposer is None else f"proposal of {visible(proposer, 64)}"
         raise Failure(f"the gateway knows no {whose} {given!r}; meup audit lists those it knows")
+    return choose_pending(found, given, in_progress=in_progress, whichever_call=whichever_call)
+
+
+def choose_pending(
+    found: list[ProposalRecord],
+    given: str,
+    *,
+    in_progress: bool = False,
+    whichever_call: bool = True,
+) -> ProposalRecord:
+    """The pending one of the proposals that an id, or the beginning of one, may mean.
+
+    Raises:
+        Misuse: Several are meant.
+        AlreadyDecided: It is decided.
+        AlreadyInProgress: It is in progress, without ``in_progress``.
+    """
     exact = [each for each in found if each.id == given] or found
     if len(exact) > 1:
         exact = _same(exact, whichever_call=whichever_call) or exact

@@ -462,11 +462,12 @@ FINDINGS: Final[tuple[Finding, ...]] = (
         was=(
             "Commands take the beginning of an id. Where the gateway could not tell of a proposal,"
             " since it was too large to be kept or was forgotten, `meup fulfill ID --yes` carried"
-            " out that of an attacker who had added a letter to its id."
+            " out that of an attacker who had added a letter to its id. So did `meup inbox approve"
+            " ID --yes`, once the one that was meant was decided."
         ),
         here=(
-            "A whole id is the beginning of no other, and no beginning counts where the gateway"
-            " has left out a proposal that may be the one that is meant."
+            "A whole id is the beginning of no other, also that of a decided proposal, and no"
+            " beginning counts where the gateway has left out one that may be meant."
         ),
         test=(
             "tests/interaction/test_proposal_lists.py::test_a_whole_id_is_the_beginning_of_no_other"

@@ -26,7 +26,6 @@ from meup_agent.cli.deciding import (
     Proposer,
     Yes,
     confirm,
-    find_meant,
 )
 from meup_agent.cli.failures import Failure, Misuse, code_for
 from meup_agent.cli.inbox.card import ONLY_HEARD, card_rows
@@ -387,14 +386,14 @@ def accept_tools_(
 
 async def _find(box: Inbox, session: CommandSession, given: str, proposer: str | None) -> InboxItem:
     """The item that an id, or its beginning, means."""
-    item = find_meant(box.items, given, proposer)
-    if item is not None:
-        return item
-    # Raises what has become of it, if the gateway knows that.
-    record = await find_pending(session.space, given, proposer=proposer)
-    raise Failure(
-        f"proposal {record.id} does not wait for you; meup inbox list shows those that do"
-    )
+    # Among all proposals that are known: the beginning may be the whole id of a decided one.
+    record = await find_pending(session.space, given, proposer=proposer, in_progress=True)
+    item = box.find(record.proposer, record.id)
+    if item is None:
+        raise Failure(
+            f"proposal {record.id} does not wait for you; meup inbox list shows those that do"
+        )
+    return item
 
 
 def _plain(item: InboxItem) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import anyio
 import typer
@@ -13,23 +13,17 @@ from meup_agent.cli.address import ActingOptions, As
 from meup_agent.cli.arguments import did_you_mean
 from meup_agent.cli.command_session import CommandSession, JoinOptions, unconfirmed
 from meup_agent.cli.deciding import (
-    WHOLE_ID,
     WHY_REJECT,
     Explain,
     ProposalId,
-    find_meant,
     send_explained,
 )
 from meup_agent.cli.failures import Misuse
 from meup_agent.cli.options import ResultOptions, complete_reason, complete_reason_to_reject
-from meup_agent.cli.proposal_lookup import find_pending, list_known
+from meup_agent.cli.proposal_lookup import ID_CHARS, choose_pending, find_pending, list_known
 from meup_agent.cli.render.console import Stderr
-from meup_agent.errors import AlreadyDecided, AlreadyInProgress
 from meup_agent.escape import visible
 from meup_agent.protocol import kinds, payloads
-
-if TYPE_CHECKING:
-    from meup_agent.client.proposal import ProposalRecord
 
 _HEX: Final = frozenset("0123456789abcdef")
 _REASONS: Final = ", ".join(Reason)
@@ -82,12 +76,14 @@ def reject(
             raise Misuse(f"the {name} is empty; see meup reject --help")
 
     async def act(session: CommandSession) -> None:
-        known = await list_known(session.space, proposal, proposer)
-        # An id that was used before means the proposal that is open now.
-        exact = [each for each in known if each.id == proposal] or known
-        seen = seen_as([each for each in exact if each.state.is_pending] or exact, proposal)
-        whole, whose = (proposal, proposer) if seen is None else (seen.id, seen.proposer)
-        if seen is None:
+        whole, whose = proposal, proposer
+        if known := await list_known(session.space, proposal, proposer):
+            # An id that was used before means the proposal that is open now.
+            exact = [each for each in known if each.id == proposal] or known
+            pending = [each for each in exact if each.state.is_pending]
+            meant = choose_pending(pending or exact, proposal)
+            whole, whose = meant.id, meant.proposer
+        else:
             _remark_id(session, proposal)
         to = (whose,) if whose else ()
         session.remark_absence(to)
@@ -109,23 +105,9 @@ def reject(
     CommandSession(where, join.result).run(act)
 
 
-def seen_as(
-    proposals: list[ProposalRecord], given: str, proposer: str | None = None
-) -> ProposalRecord | None:
-    """The pending proposal that an id, or its beginning, means; ``None`` if it was not seen."""
-    record = find_meant(proposals, given, proposer)
-    if record is None:
-        return None
-    if not record.state.is_pending:
-        raise AlreadyDecided(record.id, record.state)
-    if record.in_progress_by is not None:
-        raise AlreadyInProgress(record.id, record.in_progress_by)
-    return record
-
-
 def _remark_id(session: CommandSession, given: str) -> None:
     """Note an id that looks shortened: a newcomer has seen no proposal that it could begin."""
-    if len(given) < WHOLE_ID and _HEX.issuperset(given):
+    if len(given) < ID_CHARS and _HEX.issuperset(given):
         session.stderr.note(
             f"{given!r} looks shortened, and may match no proposal; meup tail --json shows ids"
             " in full"

@@ -25,6 +25,20 @@ def listed(meup: Person) -> dict[str, dict[str, Any]]:
     return {each["proposal"]: each for each in json.loads(done.out)["proposals"]}
 
 
+def propose_by_http(office: Office, by: str, id: str, **arguments: Any) -> str:
+    """Propose a call of write under an id."""
+    call = {"name": "write", "arguments": arguments}
+    payload = build_proposal("tools/call", call, target="files", expires=None)
+    answer = httpx.post(
+        f"{office.gateway.http_url}/participants/{by}/messages",
+        headers={"Authorization": f"Bearer {office.gateway.token(by)}"},
+        json={"id": id, "kind": "mcp/proposal", "to": ["alice"], "payload": payload},
+        timeout=PATIENCE,
+    )
+    assert answer.status_code == 200, answer.text
+    return id
+
+
 def test_a_proposal_is_listed_shown_and_approved(meup: Person, office: Office) -> None:
     later = office.propose("write", path="b.md", seconds=7_200)
     first = office.propose("write", path="a.md", text="x\ny")
@@ -184,6 +198,20 @@ def test_an_id_that_means_several_or_none_is_refused(meup: Person, office: Offic
     office.withdraw(ids[1])
 
 
+def test_an_id_that_is_decided_approves_no_other_that_begins_with_it(
+    meup: Person, office: Office
+) -> None:
+    decided = propose_by_http(office, "bot", "deploy-7", path="a")
+    office.withdraw(decided)
+    other = propose_by_http(office, "bot2", "deploy-7x", path="b")
+    for verb in (("approve", "--yes"), ("reject", "--reason", "unsafe")):
+        done = meup(verb[0], decided, *verb[1:])
+        assert done.code != 0
+        assert f"proposal {decided} is withdrawn" in done.err
+    assert (office.calls, list(listed(meup))) == ([], [other])
+    office.withdraw(other, "bot2")
+
+
 def test_what_strangers_wrote_is_escaped(meup: Person, office: Office) -> None:
     proposal = office.propose("write", path=HOSTILE, text="wr\u0456te")
     for done in (meup("list"), meup("show", proposal), meup("approve", proposal)):
@@ -269,15 +297,7 @@ def test_at_a_terminal_approving_asks_once(
 def test_what_a_proposer_has_left_is_not_approved(
     meup: Person, office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call = {"name": "write", "arguments": {"path": "a"}}
-    payload = build_proposal("tools/call", call, target="files", expires=None)
-    answer = httpx.post(
-        f"{office.gateway.http_url}/participants/visitor/messages",
-        headers={"Authorization": f"Bearer {office.gateway.token('visitor')}"},
-        json={"id": "left", "kind": "mcp/proposal", "to": ["alice"], "payload": payload},
-        timeout=PATIENCE,
-    )
-    assert answer.status_code == 200, answer.text
+    propose_by_http(office, "visitor", "left", path="a")
     monkeypatch.setattr(
         AbsenceTracker, "left_after", lambda _, who, accepted: accepted - 31_000_000
     )
