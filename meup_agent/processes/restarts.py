@@ -1,4 +1,4 @@
-"""The one rule of starting something again."""
+"""Restarts of a program or a server, with backoff."""
 
 from __future__ import annotations
 
