@@ -122,7 +122,7 @@ async def test_it_answers_and_rejects_nothing_for_the_agent_beside_it(
     assert ours.all == []
 
 
-@pytest.mark.rule("5.control.seat")
+@pytest.mark.rule("5.control.onlooker")
 async def test_one_that_joins_in_a_pause_goes_on_after_it(
     gateway: ThreadedGateway, meeting: OverSockets
 ) -> None:

@@ -341,7 +341,7 @@ def test_shutdown_cancels_what_does_not_end() -> None:
     assert of(control(idle, "shutdown"), Leave)
 
 
-@pytest.mark.rule("5.control.seat")
+@pytest.mark.rule("5.control.onlooker")
 @pytest.mark.parametrize("mode", [Mode.BESIDE, Mode.OBSERVING])
 def test_onlookers_obey_and_answer_nothing(mode: Mode) -> None:
     me = at_ours(mode=mode)
@@ -350,7 +350,7 @@ def test_onlookers_obey_and_answer_nothing(mode: Mode) -> None:
     assert me.table.pause is None
 
 
-@pytest.mark.rule("5.control.seat")
+@pytest.mark.rule("5.control.onlooker")
 @pytest.mark.parametrize("mode", [Mode.BESIDE, Mode.OBSERVING])
 def test_onlookers_are_not_paused_by_a_welcome(mode: Mode) -> None:
     """They would never learn that the pause has ended: what tells that is for the agent."""
