@@ -59,7 +59,7 @@ async def run_bridge(
     await to_thread.run_sync(_load_bridge)
     from meup_agent.agent.agent import GRACE
     from meup_agent.mcp.bridge import Bridge
-    from meup_agent.mcp.bridge_group import Seat, join_bridges
+    from meup_agent.mcp.bridge_group import BridgeEntry, join_bridges
     from meup_agent.mcp.connection import ServerGone
     from meup_agent.transport.loops import background_tasks
 
@@ -75,11 +75,11 @@ async def run_bridge(
     try:
         pin = None if pins is None else open_pins(pins)
         bridge = Bridge(name, server, starter=starter, pin=pin)
-        seat = Seat(bridge=bridge, url=url, space=space, token=token)
+        entry = BridgeEntry(bridge=bridge, url=url, space=space, token=token)
         with anyio.CancelScope() as scope:
             async with background_tasks() as tasks:
                 tasks.start_soon(leave, scope)
-                async with join_bridges([seat], hurry=children.hurry):
+                async with join_bridges([entry], hurry=children.hurry):
                     joined = True
                     await children.leaving.wait()
     except ServerGone as error:

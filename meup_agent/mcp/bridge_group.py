@@ -29,7 +29,7 @@ PATIENT: Final = Settings(first_welcome=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class BridgeEntry:
     """A bridge, and how it joins its space.
 
     Attributes:
@@ -49,7 +49,7 @@ class Seat:
 
 @asynccontextmanager
 async def join_bridges(
-    seats: Sequence[Seat], *, hurry: anyio.Event | None = None
+    entries: Sequence[BridgeEntry], *, hurry: anyio.Event | None = None
 ) -> AsyncGenerator[None]:
     """The block in which bridges are in their spaces; entered when each is, or has failed.
 
@@ -57,7 +57,7 @@ async def join_bridges(
     none can be, and where the gateway sends the last one away, the block ends.
 
     Args:
-        seats: The bridges.
+        entries: The bridges.
         hurry: When it is set, running calls get no more time.
 
     Raises:
@@ -66,32 +66,32 @@ async def join_bridges(
     leave = anyio.Event()
     failures: dict[str, MeupError] = {}
 
-    async def serve(seat: Seat, *, task_status: TaskStatus[None]) -> None:
-        bridge, statuses = seat.bridge, [task_status]
+    async def serve(entry: BridgeEntry, *, task_status: TaskStatus[None]) -> None:
+        bridge, statuses = entry.bridge, [task_status]
 
-        async def sit() -> str | None:
+        async def serve_once() -> str | None:
             """Be in the space until the end; the reason if the server could not be started."""
             try:
                 async with bridge.join(
-                    SpaceConnector(seat.url, seat.space),
-                    token=seat.token,
-                    participant=seat.participant,
+                    SpaceConnector(entry.url, entry.space),
+                    token=entry.token,
+                    participant=entry.participant,
                     settings=PATIENT,
                     grace=GRACE,
                     hurry=hurry,
                 ) as space:
-                    log.info("%s: is %r in the space %r", bridge.name, space.me, seat.space)
+                    log.info("%s: is %r in the space %r", bridge.name, space.me, entry.space)
                     failures.pop(bridge.name, None)
                     begin()
                     await leave.wait()
             except MeupError as error:
                 failures[bridge.name] = error
-                if len(failures) == len(seats):
+                if len(failures) == len(entries):
                     tasks.cancel_scope.cancel()
                 else:
                     log.error("%s: %s", bridge.name, error)
                 begin()
-                if isinstance(error, ServerGone) and len(failures) < len(seats):
+                if isinstance(error, ServerGone) and len(failures) < len(entries):
                     return error.why
             return None
 
@@ -102,16 +102,16 @@ async def join_bridges(
         async def failed(_why: str, delay: float) -> None:
             log.warning("%s: it is started again in %.1f s", bridge.name, delay)
 
-        await keep_running(sit, failed, leave)
+        await keep_running(serve_once, failed, leave)
 
     async with anyio.create_task_group() as tasks:
         async with anyio.create_task_group() as starting:
-            for seat in seats:
-                starting.start_soon(tasks.start, serve, seat)
-        if len(failures) < len(seats):
+            for entry in entries:
+                starting.start_soon(tasks.start, serve, entry)
+        if len(failures) < len(entries):
             try:
                 yield
             finally:
                 leave.set()
-    if len(failures) == len(seats):
+    if len(failures) == len(entries):
         raise list(failures.values())[-1]

@@ -84,7 +84,7 @@ class MemorySpace:
     ) -> None:
         self._config = config or one_space_config(space, participants or {}, limits)
         self._ids = count(1)
-        self._seats: list[_MemoryConnection] = []
+        self._connections: list[_MemoryConnection] = []
         self._earliest = 0
         self._start()
 
@@ -117,28 +117,28 @@ class MemorySpace:
         @asynccontextmanager
         async def dial(headers: Mapping[str, str]) -> AsyncGenerator[Transport]:
             await checkpoint_if_cancelled()
-            seat = self._admit(headers, participant, asked)
+            connection = self._admit(headers, participant, asked)
             try:
-                yield seat
+                yield connection
             finally:
-                await seat.aclose()
-                seat.discard()
+                await connection.aclose()
+                connection.discard()
 
         return dial
 
     def drop(self, participant: str) -> None:
         """Drop a participant's connection, in whatever space it is, without a close frame."""
-        for seat in self._seats:
-            if seat.participant == participant:
-                seat.lose()
+        for connection in self._connections:
+            if connection.participant == participant:
+                connection.lose()
         self.settle()
 
     def kill(self) -> None:
         """Drop every connection without a close frame, and refuse new ones."""
         self._running = False
-        seats, self._seats = self._seats, []
-        for seat in seats:
-            seat.lose()
+        connections, self._connections = self._connections, []
+        for connection in connections:
+            connection.lose()
 
     def restart(self) -> None:
         """Begin anew, having forgotten everything; kills it first if it runs."""
@@ -152,14 +152,14 @@ class MemorySpace:
         """Close every connection with 1012, and refuse new ones."""
         self._running = False
         self._runtime.close(RESTARTING, "the gateway stops; connect again")
-        self._seats.clear()
+        self._connections.clear()
 
     def settle(self) -> None:
         """Take out of their spaces those whose connection has ended, and tell the others."""
-        while ended := [seat for seat in self._seats if seat.ended]:
-            self._seats = [seat for seat in self._seats if not seat.ended]
-            for seat in ended:
-                seat.host.leave(seat)
+        while ended := [each for each in self._connections if each.ended]:
+            self._connections = [each for each in self._connections if not each.ended]
+            for each in ended:
+                each.host.leave(each)
         for host in self._runtime.spaces.values():
             host.streams.expire()
             host.expire()
@@ -203,13 +203,13 @@ class MemorySpace:
         host = self._runtime.spaces[space]
         frames = bytes if dialect in STREAMING else None
         form = FrameFormat(dialect, resumes, pack_frame=frames)
-        seat = _MemoryConnection(
+        connection = _MemoryConnection(
             self, host, identity.participant, form, last_seen, self._config.limits, place
         )
-        self._seats.append(seat)
-        host.join(seat)
+        self._connections.append(connection)
+        host.join(connection)
         self.settle()
-        return seat
+        return connection
 
 
 class _MemoryConnection:

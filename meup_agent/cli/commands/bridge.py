@@ -244,7 +244,7 @@ def _run(
     from meup_agent.agent.script import run_script
     from meup_agent.cli.render.console import log_to_stderr
     from meup_agent.mcp.bridge import Bridge
-    from meup_agent.mcp.bridge_group import Seat, join_bridges
+    from meup_agent.mcp.bridge_group import BridgeEntry, join_bridges
     from meup_agent.mcp.connection import ConnectionSettings
     from meup_agent.mcp.pin import ToolLock
     from meup_agent.mcp.sdk_logs import pace_sdk_logs, silence_sdk_logs
@@ -257,20 +257,20 @@ def _run(
         silence_sdk_logs()
 
     settings = ConnectionSettings(log_level=log_level.value)
-    seats: list[Seat] = []
+    entries: list[BridgeEntry] = []
     for name, server, address in targets:
         bridge = Bridge(name, server, pin=lock if server.pin else None, settings=settings)
-        seat = Seat(
+        entry = BridgeEntry(
             bridge=bridge,
             url=address.url,
             space=address.space,
             token=address.token,
             participant=address.participant,
         )
-        seats.append(seat)
+        entries.append(entry)
     with failing_script():
         run_script(
-            lambda hurry: join_bridges(seats, hurry=hurry),
+            lambda hurry: join_bridges(entries, hurry=hurry),
             grace=GRACE,
             patience=3 * GRACE,
             log_level=None,
