@@ -5,8 +5,8 @@ An agent that runs with the same token keeps its connection, and answers.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from typing import Final
 
 import anyio
@@ -18,7 +18,6 @@ from meup_agent.gateway.console.frame_filter import PersonMember, filter_of
 from meup_agent.gateway.edge.handshake import read_dialect, read_resume, repeats_join
 from meup_agent.gateway.frame_queue import GatewayMember
 from meup_agent.gateway.runtime import GatewayRuntime
-from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.space.subscriber import FrameFormat, Place
 from meup_agent.transport.base import (
     ABNORMAL,
@@ -72,7 +71,7 @@ class LocalTransport(InboxTransport):
     def _make_member(self, last_seen: int | None) -> GatewayMember:
         if last_seen is None:
             return PersonMember(self._runtime, self._identity, self, self._dialect)
-        # It waits for the last number of what it missed, so none is kept from it.
+        # Unfiltered: it waits for the last number of what it missed.
         form = FrameFormat(self._dialect, numbered=True)
         return GatewayMember(
             self._runtime, self._identity, form, self, last_seen=last_seen, place=Place.BESIDE
@@ -140,7 +139,7 @@ def local_connector(runtime: GatewayRuntime, identity: Identity) -> Connector:
 
     @asynccontextmanager
     async def dial(headers: Mapping[str, str]) -> AsyncGenerator[Transport]:
-        dialect, last_seen = _entered(runtime, identity, headers)
+        dialect, last_seen = _admit(runtime, identity, headers)
         transport = LocalTransport(runtime, identity, dialect)
         async with transport.joined(last_seen):
             yield transport
@@ -148,7 +147,7 @@ def local_connector(runtime: GatewayRuntime, identity: Identity) -> Connector:
     return dial
 
 
-def _entered(
+def _admit(
     runtime: GatewayRuntime, identity: Identity, headers: Mapping[str, str]
 ) -> tuple[str, int | None]:
     """Check that a participant may join; its dialect, and the number that it has heard last."""
@@ -172,51 +171,3 @@ def check_entry(runtime: GatewayRuntime, identity: Identity) -> None:
     if runtime.spaces[identity.space].is_kicked(identity.participant):
         raise NotAdmitted(FORBIDDEN, "you were removed from the space")
     runtime.check_members(identity, Place.BESIDE)
-
-
-class SilentMember:
-    """A connection beside by which a person is present, however many share the desk that hears."""
-
-    place = Place.BESIDE
-    last_seen = None
-
-    def __init__(self, participant: str, dialect: str, closed: Callable[[int, str], None]) -> None:
-        self.participant = participant
-        # With numbers, since it misses nothing that others would have to say again.
-        self.form = FrameFormat(dialect, numbered=True, takes=_takes_nothing)
-        self._closed = closed
-
-    def deliver(self, packed: bytes) -> None:
-        """Nothing: it takes no frame."""
-
-    def close(self, code: int, reason: str) -> None:
-        """End, by a decision of the gateway's."""
-        self._closed(code, reason)
-
-    def ready(self, then: Callable[[], None]) -> None:
-        """Go on at once."""
-        then()
-
-
-def _takes_nothing(envelope: Envelope) -> bool:
-    del envelope
-    return False
-
-
-@contextmanager
-def present(
-    runtime: GatewayRuntime, identity: Identity, closed: Callable[[int, str], None]
-) -> Generator[None]:
-    """Let a participant be present for the length of a block, beside any agent of it.
-
-    Raises:
-        NotAdmitted: It may not be in its space, or that is full.
-    """
-    check_entry(runtime, identity)
-    host = runtime.spaces[identity.space]
-    member = SilentMember(identity.participant, runtime.dialect(identity), closed)
-    host.join(member)
-    try:
-        yield
-    finally:
-        host.leave(member)

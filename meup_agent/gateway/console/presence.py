@@ -7,7 +7,7 @@ decides, or whom an open proposal names, has one of its own for as long.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -21,10 +21,11 @@ from meup_agent.gateway.console.desk import JOIN_SECONDS, Desk, DeskOpener
 from meup_agent.gateway.console.event_queue import EventQueue, OutcomeNotice
 from meup_agent.gateway.console.feed import InboxFeed
 from meup_agent.gateway.console.guard import RequestDenied
-from meup_agent.gateway.console.local_transport import present
+from meup_agent.gateway.console.local_transport import check_entry
 from meup_agent.gateway.console.shared_desk import SharedDesk, SharedDesks
 from meup_agent.gateway.logs import log, quote
 from meup_agent.protocol.space.management import KICKED_CODE
+from meup_agent.protocol.space.subscriber import FrameFormat, Place
 from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:
@@ -32,17 +33,66 @@ if TYPE_CHECKING:
 
     from meup_agent.gateway.auth import Identity
     from meup_agent.gateway.runtime import GatewayRuntime
+    from meup_agent.protocol.envelope import Envelope
 
 IDLE_SECONDS: Final = 60.0
 """Seconds after the last request and the last event stream until a participant leaves: pages follow
 one another faster."""
 
 OWN_SECONDS: Final = 60.0
-"""Interval at which it is looked at whether a person still needs a desk of its own."""
+"""Interval of checking whether a person still needs a desk of its own."""
 
 MAX_PRESENCES: Final = 500
 """Participants that are signed in and at work at once; each has a connection that hears nothing,
 and some of them another one with an inbox."""
+
+
+class SilentMember:
+    """Connection beside that hears nothing: by it a person is present who shares a desk."""
+
+    place = Place.BESIDE
+    last_seen = None
+
+    def __init__(self, participant: str, dialect: str, closed: Callable[[int, str], None]) -> None:
+        self.participant = participant
+        # With numbers, since it misses nothing that others would have to say again.
+        self.form = FrameFormat(dialect, numbered=True, takes=_takes_nothing)
+        self._closed = closed
+
+    def deliver(self, packed: bytes) -> None:
+        """Nothing: it takes no frame."""
+
+    def close(self, code: int, reason: str) -> None:
+        """End, by a decision of the gateway's."""
+        self._closed(code, reason)
+
+    def ready(self, then: Callable[[], None]) -> None:
+        """Go on at once."""
+        then()
+
+
+def _takes_nothing(envelope: Envelope) -> bool:
+    del envelope
+    return False
+
+
+@contextmanager
+def present(
+    runtime: GatewayRuntime, identity: Identity, closed: Callable[[int, str], None]
+) -> Generator[None]:
+    """Let a participant be present for the length of a block, beside any agent of it.
+
+    Raises:
+        NotAdmitted: It may not be in its space, or that is full.
+    """
+    check_entry(runtime, identity)
+    host = runtime.spaces[identity.space]
+    member = SilentMember(identity.participant, runtime.dialect(identity), closed)
+    host.join(member)
+    try:
+        yield
+    finally:
+        host.leave(member)
 
 
 class PersonPresence:
@@ -58,7 +108,7 @@ class PersonPresence:
         """Notified when it needs another desk, or has it."""
         self.needs_own = False
         self.own: Desk | None = None
-        self._is_seated = False  # at a desk that shows what it may see
+        self._is_attached = False  # to a desk that shows what it may see
         self._decisions = 0
         self._queues: dict[EventQueue, None] = {}
         self._users = 0
@@ -115,13 +165,13 @@ class PersonPresence:
         """Publish to a stream what its desk publishes, for the length of a block."""
         with self.in_use():
             self._queues[queue] = None
-            if self._is_seated:
+            if self._is_attached:
                 self.feed.queues.add(queue)
             try:
                 yield
             finally:
                 del self._queues[queue]
-                if self._is_seated:
+                if self._is_attached:
                     self.feed.queues.remove(queue)
 
     def notify(self, notice: OutcomeNotice) -> None:
@@ -137,26 +187,26 @@ class PersonPresence:
         """The proposals that wait for it."""
         return self.feed.inbox
 
-    async def seated(self) -> None:
-        """Wait until it is at a desk."""
-        while not self._is_seated and not self.ended:
+    async def until_attached(self) -> None:
+        """Wait until it is attached to a desk."""
+        while not self._is_attached and not self.ended:
             await self.changed.wait()
 
-    def sit_down(self, feed: InboxFeed) -> None:
-        """Be at a desk: browsers that show the queue of another one load it anew."""
-        if self._is_seated and self.feed is feed:
+    def attach(self, feed: InboxFeed) -> None:
+        """Attach to a desk: browsers that show the queue of another one load it anew."""
+        if self._is_attached and self.feed is feed:
             return
-        self.stand_up()
-        self.feed, self._is_seated = feed, True
+        self.detach()
+        self.feed, self._is_attached = feed, True
         for queue in self._queues:
             feed.queues.add(queue)
             queue.put(feed.hello())
         self.changed.notify_all()
 
-    def stand_up(self) -> None:
-        """Be at no desk: what the one before publishes is not for it any more."""
-        if self._is_seated:
-            self._is_seated = False
+    def detach(self) -> None:
+        """Detach from its desk: what that publishes is not for it any more."""
+        if self._is_attached:
+            self._is_attached = False
             for queue in self._queues:
                 self.feed.queues.remove(queue)
 
@@ -164,7 +214,7 @@ class PersonPresence:
         """Need a desk of its own: what others see is not what it sees."""
         self.needs_own = True
         if self.own is None:
-            self.stand_up()
+            self.detach()
         self.changed.notify_all()
 
     @property
@@ -235,7 +285,7 @@ class PersonPresences:
                 presence = self._begin(identity)
             # It is not idle while a page waits for it.
             with presence.in_use():
-                await presence.seated()
+                await presence.until_attached()
             if not presence.ended:
                 return presence
         raise denied(presence)
@@ -266,7 +316,7 @@ class PersonPresences:
             with present(self._runtime, identity, removed):
                 async with anyio.create_task_group() as tasks:
                     presence.tasks = tasks
-                    tasks.start_soon(self._be_at_desks, presence)
+                    tasks.start_soon(self._keep_attached, presence)
                     await presence.until_idle()
                     # Noted first: a page that asks now begins a new one.
                     presence.end()
@@ -283,28 +333,28 @@ class PersonPresences:
                 said = "console: %s in %s left its space: %s"
                 why = quote(str(presence.failure))
                 log.info(said, quote(identity.participant), quote(identity.space), why)
-            presence.stand_up()
+            presence.detach()
             del self._presences[identity]
             presence.end()
 
-    async def _be_at_desks(self, presence: PersonPresence) -> None:
-        """Be at the desk that fits, until cancelled."""
+    async def _keep_attached(self, presence: PersonPresence) -> None:
+        """Attach to the desk that fits, until cancelled."""
         try:
             while not presence.ended:
-                with self._desks.seating(presence) as desk:
+                with self._desks.sharing(presence) as desk:
                     await desk.ready.wait()
                     while desk.fits(presence) and not presence.ended:
                         if presence.needs_own or desk.names(presence):
-                            await self._be_at_own(desk, presence)
+                            await self._attach_own(desk, presence)
                         else:
-                            presence.sit_down(desk.feed)
+                            presence.attach(desk.feed)
                             await presence.changed.wait()
-                    presence.stand_up()
+                    presence.detach()
         except MeupError as error:
             presence.fail(error)
 
-    async def _be_at_own(self, shared: SharedDesk, presence: PersonPresence) -> None:
-        """Be at a desk of its own, until it shows the same as the shared one."""
+    async def _attach_own(self, shared: SharedDesk, presence: PersonPresence) -> None:
+        """Attach to a desk of its own, until that shows the same as the shared one."""
         # Its rules are known at once: what was offered as a vote must not be carried out meanwhile.
         make = partial(Inbox, like=shared.inbox)
         async with (
@@ -314,7 +364,7 @@ class PersonPresences:
             feed = InboxFeed(desk.inbox, self._base, shared.feed.proposed_at, shared.feed)
             tasks.start_soon(feed.follow, desk.inbox)
             presence.own = desk
-            presence.sit_down(feed)
+            presence.attach(feed)
             try:
                 # Once it is over nothing here waits any more, so this would never let others run.
                 while not presence.ended and (presence.decides or shared.names(presence)):
@@ -324,5 +374,5 @@ class PersonPresences:
                 presence.own, presence.needs_own = None, False
             # Pages need not wait until it has left.
             if shared.fits(presence):
-                presence.sit_down(shared.feed)
+                presence.attach(shared.feed)
             tasks.cancel_scope.cancel()

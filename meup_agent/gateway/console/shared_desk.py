@@ -184,7 +184,7 @@ class SharedDesk:
     # --- who shares it ---
 
     @contextmanager
-    def seating(self, presence: DeskSharer) -> Generator[None]:
+    def sharing(self, presence: DeskSharer) -> Generator[None]:
         """Let a person share the desk for the length of a block."""
         name = presence.identity.participant
         self._people[name] = presence
@@ -299,7 +299,7 @@ class SharedDesks:
         self._desks: dict[tuple[str, str], SharedDesk] = {}
 
     @contextmanager
-    def seating(self, presence: DeskSharer) -> Generator[SharedDesk]:
+    def sharing(self, presence: DeskSharer) -> Generator[SharedDesk]:
         """Let a person share the desk of those who may do the same, for the length of a block."""
         space = presence.identity.space
         key = key_of(self._opener.runtime.spaces[space], presence.identity)
@@ -308,7 +308,7 @@ class SharedDesks:
         if desk is None or desk.ended:
             desk = SharedDesk(self._opener, space, key, self._base)
             self._desks[space, key] = desk
-        with desk.seating(presence):
+        with desk.sharing(presence):
             if is_new:
                 self._tasks.start_soon(self._run, desk, (space, key))
             yield desk
