@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import anyio
 import pytest
 
+from meup_agent.errors import HandshakeRefused
 from meup_agent.gateway import Gateway, GatewayLimits, ThreadedGateway
 from meup_agent.testing import MemorySpace
 from tests.gateway.mounted import MountedPlace, mounted
@@ -129,3 +130,18 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+async def exceed_connections(site: Site, headers: Mapping[str, str], most: int) -> HandshakeRefused:
+    """Open as many connections as a participant may have with headers; the refusal of one more."""
+    async with AsyncExitStack() as stack:
+        stack.enter_context(anyio.fail_after(PATIENCE))
+        for _ in range(most):
+            one = await stack.enter_async_context(site.dial("bob", headers=headers))
+            await hear(one, "system.welcome")
+        with pytest.raises(HandshakeRefused) as refused:
+            await stack.enter_async_context(site.dial("bob", headers=headers))
+        assert (refused.value.status, refused.value.retry_after) == (429, 5)
+        async with site.join("bob"), site.dial("alice", headers=headers) as other:
+            await hear(other, "system.welcome")
+    return refused.value

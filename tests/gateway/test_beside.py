@@ -2,15 +2,12 @@
 
 import json
 
-import anyio
-import anyio.abc
 import pytest
 
 from meup_agent.errors import HandshakeRefused
 from meup_agent.gateway import GatewayLimits
-from tests.gateway.conftest import Site, envelope, hear
+from tests.gateway.conftest import Site, envelope, exceed_connections, hear
 from tests.gateways import BESIDE_HEADER, OBSERVE_HEADER
-from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -60,22 +57,5 @@ async def test_one_without_a_header_s_token_joins_by_a_frame(site: Site) -> None
 @pytest.mark.rule("3.beside.limit")
 @pytest.mark.limit("max_beside")
 async def test_one_too_many_is_refused(site: Site) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as tasks:
-
-            async def join(*, task_status: anyio.abc.TaskStatus[None]) -> None:
-                async with site.dial("bob", headers=BESIDE) as one:
-                    await hear(one, "system.welcome")
-                    task_status.started()
-                    await anyio.sleep_forever()
-
-            for _ in range(GatewayLimits().max_beside):
-                await tasks.start(join)
-            with pytest.raises(HandshakeRefused) as refused:
-                async with site.dial("bob", headers=BESIDE):
-                    pass
-            assert (refused.value.status, refused.value.retry_after) == (429, 5)
-            assert "(max_beside)" in refused.value.body
-            async with site.join("bob"), site.dial("alice", headers=BESIDE) as other:
-                await hear(other, "system.welcome")
-            tasks.cancel_scope.cancel()
+    refused = await exceed_connections(site, BESIDE, GatewayLimits().max_beside)
+    assert "(max_beside)" in refused.body

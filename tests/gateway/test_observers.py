@@ -8,7 +8,7 @@ import pytest
 
 from meup_agent.errors import HandshakeRefused
 from meup_agent.gateway import GatewayLimits
-from tests.gateway.conftest import LIMITS, Site, envelope, hear
+from tests.gateway.conftest import LIMITS, Site, envelope, exceed_connections, hear
 from tests.gateways import OBSERVE_HEADER, Backlog, Backlogs
 from tests.patience import PATIENCE
 from tests.spaces import SpaceCounters
@@ -49,24 +49,7 @@ async def test_any_other_value_is_refused(site: Site, value: str) -> None:
 @pytest.mark.rule("3.observe.limit")
 @pytest.mark.limit("max_observers")
 async def test_one_too_many_is_refused(site: Site) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as tasks:
-
-            async def look_on(*, task_status: anyio.abc.TaskStatus[None]) -> None:
-                async with site.dial("bob", headers=LOOKING_ON) as one:
-                    await hear(one, "system.welcome")
-                    task_status.started()
-                    await anyio.sleep_forever()
-
-            for _ in range(LIMITS.max_observers):
-                await tasks.start(look_on)
-            with pytest.raises(HandshakeRefused) as refused:
-                async with site.dial("bob", headers=LOOKING_ON):
-                    pass
-            assert (refused.value.status, refused.value.retry_after) == (429, 5)
-            async with site.join("bob"), site.dial("alice", headers=LOOKING_ON) as other:
-                await hear(other, "system.welcome")
-            tasks.cancel_scope.cancel()
+    await exceed_connections(site, LOOKING_ON, LIMITS.max_observers)
 
 
 @pytest.mark.rule("3.observe.limit")
