@@ -144,6 +144,13 @@ def join(
     )
 
 
+async def keep_away(meeting: Meeting, latch: Latch, space: Space) -> None:
+    """Drop a participant's connection; it comes back once its latch is open."""
+    latch.closed = True
+    meeting.drop(space.me)
+    await until(lambda: not space.connected)
+
+
 @asynccontextmanager
 async def gathered(meeting: Meeting, *agents: Agent | str) -> AsyncGenerator[tuple[Space, ...]]:
     """Let these join in their order, for the length of a block that may not hang."""

@@ -24,6 +24,7 @@ from tests.interaction.people import (
     gathered,
     is_idle,
     join,
+    keep_away,
     raw,
     session_of,
     taped,
@@ -360,9 +361,7 @@ async def test_it_reads_what_it_missed_and_loses_nothing(meeting: Meeting) -> No
     ):
         first = await second.chat("first")
         await tape.until(lambda each: each.id == first)
-        latch.closed = True
-        meeting.drop("reviewer")
-        await until(lambda: not beside.connected)
+        await keep_away(meeting, latch, beside)
         missed = await second.chat("missed")
         latch.closed = False
         said = await beside.chat("back")

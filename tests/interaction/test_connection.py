@@ -28,6 +28,7 @@ from tests.interaction.people import (
     has_state,
     is_idle,
     join,
+    keep_away,
     lines,
     raw,
     session_of,
@@ -101,9 +102,7 @@ async def test_a_result_arrives_although_one_of_the_two_was_away(
 
                 tasks.start_soon(call)
                 await notes.until("runs")
-                latches[who].closed = True
-                meeting.drop(who)
-                await until(lambda: not lost.connected)
+                await keep_away(meeting, latches[who], lost)
                 notes("go on")
                 if who == "second":
                     await tape.until(lambda e: e.kind == kinds.MCP_RESPONSE)
@@ -160,9 +159,7 @@ async def test_what_is_given_up_while_away_stops_after_the_reconnect(
     ):
         async with proposers.propose("tools", "work", to="reviewer") as proposal:
             await notes.until("runs")
-            latch.closed = True
-            meeting.drop("proposer")
-            await until(lambda: not proposers.connected)
+            await keep_away(meeting, latch, proposers)
             await proposal.withdraw("unsafe")
             assert isinstance(await proposal.outcome(), Withdrawal)
             assert notes.all == ["runs"]

@@ -28,6 +28,7 @@ from tests.interaction.people import (
     Notes,
     gathered,
     join,
+    keep_away,
     state_of,
     taped,
     until,
@@ -202,9 +203,7 @@ async def test_dependent_is_offered_after_the_connection_was_lost(
         space.propose("tools", "work", {"step": 2}, depends_on=[first]) as second,
     ):
         await tape.until(is_proposal)
-        latch.closed = True
-        meeting.drop("proposer")
-        await until(lambda: not space.connected)
+        await keep_away(meeting, latch, space)
         go.set()  # it is fulfilled while its proposer is away
         await notes.until(("did", 1))
         await until(lambda: state_of(other, first.id) is ProposalState.FULFILLED)

@@ -27,6 +27,7 @@ from tests.interaction.people import (
     gathered,
     is_idle,
     join,
+    keep_away,
     raw,
     session_of,
     state_of,
@@ -294,9 +295,7 @@ async def test_an_observer_reads_what_it_missed(meeting: Meeting) -> None:
         with anyio.fail_after(PATIENCE):
             first = await proposer.chat("first")
             await tape.until(lambda each: each.id == first)
-            latch.closed = True
-            meeting.drop("reviewer")
-            await until(lambda: not observer.connected)
+            await keep_away(meeting, latch, observer)
             missed = await proposer.chat("missed")
             latch.closed = False
             last = await tape.until(lambda each: each.id == missed)

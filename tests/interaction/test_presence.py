@@ -5,7 +5,7 @@ import pytest
 
 from meup_agent import Agent, Participant, Space
 from meup_agent.errors import ParticipantGone
-from tests.interaction.people import Latch, Meeting, Notes, gathered, join, until
+from tests.interaction.people import Latch, Meeting, Notes, gathered, join, keep_away
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -51,9 +51,7 @@ async def test_handlers_are_told_who_came_and_went_while_we_were_away(
             await notes.until(("join", "deep", 1))
             async with join(meeting, "second"):
                 await notes.until(("join", "second", 1))
-                latch.closed = True
-                meeting.drop("reviewer")
-                await until(lambda: not space.connected)
+                await keep_away(meeting, latch, space)
             async with join(meeting, "tools"):
                 latch.closed = False
                 await notes.until(("join", "tools", 1), ("leave", "second"))

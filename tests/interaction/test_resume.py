@@ -20,6 +20,7 @@ from tests.interaction.people import (
     gathered,
     is_idle,
     join,
+    keep_away,
     raw,
     session_of,
     taped,
@@ -152,9 +153,7 @@ async def test_who_was_away_reads_what_it_missed_in_order(meeting: Meeting, note
             assert tools.guarantees == OURS
             await second.chat("before")
             await notes.until("before")
-            cutter.closed = True
-            meeting.drop("tools")
-            await until(lambda: not tools.connected)
+            await keep_away(meeting, cutter, tools)
             for number in range(20):
                 await second.chat(str(number))
             await until(lambda: not session_of(second).outbox.unaccepted)
@@ -192,9 +191,7 @@ async def test_a_proposal_that_was_carried_out_while_its_proposer_was_away(
         proposers.propose("tools", "count", {"number": 3}, to="reviewer") as proposal,
     ):
         await notes.until("asked")
-        latch.closed = True
-        meeting.drop("proposer")
-        await until(lambda: not proposers.connected)
+        await keep_away(meeting, latch, proposers)
         notes("decide")
         await notes.until("fulfilled")
         latch.closed = False
@@ -218,9 +215,7 @@ async def test_what_was_withdrawn_meanwhile_is_never_shown_to_a_reviewer(
             join(meeting, reviewer, latch=latch) as reviewers,
             join(meeting, "proposer") as proposers,
         ):
-            latch.closed = True
-            meeting.drop("reviewer")
-            await until(lambda: not reviewers.connected)
+            await keep_away(meeting, latch, reviewers)
             async with proposers.propose("tools", "count", to="reviewer"):
                 pass
             async with proposers.propose("tools", "count", to="reviewer") as kept:
@@ -291,9 +286,7 @@ async def test_a_cut_while_the_missed_is_read_costs_nothing(
             join(meeting, listener(notes), latch=cutter, settings=IN_ORDER) as tools,
             join(meeting, "second") as second,
         ):
-            cutter.closed = True
-            meeting.drop("tools")
-            await until(lambda: not tools.connected)
+            await keep_away(meeting, cutter, tools)
             for number in range(5):
                 await second.chat(str(number))
             await until(lambda: not session_of(second).outbox.unaccepted)
@@ -370,9 +363,7 @@ async def test_a_gateway_that_remembers_little_says_so(forgetful: InMemory, note
             join(meeting, listener(notes), latch=latch, settings=IN_ORDER) as tools,
             join(meeting, "second") as second,
         ):
-            latch.closed = True
-            meeting.drop("tools")
-            await until(lambda: not tools.connected)
+            await keep_away(meeting, latch, tools)
             for number in range(10):
                 await second.chat(str(number))
             await until(lambda: not session_of(second).outbox.unaccepted)

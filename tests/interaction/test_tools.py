@@ -18,6 +18,7 @@ from tests.interaction.people import (
     gathered,
     is_idle,
     join,
+    keep_away,
     session_of,
     taped,
     until,
@@ -140,9 +141,7 @@ async def test_a_list_that_was_asked_for_while_we_were_away_is_kept(
         join(meeting, "second", latch=latch) as space,
     ):
         await space.tools("tools")
-        latch.closed = True
-        meeting.drop("second")
-        await until(lambda: not space.connected)
+        await keep_away(meeting, latch, space)
         async with anyio.create_task_group() as tasks:
 
             async def ask_from_away() -> None:
