@@ -20,7 +20,7 @@ from meup_agent.protocol.exchange import Limits as Limits
 from meup_agent.protocol.exchange import Mode as Mode
 from meup_agent.protocol.exchange import Participant as Participant
 from meup_agent.protocol.exchange import Wait as Wait
-from meup_agent.protocol.lifecycle import ProposalState as ProposalState
+from meup_agent.protocol.proposals.lifecycle import ProposalState as ProposalState
 from meup_agent.protocol.outcomes import CallOutcome as CallOutcome
 from meup_agent.protocol.outcomes import Expiry as Expiry
 from meup_agent.protocol.outcomes import Explanation as Explanation

@@ -26,13 +26,9 @@ from meup_agent.protocol.exchange import (
 )
 from meup_agent.protocol.exchange.admission import Admission
 from meup_agent.protocol.exchange.explanations import EXPLANATION_CHARS
-from meup_agent.protocol.exchange.proposal_store import (
-    MAX_FULFILLMENTS,
-    MAX_PROPOSALS,
-    ProposalStore,
-)
 from meup_agent.protocol.exchange.stream_buffer import MAX_UNREAD_BYTES, MAX_UNREAD_FRAMES
-from meup_agent.protocol.exchange.ttl_map import Tombstones
+from meup_agent.protocol.proposals.store import MAX_FULFILLMENTS, MAX_PROPOSALS, ProposalStore
+from meup_agent.protocol.ttl_map import Tombstones
 
 __all__ = [
     "EXPLANATION_CHARS",

@@ -153,6 +153,16 @@ def test_package_keeps_its_layers() -> None:
     assert found == []
 
 
+def test_the_fold_of_proposals_knows_none_of_its_readers() -> None:
+    readers = tuple(f"{PACKAGE}.protocol.{each}." for each in ("exchange", "space", "audit"))
+    fold = sorted((ROOT / "protocol" / "proposals").glob("*.py"))
+    assert fold
+    package = f"{PACKAGE}.protocol.proposals"
+    sources = (module.read_text(encoding="utf-8") for module in fold)
+    names = [name for source in sources for _, name in imported(source, package)]
+    assert [name for name in names if f"{name}.".startswith(readers)] == []
+
+
 @pytest.mark.parametrize(
     ("path", "source"),
     [

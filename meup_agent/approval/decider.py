@@ -30,7 +30,6 @@ from meup_agent.client.tool_form import digest_of_form
 from meup_agent.errors import ConfigurationError, MeupError, Refused, printable
 from meup_agent.protocol.capability.work import Exhausted, WorkBudget
 from meup_agent.protocol.envelope import encode_leniently
-from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import (
     META,
     TOOL_CALL,
@@ -40,6 +39,7 @@ from meup_agent.protocol.payloads import (
     is_refusal,
     read_proposal,
 )
+from meup_agent.protocol.proposals.lifecycle import ProposalState
 
 if TYPE_CHECKING:
     from meup_agent.agent.agent import Agent

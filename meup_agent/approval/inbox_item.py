@@ -11,8 +11,8 @@ import msgspec
 
 from meup_agent.approval.call_marks import marked_in
 from meup_agent.approval.proposal_history import ending_of
-from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import read_proposal
+from meup_agent.protocol.proposals.lifecycle import ProposalState
 
 if TYPE_CHECKING:
     from meup_agent.approval.proposal_history import ProposerRecord, SimilarCall

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import Call, Change, changes, read_proposal
+from meup_agent.protocol.proposals.lifecycle import ProposalState
 
 if TYPE_CHECKING:
     from meup_agent.client.proposal import ProposalRecord

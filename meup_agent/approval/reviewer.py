@@ -51,8 +51,8 @@ from meup_agent.errors import (
     printable,
 )
 from meup_agent.protocol import kinds, payloads
-from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import read_proposal
+from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.transport.loops import Condition, background_tasks
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from meup_agent.client.running_handler import awaited
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, Refused, UsageError
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.exchange import FulfillmentTarget, ProposalKey
-from meup_agent.protocol.exchange.proposal_store import fingerprint_of
-from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Fulfillment
 from meup_agent.protocol.payloads import build_fulfillment, build_rejection
+from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals.record import fingerprint_of
 from meup_agent.protocol.timestamps import CLOCK_DIFFERENCE, moment_of, read_moment
 
 if TYPE_CHECKING:

@@ -23,7 +23,6 @@ from meup_agent.errors import UsageError
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import ProposalKey, Wait
-from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import (
     EXPLANATION_TIMEOUT,
     Rejection,
@@ -32,6 +31,7 @@ from meup_agent.protocol.outcomes import (
     outcome_of,
 )
 from meup_agent.protocol.payloads import build_proposal
+from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.timestamps import moment_of
 from meup_agent.session.deadlines import checked_timeout, checked_ttl
 

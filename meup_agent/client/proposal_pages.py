@@ -16,9 +16,9 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import ProposalEntry, ProposalKey
-from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Rejection
 from meup_agent.protocol.proposal_query import ListedProposal, ProposalPage, ProposalQuery
+from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.resume import ReplayMark
 from meup_agent.protocol.timestamps import read_moment
 

@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict
 from meup_agent.client.messages import Progress
 from meup_agent.errors import RequestError
 from meup_agent.protocol import payloads
-from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.transport.loops import Condition
 
 if TYPE_CHECKING:

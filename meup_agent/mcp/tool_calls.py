@@ -27,7 +27,6 @@ from meup_agent.mcp.client_calls import (
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.capability import compile_announced
 from meup_agent.protocol.exchange import Wait
-from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import (
     Fulfillment,
     Rejection,
@@ -35,6 +34,7 @@ from meup_agent.protocol.outcomes import (
     Withdrawal,
     result_of,
 )
+from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.transport.loops import background_tasks
 
 if TYPE_CHECKING:

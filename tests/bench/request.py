@@ -35,7 +35,7 @@ SAMPLE = 0.001
 
 SHARES = {
     "decode": ("protocol/dialects", "protocol/envelope", "protocol/limits", "protocol/kinds"),
-    "exchange table": ("protocol/exchange", "protocol/lifecycle"),
+    "exchange table": ("protocol/exchange", "protocol/proposals"),
     "validation and result": (
         "agent/arguments",
         "agent/tool",

@@ -50,7 +50,7 @@ def proposed(sender: str, id: str) -> bytes:
 
 
 async def test_renewals_of_many_are_bounded_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meup_agent.protocol.lifecycle.MAX_RENEWALS", RENEWALS)
+    monkeypatch.setattr("meup_agent.protocol.proposals.lifecycle.MAX_RENEWALS", RENEWALS)
     async with crowded(messages_per_second=10_000, max_queued_frames=20_000) as (gateway, flood):
         async with dial(gateway, "bob") as bob:
             refused_before = gateway.counters.refused["not_renewed"]

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from meup_agent import Envelope, Reason
 from meup_agent.errors import MeupError
-from meup_agent.protocol.exchange.proposal_store import ProposalEntry
+from meup_agent.protocol.proposals.record import ProposalEntry
 from meup_agent.types import Cause
 from tests.properties.hosted import Seat
 from tests.spaces import Audit, MemoryJournal, SpaceCounters, SpaceServer, member_capabilities

@@ -11,7 +11,7 @@ import pytest
 
 from meup_agent import ProposalState
 from meup_agent.errors import IllegalStep
-from meup_agent.protocol.lifecycle import (
+from meup_agent.protocol.proposals.lifecycle import (
     OUTBOUND,
     InboundEvent,
     OutboundEvent,

@@ -31,8 +31,8 @@ from meup_agent.cli.render.formatting import format_answer, format_capability
 from meup_agent.cli.render.layout import NARROW, STATE_STYLES, RowBuilder
 from meup_agent.escape import compact, visible
 from meup_agent.protocol.audit import ProposalAudit, SpaceOperation, Step, StepKind
-from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import objects_in
+from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.wording import MAX_NAME, describe_changes, duration, format_proposed
 
 SHORT_ID: Final = 8  # characters of an id that are shown, more where another one begins alike

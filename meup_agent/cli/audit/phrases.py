@@ -8,7 +8,7 @@ from typing import Final
 
 from meup_agent.escape import visible
 from meup_agent.protocol.audit import ProposalAudit
-from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.told_rule import ToldRule
 from meup_agent.wording import FAILED, MAX_NAME, STATES
 

@@ -48,7 +48,7 @@ from meup_agent.protocol.audit import (
     operation_as_json,
     proposal_as_json,
 )
-from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.wording import MAX_NAME
 
 if TYPE_CHECKING:

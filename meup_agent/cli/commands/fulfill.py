@@ -21,7 +21,6 @@ from meup_agent.client.requests import TIMEOUT
 from meup_agent.errors import OutcomeUnknown, OwnerUnknown, RequestError, ToolError
 from meup_agent.escape import compact, visible
 from meup_agent.protocol import payloads
-from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import value_of
 from meup_agent.protocol.payloads import (
     TOOL_CALL,
@@ -30,6 +29,7 @@ from meup_agent.protocol.payloads import (
     build_fulfillment,
     without_meta,
 )
+from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.wording import MAX_NAME, describe_changes
 
 if TYPE_CHECKING:

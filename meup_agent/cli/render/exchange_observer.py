@@ -13,11 +13,11 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.audit import Ignored
 from meup_agent.protocol.audit.proposal_folder import Folded, ProposalFolder
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalKey
-from meup_agent.protocol.exchange.ttl_map import TTLMap
-from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Rejection
 from meup_agent.protocol.payloads import read_response
+from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
+from meup_agent.protocol.ttl_map import TTLMap
 from meup_agent.wording import FAILED, IGNORED, STATES
 
 MAX_FOLLOWED: Final = 10_000  # envelopes whose exchange is remembered: more than a person follows

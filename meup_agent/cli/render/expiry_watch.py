@@ -10,7 +10,7 @@ from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.protocol.exchange.table_context import TRANSIT_SECONDS
-from meup_agent.protocol.lifecycle import ProposalState, last_moment
+from meup_agent.protocol.proposals.lifecycle import ProposalState, last_moment
 from meup_agent.protocol.timestamps import microseconds
 
 if TYPE_CHECKING:

@@ -40,8 +40,8 @@ from meup_agent.cli.render.layout import NARROW, NARROWEST, STATE_STYLES, Glyphs
 from meup_agent.escape import visible
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.proposal_store import ProposalKey
-from meup_agent.protocol.exchange.ttl_map import TTLMap
+from meup_agent.protocol.proposals.record import ProposalKey
+from meup_agent.protocol.ttl_map import TTLMap
 from meup_agent.wording import MAX_NAME
 
 WIDE: Final = 100  # columns from which the time has milliseconds and everything more room

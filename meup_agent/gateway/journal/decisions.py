@@ -29,7 +29,7 @@ from meup_agent.gateway.journal.name_index import (
 )
 from meup_agent.gateway.journal.rows import checksum, entry_of, sealed
 from meup_agent.gateway.journal.survey import good_rows, is_damage
-from meup_agent.protocol.lifecycle import ProposalState, first_moment
+from meup_agent.protocol.proposals.lifecycle import ProposalState, first_moment
 from meup_agent.protocol.space.inflight import TRACKED_KINDS
 from meup_agent.protocol.space.journal import Entry, FoldBegin, ProposalChange
 from meup_agent.protocol.space.state import SpaceState

@@ -24,8 +24,9 @@ from meup_agent.protocol.audit.proposal_index import ProposalIndex, decide
 from meup_agent.protocol.audit.records import Ignored, ProposalAudit, StepKind, seconds
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.inbound_exchange import USED_AGAIN
-from meup_agent.protocol.exchange.proposal_store import ProposalKey, ProposalStore
 from meup_agent.protocol.guarantees import OURS
+from meup_agent.protocol.proposals.record import ProposalKey
+from meup_agent.protocol.proposals.store import ProposalStore
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.told_rule import read_told_rule
 

@@ -15,9 +15,9 @@ from meup_agent.protocol.audit.records import (
     StepKind,
     seconds,
 )
-from meup_agent.protocol.exchange.proposal_store import FulfillingRequest, ProposalEntry
-from meup_agent.protocol.exchange.resolution import find_answered, find_referenced, resolve
 from meup_agent.protocol.payloads import Call, read_response
+from meup_agent.protocol.proposals.record import FulfillingRequest, ProposalEntry
+from meup_agent.protocol.proposals.resolution import find_answered, find_referenced, resolve
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.told_rule import read_told_rule
 

@@ -17,17 +17,13 @@ from meup_agent.protocol.audit.records import Ignored
 from meup_agent.protocol.dialects.executors import as_broadcast
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange import Drop, ExchangeTable
-from meup_agent.protocol.exchange.proposal_store import (
-    FulfillingRequest,
-    ProposalEntry,
-    ProposalKey,
-    ProposalStore,
-)
-from meup_agent.protocol.exchange.resolution import find_answered, resolve
 from meup_agent.protocol.exchange.table_context import TRANSIT_SECONDS
 from meup_agent.protocol.guarantees import Guarantees, said_by
-from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState
 from meup_agent.protocol.outcomes import Rejection
+from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState
+from meup_agent.protocol.proposals.record import FulfillingRequest, ProposalEntry, ProposalKey
+from meup_agent.protocol.proposals.resolution import find_answered, resolve
+from meup_agent.protocol.proposals.store import ProposalStore
 from meup_agent.protocol.timestamps import rfc3339
 
 _ME: Final = "\0observer"

@@ -17,12 +17,9 @@ from meup_agent.protocol.audit.records import (
     StepKind,
 )
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.proposal_store import (
-    ProposalEntry,
-    ProposalKey,
-    ProposalStore,
-)
-from meup_agent.protocol.lifecycle import ProposalState, last_moment
+from meup_agent.protocol.proposals.lifecycle import ProposalState, last_moment
+from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
+from meup_agent.protocol.proposals.store import ProposalStore
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.told_rule import ToldRule
 

@@ -8,9 +8,9 @@ from typing import Any, Final
 import msgspec
 
 from meup_agent.protocol import payloads
-from meup_agent.protocol.exchange.proposal_store import FulfillingRequest, ProposalEntry
-from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import Change
+from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals.record import FulfillingRequest, ProposalEntry
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.timestamps import moment_of, rfc3339
 from meup_agent.protocol.told_rule import ToldRule

@@ -43,7 +43,7 @@ The road of an envelope goes down through these files, never up::
       dispatcher             by number, by sender (gateway, others, ourselves, a sibling), by kind
         system_messages      welcome, presence, refusals  -> roster, both sides
         control_messages     pause, status, shutdown ...  -> what runs, what is begun
-        inbound_calls        proposal, withdraw, reject   -> addressing, proposal_store
+        inbound_calls        proposal, withdraw, reject   -> addressing, proposals.store
                              request, cancel              -> resolution: which proposal it means
         response_reader      response, progress           -> outbound_tracker, Relays
           handler_scheduler  admission, queue, Start      -> inbound_exchange: the answers
@@ -63,8 +63,8 @@ that could answer. What depends on others waits for their end in ``dependencies`
 States
 ======
 
-Three tables in ``protocol/lifecycle.py`` have every step; one that they do not have raises
-``IllegalStep`` and changes nothing.
+Three tables in ``protocol/proposals/lifecycle.py`` have every step; one that they do not have
+raises ``IllegalStep`` and changes nothing.
 
 * A proposal, as all can see it (4.2): *pending* <-> *in progress* -> *fulfilled*, or -> *rejected*,
   *withdrawn*, *expired*.
@@ -132,11 +132,11 @@ from meup_agent.protocol.exchange.effects import (
 )
 from meup_agent.protocol.exchange.outbound_exchange import FulfillmentTarget, Wait
 from meup_agent.protocol.exchange.own_streams import OwnStream
-from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalKey
 from meup_agent.protocol.exchange.roster import Participant
 from meup_agent.protocol.exchange.stream_buffer import StreamBuffer, StreamEnd
 from meup_agent.protocol.exchange.table import ExchangeTable
 from meup_agent.protocol.exchange.table_context import Mode
+from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
 
 __all__ = [
     "Cancel",

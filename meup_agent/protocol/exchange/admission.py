@@ -17,15 +17,15 @@ from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.exchange.effects import Key, Role
 from meup_agent.protocol.exchange.inbound_exchange import InboundExchange
-from meup_agent.protocol.exchange.proposal_store import FulfillingRequest, ProposalEntry
-from meup_agent.protocol.exchange.resolution import (
+from meup_agent.protocol.exchange.table_context import TableContext
+from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals.record import FulfillingRequest, ProposalEntry
+from meup_agent.protocol.proposals.resolution import (
     MAX_NAMED,
     Doubt,
     claimed_proposer,
     resolve,
 )
-from meup_agent.protocol.exchange.table_context import TableContext
-from meup_agent.protocol.lifecycle import ProposalState
 
 
 @dataclass(frozen=True, slots=True)

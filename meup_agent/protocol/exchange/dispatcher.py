@@ -15,13 +15,10 @@ from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, Tab
 from meup_agent.protocol.exchange.inbound_calls import InboundProposals, InboundRequests
 from meup_agent.protocol.exchange.inbound_exchange import cause_of_end
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
-from meup_agent.protocol.exchange.proposal_store import ProposalKey, fingerprint_of
-from meup_agent.protocol.exchange.resolution import MAX_NAMED, resolve
 from meup_agent.protocol.exchange.response_reader import ResponseReader
 from meup_agent.protocol.exchange.stream_table import StreamTable
 from meup_agent.protocol.exchange.system_messages import SystemMessages
 from meup_agent.protocol.exchange.table_context import TableContext
-from meup_agent.protocol.exchange.ttl_map import TTLMap
 from meup_agent.protocol.management_payloads import (
     GRANT,
     GRANT_ACK,
@@ -29,7 +26,10 @@ from meup_agent.protocol.management_payloads import (
     read_grant,
     read_revocation,
 )
+from meup_agent.protocol.proposals.record import ProposalKey, fingerprint_of
+from meup_agent.protocol.proposals.resolution import MAX_NAMED, resolve
 from meup_agent.protocol.resume import ReplayMark, read_replayed
+from meup_agent.protocol.ttl_map import TTLMap
 
 ACKNOWLEDGING: Final = "mew/v0.4"
 """The dialect whose participants expect that a chat is acknowledged."""

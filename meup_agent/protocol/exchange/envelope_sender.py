@@ -11,7 +11,7 @@ import msgspec
 from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.exchange.effects import Effect, Priority, Send
-from meup_agent.protocol.exchange.ttl_map import TTLMap, size_of
+from meup_agent.protocol.ttl_map import TTLMap, size_of
 
 RESEND_SECONDS = 300.0
 """Time for which what may have to be sent again after a reconnect is kept."""

@@ -7,8 +7,8 @@ from typing import Final
 import msgspec
 
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.ttl_map import FairTTLMap
 from meup_agent.protocol.outcomes import Explanation
+from meup_agent.protocol.ttl_map import FairTTLMap
 
 EXPLANATION_CHARS: Final = 4_000
 """Characters of an explanation that are kept: some pages, and a stranger may have written them."""

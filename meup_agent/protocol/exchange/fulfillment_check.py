@@ -13,15 +13,11 @@ from meup_agent.protocol.exchange.outbound_exchange import (
     OutboundExchange,
     OutboundIndex,
 )
-from meup_agent.protocol.exchange.proposal_store import (
-    FulfillingRequest,
-    ProposalEntry,
-    ProposalKey,
-)
-from meup_agent.protocol.exchange.resolution import resolve
 from meup_agent.protocol.exchange.table_context import ABSENCE_SECONDS, TableContext
-from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.outcomes import Ending, Unwanted
+from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals.record import FulfillingRequest, ProposalEntry, ProposalKey
+from meup_agent.protocol.proposals.resolution import resolve
 
 
 class FulfillmentCheck:

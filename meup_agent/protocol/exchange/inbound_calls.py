@@ -15,22 +15,22 @@ from meup_agent.protocol.exchange.effects import Conflict, Role
 from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, TablePart
 from meup_agent.protocol.exchange.inbound_exchange import USED_AGAIN, InboundExchange, cause_of_end
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
-from meup_agent.protocol.exchange.proposal_store import (
+from meup_agent.protocol.exchange.response_reader import ResponseReader
+from meup_agent.protocol.exchange.table_context import TableContext
+from meup_agent.protocol.payloads import Call
+from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState
+from meup_agent.protocol.proposals.record import (
     FulfillingRequest,
     ProposalEntry,
     ProposalKey,
     fingerprint_of,
 )
-from meup_agent.protocol.exchange.resolution import (
+from meup_agent.protocol.proposals.resolution import (
     NO_PROPOSAL,
     Resolution,
     executors_of,
     resolve,
 )
-from meup_agent.protocol.exchange.response_reader import ResponseReader
-from meup_agent.protocol.exchange.table_context import TableContext
-from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState
-from meup_agent.protocol.payloads import Call
 from meup_agent.protocol.resume import NOT_REPLAYED, ReplayMark
 from meup_agent.protocol.timestamps import read_moment
 

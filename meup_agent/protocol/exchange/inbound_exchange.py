@@ -12,17 +12,17 @@ from meup_agent.errors import NotExpressible
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope, encode_json, encode_leniently
 from meup_agent.protocol.exchange.effects import Key, Priority, Role, Work
-from meup_agent.protocol.exchange.proposal_store import (
+from meup_agent.protocol.exchange.table_context import TableContext
+from meup_agent.protocol.payloads import Call
+from meup_agent.protocol.proposals.lifecycle import InboundState
+from meup_agent.protocol.proposals.record import (
     FulfillingRequest,
     ProposalEntry,
     ProposalKey,
     fingerprint_of,
 )
-from meup_agent.protocol.exchange.resolution import Doubt
-from meup_agent.protocol.exchange.table_context import TableContext
-from meup_agent.protocol.exchange.ttl_map import PerSenderTTLMap
-from meup_agent.protocol.lifecycle import InboundState
-from meup_agent.protocol.payloads import Call
+from meup_agent.protocol.proposals.resolution import Doubt
+from meup_agent.protocol.ttl_map import PerSenderTTLMap
 
 SETTLED_A_SENDER = 1000
 """Ended requests of one sender, to recognize late and repeated messages."""

@@ -19,12 +19,8 @@ from meup_agent.protocol.callers import MissingCaller, find_missing
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Key, Priority
 from meup_agent.protocol.exchange.envelope_sender import EnvelopeSender
-from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalKey
-from meup_agent.protocol.exchange.resolution import MAX_NAMED
 from meup_agent.protocol.exchange.roster import Roster
 from meup_agent.protocol.exchange.table_context import ABSENCE_SECONDS, TableContext
-from meup_agent.protocol.exchange.ttl_map import TTLMap
-from meup_agent.protocol.lifecycle import OutboundState, ProposalEvent, ProposalState
 from meup_agent.protocol.outcomes import (
     Ending,
     Expiry,
@@ -34,6 +30,10 @@ from meup_agent.protocol.outcomes import (
     Unknown,
     Withdrawal,
 )
+from meup_agent.protocol.proposals.lifecycle import OutboundState, ProposalEvent, ProposalState
+from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
+from meup_agent.protocol.proposals.resolution import MAX_NAMED
+from meup_agent.protocol.ttl_map import TTLMap
 
 ENDED_COUNT = 1000
 """Ended exchanges of our own, to recognize late answers."""

@@ -9,10 +9,10 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Key, Priority
 from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange, OutboundIndex
-from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalKey
 from meup_agent.protocol.exchange.table_context import TableContext
-from meup_agent.protocol.exchange.ttl_map import TTLMap
-from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
+from meup_agent.protocol.ttl_map import TTLMap
 
 RENEWAL_COUNT: Final = 1_000
 """Renewals of our own proposals, to take back those that are refused."""

@@ -21,21 +21,7 @@ from meup_agent.protocol.exchange.outbound_exchange import (
     together,
 )
 from meup_agent.protocol.exchange.outbound_renewals import OutboundRenewals
-from meup_agent.protocol.exchange.proposal_store import (
-    MAX_PROPOSALS,
-    FulfillingRequest,
-    ProposalEntry,
-    ProposalKey,
-)
-from meup_agent.protocol.exchange.resolution import executors_of
 from meup_agent.protocol.exchange.table_context import TableContext
-from meup_agent.protocol.exchange.ttl_map import TTLMap, size_of
-from meup_agent.protocol.lifecycle import (
-    OutboundAction,
-    OutboundEvent,
-    OutboundState,
-    outbound_step,
-)
 from meup_agent.protocol.outcomes import (
     Ending,
     GatewayRefused,
@@ -44,6 +30,16 @@ from meup_agent.protocol.outcomes import (
     Unsent,
     Withdrawal,
 )
+from meup_agent.protocol.proposals.lifecycle import (
+    OutboundAction,
+    OutboundEvent,
+    OutboundState,
+    outbound_step,
+)
+from meup_agent.protocol.proposals.record import FulfillingRequest, ProposalEntry, ProposalKey
+from meup_agent.protocol.proposals.resolution import executors_of
+from meup_agent.protocol.proposals.store import MAX_PROPOSALS
+from meup_agent.protocol.ttl_map import TTLMap, size_of
 
 
 class OutboundTracker(OutboundIndex):

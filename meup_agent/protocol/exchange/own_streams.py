@@ -9,9 +9,9 @@ from meup_agent.protocol import kinds
 from meup_agent.protocol.exchange.effects import Priority, Unsend
 from meup_agent.protocol.exchange.stream_buffer import StreamEnd
 from meup_agent.protocol.exchange.table_context import TableContext
-from meup_agent.protocol.exchange.ttl_map import TTLMap
 from meup_agent.protocol.payloads import JsonObject
 from meup_agent.protocol.streams import StreamInfo, build_close
+from meup_agent.protocol.ttl_map import TTLMap
 
 MAX_ENDED: Final = 1024
 """Streams of its own that an agent remembers after their end."""

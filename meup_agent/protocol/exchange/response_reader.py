@@ -14,16 +14,12 @@ from meup_agent.protocol.exchange.explanations import ExplanationStore
 from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, TablePart
 from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange, cause_of
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
-from meup_agent.protocol.exchange.proposal_store import (
-    FulfillingRequest,
-    ProposalEntry,
-    ProposalKey,
-)
-from meup_agent.protocol.exchange.resolution import find_answered, resolve
 from meup_agent.protocol.exchange.table_context import TableContext
-from meup_agent.protocol.lifecycle import OutboundEvent, OutboundState, ProposalEvent
 from meup_agent.protocol.outcomes import Ending, Fulfillment, LostRace, Rejection, Responded
 from meup_agent.protocol.payloads import read_response
+from meup_agent.protocol.proposals.lifecycle import OutboundEvent, OutboundState, ProposalEvent
+from meup_agent.protocol.proposals.record import FulfillingRequest, ProposalEntry, ProposalKey
+from meup_agent.protocol.proposals.resolution import find_answered, resolve
 
 
 class ResponseReader(TablePart):

@@ -12,7 +12,6 @@ import msgspec
 
 from meup_agent.protocol.capability import Capabilities, compile_announced
 from meup_agent.protocol.dialects import spoken
-from meup_agent.protocol.exchange.ttl_map import TTLMap
 from meup_agent.protocol.guarantees import (
     ASIDE,
     DIALECT,
@@ -23,6 +22,7 @@ from meup_agent.protocol.guarantees import (
     read_guarantees,
 )
 from meup_agent.protocol.payloads import as_list, as_object, objects_in
+from meup_agent.protocol.ttl_map import TTLMap
 
 MAX_PARTICIPANTS = 10_000
 """Participants that are kept; a gateway that names more is not believed."""

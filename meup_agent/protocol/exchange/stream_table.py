@@ -28,7 +28,6 @@ from meup_agent.protocol.exchange.own_streams import (
 )
 from meup_agent.protocol.exchange.stream_buffer import StreamBuffer, StreamBuffers, StreamEnd
 from meup_agent.protocol.exchange.table_context import TableContext
-from meup_agent.protocol.exchange.ttl_map import TTLMap
 from meup_agent.protocol.payloads import JsonObject
 from meup_agent.protocol.streams import (
     CANCELLED,
@@ -47,6 +46,7 @@ from meup_agent.protocol.streams import (
     WriteRevoked,
     read_active_streams,
 )
+from meup_agent.protocol.ttl_map import TTLMap
 
 MAX_OPEN: Final = 4096
 """Open streams of a space that are known; a gateway that names more is not believed."""

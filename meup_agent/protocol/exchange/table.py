@@ -22,11 +22,6 @@ from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler
 from meup_agent.protocol.exchange.outbound_exchange import FulfillmentTarget, OutboundExchange, Wait
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.own_streams import OwnStream
-from meup_agent.protocol.exchange.proposal_store import (
-    ProposalEntry,
-    ProposalKey,
-    ProposalStore,
-)
 from meup_agent.protocol.exchange.table_context import (
     CONTROL,
     EXPIRIES,
@@ -35,8 +30,10 @@ from meup_agent.protocol.exchange.table_context import (
     Mode,
     TableContext,
 )
-from meup_agent.protocol.lifecycle import OutboundState, ProposalState
 from meup_agent.protocol.outcomes import Ending
+from meup_agent.protocol.proposals.lifecycle import OutboundState, ProposalState
+from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
+from meup_agent.protocol.proposals.store import ProposalStore
 from meup_agent.protocol.resume import NOT_REPLAYED, ReplayMark
 from meup_agent.protocol.streams import CANCELLED
 

@@ -16,12 +16,13 @@ from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Drop, Effect, Gap, Key, Role
 from meup_agent.protocol.exchange.envelope_sender import EnvelopeSender
-from meup_agent.protocol.exchange.proposal_store import ProposalEntry, ProposalStore
 from meup_agent.protocol.exchange.roster import Roster
-from meup_agent.protocol.exchange.ttl_map import Tombstones
-from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState, state_at
 from meup_agent.protocol.payloads import Call
+from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState, state_at
+from meup_agent.protocol.proposals.record import ProposalEntry
+from meup_agent.protocol.proposals.store import ProposalStore
 from meup_agent.protocol.timestamps import microseconds, read_moment
+from meup_agent.protocol.ttl_map import Tombstones
 
 if TYPE_CHECKING:
     from meup_agent.protocol.resume import Missed

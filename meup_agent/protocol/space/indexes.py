@@ -18,14 +18,14 @@ from meup_agent.causes import Reason
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects.executors import Addressees
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.lifecycle import (
+from meup_agent.protocol.proposals.lifecycle import (
     ProposalEvent,
     ProposalState,
     last_moment,
     proposal_step,
     state_at,
 )
-from meup_agent.protocol.withdrawals import MAX_REJECTIONS, Waiting
+from meup_agent.protocol.proposals.withdrawals import MAX_REJECTIONS, Waiting
 
 MAX_DECIDED: Final = 4_096
 """Proposals of a participant that are remembered after their end, as many as an agent remembers:

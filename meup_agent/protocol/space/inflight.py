@@ -16,9 +16,9 @@ from meup_agent.causes import Reason, declines, read_reason
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects.executors import read_addressees
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.ttl_map import FairTTLMap
-from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState, renewal_problem
 from meup_agent.protocol.payloads import JsonObject
+from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState, renewal_problem
+from meup_agent.protocol.proposals.withdrawals import read_withdrawal
 from meup_agent.protocol.space.decisions import (
     Broadcast,
     Consequence,
@@ -40,7 +40,7 @@ from meup_agent.protocol.space.indexes import (
 from meup_agent.protocol.space.journal import ProposalChange
 from meup_agent.protocol.space.tool_owners import ToolOwners, listing_of
 from meup_agent.protocol.told_rule import read_told_rule
-from meup_agent.protocol.withdrawals import read_withdrawal
+from meup_agent.protocol.ttl_map import FairTTLMap
 
 MAX_OPEN_REQUESTS: Final = 1_000
 """Requests of a participant that are remembered as open; the oldest is forgotten first."""

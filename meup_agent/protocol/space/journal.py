@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.proposals.lifecycle import ProposalState
 
 MAX_ENTRIES: Final = 100_000
 """Envelopes that a journal in memory keeps, over all spaces; the oldest is dropped first."""

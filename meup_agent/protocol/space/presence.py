@@ -19,8 +19,8 @@ from meup_agent.protocol.dialects import PUBLISHED
 from meup_agent.protocol.dialects.translate import announce_response
 from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.guarantees import ASIDE, DIALECT, OURS, said_by
-from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import JsonObject
+from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.resume import ARRIVED, BESIDE, NEW, ReplayMark
 from meup_agent.protocol.space.decisions import Consequence, gateway_draft
 from meup_agent.protocol.space.grants import GrantStore

@@ -16,8 +16,8 @@ from meup_agent.protocol.control_payloads import ANSWERS
 from meup_agent.protocol.dialects import PUBLISHED, spoken
 from meup_agent.protocol.dialects.executors import choose_executors
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.management_payloads import GRANT_ACK
+from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.space.allowance import Allowance
 from meup_agent.protocol.space.control import ParticipantControl
 from meup_agent.protocol.space.decisions import (

@@ -21,10 +21,10 @@ from meup_agent.protocol.dialects import PUBLISHED, decode, spoken
 from meup_agent.protocol.dialects.rpc_ids import BY_RPC_ID, RpcIds
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.guarantees import ASIDE, DIALECT, OBSERVING
-from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.limits import MAX_DEPTH, MAX_FRAME_BYTES, check_depth
 from meup_agent.protocol.management_payloads import READERS
 from meup_agent.protocol.proposal_query import read_query
+from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.resume import ARRIVED, NEW
 from meup_agent.protocol.space.allowance import Allowance
 from meup_agent.protocol.space.control import ParticipantControl

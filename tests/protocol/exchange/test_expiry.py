@@ -8,7 +8,7 @@ import pytest
 
 from meup_agent import Expiry, ProposalState
 from meup_agent.errors import AlreadyDecided
-from meup_agent.protocol.exchange.proposal_store import SPARE_EXPIRIES
+from meup_agent.protocol.proposals.store import SPARE_EXPIRIES
 from tests.protocol.exchange.peer import CALL, EXCHANGES, Peer, cancelled, of, said, started
 from tests.tables import Key, ProposalKey, ProposalStore, Role, Start
 from tests.wire import OURS, kinds, moment_of, payloads

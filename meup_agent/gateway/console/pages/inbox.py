@@ -26,8 +26,8 @@ from meup_agent.gateway.console.schema_form import fields_of
 from meup_agent.gateway.console.sentences import words_of_answer
 from meup_agent.gateway.console.template_environment import editable, is_shown_whole
 from meup_agent.gateway.edge.http.context import CONFLICT
-from meup_agent.protocol.lifecycle import ProposalState
 from meup_agent.protocol.payloads import digest, without_meta
+from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.wording import describe_reason
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from meup_agent.gateway.console.timeline_rows import TimelineRow, fold_rows
 from meup_agent.gateway.edge.http.context import read_journal
 from meup_agent.gateway.edge.http.messages import is_seq
 from meup_agent.gateway.edge.http.space_views import proposals_of
-from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.space.inbound import MAX_ID_CHARS
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.server import SpaceServer

@@ -33,7 +33,7 @@ from meup_agent.gateway.edge.http.openapi import Endpoint, Operation, Parameter,
 from meup_agent.gateway.edge.http.space_views import get_me, get_participants, get_proposals
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.dialects import ALSO_READ, DIALECTS
-from meup_agent.protocol.lifecycle import ProposalState
+from meup_agent.protocol.proposals.lifecycle import ProposalState
 
 _SEQ: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 10**MAX_SEQ_DIGITS - 1}
 _PARTICIPANT: Final = Parameter(

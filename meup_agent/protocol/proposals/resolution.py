@@ -14,13 +14,9 @@ from typing import NamedTuple
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects.executors import Addressees, choose_executors
 from meup_agent.protocol.envelope import Envelope
-from meup_agent.protocol.exchange.proposal_store import (
-    FulfillingRequest,
-    ProposalEntry,
-    ProposalKey,
-    ProposalStore,
-)
 from meup_agent.protocol.payloads import Call
+from meup_agent.protocol.proposals.record import FulfillingRequest, ProposalEntry, ProposalKey
+from meup_agent.protocol.proposals.store import ProposalStore
 
 MAX_NAMED = 64
 """Correlation ids that are looked at; a request with more is refused."""

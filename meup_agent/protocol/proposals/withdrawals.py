@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from meup_agent.causes import Reason, read_reason
-from meup_agent.protocol.lifecycle import ProposalEvent, ProposalState
 from meup_agent.protocol.payloads import META, REJECTED_BY, JsonObject, as_object
+from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState
 
 MAX_REJECTIONS: Final = 1024
 """Rejections that are kept for one proposal: one a participant, and spaces are smaller."""

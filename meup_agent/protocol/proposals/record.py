@@ -1,0 +1,216 @@
+"""The record of a proposal, with the requests and rejections that name it.
+
+This is the view of an onlooker. The proposer decides which rejection ends its wait, so a rejected
+proposal is pending until its proposer withdraws it (PROTOCOL 4.5).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from meup_agent.causes import Reason, declines, read_reason
+from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.outcomes import Rejection
+from meup_agent.protocol.payloads import Call, JsonObject, read_call, read_proposal
+from meup_agent.protocol.proposals.lifecycle import PROPOSAL, ProposalEvent, ProposalState
+from meup_agent.protocol.proposals.withdrawals import MAX_REJECTIONS, Waiting, read_withdrawal
+
+
+class ProposalKey(NamedTuple):
+    """The name of a proposal: two proposers may use the same id."""
+
+    proposer: str
+    id: str
+
+
+def fingerprint_of(envelope: Envelope) -> int:
+    """A hash that tells a repeated envelope from another: some peers count ids anew each start."""
+    return hash(
+        (envelope.ts, envelope.kind, envelope.to, envelope.correlation, envelope.raw_payload)
+    )
+
+
+class FulfillingRequest(msgspec.Struct):
+    """A request that carries a proposal out."""
+
+    envelope: Envelope
+    # The participants that are to carry it out, and may answer; empty: each that has the tool.
+    executors: tuple[str, ...] = ()
+    live: bool = True  # neither answered nor cancelled yet
+    taken_up: bool = False  # we, as the executor, have taken it up
+    running: bool = False  # a handler of ours is queued or runs for it
+    carried_out: bool = False  # we, as the executor, have answered it
+    unattended: bool = False  # its sender was not present, as over HTTP
+    early: bool = False  # it came before the proposal, and is not entered with any
+    refused_by: tuple[str, ...] = ()  # those of its executors that refused it
+    # The ids that a cancel may use: its JSON-RPC id, or its envelope's (PROTOCOL 4.8).
+    names: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        # Once, and not for each envelope that may be about it.
+        rpc_name = read_call(self.envelope.payload).rpc_name
+        own = self.envelope.id
+        self.names = frozenset((own,) if rpc_name is None else (own, rpc_name))
+
+    @property
+    def by(self) -> str:
+        """Its sender."""
+        return self.envelope.sender
+
+    def may_answer(self, sender: str) -> bool:
+        """True if a response counts: the executor's, or the fulfiller's relay (PROTOCOL 5)."""
+        return not self.executors or sender in self.executors or sender == self.by
+
+    @property
+    def was_refused(self) -> bool:
+        """True if each of its executors has refused it, so that none has begun it."""
+        return bool(self.executors) and set(self.executors) <= set(self.refused_by)
+
+    @property
+    def may_go(self) -> bool:
+        """True if it can be forgotten: it ended, and we did not carry it out."""
+        return not (self.live or self.running or self.carried_out)
+
+
+class ProposalEntry(msgspec.Struct):
+    """The record of one proposal."""
+
+    key: ProposalKey
+    envelope: Envelope
+    # Its :func:`fingerprint_of`, which tells it from another one under the same id.
+    fingerprint: int
+    state: ProposalState = ProposalState.PENDING
+    # The requests that carry it out, in the gateway's order.
+    fulfillments: list[FulfillingRequest] = msgspec.field(default_factory=list[FulfillingRequest])
+    # The first rejection of each participant.
+    rejections: dict[str, Rejection] = msgspec.field(default_factory=dict[str, Rejection])
+    rejected_first: int = 0  # how many of these came before the request that is out
+    decided_by: str | None = None  # the participant that brought it to its final state
+    reason: str | None = None  # the reason code that came with that, if any
+    # Exchanges and handlers of ours that are about it; while there are any, it is not forgotten.
+    holders: int = 0
+    handled: bool = False  # a handler of ours has begun on it
+    refused: bool = False  # we have rejected it; without echoes ``rejections`` does not show that
+    # The participants that have decided to reject it, we included: neither is a request of theirs
+    # carried out, nor do they carry it out (PROTOCOL 4.4).
+    declined_by: set[str] = msgspec.field(default_factory=set[str])
+    copied: bool = False  # another proposer's proposal had the id already: no handler sees this one
+    seen_at: float = 0.0
+    # It has no number that we have read: its own may still come.
+    unnumbered: bool = True
+    # The time at which its proposer gives it up, in microseconds since 1970 (UTC), as far as said.
+    expires_at: int | None = None
+    renewals: int = 0  # how often that was moved
+    # Ours, ended here by a rejection or its time: until our withdraw comes back, the gateway may
+    # have ordered a result before it (PROTOCOL 4.13).
+    unordered: bool = False
+    size: int = 0  # bytes of the proposal alone, as they count against the room of all
+    # Other proposals that its proposer made under this id before, latest first.
+    earlier: tuple[ProposalEntry, ...] = ()
+    # Its method and its tool, once they were asked for: they say which requests carry it out.
+    named_call: tuple[str, str] | None = None
+
+    @classmethod
+    def of(cls, envelope: Envelope) -> ProposalEntry:
+        """The record of a proposal that no participant has seen."""
+        key = ProposalKey(envelope.sender, envelope.id)
+        return cls(key, envelope, fingerprint_of(envelope))
+
+    @property
+    def call(self) -> Call:
+        """The call that is proposed."""
+        return read_proposal(self.envelope.payload)
+
+    def is_carried_out_by(self, call: Call) -> bool:
+        """True if a request asks for what is proposed: the same method, and the same tool."""
+        if self.named_call is None:
+            proposed = self.call
+            self.named_call = (proposed.method, proposed.name)
+        return self.named_call == (call.method, call.name)
+
+    @property
+    def in_progress(self) -> FulfillingRequest | None:
+        """The fulfilling request that is out; of several, the first in the gateway's order."""
+        if self.state is not ProposalState.IN_PROGRESS:
+            return None
+        return next((item for item in self.fulfillments if item.live), None)
+
+    @property
+    def in_progress_by(self) -> str | None:
+        """The sender of the fulfilling request that is out."""
+        return None if self.in_progress is None else self.in_progress.by
+
+    @property
+    def cancelled_by(self) -> tuple[str, ...]:
+        """While it is pending: the senders of cancelled requests, which may have begun before."""
+        ended = (item for item in self.fulfillments if not item.live)
+        return tuple(dict.fromkeys(item.by for item in ended if not item.was_refused))
+
+    def fulfillment(self, by: str, request_id: str) -> FulfillingRequest | None:
+        """A fulfilling request, by its sender and id."""
+        return next(
+            (
+                item
+                for item in self.fulfillments
+                if item.by == by and item.envelope.id == request_id
+            ),
+            None,
+        )
+
+    def step(self, event: ProposalEvent, by: str, reason: str | None = None) -> bool:
+        """Take a step of the lifecycle; ``False`` if it has none for this event."""
+        following = PROPOSAL.get((self.state, event))
+        if following is None and self.unordered and event is ProposalEvent.RESPONSE:
+            following = ProposalState.FULFILLED
+        if following is None:
+            return False
+        if self.state is ProposalState.PENDING:
+            self.rejected_first = len(self.rejections)
+        self.state, self.unordered = following, False
+        if not following.is_pending:
+            self.decided_by, self.reason = by, reason
+        return True
+
+    @property
+    def waiting(self) -> Waiting:
+        """The wait for it, while it is pending."""
+        return Waiting(
+            self.state,
+            self.envelope.to,
+            tuple(self.rejections),
+            self.rejected_first,
+            self.expires_at,
+        )
+
+    def withdrawn(self, payload: JsonObject, at: int | None) -> bool:
+        """Note a withdraw of its proposer; ``False`` if it is no longer pending.
+
+        ``at`` is the gateway's time, in microseconds since 1970, as far as it is known.
+        """
+        if not self.state.is_pending:
+            return False
+        proposer, reason = self.key.proposer, read_reason(payload.get("reason"))
+        found = read_withdrawal(payload, self.waiting, at)
+        rejection = self.rejections.get(found.rejected_by)
+        for event in found.events:
+            if event is ProposalEvent.EXPIRY:
+                self.step(event, "", Reason.TIMEOUT)
+            elif event is ProposalEvent.REJECTION and rejection is not None:
+                self.step(event, rejection.by, rejection.reason)
+            else:
+                self.step(event, proposer, reason)
+        return True
+
+    def rejected(self, by: str, reason: str, reject_id: str = "") -> Rejection | None:
+        """Note a rejection; ``None`` if this participant has rejected it before."""
+        is_known = by in self.rejections
+        if not is_known and len(self.rejections) >= MAX_REJECTIONS:
+            return None
+        if declines(reason):
+            self.declined_by.add(by)
+        if is_known:
+            return None
+        noted = self.rejections[by] = Rejection(self.key.id, reason, by, reject_id)
+        return noted
