@@ -20,7 +20,6 @@ from meup_agent.protocol.exchange import Limits as Limits
 from meup_agent.protocol.exchange import Mode as Mode
 from meup_agent.protocol.exchange import Participant as Participant
 from meup_agent.protocol.exchange import Wait as Wait
-from meup_agent.protocol.proposals.lifecycle import ProposalState as ProposalState
 from meup_agent.protocol.outcomes import CallOutcome as CallOutcome
 from meup_agent.protocol.outcomes import Expiry as Expiry
 from meup_agent.protocol.outcomes import Explanation as Explanation
@@ -30,5 +29,6 @@ from meup_agent.protocol.outcomes import Outcome as Outcome
 from meup_agent.protocol.outcomes import Rejection as Rejection
 from meup_agent.protocol.outcomes import Responded as Responded
 from meup_agent.protocol.outcomes import Withdrawal as Withdrawal
+from meup_agent.protocol.proposals.lifecycle import ProposalState as ProposalState
 from meup_agent.session import Backoff as Backoff
 from meup_agent.session import Settings as Settings

@@ -6,6 +6,7 @@ Tests reach the inside of the package through this module: a name that moves is 
 from __future__ import annotations
 
 from meup_agent.protocol.audit import Audit, Ignored, ProposalAudit, StepKind, proposal_as_json
+from meup_agent.protocol.proposals.deadlines import SPARE_DEADLINES
 from meup_agent.protocol.space import fanout
 from meup_agent.protocol.space.allowance import Allowance
 from meup_agent.protocol.space.counters import SpaceCounters
@@ -20,7 +21,7 @@ from meup_agent.protocol.space.decisions import (
     TokenIssued,
 )
 from meup_agent.protocol.space.grants import member_capabilities
-from meup_agent.protocol.space.indexes import MAX_ORIGINS, SPARE_DEADLINES
+from meup_agent.protocol.space.indexes import MAX_ORIGINS
 from meup_agent.protocol.space.inflight import OPEN_SECONDS
 from meup_agent.protocol.space.journal import (
     MAX_PAGE_BYTES,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
-
 from meup_agent.causes import Reason
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.payloads import changes, read_proposal
+from meup_agent.protocol.proposals.deadlines import DeadlineHeap
 from meup_agent.protocol.proposals.lifecycle import (
     ProposalEvent,
     ProposalState,
-    last_moment,
     renewal_problem,
     state_at,
 )
@@ -52,11 +50,6 @@ EARLY_A_SENDER_BYTES = 256 * 1024
 """Bytes of them."""
 
 
-SPARE_EXPIRIES = 1024
-"""Deadlines that are kept of proposals which were renewed or forgotten, before they are sorted
-out."""
-
-
 class ProposalStore:
     """The proposals of a space, by proposer and id; bounded by count, age and size."""
 
@@ -77,10 +70,7 @@ class ProposalStore:
             # It may be held for hours, and withdrawn meanwhile.
             lasts=lambda record: record.state.is_pending,
         )
-        # Pending proposals by the last moment at which they are not expired, and a number that
-        # keeps records from being compared. What was renewed stands here more than once.
-        self._expiries: list[tuple[int, int, ProposalEntry]] = []
-        self._watched = 0
+        self._deadlines: DeadlineHeap[ProposalEntry] = DeadlineHeap()
         # True until the next expiry has been looked at since a deadline was added.
         self.watches_more = False
         self._by_id: dict[str, tuple[ProposalKey, ...]] = {}
@@ -226,7 +216,7 @@ class ProposalStore:
     @property
     def next_expiry(self) -> int | None:
         """The time after which the next proposal is to be looked at by :meth:`expire`."""
-        return self._expiries[0][0] if self._expiries else None
+        return self._deadlines.next
 
     def renew(self, record: ProposalEntry, until: int, at: int | None) -> str:
         """Give a pending proposal more time; the reason why it gets none, or empty."""
@@ -244,8 +234,7 @@ class ProposalStore:
     def expire(self, at: int) -> list[ProposalEntry]:
         """Step every proposal whose time is over at a time of the gateway's clock."""
         expired: list[ProposalEntry] = []
-        while self._expiries and self._expiries[0][0] < at:
-            _, _, record = heappop(self._expiries)
+        for record in self._deadlines.pop_due(at):
             # It may have been renewed, or forgotten, since it was put here.
             if state_at(record.state, record.expires_at, at) is not record.state:
                 record.step(ProposalEvent.EXPIRY, "", Reason.TIMEOUT)
@@ -255,17 +244,12 @@ class ProposalStore:
     def _watch(self, record: ProposalEntry) -> None:
         if record.expires_at is None or record.state is not ProposalState.PENDING:
             return
-        if len(self._expiries) > SPARE_EXPIRIES + 2 * len(self._records):
-            kept = {id(item): item for item in self._records.peek_all()}
-            self._expiries = [
-                (last_moment(item.expires_at), number, item)
-                for number, item in enumerate(kept.values())
-                if item.expires_at is not None and item.state is ProposalState.PENDING
-            ]
-            heapify(self._expiries)
-        self._watched += 1
+        self._deadlines.sort_out(self._is_kept)
+        self._deadlines.add(record)
         self.watches_more = True
-        heappush(self._expiries, (last_moment(record.expires_at), self._watched, record))
+
+    def _is_kept(self, record: ProposalEntry) -> bool:
+        return self._records.peek(record.key) is record
 
     def refused(self, record: ProposalEntry, fulfillment: FulfillingRequest, by: str) -> bool:
         """Note an executor's refusal; ``True`` if none is left that could carry the request out.

@@ -7,8 +7,7 @@ its own in every index, so that none can push out what is remembered of another.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from heapq import heappop, heappush
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -21,7 +20,6 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.proposals.lifecycle import (
     ProposalEvent,
     ProposalState,
-    last_moment,
     proposal_step,
     state_at,
 )
@@ -164,49 +162,6 @@ class OpenItem(msgspec.Struct, eq=False):
     def state_at(self, at: int) -> ProposalState:
         """A proposal's state at a time: without a request out it expires (PROTOCOL 4.2)."""
         return state_at(self.state, self.expires_at, at)
-
-
-SPARE_DEADLINES: Final = 1_024
-"""Deadlines that are kept of proposals which have ended or were renewed, before they are sorted
-out."""
-
-
-class DeadlineHeap:
-    """The proposals that may expire, the first to do so first."""
-
-    def __init__(self) -> None:
-        # By their last moment, and a number that keeps items from being compared.
-        self._heap: list[tuple[int, int, OpenItem]] = []
-        self._added = 0
-        self._most = SPARE_DEADLINES
-
-    @property
-    def next(self) -> int | None:
-        """The last moment of the first of them, in microseconds since 1970 (UTC)."""
-        return self._heap[0][0] if self._heap else None
-
-    def add(self, item: OpenItem) -> None:
-        """Add a proposal, if it has a deadline and no request is out for it."""
-        if item.expires_at is None or item.state is not ProposalState.PENDING:
-            return
-        self._added += 1
-        heappush(self._heap, (last_moment(item.expires_at), self._added, item))
-
-    def sort_out(self, is_open: Callable[[OpenItem], bool]) -> None:
-        """Drop those that have ended, once they may be most of all."""
-        if len(self._heap) <= self._most:
-            return
-        # One that was renewed or waits again stands here more than once.
-        kept = {id(item): item for _, _, item in self._heap if is_open(item)}
-        self._heap = []
-        for item in kept.values():
-            self.add(item)
-        self._most = SPARE_DEADLINES + 2 * len(self._heap)
-
-    def pop_due(self, at: int) -> Iterator[OpenItem]:
-        """Remove the proposals whose last moment is before a time."""
-        while self._heap and self._heap[0][0] < at:
-            yield heappop(self._heap)[2]
 
 
 MAX_CANCELLED_BYTES: Final = 256 * 1024

@@ -17,6 +17,7 @@ from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects.executors import read_addressees
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.payloads import JsonObject
+from meup_agent.protocol.proposals.deadlines import DeadlineHeap
 from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState, renewal_problem
 from meup_agent.protocol.proposals.withdrawals import read_withdrawal
 from meup_agent.protocol.space.decisions import (
@@ -30,7 +31,6 @@ from meup_agent.protocol.space.indexes import (
     MAX_DECIDED,
     MAX_ORIGINS,
     CancelledRequests,
-    DeadlineHeap,
     ItemDecision,
     NotedRejection,
     OpenIndex,
@@ -122,7 +122,7 @@ class InFlight:
         self._kept_bytes: dict[str, int] = {}
         self._changes: list[ProposalChange] = []
         self._announces_expiries = announces_expiries
-        self._deadlines = DeadlineHeap()
+        self._deadlines = DeadlineHeap[OpenItem]()
         # Each has the participants under an id, as keys or in order. Looked at for each envelope.
         self._owners: tuple[Mapping[str, Iterable[str]], ...] = (
             self._proposals.senders_by_id,

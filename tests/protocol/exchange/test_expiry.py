@@ -8,8 +8,8 @@ import pytest
 
 from meup_agent import Expiry, ProposalState
 from meup_agent.errors import AlreadyDecided
-from meup_agent.protocol.proposals.store import SPARE_EXPIRIES
 from tests.protocol.exchange.peer import CALL, EXCHANGES, Peer, cancelled, of, said, started
+from tests.spaces import SPARE_DEADLINES
 from tests.tables import Key, ProposalKey, ProposalStore, Role, Start
 from tests.wire import OURS, kinds, moment_of, payloads
 
@@ -192,12 +192,12 @@ def test_what_is_no_ttl_is_left_out(ttl: object) -> None:
 def test_deadlines_of_what_is_forgotten_are_forgotten() -> None:
     me = Peer(roles=(), proposal_store=ProposalStore(count=256))
     me.welcomed("alice", "bob", "tool", gives=OURS, ts=stamp(0))
-    for number in range(3 * 256 + 2 * SPARE_EXPIRIES):
+    for number in range(3 * 256 + 2 * SPARE_DEADLINES):
         meta = {payloads.EXPIRES_AT: "9999-01-01T00:00:00Z"}
         me.proposal("alice", f"p{number}", to=("bob",), params={**CALL, "_meta": meta})
     store = me.table.proposal_store
     assert 0 < len(store.records(me.now)) <= 256
-    assert len(store._expiries) < 3 * len(store.records(me.now)) + SPARE_EXPIRIES
+    assert len(store._deadlines._heap) < 3 * len(store.records(me.now)) + SPARE_DEADLINES
 
 
 @pytest.mark.rule("6.expires_at.hint")

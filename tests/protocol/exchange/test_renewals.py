@@ -94,7 +94,7 @@ def test_a_million_renewals_cost_no_more_than_a_thousand() -> None:
         assert renews(me, 11 + number) == []
     assert renews(me, 50_000) == ["late_renew"]
     store = me.table.proposal_store
-    assert len(store._expiries) <= 1 + MAX_RENEWALS
+    assert len(store._deadlines._heap) <= 1 + MAX_RENEWALS
 
 
 @pytest.mark.rule("4.17.renew")
