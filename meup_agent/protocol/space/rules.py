@@ -237,9 +237,9 @@ class Rules:
         request = arrival.envelope
         if not request.to:
             return None
-        carries_out = self._open.find_proposed(request, arrival.payload)
-        exchanges = payloads.exchanges_of(request.correlation, arrival.payload)
-        names = () if carries_out else exchanges
+        names: tuple[str, ...] = ()
+        if not (request.correlation and self._open.find_proposed(request, arrival.payload)):
+            names = payloads.exchanges_of(request.correlation, arrival.payload)
         if any(self._answers(each, request, names) for each in request.to):
             return None
         return refuse(
