@@ -1,7 +1,5 @@
 """The audit of a world: the gateway's order decides, whatever participants saw."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from meup_agent import Envelope, ProposalState

@@ -6,8 +6,6 @@ ones are forgotten while somebody reads them, and capabilities come and go. Whoe
 what it missed and sends again what it does not know to be accepted (PROTOCOL 6).
 """
 
-from __future__ import annotations
-
 import json
 from collections import deque
 from collections.abc import Callable

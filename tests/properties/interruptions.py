@@ -1,7 +1,5 @@
 """Interruptions of any world of processes: time, cuts, crashes, and frames one at a time."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 

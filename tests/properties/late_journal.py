@@ -1,7 +1,5 @@
 """A journal that is written, or fails, when the test says so."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from functools import partial

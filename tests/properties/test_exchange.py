@@ -6,8 +6,6 @@ longer, with new ones at each run::
     MEUP_EXAMPLES=20000 pytest tests/properties -q -o timeout=0
 """
 
-from __future__ import annotations
-
 import os
 from typing import TypeVar
 

@@ -4,8 +4,6 @@ Random histories of everything that a space can be told. Before each frame a sec
 from the entries and facts so far: both say the same, and decide the same about the frame.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable
 from random import Random

@@ -1,7 +1,5 @@
 """A real space with a journal that is late, and connections and processes that break."""
 
-from __future__ import annotations
-
 import os
 from random import Random
 

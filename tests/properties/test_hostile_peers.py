@@ -5,8 +5,6 @@ with several correlation ids, in any dialect, twice, while the connection is dow
 What must hold is judged by a model that looks at the order of what was said, and at nothing else.
 """
 
-from __future__ import annotations
-
 import os
 from datetime import UTC, datetime, timedelta
 from typing import Any

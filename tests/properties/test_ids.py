@@ -4,8 +4,6 @@ The model remembers everything and knows nothing of how the space remembers. A s
 started anew from the journal at any time and must decide the same.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from typing import Any

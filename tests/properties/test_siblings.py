@@ -1,7 +1,5 @@
 """The same tables, while a person decides beside some of them under their names (PROTOCOL 5)."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Silence is never consent: no timer, crash, reconnect or default turns it into a request."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st

@@ -4,8 +4,6 @@ The world keeps a model of its own, and what each reader should get of each stre
 joined: every frame is read, in order, or counted among what the reader was told that it lost.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from random import Random
 

@@ -1,7 +1,5 @@
 """Votes under reordering and crashes: nothing runs without its quorum, and nothing twice."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st

@@ -6,8 +6,6 @@ unless the gateway forgets it. The world checks, at each step, what must hold at
 :meth:`World.settle` brings everybody back, lets everything end, and checks what must hold then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """A journal to audit, made entry by entry."""
 
-from __future__ import annotations
-
 from itertools import count
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The audit: the end of each proposal, read from the journal."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

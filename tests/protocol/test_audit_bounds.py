@@ -1,7 +1,5 @@
 """Bounds of an audit, the operations on its space, and its JSON."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The audit of proposals that expire: by the gateway's times, and the same whenever it is read."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

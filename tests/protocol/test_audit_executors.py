@@ -1,7 +1,5 @@
 """The audit of proposals whose ``to`` names the executor, and whose ids count from one again."""
 
-from __future__ import annotations
-
 from itertools import count
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The rules of an audit: each decision has the one that its sender tells, safe to print."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A long journal is read with little memory, and says the same as one that is kept whole."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from typing import Any

@@ -18,8 +18,6 @@ from tests.wire import (
     compile_pattern,
 )
 
-# --- other values ---------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize(
     ("pattern", "value", "expected"),
@@ -88,9 +86,6 @@ def test_pattern(pattern: object, value: object, expected: bool) -> None:
     assert matches(pattern, value) is expected
 
 
-# --- kinds ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("pattern", "kind", "expected"),
     [
@@ -130,9 +125,6 @@ def test_kind_pattern(pattern: str, kind: str, expected: bool) -> None:
 )
 def test_the_gateways_own_kinds_are_never_granted(pattern: Any, kind: str) -> None:
     assert not compile_capabilities([{"kind": pattern}]).allow(kind, {})
-
-
-# --- capabilities ---------------------------------------------------------------------------
 
 
 def test_any_capability_may_allow() -> None:
@@ -194,9 +186,6 @@ def test_what_is_announced_counts_as_far_as_it_is_understood() -> None:
     assert not understood.allow("mcp/request", {})
     assert not understood.allow("x", {"a": "b"})
     assert {"kind": "mcp/reject"} in understood.patterns
-
-
-# --- what is refused, and where it stands ---------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -287,8 +276,6 @@ def test_limits_on_capabilities() -> None:
     with pytest.raises(InvalidPattern):
         compile_capabilities([half, half])
 
-
-# --- linear time ----------------------------------------------------------------------------
 
 LONG = 100_000
 

@@ -37,9 +37,6 @@ def place_of_refusal(payload: object) -> str:
     return refused.value.place
 
 
-# --- work -----------------------------------------------------------------------------------
-
-
 def test_work_ends_where_it_says() -> None:
     work = WorkBudget("x")
     work.spend(MAX_WORK)
@@ -124,9 +121,6 @@ def test_no_letters_take_long_to_normalise(text: str) -> None:
     assert time.process_time() - before < 1
 
 
-# --- refused when compiled, with the place --------------------------------------------------
-
-
 @pytest.mark.rule("7.refused_with_place")
 @pytest.mark.parametrize(
     ("pattern", "place"),
@@ -189,8 +183,6 @@ def test_a_wildcard_is_configured_and_does_not_grant_it(kind: str) -> None:
     capabilities = participant("bob", [{"kind": kind}], ["token"]).capabilities
     assert not any(capabilities.allow(f"system/{name}", {}) for name in ("x", "presence", ""))
 
-
-# --- what is decided stays the same ---------------------------------------------------------
 
 WORDS = st.sampled_from(["a", "b", "a*", "*b", "!a", "/b/", "a/**", "?b", "ab"])
 LEAVES = WORDS | st.sampled_from([1, True, None, 0])

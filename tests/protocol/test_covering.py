@@ -110,8 +110,6 @@ def test_id_beside_a_capability_is_left_aside() -> None:
     assert stripped([{"id": "mcp-response", "kind": "mcp/response"}]) == [{"kind": "mcp/response"}]
 
 
-# --- what is covered is allowed: compared with the decisions themselves ---
-
 ALL_WORDS = [
     "a",
     "ab",

@@ -84,9 +84,6 @@ def test_a_frame_that_was_damaged_is_an_envelope_or_refused(
     decode(encode(read.replace(correlation=()), V01))
 
 
-# --- size, encoding and depth ---------------------------------------------------------------
-
-
 def test_a_frame_may_have_the_largest_size_and_no_byte_more() -> None:
     room = MAX_FRAME_BYTES - len(frame(payload=""))
     assert len(decode(frame(payload="x" * room)).payload) == room

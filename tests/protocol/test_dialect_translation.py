@@ -116,8 +116,6 @@ def test_captured_envelopes_pass_through_every_dialect_that_can_say_them(name: s
             assert comparable(back) == comparable(envelope)
 
 
-# --- the forms of one thing -------------------------------------------------------------------
-
 TALK = [
     (V01, {"message": "hi"}),
     (MCPX, {"message": "hi"}),
@@ -297,8 +295,6 @@ def test_between_dialects_no_byte_of_any_other_payload_changes(dialect: str, oth
             changed[kind] = read
     assert changed == {}
 
-
-# --- from each to each ------------------------------------------------------------------------
 
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=12)
 json_values = st.recursive(

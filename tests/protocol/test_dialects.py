@@ -17,9 +17,6 @@ from tests.wire import DIALECTS, decode, draft, encode, kinds
 EXAMPLES = (Path(__file__).parent.parent / "vectors" / "examples.jsonl").read_text("utf-8")
 
 
-# --- round trips ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dialect", sorted(DIALECTS.keys() - {"mcpx/v0.1"}))
 @given(envelope=envelopes())
 def test_what_is_written_is_read_again(dialect: str, envelope: Envelope) -> None:
@@ -89,9 +86,6 @@ def test_a_dialect_that_nobody_knows_is_the_callers_mistake(dialect: str) -> Non
         decode(frame(), dialect)
     with pytest.raises(UsageError, match=V01):
         encode(draft("chat", {}, id="e1", sender="a"), dialect)
-
-
-# --- read leniently -------------------------------------------------------------------------
 
 
 @pytest.mark.rule("1.read.correlation")
@@ -176,9 +170,6 @@ def test_no_number_stops_a_reader(written: str, expected: float) -> None:
     read = decode(f'{{"id":"e1","from":"a","kind":"chat","payload":{{"n":[{written},1,1.5]}}}}')
     assert read.payload == {"n": [expected, 1, 1.5]}
     assert read.raw_payload == f'{{"n":[{written},1,1.5]}}'.encode()
-
-
-# --- envelopes ------------------------------------------------------------------------------
 
 
 def test_a_payload_is_decoded_anew_each_time() -> None:

@@ -1,7 +1,5 @@
 """Every cell of the lifecycle tables, and every pair that they do not have (PROTOCOL 4.2, 5)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from itertools import product

@@ -1,7 +1,5 @@
 """Names that people would take for each other (PROTOCOL 3)."""
 
-from __future__ import annotations
-
 import pytest
 
 from meup_agent.protocol.names import NameSet

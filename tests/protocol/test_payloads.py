@@ -1,7 +1,5 @@
 """Reading of payloads."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Readings: what lets through takes little, what holds back takes all that a reader would say."""
 
-from __future__ import annotations
-
 import posixpath
 import unicodedata
 from typing import Any
@@ -313,9 +311,6 @@ def test_a_negation_is_the_complement_of_the_other_reading(pattern: str, text: s
         assert widely(negated, text) is not narrow
     except InvalidPattern:
         return
-
-
-# --- the patterns of arguments ---
 
 
 def takes(pattern: object, value: object, others: list[str] | None, *, wide: bool = False) -> bool:

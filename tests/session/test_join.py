@@ -56,9 +56,6 @@ async def probe(end: End) -> Envelope:
     return heard
 
 
-# --- the join frame ---
-
-
 @pytest.mark.rule("2.join_frame")
 async def test_a_gateway_that_answers_with_no_dialect_gets_a_join_frame_first(
     existing: Gate, caplog: pytest.LogCaptureFixture
@@ -114,9 +111,6 @@ def test_a_join_frame_says_what_is_known_and_its_holder_does_not_show_the_token(
     frame = join_frame("bob", None, None, None)
     assert json.loads(frame) == {"type": "join", "participantId": "bob"}
     assert "secret" not in repr(JoinPlan(join_frame("b", "s", "secret", None), True, False))
-
-
-# --- the dialect ---
 
 
 @pytest.mark.rule("1.dialect_adopted")
@@ -188,9 +182,6 @@ async def test_what_names_no_dialect_is_read_in_the_gateways(existing: Gate) -> 
                 await end.raw(json.dumps(answer).encode())
                 heard = await anext(watcher)
                 assert (heard.kind, heard.correlation) == (kinds.MCP_RESPONSE, ("f1",))
-
-
-# --- the probe ---
 
 
 @pytest.mark.rule("2.probe")

@@ -194,9 +194,6 @@ async def test_everybody_who_waits_for_room_gets_it(outbox: Outbox) -> None:
             assert len(taken(outbox)) == MAX_ENVELOPES
 
 
-# --- what was sent, and has not come back ---
-
-
 def sent(outbox: Outbox, *ids: str, priority: Priority = Priority.OPEN) -> None:
     """Say something and send it to a gateway that numbers it."""
     for id in ids:

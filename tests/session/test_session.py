@@ -20,9 +20,6 @@ from tests.wire import MAX_FRAME_BYTES, kinds, payloads
 pytestmark = pytest.mark.anyio
 
 
-# --- bounds ---
-
-
 async def test_the_reader_waits_for_nobody(gate: Gate) -> None:
     """Neither for handlers that never end, nor for a gateway that takes nothing."""
     handlers = Recorder()
@@ -135,9 +132,6 @@ async def test_who_has_left_says_nothing_more(gate: Gate) -> None:
             space = Space(session)
         with pytest.raises(NotSent, match="we have left the space"):
             await space.chat("hello")
-
-
-# --- what comes ---
 
 
 BAD_FRAMES = [
@@ -263,9 +257,6 @@ async def test_a_watcher_sees_everything_in_order_and_counts_what_it_missed(gate
                 assert seen == [*map(str, range(watcher.missed, WATCHED + 3)), "last"]
 
 
-# --- what cannot be sent ---
-
-
 @pytest.mark.parametrize("too_large", ["message", "data"])
 async def test_who_asks_hears_of_an_answer_that_is_too_large(
     gate: Gate, too_large: str, caplog: pytest.LogCaptureFixture
@@ -286,9 +277,6 @@ async def test_who_asks_hears_of_an_answer_that_is_too_large(
             assert error["message"].startswith("the answer could not be sent: the frame has")
             assert await end.probe(session) == []
     assert "could not be sent: the frame has" in caplog.text
-
-
-# --- what the gateway closes the connection for ---
 
 
 @pytest.mark.rule("3.codes.blamed")

@@ -197,8 +197,6 @@ async def test_a_certificate_that_is_not_checked_shows_nothing() -> None:
     assert f"the user {STRANGER} listens at " in said
 
 
-# --- a kernel's table, as it may be ---
-
 OWN, PEER = ("127.0.0.1", 50_000), ("127.0.0.1", 8420)
 CONNECTION = "0100007F:20E4 0100007F:C350"
 ROW = " {at:3}: {addresses} {state} 00000000:00000000 00:00000000 00000000 {user:5} 0 {inode} 1"

@@ -3,8 +3,6 @@
 Everything that arrives goes through the wire dialect, so payloads are what a decoder makes of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Absence: what ends when no participant is left that could answer (PROTOCOL 4.6)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

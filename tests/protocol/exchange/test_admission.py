@@ -1,7 +1,5 @@
 """Requests that an executor starts or refuses, however they were addressed (PROTOCOL 4.4)."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -39,9 +37,6 @@ def test_every_role_is_in_the_one_list_and_one_line_starts_handlers() -> None:
     sources = [each.read_text() for each in Path(str(exchange.__file__)).parent.glob("*.py")]
     assert sum(source.count("Start(") - source.count("class Start(") for source in sources) == 1
     assert sum(source.count("InboundEvent.START") for source in sources) == 1
-
-
-# --- what is refused, with and without `to` ---
 
 
 @ADDRESSED
@@ -171,9 +166,6 @@ def test_requests_without_end_do_not_hide_one_that_ran(me: Peer) -> None:
     assert len(me.record("alice", "p1").fulfillments) <= MAX_FULFILLMENTS
 
 
-# --- which proposal ---
-
-
 @pytest.mark.rule("4.4.one_proposal")
 @ADDRESSED
 def test_a_request_that_names_two_proposals_fulfills_none(me: Peer, to: tuple[str, ...]) -> None:
@@ -185,9 +177,6 @@ def test_a_request_that_names_two_proposals_fulfills_none(me: Peer, to: tuple[st
     )
     assert (starts(effects), refusals(effects)) == ([], ["b1"])
     assert {me.record("alice", each).state for each in ("p1", "p2")} == {"pending"}
-
-
-# --- where it begins ---
 
 
 @pytest.mark.rule("4.4.without_to")
@@ -232,9 +221,6 @@ def test_without_to_who_does_not_have_the_tool_is_silent() -> None:
     me.proposal("alice", "p1")
     me.withdraw("alice", "p1")
     assert said(me.request("bob", "b1", fulfills="p1", to=())) == []
-
-
-# --- what waits ---
 
 
 @pytest.mark.rule("4.4.at_its_start")
@@ -287,9 +273,6 @@ def test_a_proposal_that_is_decided_while_it_waits_starts_no_handler() -> None:
     me.response("tool", "b1", to=("bob",))
     effects = me.returns(Key("in", "alice", "a1"))
     assert (started(effects), dropped(effects)) == ([], ["decided_before"])
-
-
-# --- requests that come before their proposal ---
 
 
 @pytest.mark.rule("4.4.early", "5.tombstone")
@@ -379,9 +362,6 @@ def test_requests_that_refer_to_something_else_are_not_fulfillments(me: Peer) ->
     assert len(starts(me.request("carol", "c1", fulfills="a chat"))) == 1
 
 
-# --- floods ---
-
-
 @pytest.mark.rule("4.4.flood")
 def test_a_flood_of_bytes_pushes_out_its_own(me: Peer) -> None:
     me.proposal("alice", "p1")
@@ -399,6 +379,3 @@ def test_what_runs_is_not_forgotten_by_its_proposers_own_flood(me: Peer) -> None
     for number in range(MAX_PROPOSALS + 10):
         me.proposal("alice", f"x{number}", to=("nobody",))
     assert refusals(me.request("carol", "c1", fulfills="p1")) == ["c1"]
-
-
-# --- cancels ---

@@ -1,7 +1,5 @@
 """Handlers at once, and the overflow beyond them (PROTOCOL 5)."""
 
-from __future__ import annotations
-
 import pytest
 
 from meup_agent import Limits

@@ -1,7 +1,5 @@
 """Proposals of ours that depend on others of ours (PROTOCOL 4.15)."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

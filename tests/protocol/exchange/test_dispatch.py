@@ -1,7 +1,5 @@
 """Envelopes that reach a handler, and those that are refused at the door (PROTOCOL 4.4, 4.10)."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.protocol.exchange.peer import CALL, Peer, started

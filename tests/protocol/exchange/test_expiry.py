@@ -1,7 +1,5 @@
 """Proposals that expire: for everybody alike, by the gateway's clock (PROTOCOL 4.2)."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

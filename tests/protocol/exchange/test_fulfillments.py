@@ -1,7 +1,5 @@
 """Fulfilling requests: what they carry out, and which of several counts (PROTOCOL 4.2, 4.4)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

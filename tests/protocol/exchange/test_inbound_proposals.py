@@ -3,8 +3,6 @@
 It is the first one with *valid withdraw* for cancel, and no response is owed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -50,9 +48,6 @@ def withdrawn(me: Peer) -> Key:
     return P1
 
 
-# --- queued ---
-
-
 @pytest.mark.rule("5.proposal.queued.withdraw")
 def test_queued_valid_withdraw_drops_it_and_tells_no_handler() -> None:
     me = busy_peer()
@@ -90,9 +85,6 @@ def test_queued_shutdown_rejects_as_busy_what_was_addressed_to_us() -> None:
     (reject,) = said(me.shuts_down())
     assert (reject.kind, reject.correlation, reject.to) == ("mcp/reject", ("p2",), ("alice",))
     assert reject.payload == {"reason": "busy"}
-
-
-# --- running ---
 
 
 @pytest.mark.rule("5.proposal.running.raises")
@@ -163,9 +155,6 @@ def test_running_shutdown_waits_for_the_grace_then_cancels_and_rejects(
     assert [reject.payload for reject in said(effects)] == said_so
 
 
-# --- cancelling ---
-
-
 @pytest.mark.rule("5.proposal.cancelling.returns", "5.proposal.cancelling.raises")
 @pytest.mark.parametrize("ends", [Peer.returns, Peer.raises])
 def test_cancelling_its_end_says_nothing(
@@ -196,9 +185,6 @@ def test_cancelling_nothing_else_counts(
     withdrawn(me)
     effects = happens(me)
     assert (cancelled(effects), said(effects), dropped(effects)) == ({}, [], why)
-
-
-# --- settled ---
 
 
 @pytest.mark.rule("5.proposal.settled.rejected")
@@ -233,9 +219,6 @@ def test_a_handler_that_has_rejected_ends_with_us(me: Peer) -> None:
     assert list(cancelled(effects)) == [key]
     assert said(effects) == []
     assert cancelled(me.ends_grace()) == {}
-
-
-# --- on_withdraw ---
 
 
 @pytest.fixture

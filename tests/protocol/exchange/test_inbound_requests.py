@@ -1,7 +1,5 @@
 """An incoming request: each cell of the first table of PROTOCOL 5."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -48,9 +46,6 @@ def cancelling(me: Peer) -> Key:
     return A1
 
 
-# --- queued ---
-
-
 @pytest.mark.rule("5.request.queued.sender_leaves", "5.request.queued.connection_lost")
 @pytest.mark.parametrize(
     "happens",
@@ -83,9 +78,6 @@ def test_queued_shutdown_answers_busy() -> None:
     assert response.payload["error"]["code"] == -32000
     assert response.payload["error"]["data"] == {"reason": "busy"}
     assert (me.table.is_open(A1), me.table.is_open(A2)) == (True, False)
-
-
-# --- running ---
 
 
 @pytest.mark.rule("5.request.running.returns")
@@ -180,9 +172,6 @@ def test_running_shutdown_waits_for_the_grace_then_cancels_and_answers(me: Peer)
     assert said(me.returns(key)) == []
 
 
-# --- cancelling ---
-
-
 @pytest.mark.rule("5.request.cancelling.returns", "5.request.cancelling.raises")
 @pytest.mark.parametrize(
     "ends",
@@ -217,9 +206,6 @@ def test_cancelling_nothing_else_counts(me: Peer, happens: Callable[[Peer], list
     assert me.table.is_open(key)
 
 
-# --- settled ---
-
-
 @pytest.mark.rule("5.request.settled.cancel")
 def test_settled_cancel_is_counted_as_late_and_leaves_no_tombstone(me: Peer) -> None:
     me.request("alice", "a1", rpc_id=5)
@@ -237,9 +223,6 @@ def test_settled_connection_lost_does_not_take_the_response_back(me: Peer) -> No
     assert me.effects == []
     again = said(me.welcomed("alice"))
     assert [envelope.correlation for envelope in again] == [("a1",)]
-
-
-# --- one writer, one answer ---
 
 
 @pytest.mark.rule("5.request.first_event_wins")
@@ -268,9 +251,6 @@ def test_a_handler_that_never_began_cannot_end() -> None:
     assert me.table.is_open(A2)
 
 
-# --- codes ---
-
-
 @pytest.mark.rule("5.codes")
 def test_a_request_without_a_method_is_invalid(me: Peer) -> None:
     (response,) = said(me.hears("mcp/request", {"id": "a1"}, sender="alice", id="a1", to=("me",)))
@@ -285,9 +265,6 @@ def test_a_notification_is_never_answered(wanted: bool) -> None:
     effects = me.request("alice", "a1", method="notifications/roots/list_changed")
     assert said(effects) == []
     assert not me.table.is_open(A1)
-
-
-# --- children ---
 
 
 @pytest.mark.rule("5.children")

@@ -1,7 +1,5 @@
 """Fulfillments that wait in the outbox too long to leave (PROTOCOL 4.4)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 

@@ -1,7 +1,5 @@
 """Our own requests and proposals: each cell of the third table of PROTOCOL 5."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -18,9 +16,6 @@ def rejected_by_bob(me: Peer) -> Key:
     key = me.begins_proposal(to=("bob", "alice"))
     me.reject("bob", key.id)
     return key
-
-
-# --- not sent yet ---
 
 
 @pytest.mark.rule("5.own.unsent.deadline")
@@ -79,9 +74,6 @@ def test_unsent_no_further_connection_ends_it_as_not_sent(me: Peer) -> None:
     effects = me.did(me.table.stopped("kicked", me.now))
     assert woken(effects) == {key: Unsent("kicked")}
     assert unsent(effects) == [key.id]
-
-
-# --- waiting ---
 
 
 @pytest.mark.rule("5.own.waiting.response")
@@ -191,9 +183,6 @@ def test_waiting_no_further_connection_leaves_the_outcome_unknown(me: Peer) -> N
     assert me.own(key).state == "pending"
 
 
-# --- given up ---
-
-
 @pytest.mark.rule("5.own.given_up.response", "4.13.loser_is_reported")
 @pytest.mark.parametrize("ends", ["withdrawn", "rejected", "expired"])
 def test_given_up_late_response_to_a_proposal_is_a_conflict(ends: str) -> None:
@@ -238,9 +227,6 @@ def test_given_up_nothing_else_matters(me: Peer) -> None:
     me.left("bob")
     assert me.passes(1000) == []
     assert isinstance(me.ending(key), Rejection)
-
-
-# --- every wait ends once ---
 
 
 @pytest.mark.rule("5.own.once")

@@ -1,7 +1,5 @@
 """The races that the protocol names: each is a sequence of calls on one table."""
 
-from __future__ import annotations
-
 import pytest
 
 from meup_agent import Fulfillment, Rejection
@@ -21,12 +19,6 @@ from tests.wire import LostRace, Responded
 P1 = Key("in", "alice", "p1")
 A1 = Key("in", "alice", "a1")
 PROPOSAL = ProposalKey("alice", "p1")
-
-
-# --- a reject that crosses a fulfillment ---
-
-
-# --- two fulfillers that race ---
 
 
 @pytest.mark.rule("race.two_fulfillers")
@@ -74,9 +66,6 @@ def test_the_proposer_takes_the_first_response(me: Peer) -> None:
     assert ending.by == "bob"
 
 
-# --- two requesters, and two proposers, that use the same id ---
-
-
 @pytest.mark.rule("race.same_id")
 def test_a_withdraw_of_ones_own_proposal_that_is_still_to_come(me: Peer) -> None:
     me.proposal("alice", "1")
@@ -108,9 +97,6 @@ def test_a_proposal_is_not_taken_over_by_using_its_id(me: Peer) -> None:
     me.response("tool", "b2", to=("bob",))
     assert isinstance(me.ending(key), Fulfillment)
     assert me.record("mallory", key.id).state == "pending"
-
-
-# --- a peer that restarts and counts its ids from one again ---
 
 
 @pytest.mark.rule("race.restarted_peer")
@@ -177,18 +163,6 @@ def test_another_proposal_under_the_same_id_is_a_new_one(me: Peer, decided: bool
     assert me.record("alice", "p1").state == "pending"
     me.raises(P1)
     assert list(cancelled(me.withdraw("alice", "p1"))) == [second]
-
-
-# --- a proposer that dies ---
-
-
-# --- a response after the cancel ---
-
-
-# --- many cancels for nothing ---
-
-
-# --- an answer that comes for what we believe unsent ---
 
 
 @pytest.mark.rule("race.answer_before_sent")

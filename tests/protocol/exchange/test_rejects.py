@@ -1,7 +1,5 @@
 """Rejects: which are recorded, and which end the wait (PROTOCOL 4.3 to 4.5)."""
 
-from __future__ import annotations
-
 import pytest
 
 from meup_agent import Expiry, Fulfillment, Gone, Rejection, Wait

@@ -1,7 +1,5 @@
 """Outcomes that a fulfiller sends on, because the gateway hides its request (PROTOCOL 2)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -90,9 +88,6 @@ def fulfilling(me: Peer, *, meta: dict[str, Any] | None = None) -> Key:
 def relayed_by(effects: list[Effect]) -> Envelope:
     (sent,) = said(effects, kinds.MCP_RESPONSE)
     return sent
-
-
-# --- the fulfiller ---
 
 
 @pytest.mark.rule("2.relay.sent")
@@ -199,9 +194,6 @@ def test_progress_is_sent_on_to_a_proposer_who_asked_for_it(hidden: Peer) -> Non
     assert (sent.to, sent.correlation) == (("alice",), ("p1", key.id))
     assert sent.payload["params"]["progressToken"] == "t1"
     assert said(hidden.progress("tool", key.id, 1)) == [], "it does not increase"
-
-
-# --- the proposer ---
 
 
 @pytest.mark.rule("2.relay.accepted")

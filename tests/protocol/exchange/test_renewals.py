@@ -1,7 +1,5 @@
 """Renewals: more time for a pending proposal, from its proposer alone (PROTOCOL 4.17)."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

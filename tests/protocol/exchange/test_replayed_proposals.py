@@ -1,7 +1,5 @@
 """Open proposals of before a participant came, as its exchange table reads them (PROTOCOL 4.6)."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Any
 

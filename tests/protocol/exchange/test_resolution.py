@@ -1,7 +1,5 @@
 """Several proposals under one id: exactly one is meant, or nothing runs (PROTOCOL 4.4)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -44,9 +42,6 @@ def copied(me: Peer) -> Peer:
     me.proposal("mallory", "p1")
     me.effects.clear()
     return me
-
-
-# --- the executor ---
 
 
 @pytest.mark.rule("4.4.says_whose")
@@ -97,9 +92,6 @@ def test_an_id_that_very_many_have_used_is_still_their_proposers(me: Peer) -> No
     assert refusals(me.request("bob", "b1", fulfills="p1")) == ["b1"]
     assert len(started(me.request("bob", "b2", fulfills="p1", meta=meta_of(last)))) == 1
     assert me.record(last, "p1").in_progress_by == "bob"
-
-
-# --- an id that its own proposer uses again ---
 
 
 @pytest.mark.rule("4.4.reused_id")
@@ -159,9 +151,6 @@ def test_of_an_id_that_is_used_again_and_again_the_latest_are_kept(me: Peer) -> 
     assert [each.fulfillments for each in earlier] == [[]] * MAX_EARLIER
 
 
-# --- deciders ---
-
-
 @pytest.mark.rule("4.4.copy_no_handler")
 def test_no_handler_sees_a_copied_id(me: Peer) -> None:
     assert len(started(me.proposal("alice", "p1", to=("me",)))) == 1
@@ -197,9 +186,6 @@ def test_nobody_fulfills_what_was_replaced_since_it_was_read(me: Peer) -> None:
     me.proposal("alice", "p1", params=OTHER)
     with pytest.raises(AlreadyDecided, match="withdrawn"):
         me.begins_request(fulfills=ProposalKey("alice", "p1"))
-
-
-# --- the proposer ---
 
 
 @pytest.mark.rule("4.4.by_proposer")

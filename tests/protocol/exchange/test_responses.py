@@ -1,7 +1,5 @@
 """Responses and progress: whose count, which of several, and until when (PROTOCOL 4.2, 4.9, 5)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -86,9 +84,6 @@ def test_a_response_to_another_requester_with_our_id_is_not_ours(me: Peer) -> No
 @pytest.mark.rule("5.who.response")
 def test_a_response_to_nothing_is_counted(me: Peer) -> None:
     assert dropped(me.response("tool", "nothing")) == ["unknown_response"]
-
-
-# --- progress ---
 
 
 @pytest.mark.rule("4.9.increases")

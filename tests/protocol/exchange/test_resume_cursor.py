@@ -1,7 +1,5 @@
 """The resume cursor: reading a gateway that numbers what it says (PROTOCOL 6, resume)."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -86,9 +84,6 @@ def me() -> Numbered:
     return Numbered(roles=EVERYTHING)
 
 
-# --- numbers ---
-
-
 @pytest.mark.parametrize(
     ("frame", "seq"),
     [
@@ -131,9 +126,6 @@ def test_we_read_on_from_the_last_number_and_read_nothing_twice(me: Numbered) ->
     me.system(kinds.SYSTEM_ERROR, {"error": "x"}, to=("me",))  # has the same number
     assert dropped(me.effects)[-1] == "refused_by_gateway"
     assert me.table.seq == 101
-
-
-# --- what we missed ---
 
 
 @pytest.mark.rule("6.resume.order", "6.resume.no_handler_yet")
@@ -190,9 +182,6 @@ def test_while_we_read_there_is_as_much_room_as_otherwise() -> None:
     assert [key.id for key in started(me.effects)] == ["r0", "r1"]
 
 
-# --- who is there ---
-
-
 def told(effects: list[Effect]) -> list[tuple[str, str]]:
     """Of whom handlers are told that they came or went."""
     return [
@@ -213,9 +202,6 @@ def test_who_is_not_there_any_more_has_left_although_nobody_says_so(me: Numbered
     me.arrives("me", "resumed")
     assert told(me.effects) == [("join", "tool"), ("leave", "bob"), ("leave", "tool")]
     assert Key("in", "bob", "b1") in cancelled(me.passes(31))
-
-
-# --- what is known of our own ---
 
 
 @pytest.mark.rule("6.resume.known", "5.own.waiting.deadline")
@@ -274,9 +260,6 @@ def test_who_reads_what_it_missed_is_told_nothing_again(
     assert len(said(me.arrives("bob", arrived))) == repeated
 
 
-# --- a gap ---
-
-
 @pytest.mark.rule("6.resume.gap")
 def test_a_gap_is_told_first_with_what_is_known_of_it() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
@@ -303,9 +286,6 @@ def test_a_gateway_whose_numbers_began_anew_below_ours_is_read(me: Numbered) -> 
     me.returns_to_space(1, gap=True)
     assert [key.id for key in started(me.request("alice", "r1"), Role.REQUEST)] == ["r1"]
     assert me.table.seq == 11
-
-
-# --- the gateway ends what may not be done any more ---
 
 
 def gateway_cancels(me: Peer, request: str, by: str, *, to: tuple[str, ...]) -> list[Effect]:
@@ -380,9 +360,6 @@ def test_nobody_but_the_gateway_speaks_for_another(me: Numbered) -> None:
     me.hears(kinds.MCP_WITHDRAW, payload, sender="bob", id="w1", correlation=("p1",))
     assert cancelled(me.effects) == {}
     assert me.record("alice", "p1").state is ProposalState.PENDING
-
-
-# --- under our own name ---
 
 
 @pytest.mark.rule("6.resume.order", "5.who.me.beside")

@@ -1,7 +1,5 @@
 """Retention: what is remembered, for how long, and that nothing open is forgotten."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -187,9 +185,6 @@ def test_who_comes_and_goes_leaves_no_timers_behind(me: Peer) -> None:
     assert A1 in cancelled(me.effects)
 
 
-# --- what came before what it names ---
-
-
 @pytest.mark.rule("5.tombstone.limits")
 def test_a_tombstone_is_kept_for_five_minutes(me: Peer) -> None:
     me.cancel("alice", "a1")
@@ -219,9 +214,6 @@ def test_tombstones_are_bounded_in_bytes_and_senders() -> None:
     for number in range(2000):
         tombstones.put("withdrawn", f"sender{number}", "p", "other", 0.0)
     assert len(tombstones) == Tombstones.SENDERS
-
-
-# --- what is said again ---
 
 
 @pytest.mark.rule("4.14.limits")

@@ -1,7 +1,5 @@
 """Withdraws: whose count, until when, and what they end (PROTOCOL 4.1, 4.2, 4.13)."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.protocol.exchange.peer import Peer, cancelled, dropped, said, started

@@ -1,7 +1,5 @@
 """What a participant has rejected, it carries out no more, in no process (PROTOCOL 4.4)."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

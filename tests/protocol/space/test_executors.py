@@ -1,7 +1,5 @@
 """The executor of a fulfillment without ``to``: one participant, or none (PROTOCOL 4.4)."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is expired stays so where the clock was put back over a restart (PROTOCOL 4.2)."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Lists of proposals as a space answers them: their place, their bounds, and their cost."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

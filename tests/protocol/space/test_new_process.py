@@ -1,7 +1,5 @@
 """The joins that end what a participant has open, and what they leave open (PROTOCOL 4.2)."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A space with observers, without a loop."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Responses of the published dialects that decide a proposal by themselves (PROTOCOL 2)."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Open proposals follow the welcome of a newcomer that may decide them (PROTOCOL 4.6)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from itertools import count

@@ -1,7 +1,5 @@
 """Exchanges that a gateway refuses to begin: of a taken id, of what is decided (PROTOCOL 3)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -88,9 +86,6 @@ class Here:
 @pytest.fixture
 def here() -> Here:
     return Here()
-
-
-# --- whose an id is ---------------------------------------------------------------------------
 
 
 @pytest.mark.rule("3.ids.claimed")
@@ -227,9 +222,6 @@ def test_who_was_removed_keeps_their_ids(here: Here) -> None:
     refuse(here.propose("bob", "alice-1"), "id_in_use")
     error = refuse(here.request("carol", "r", "p"), "not_pending")
     assert error["state"] == "withdrawn"
-
-
-# --- what is decided --------------------------------------------------------------------------
 
 
 @pytest.mark.rule("3.ids.not_pending")
