@@ -35,10 +35,11 @@ from meup_agent.protocol.space.journal import (
     Recovered,
     ignore,
 )
+from meup_agent.protocol.space.owner import TAKEN_OVER
 from meup_agent.protocol.space.presence import MAX_REPLAYED, AbsenceTracker, JoinState
 from meup_agent.protocol.space.recovery import SpaceClock, recover_state
 from meup_agent.protocol.space.rules import Rules
-from meup_agent.protocol.space.server import TAKEN_OVER, SpaceServer
+from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.space.state import SpaceState
 from meup_agent.protocol.space.streams import GRACE_SECONDS
 from meup_agent.protocol.space.subscriber import FrameFormat, Place

@@ -69,7 +69,7 @@ def check_space(identity: Identity, space: str, spaces: Mapping[str, SpaceServer
         raise NotAdmitted(NOT_FOUND, "no space here has this name")
     if identity.space != space:
         raise NotAdmitted(UNAUTHORIZED, "the token is for another space")
-    if entered.is_kicked(identity.participant):
+    if entered.owner.is_kicked(identity.participant):
         raise NotAdmitted(FORBIDDEN, REMOVED)
 
 

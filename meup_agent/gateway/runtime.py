@@ -30,9 +30,9 @@ from meup_agent.gateway.logs import RefusalLog, log
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, spoken
 from meup_agent.protocol.space.counters import SpaceCounters
 from meup_agent.protocol.space.decisions import Refusal
+from meup_agent.protocol.space.delivery import Member
 from meup_agent.protocol.space.journal import Journal, MemoryJournal
-from meup_agent.protocol.space.members import Member, Recorder
-from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.space.server import Recorder, SpaceServer
 from meup_agent.protocol.space.subscriber import Place
 
 if TYPE_CHECKING:
@@ -247,26 +247,25 @@ class GatewayRuntime:
         """Raise :exc:`NotAdmitted` unless a space has room for one more connection in a place."""
         host, participant = self.spaces[identity.space], identity.participant
         most = self.limits.max_members
-        group = {Place.BESIDE: host.beside, Place.OBSERVING: host.observers}.get(place)
-        if group is not None and group.is_crowded(participant):
-            raise NotAdmitted(TOO_MANY, group.crowded, RETRY_AFTER)
+        if crowding := host.delivery.crowding(participant, place):
+            raise NotAdmitted(TOO_MANY, crowding, RETRY_AFTER)
         if place is Place.OBSERVING:
             return
-        if len(host) >= most and participant not in host:  # which is counted already
+        if len(host.owner) >= most and participant not in host.owner:  # which is counted already
             said = f"the space is full: it takes {most} members (max_members)"
             raise NotAdmitted(UNAVAILABLE, said)
 
     def enter_output(self, identity: Identity) -> None:
         """Let a participant with an output log be present, that says something while it is away."""
         output, host = self.outputs.get(identity), self.spaces[identity.space]
-        if output is not None and host.member(identity.participant) is None:
+        if output is not None and host.delivery.member(identity.participant) is None:
             host.join(output)
 
     def tell_output(self, identity: Identity, refused: Refusal) -> None:
         """Tell a refusal over HTTP to the output log of its sender: it sends nowhere else."""
         output, host = self.outputs.get(identity), self.spaces[identity.space]
-        if output is not None and host.member(identity.participant) is output:
-            host.tell_refused(identity.participant, refused)
+        if output is not None and host.delivery.member(identity.participant) is output:
+            host.owner.notify(identity.participant, refused.error)
 
     def dialect(self, identity: Identity) -> str:
         """The dialect of a participant that does not say which it speaks (PROTOCOL 1)."""

@@ -161,8 +161,7 @@ class MemorySpace:
             for each in ended:
                 each.host.leave(each)
         for host in self._runtime.spaces.values():
-            host.streams.expire()
-            host.expire()
+            host.owner.expire()
 
     def _start(self) -> None:
         self._runtime = GatewayRuntime(

@@ -183,7 +183,7 @@ class Orders:
         body = payloads.build_proposal("tools/call", call, target="tools", expires=None)
         host = self.space.runtime.spaces["demo"]
         forged = draft(kinds.MCP_PROPOSAL, body, id=handle.id, sender=who)
-        host.receive_as(who, encode(forged, "meup/v0.1"), "meup/v0.1", lambda _: None)
+        host.owner.receive_as(who, encode(forged, "meup/v0.1"), "meup/v0.1", lambda _: None)
         self.space.settle()
 
     def item(self) -> tuple[str, Inbox, InboxItem] | None:
@@ -267,7 +267,8 @@ class Orders:
 
     async def come(self) -> None:
         away = [each for each in DESKS if each not in self.desks]
-        if away and not self.space.runtime.spaces["demo"].is_kicked(away[0].partition("'s ")[0]):
+        owner = self.space.runtime.spaces["demo"].owner
+        if away and not owner.is_kicked(away[0].partition("'s ")[0]):
             with anyio.move_on_after(30):
                 await self.tasks.start(partial(self.sit, away[0]))
 
@@ -356,7 +357,7 @@ class Orders:
             )
             host = self.space.runtime.spaces["demo"]
             call = payloads.request("tools/call", {"name": "write"}, "")
-            may = host.grants[person].allow(kinds.MCP_REQUEST, call, ())
+            may = host.owner.grants[person].allow(kinds.MCP_REQUEST, call, ())
             # A page is told by its gateway of what was open before it; one of these is not.
             for key, each in pending.items() if desk.endswith("terminal") else ():
                 if key not in shown and may:

@@ -117,7 +117,7 @@ class VoteOrders:
             body = payloads.build_proposal("tools/call", call, target="tools", expires=None)
             forged = draft(kinds.MCP_PROPOSAL, body, id=handle.id, sender="p")
             host = self.space.runtime.spaces["demo"]
-            host.receive_as("p", encode(forged, "meup/v0.1"), "meup/v0.1", lambda _: None)
+            host.owner.receive_as("p", encode(forged, "meup/v0.1"), "meup/v0.1", lambda _: None)
             self.space.settle()
 
     async def vote(self) -> None:

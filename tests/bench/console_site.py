@@ -119,7 +119,7 @@ def seed(host: SpaceServer, count: int) -> None:
     for number in range(count):
         proposer = f"bot{number // OF_A_PROPOSER}"
         frame = proposal(f"{number:032x}", proposer, 3_600 + number)
-        host.receive_as(proposer, frame, "meup/v0.1", lambda _: None)
+        host.owner.receive_as(proposer, frame, "meup/v0.1", lambda _: None)
 
 
 def _envelope(sender: str, id: str, kind: str, payload: dict[str, Any], **header: Any) -> bytes:

@@ -239,7 +239,7 @@ class World:
             number, _, rest = rest.partition(b" ")
             times = min(int(number), 300) if number.isdigit() and len(number) < 5 else 1
             op = b"b"
-        rest = expanded(rest, self.runtime.spaces["demo"].streams.active)
+        rest = expanded(rest, self.runtime.spaces["demo"].owner.streams)
         frame = frame_of(op, rest)
         for _ in range(times if frame is not None else 0):
             if not wire.gone:
@@ -334,7 +334,7 @@ def play(data: bytes) -> None:
         assert world.runtime.open_connections == 1, "the bystander's"
         if wire.close_frame is not None:
             assert not any(secret in wire.close_frame[1] for secret in SECRETS)
-    present = {each["id"] for each in world.runtime.spaces["demo"].present}
+    present = {each["id"] for each in world.runtime.spaces["demo"].owner.described()}
     assert "bystander" in present
     assert not present - {"bystander"}, "who is gone has left"
     still_here = EXAMPLES["meup/v0.1"][0].replace(b'"dots"', b'"bystander"')

@@ -184,12 +184,12 @@ class World:
 
     def expanded(self, frame: bytes) -> bytes:
         """A frame with its placeholders filled in."""
-        return expanded(frame, self.host.streams.active)
+        return expanded(frame, self.host.owner.streams)
 
     # --- steps ---
 
     def join(self, name: str, dialect: str, seen: bytes) -> None:
-        if self.host.is_kicked(name):
+        if self.host.owner.is_kicked(name):
             return  # the ports do not let it in
         last_seen = int(seen) if seen.isdigit() and len(seen) < 19 else None
         form = self.form(name, dialect)
@@ -213,16 +213,17 @@ class World:
 
     def observe(self, name: str, dialect: str, seen: bytes) -> None:
         """A connection that looks on; its participant's own, if there is one, is not disturbed."""
-        if self.host.is_kicked(name):
+        if self.host.owner.is_kicked(name):
             return
         last_seen = int(seen) if seen.isdigit() and len(seen) < 19 else None
         form = self.form(name, dialect)
         resumes = last_seen if form.numbered else None
         observer = Member(name, form, self.later, resumes, place=Place.OBSERVING)
         self.observers.append(observer)
-        present, closed = self.host.present, [each.closed for each in self.members.values()]
+        present = self.host.owner.described()
+        closed = [each.closed for each in self.members.values()]
         self.host.join(observer)
-        assert self.host.present == present
+        assert self.host.owner.described() == present
         assert closed == [each.closed for each in self.members.values()]
 
     def observer_says(self, name: str, frame: bytes) -> None:
@@ -248,15 +249,15 @@ class World:
         member = self.members.get(name)
         self.note_frame(name, frame)
         if member is None and frame[:1] == b"#":
-            self.host.streams.receive_as(name, frame)
+            self.host.owner.relay_as(name, frame)
         elif member is None:
-            self.host.receive_as(name, frame, dialect, lambda _: None)
+            self.host.owner.receive_as(name, frame, dialect, lambda _: None)
         else:
             self.host.receive(member, frame)
 
     def note_frame(self, name: str, frame: bytes) -> None:
         """Note who may hear a frame of a stream, if its sender may write it."""
-        for stream in self.host.streams.active:
+        for stream in self.host.owner.streams:
             if frame.startswith(b"#%b#" % stream.id.encode()) and name in stream.writers:
                 self.written[frame] = stream.targets or tuple(NAMES)
 
@@ -286,11 +287,11 @@ class World:
             if member.closed is not None:
                 self.leave(name)
         for observer in tuple(self.observers):
-            if observer.closed is not None or self.host.is_kicked(observer.participant):
+            if observer.closed is not None or self.host.owner.is_kicked(observer.participant):
                 assert observer.closed is not None, "it heard on after its removal"
                 self.observers.remove(observer)
                 self.host.leave(observer)
-        assert len(self.host.observers) == len(self.observers)
+        assert self.host.delivery.observers == len(self.observers)
         counters = self.counters
         refused = sum(counters.refused.values())
         decided = counters.accepted + counters.dropped + counters.repeated + refused

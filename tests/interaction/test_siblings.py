@@ -70,7 +70,7 @@ async def beside(meeting: Meeting) -> AsyncGenerator[Person]:
         host = meeting.space._runtime.spaces["demo"]
 
         async def in_memory(who: str, frame: bytes) -> None:
-            host.receive_as(who, frame, "meup/v0.1", lambda _: None)
+            host.owner.receive_as(who, frame, "meup/v0.1", lambda _: None)
 
         yield Person(in_memory)
         return

@@ -366,7 +366,7 @@ class Hosted:
             envelope_id = self.random.choice(list(client.posted))
         else:
             return
-        self.host.receive_as(
+        self.host.owner.receive_as(
             client.name,
             client.posted[envelope_id],
             client.dialect,

@@ -99,7 +99,7 @@ class World:
 
     def wait(self, _: str) -> None:
         self.scene.at += self.random.choice((1, 20, 40)) * SECOND
-        self.scene.host.streams.expire()
+        self.scene.host.owner.expire()
         since = self.scene.at - round(GRACE_SECONDS * SECOND)
         for stream in list(self.model):
             left_at = self.model[stream].left_at
@@ -115,7 +115,7 @@ class World:
         before = set(self.model)
         opened = sum(held.requester == by for held in self.model.values())
         self.scene.say(by, "stream/request", {"target": sorted(whom)})
-        active = {stream.id for stream in self.scene.host.streams.active}
+        active = {stream.id for stream in self.scene.host.owner.streams}
         fits = opened < MOST and whom <= set(self.scene.readers)
         assert len(active - before) == fits
         for stream in active - before:
@@ -219,7 +219,7 @@ class World:
         return by, stream, self.model.get(stream or "")
 
     def streams_are_as_they_should_be(self) -> None:
-        active = {stream.id: stream for stream in self.scene.host.streams.active}
+        active = {stream.id: stream for stream in self.scene.host.owner.streams}
         assert active.keys() == self.model.keys()
         for stream, held in self.model.items():
             assert active[stream].owner == held.owner

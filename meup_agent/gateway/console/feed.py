@@ -155,7 +155,7 @@ class InboxFeed:
 
 def proposed_in(host: SpaceServer, item: InboxItem) -> float | None:
     """The time at which a space accepted an open proposal, in seconds since 1970 (UTC)."""
-    at = host.proposed_at(item.proposer, item.id)
+    at = host.owner.proposed_at(item.proposer, item.id)
     return None if at is None else at / 1_000_000
 
 

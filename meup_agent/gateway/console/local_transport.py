@@ -168,6 +168,6 @@ def _admit(
 
 def check_entry(runtime: GatewayRuntime, identity: Identity) -> None:
     """Raise :exc:`NotAdmitted` if a participant may not, or cannot, be in its space."""
-    if runtime.spaces[identity.space].is_kicked(identity.participant):
+    if runtime.spaces[identity.space].owner.is_kicked(identity.participant):
         raise NotAdmitted(FORBIDDEN, "you were removed from the space")
     runtime.check_members(identity, Place.BESIDE)

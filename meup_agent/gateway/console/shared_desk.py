@@ -237,7 +237,7 @@ class SharedDesk:
     def _choose_leader(self) -> DeskSharer:
         """The first person without an agent here, else the first: no agent is asked for rules."""
         people = self._people
-        free = (each for name, each in people.items() if self._host.member(name) is None)
+        free = (each for name, each in people.items() if self._host.delivery.member(name) is None)
         return next(free, next(iter(people.values())))
 
     async def _follow(self, leader: DeskSharer) -> None:
@@ -281,7 +281,7 @@ class SharedDesk:
 
     def _hear(self, envelope: Envelope) -> None:
         del envelope
-        changes = self._host.grants.changes
+        changes = self._host.owner.grants.changes
         if changes != self._changes:
             self._changes = changes
             for presence in tuple(self._people.values()):
@@ -323,6 +323,6 @@ class SharedDesks:
 
 def key_of(host: SpaceServer, identity: Identity) -> str:
     """The capabilities of a participant, as text; people with the same share a desk."""
-    if identity.participant not in host.grants:
+    if identity.participant not in host.owner.grants:
         return f"none of the space: {json.dumps(identity.participant)}"
-    return json.dumps(host.grants[identity.participant].patterns, sort_keys=True)
+    return json.dumps(host.owner.grants[identity.participant].patterns, sort_keys=True)

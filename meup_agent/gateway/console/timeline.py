@@ -109,7 +109,7 @@ class SpaceFeed:
         self._changed = anyio.Event()
         self._subscribed = False
         self._closed = False
-        self.columns.add(*(each.participant for each in host.members))
+        self.columns.add(*(each.participant for each in host.delivery.members))
 
     async def follow(self) -> None:
         """Publish what is said until cancelled."""

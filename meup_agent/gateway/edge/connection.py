@@ -211,7 +211,7 @@ class MemberConnection(ABC):
         """Go on with what was read, unless a reader does not keep up with this loud sender."""
         member, wait = self._member, 0.0
         if member is not None and self._ended_by is None:
-            wait = self._space.backpressure_wait(member.participant)
+            wait = self._space.owner.backpressure_wait(member.participant)
         # Sooner or later it is read all the same, to hear that the other end is alive.
         if wait and self._held_up < self._longest_pause:
             self._held_up += wait
@@ -265,7 +265,7 @@ class MemberConnection(ABC):
             last_seen=self._handshake.last_seen,
             place=self._handshake.place,
         )
-        place, older = self._handshake.place, self._space.member(identity.participant)
+        place, older = self._handshake.place, self._space.delivery.member(identity.participant)
         replaces = older is not None and place is Place.ANSWERING
         more = " in place of an older connection" if replaces else ""
         log.info("%s: %s from %s%s", self._name(), _JOINED[place], self._peer, more)

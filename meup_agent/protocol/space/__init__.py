@@ -4,7 +4,9 @@ The road of a frame leads down through four steps. What a lower one has to tell 
 number of what is kept, it tells by a callback that it was handed:
 
 1. An edge (``meup_agent.gateway``, or a space in memory) hands a member's frame to ``server``,
-   :class:`SpaceServer`: the connections in the space, and the one who carries decisions out.
+   :class:`SpaceServer`, which joins ``owner``, :class:`SpaceOwner` (decides, and appends), and
+   ``delivery``, :class:`SpaceDelivery` (has the connections); between them go the messages of
+   ``link``, and nothing else.
 2. ``state``, :class:`SpaceState`, decides in one call: ``inbound`` fills in what it lacks, decodes
    it and checks its form, ``rules`` checks its sender and capabilities; ``management`` has what
    changes the space, ``control`` pauses and shutdowns, ``streams`` the open streams. An accepted
@@ -13,15 +15,15 @@ number of what is kept, it tells by a callback that it was handed:
 4. ``fanout``, :class:`Fanout`, then encodes it once per dialect, packs it once per form, and puts
    it into the queue of each ``subscriber``; one that resumes reads pages of the journal first.
 
-Frames of streams take a shorter way, and are not kept: in ``frame_relay``, the
-:class:`StreamServer` asks the state whose stream a frame is on, and the :class:`FrameRelay` hands
-it to the readers, and counts what slow ones lose.
+Frames of streams take a shorter way, and are not kept: the owner asks the state whose stream a
+frame is on, and the :class:`FrameRelay` in ``frame_relay`` hands it to the readers, and counts what
+slow ones lose.
 
 What the state consists of: ``grants`` (capabilities), ``inflight`` (open requests and proposals),
 ``indexes`` (by sender and id, bounded), ``presence`` (joins, absences, and welcomes for newcomers),
-``rate_limits`` (the numbers are in ``allowance``). What is handed on is in ``decisions``;
-connections, and what the gateway says to them itself, are in ``members``; ``recovery`` reads the
-state from the journal after a restart; what happens is counted in ``counters``.
+``rate_limits`` (the numbers are in ``allowance``). What follows from a decision is in
+``decisions``; ``recovery`` reads the state from the journal after a restart; what happens is
+counted in ``counters``.
 
 Nothing here opens a socket, reads a clock, draws an id or starts a task: time and ids are
 arguments, and whatever waits is called back. It never delivers a member's envelope

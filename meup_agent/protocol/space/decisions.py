@@ -11,6 +11,7 @@ from meup_agent.protocol import kinds
 from meup_agent.protocol.envelope import Envelope, draft
 from meup_agent.protocol.space.indexes import AcceptedEnvelope, OpenItem
 from meup_agent.protocol.space.journal import Fact, ProposalChange
+from meup_agent.protocol.timestamps import rfc3339
 
 LIMIT_EXCEEDED: Final = "limit_exceeded"
 ID_IN_USE: Final = "id_in_use"
@@ -139,3 +140,8 @@ def gateway_draft(
     return draft(
         kind, payload, id="", sender=kinds.GATEWAY, to=names, correlation=(about,) if about else ()
     )
+
+
+def stamp(draft: Envelope, new_id: Callable[[], str], at: int) -> Envelope:
+    """A draft as an envelope, with its time, and with an id where it has none."""
+    return msgspec.structs.replace(draft, id=draft.id or new_id(), ts=rfc3339(at))

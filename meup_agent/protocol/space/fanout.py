@@ -8,9 +8,9 @@ new (PROTOCOL 6). Subscribers have queues of their own; nothing waits here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from meup_agent.errors import NotExpressible
 from meup_agent.protocol.dialects import encode
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from meup_agent.protocol.space.allowance import Allowance
     from meup_agent.protocol.space.counters import SpaceCounters
     from meup_agent.protocol.space.presence import ReplayedEnvelope
-    from meup_agent.protocol.space.subscriber import FrameFormat, Subscriber
+    from meup_agent.protocol.space.subscriber import FrameFormat, FrameReader, Subscriber
 
 log = logging.getLogger("meup_agent.gateway")
 
@@ -88,8 +88,10 @@ class Fanout:
         journal: Journal,
         counters: SpaceCounters,
         allowance: Allowance,
+        stamp: Callable[[Envelope], Envelope],
         recorder: DeliveryRecorder | None = None,
     ) -> None:
+        self._stamp = stamp
         self._recorder = recorder
         self._space = space
         self._journal = journal
@@ -103,9 +105,9 @@ class Fanout:
         # Event streams, which are no members: ended here when the space is closed.
         self._streams: dict[int, Subscriber] = {}
         self.frames: Final = FrameRelay(
-            journal,
             counters,
             allowance,
+            self._tell,
             by_form=self._by_form,
             by_name=self._by_name,
             resuming=self._resuming,
@@ -118,11 +120,6 @@ class Fanout:
         return self._delivered
 
     # --- coming and going -----------------------------------------------------------------
-
-    def join_state(self, form: FrameFormat, last_seen: int | None) -> JoinState:
-        """The state in which a newcomer joins that has seen a number; ``None``: none."""
-        begin = None if last_seen is None else self._journal.resume_from(self._space, last_seen)
-        return JoinState(begin, gap=begin != last_seen, can_resume=form.numbered)
 
     def welcome(
         self,
@@ -144,7 +141,9 @@ class Fanout:
     def subscribe(self, stream: Subscriber, last_seen: int | None) -> None:
         """Deliver to a subscriber that is no member, once all that was appended before is kept."""
         self._streams[id(stream)] = stream
-        join_state = self.join_state(stream.form, last_seen)
+        join_state = JoinState.read(
+            self._journal, self._space, last_seen, can_resume=stream.form.numbered
+        )
         self._journal.call_when_kept(partial(self._begin_stream, stream, join_state))
 
     def unsubscribe(self, stream: Subscriber) -> None:
@@ -243,6 +242,9 @@ class Fanout:
     def deliver_to(self, member: Subscriber, envelope: Envelope) -> None:
         """Deliver an envelope to one member alone, at this place in the order."""
         self._deliver_to(member, envelope, self._delivered)
+
+    def _tell(self, reader: FrameReader, draft: Envelope) -> None:
+        self.deliver_to(cast("Subscriber", reader), self._stamp(draft))
 
     def deliver_again(self, member: Subscriber, entry: Entry) -> None:
         """Deliver an entry to one member that all got before."""

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Final, cast
 
 from meup_agent.protocol import kinds
 from meup_agent.protocol.space.counters import SpaceCounters
-from meup_agent.protocol.space.decisions import Consequence, Notice, Refusal, gateway_draft
-from meup_agent.protocol.space.journal import Journal
-from meup_agent.protocol.space.state import SpaceState
+from meup_agent.protocol.space.decisions import gateway_draft
 from meup_agent.protocol.streams import StreamInfo, build_lost
 
 if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.space.allowance import Allowance
+    from meup_agent.protocol.space.link import FrameMessage
     from meup_agent.protocol.space.subscriber import (
         FrameFormat,
         FrameReader,
@@ -31,12 +30,6 @@ if TYPE_CHECKING:
 
 STREAMS_TOGETHER: Final = 4
 """Frames of all streams that wait for one reader: so many times what may wait of one."""
-
-MAX_WAITING_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of frames of a space that wait until the envelopes before them are kept."""
-
-CallLater = Callable[[float, Callable[[], None]], object]
-"""Calls a function after so many seconds."""
 
 
 @dataclass(slots=True)
@@ -64,15 +57,15 @@ class FrameRelay:
 
     def __init__(
         self,
-        journal: Journal,
         counters: SpaceCounters,
         allowance: Allowance,
+        tell: Callable[[FrameReader, Envelope], None],
         *,
         by_form: Mapping[FrameFormat, Mapping[int, Subscriber]],
         by_name: Mapping[str, Iterable[Subscriber]],
         resuming: Mapping[int, ResumeProgress],
     ) -> None:
-        self._journal = journal
+        self._tell = tell  # sends a draft of the gateway to one reader
         self._counters = counters
         self._most_frames = allowance.max_stream_queued_frames
         self._most_bytes = allowance.max_stream_queued_bytes
@@ -81,38 +74,10 @@ class FrameRelay:
         self._resuming = resuming
         # By identity, and only of readers that are behind.
         self._gates: dict[int, _Gate] = {}
-        self._waiting_bytes = 0
-        self.tell: Callable[[FrameReader, Envelope], None] = _tell_nobody
-        """Sends a draft of the gateway to one reader."""
 
-    def write(self, stream: StreamInfo, frame: bytes) -> None:
-        """Hand a frame to the stream's readers, behind every envelope that came before it."""
-        self._counters.stream_frames += 1
-        size = len(frame)
-        self._waiting_bytes += size
-        # Beyond this all readers lose it, or what waits for a slow disk would be without bounds.
-        kept = frame if self._waiting_bytes <= MAX_WAITING_BYTES else None
-        self._journal.call_when_kept(partial(self._deliver, stream, kept, size))
-
-    def closed(self, stream: str) -> None:
-        """Tell what readers lost of a stream that is closed, before they hear of that."""
-        for gate in tuple(self._gates.values()):
-            gate.waiting.pop(stream, None)
-            self._tell_lost(gate.reader, stream, gate.lost.pop(stream, None))
-
-    def catch_up(self, subscriber: Subscriber) -> None:
-        """Tell a reader that is behind no more what it lost."""
-        gate = self._gates.pop(id(subscriber), None)
-        if gate is not None:
-            for stream, count in gate.lost.items():
-                self._tell_lost(gate.reader, stream, count)
-
-    def remove(self, subscriber: Subscriber) -> None:
-        """Forget a reader that has gone."""
-        self._gates.pop(id(subscriber), None)
-
-    def _deliver(self, stream: StreamInfo, frame: bytes | None, size: int) -> None:
-        self._waiting_bytes -= size
+    def deliver(self, message: FrameMessage) -> None:
+        """Hand a frame to the stream's readers."""
+        stream, frame, size = message.stream, message.frame, message.size
         for each in self._resuming.values():
             self._miss(each.subscriber, stream, size)
         if stream.targets:
@@ -132,6 +97,23 @@ class FrameRelay:
                     packed_by[pack] = None if frame is None else pack(frame)
                 group = cast("dict[int, FrameReader]", subscribers)
                 self._deliver_to(group, stream.id, packed_by[pack], size)
+
+    def close(self, stream: str) -> None:
+        """Tell what readers lost of a stream that is closed, before they hear of that."""
+        for gate in tuple(self._gates.values()):
+            gate.waiting.pop(stream, None)
+            self._tell_lost(gate.reader, stream, gate.lost.pop(stream, None))
+
+    def catch_up(self, subscriber: Subscriber) -> None:
+        """Tell a reader that is behind no more what it lost."""
+        gate = self._gates.pop(id(subscriber), None)
+        if gate is not None:
+            for stream, count in gate.lost.items():
+                self._tell_lost(gate.reader, stream, count)
+
+    def remove(self, subscriber: Subscriber) -> None:
+        """Forget a reader that has gone."""
+        self._gates.pop(id(subscriber), None)
 
     def _deliver_to(
         self, readers: Mapping[int, FrameReader], stream: str, packed: bytes | None, size: int
@@ -192,74 +174,4 @@ class FrameRelay:
         if count is not None:
             told = build_lost(stream, count.frames, count.size)
             name = getattr(reader, "participant", "")
-            self.tell(reader, gateway_draft(kinds.STREAM_LOST, told, to=name))
-
-
-def _tell_nobody(reader: FrameReader, draft: Envelope) -> None:
-    """Drop a draft: the relay belongs to no space yet."""
-
-
-class StreamServer:
-    """Routes frames by the state of a space to its relay."""
-
-    def __init__(
-        self,
-        state: SpaceState,
-        relay: FrameRelay,
-        journal: Journal,
-        counters: SpaceCounters,
-        now: Callable[[], int],
-        follow: Callable[[Iterable[Consequence], int], None],
-        call_later: CallLater | None,
-    ) -> None:
-        self._state = state
-        self._relay = relay
-        self._journal = journal
-        self._counters = counters
-        self._now = now
-        self._follow = follow
-        self._call_later = call_later
-        self._is_due_later = False
-
-    @property
-    def active(self) -> tuple[StreamInfo, ...]:
-        """The open streams, oldest first."""
-        return self._state.streams.active
-
-    def receive(self, participant: str, frame: bytes, at: int) -> Refusal | None:
-        """Hand on a frame of a stream; else the reason for which it goes no further."""
-        found = self._state.route_frame(participant, frame, at)
-        if isinstance(found, Refusal):
-            return found
-        self._relay.write(found, frame)
-        return None
-
-    def receive_as(self, participant: str, frame: bytes) -> Refusal | None:
-        """The same of a participant without a connection, or beside it, which is told as well."""
-        self._counters.frames_in += 1
-        at = self._now()
-        refused = self.receive(participant, frame, at)
-        if refused is not None:
-            self._counters.refused[refused.code] += 1
-            # A frame has no id: what its sender logs has to say which it was, as elsewhere.
-            self._follow((Notice(participant, refused.error),), at)
-        return refused
-
-    def expire(self) -> None:
-        """Close the streams whose owners did not come back in time, and look again when due."""
-        streams, at = self._state.streams, self._now()
-        if not len(streams):
-            return
-        self._follow(streams.expire(at), at)
-        due = streams.expires_at
-        if due is not None and self._call_later is not None and not self._is_due_later:
-            self._is_due_later = True
-            self._call_later(max(0.0, (due - at) / 1_000_000), self._expire_later)
-
-    def end(self, stream: str) -> None:
-        """Tell what readers lost of a stream, after its last frame and before its end."""
-        self._journal.call_when_kept(partial(self._relay.closed, stream))
-
-    def _expire_later(self) -> None:
-        self._is_due_later = False
-        self.expire()
+            self._tell(reader, gateway_draft(kinds.STREAM_LOST, told, to=name))

@@ -26,7 +26,7 @@ from meup_agent.protocol.space.decisions import Consequence, gateway_draft
 from meup_agent.protocol.space.grants import GrantStore
 from meup_agent.protocol.space.indexes import OpenItem
 from meup_agent.protocol.space.inflight import InFlight
-from meup_agent.protocol.space.journal import Entry, Fact
+from meup_agent.protocol.space.journal import Entry, Fact, Journal
 from meup_agent.protocol.space.streams import StreamStore
 from meup_agent.protocol.streams import STREAMS_KEY
 
@@ -44,6 +44,14 @@ class JoinState(msgspec.Struct, frozen=True):
     begin: int | None = None
     gap: bool = False  # some of what it missed is not known any more
     can_resume: bool = True  # it gets numbers, with which it can resume
+
+    @classmethod
+    def read(
+        cls, journal: Journal, space: str, last_seen: int | None, *, can_resume: bool
+    ) -> JoinState:
+        """The state in which a subscriber begins that has seen a number; ``None``: none."""
+        begin = None if last_seen is None else journal.resume_from(space, last_seen)
+        return cls(begin, gap=begin != last_seen, can_resume=can_resume)
 
     @property
     def resumed(self) -> bool:

@@ -217,7 +217,7 @@ async def test_space_is_followed_while_a_browser_shows_it() -> None:
 
 async def test_proposal_of_before_a_browser_came_is_followed() -> None:
     host, (alice,) = host_with("alice")
-    host.grants.configure("alice", member_capabilities([{"kind": "*"}]))
+    host.owner.grants.configure("alice", member_capabilities([{"kind": "*"}]))
     feed, queue = SpaceFeed(host), EventQueue(["space"])
     call = payloads.proposal("tools/call", {"name": "add"})
     host.receive(alice, encode(draft("mcp/proposal", call, id="p", sender="alice"), "meup/v0.1"))

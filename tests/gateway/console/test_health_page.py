@@ -30,7 +30,7 @@ def slow_down(site: Site, participant: str) -> None:
     """Let a member read nothing any more."""
     runtime = site.console.runtime
     assert runtime is not None
-    member = runtime.spaces["demo"].member(participant)
+    member = runtime.spaces["demo"].delivery.member(participant)
     assert isinstance(member, GatewayMember)
     member.pause()
 

@@ -43,7 +43,7 @@ async def test_queue_says_how_many_wait_and_for_how_long(site: Site) -> None:
     ages = re.findall(r'"age">came <time datetime="([^"]*)" data-ago>[^<]*</time>', page)
     runtime = site.console.runtime
     assert runtime is not None
-    waiting = [each for each in runtime.spaces["demo"].in_flight if each.is_proposal]
+    waiting = [each for each in runtime.spaces["demo"].owner.in_flight if each.is_proposal]
     assert ages == [iso(each.at / 1_000_000) for each in waiting]
     assert len(ages) == 2
 

@@ -74,7 +74,7 @@ class Hall:
         proposal = self.proposer.propose("tools", tool, call, ttl=ttl, to=to or ())
         handle = await self._stack.enter_async_context(proposal)
         host = self.meeting.space._runtime.spaces["demo"]
-        await until(lambda: any(each.envelope.id == handle.id for each in host.in_flight))
+        await until(lambda: any(each.envelope.id == handle.id for each in host.owner.in_flight))
         return handle
 
 
@@ -282,7 +282,7 @@ async def test_what_a_proposer_has_left_is_not_approved(turns: pytest.MonkeyPatc
         said = payloads.build_proposal("tools/call", call, target="tools", expires=None)
         frame = encode(draft("mcp/proposal", said, id="left", sender="mallory"), "meup/v0.1")
         host = h.meeting.space._runtime.spaces["demo"]
-        host.receive_as("mallory", frame, "meup/v0.1", lambda _: None)
+        host.owner.receive_as("mallory", frame, "meup/v0.1", lambda _: None)
         inbox = await h.inbox()
         await until(lambda: inbox.find("mallory", "left") is not None)
         item = inbox.find("mallory", "left")

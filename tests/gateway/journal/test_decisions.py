@@ -94,7 +94,7 @@ class History:
             **({"correlation_id": list(about)} if about else {}),
         }
         frame = json.dumps(envelope).encode()
-        self.space.receive_as(sender, frame, "meup/v0.1", lambda _: known.append(name))
+        self.space.owner.receive_as(sender, frame, "meup/v0.1", lambda _: known.append(name))
 
     async def step(self) -> None:
         random, sender = self.random, self.random.choice(NAMES)

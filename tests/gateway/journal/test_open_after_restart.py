@@ -74,11 +74,11 @@ async def test_what_is_open_is_known_after_a_month(
         await settled(journal)
     async with make_durable() as journal:
         within = started(journal, 6.5 * DAY)
-        assert "renewed" in {each.envelope.id for each in within.host.in_flight}
+        assert "renewed" in {each.envelope.id for each in within.host.owner.in_flight}
     async with make_durable() as journal:
         after = started(journal, 30 * DAY)
         at = round(after.at * 1e6)
-        pending = (each for each in after.host.in_flight if each.state_at(at).is_pending)
+        pending = (each for each in after.host.owner.in_flight if each.state_at(at).is_pending)
         open_now = {each.envelope.id for each in pending}
         assert {"waits", "asked", "r-asked"} <= open_now
         assert not {"short", "taken-back", "renewed"} & open_now
@@ -116,7 +116,7 @@ async def test_what_is_said_about_a_proposal_is_not_held_at_once(
             _, most = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert [each.envelope.id for each in after.host.in_flight] == ["waits"]
+        assert [each.envelope.id for each in after.host.owner.in_flight] == ["waits"]
         assert most < count * size / 2
 
 

@@ -113,7 +113,7 @@ class Scene:
         if member is not None:
             self.host.receive(member, frame)
         else:
-            self.host.receive_as(sender, frame, "meup/v0.1", self.refused.append)
+            self.host.owner.receive_as(sender, frame, "meup/v0.1", self.refused.append)
         return envelope_id
 
     def got(self, name: str) -> list[dict[str, Any]]:
@@ -132,7 +132,7 @@ class Scene:
 
     def may(self, name: str, capability: dict[str, Any] = CALL) -> bool:
         """True if a participant may send the message that a capability spells out."""
-        return self.host.grants[name].allow(capability["kind"], capability.get("payload", {}))
+        return self.host.owner.grants[name].allow(capability["kind"], capability.get("payload", {}))
 
     def grant(self, sender: str, to: str, *capabilities: dict[str, Any], id: str = "") -> str:
         payload = {"recipient": to, "capabilities": list(capabilities), "reason": "trust"}

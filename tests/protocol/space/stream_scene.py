@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.spaces import (
     Allowance,
@@ -69,6 +69,16 @@ def _read(packed: bytes) -> Said:
     return said["kind"], said["payload"]
 
 
+class Later(NamedTuple):
+    """A call that comes later."""
+
+    seconds: float
+    then: Callable[[], None]
+
+    def cancel(self) -> None:
+        """Leave it to the test, which may call a timer too late."""
+
+
 class StreamScene:
     """A space with readers, and a clock that a test sets."""
 
@@ -76,7 +86,7 @@ class StreamScene:
         self, *, journal: Journal | None = None, at: int = 1_735_689_600 * SECOND, **limits: Any
     ) -> None:
         self.at = at
-        self.later: list[tuple[float, Callable[[], None]]] = []
+        self.later: list[Later] = []
         self._ids, gateway_ids = count(1), count(1)
         self.counters = SpaceCounters()
         self.host = SpaceServer(
@@ -87,9 +97,13 @@ class StreamScene:
             now=lambda: self.at,
             counters=self.counters,
             allowance=Allowance(**limits),
-            call_later=lambda seconds, then: self.later.append((seconds, then)),
+            call_later=self._call_later,
         )
         self.readers: dict[str, Reader] = {}
+
+    def _call_later(self, seconds: float, then: Callable[[], None]) -> "Later":
+        self.later.append(Later(seconds, then))
+        return self.later[-1]
 
     def join(self, *names: str, **how: Any) -> Reader:
         for name in names:
@@ -113,9 +127,9 @@ class StreamScene:
 
     def open(self, by: str, *target: str, **fields: Any) -> str:
         """Open a stream; its id."""
-        before = {stream.id for stream in self.host.streams.active}
+        before = {stream.id for stream in self.host.owner.streams}
         self.say(by, "stream/request", {"direction": "upload", "target": list(target), **fields})
-        (stream,) = {stream.id for stream in self.host.streams.active} - before
+        (stream,) = {stream.id for stream in self.host.owner.streams} - before
         return stream
 
     def write(self, by: str, stream: str, data: bytes = b"x") -> None:

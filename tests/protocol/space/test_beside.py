@@ -48,7 +48,7 @@ def test_one_too_many_is_closed_and_counts_for_nothing() -> None:
     host.leave(let_in[MOST])
     host.leave(let_in[0])
     assert joins_beside(host, "alice").closed is None
-    assert (len(host), alice.closed) == (1, None)
+    assert (len(host.owner), alice.closed) == (1, None)
 
 
 def test_what_it_began_keeps_no_memory_of_a_connection_that_has_ended() -> None:
@@ -58,7 +58,7 @@ def test_what_it_began_keeps_no_memory_of_a_connection_that_has_ended() -> None:
     head = {"protocol": "meup/v0.1", "from": "admin", "to": ["lead"], "payload": call}
     for kind in ("mcp.request", "mcp.proposal"):
         host.receive(one, json.dumps({**head, "id": kind, "kind": kind}).encode())
-    assert len(host.in_flight) == 2
+    assert len(host.owner.in_flight) == 2
     host.leave(one)
     ended = weakref.ref(one)
     del one
@@ -85,9 +85,9 @@ def test_it_is_present_until_its_last_connection_ends() -> None:
     agent = Listener("alice")
     host.join(agent)
     for connection in (one, agent, agent, two):
-        assert "alice" in host
+        assert "alice" in host.owner
         host.leave(connection)
-    assert "alice" not in host
+    assert "alice" not in host.owner
     said = [payload for kind, payload in watcher.heard() if kind == "system.presence"]
     events = [(each["event"], each["participant"].get("dev.meup/aside")) for each in said]
     assert events[-4:] == [("join", True), ("join", None), ("update", True), ("leave", None)]

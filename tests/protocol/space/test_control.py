@@ -252,7 +252,7 @@ def test_many_pauses_are_kept_as_one(scene: Controlled) -> None:
     for _ in range(1_500):
         scene.pauses(timeout_seconds=60)
     assert facts(scene.journal, PAUSED_FACT).keys() == {PAUSED_FACT + "worker"}
-    asked = scene.host._state.control._asked  # pyright: ignore[reportPrivateUsage]
+    asked = scene.host.owner._state.control._asked  # pyright: ignore[reportPrivateUsage]
     assert len(asked) == 1_000
 
 

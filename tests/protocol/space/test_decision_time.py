@@ -39,7 +39,7 @@ def test_entry_has_the_time_of_the_decision_and_so_has_what_follows() -> None:
     def say(sender: str, kind: str, payload: Any, **header: Any) -> None:
         said = {"protocol": "mew/v0.4", "id": f"e{next(ids)}", "from": sender, "kind": kind}
         frame = json.dumps({**said, "payload": payload, **header}).encode()
-        host.receive_as(sender, frame, "mew/v0.4", lambda _: None)
+        host.owner.receive_as(sender, frame, "mew/v0.4", lambda _: None)
 
     call = {"method": "tools/call", "params": {"name": "read", "arguments": {}}}
     say("alice", "mcp/proposal", call, id="p1")

@@ -27,7 +27,7 @@ def refused(room: Room, sender: str, proposal: str, to: tuple[str, ...] = ("tool
         "to": list(to),
     }
     decided: list[Any] = []
-    room.host.receive_as(sender, json.dumps(frame).encode(), "meup/v0.1", decided.append)
+    room.host.owner.receive_as(sender, json.dumps(frame).encode(), "meup/v0.1", decided.append)
     if not isinstance(decided[0], Refusal):
         return ""
     assert decided[0].code == "not_pending"
@@ -92,7 +92,7 @@ def test_what_was_forgotten_as_too_old_stays_rejected(room: Room) -> None:
     room.now += 3_700_000_000
     room.propose("ann", "new")  # which takes the room of those that are too old
     reject(room, "eve", "q")
-    assert [item.envelope.id for item in room.host.in_flight] == ["new"]
+    assert [item.envelope.id for item in room.host.owner.in_flight] == ["new"]
     assert refused(room, "reviewer", "p") == "rejected"
     assert refused(room, "eve", "q") == "rejected"
     assert refused(room, "reviewer", "q") == ""

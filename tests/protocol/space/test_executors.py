@@ -227,7 +227,8 @@ def test_what_the_proposal_says_comes_first(named: dict[str, Any], executor: str
     list_tools(scene, "files", "write")
     list_tools(scene, "disk", "write")
     if "protocol" in named:
-        scene.host.receive_as("worker", _published(named["to"]), "mew/v0.4", scene.refused.append)
+        said = _published(named["to"])
+        scene.host.owner.receive_as("worker", said, "mew/v0.4", scene.refused.append)
         proposal = "p1"
     else:
         proposal = propose(scene, **named)
@@ -332,7 +333,7 @@ def test_a_name_of_another_tool_is_quoted_short() -> None:
 @pytest.mark.rule("4.4.executor.written")
 def test_members_of_other_dialects_are_told_the_executor_also_of_an_absent_sender() -> None:
     scene = gathered("human", "files", "onlooker")
-    scene.host.receive_as("worker", _published(["files"]), "mew/v0.4", scene.refused.append)
+    scene.host.owner.receive_as("worker", _published(["files"]), "mew/v0.4", scene.refused.append)
     (proposal,) = scene.got("onlooker")
     assert proposal["kind"] == "mcp.proposal"
     assert "to" not in proposal, "else it would be its decider"
@@ -354,7 +355,7 @@ def test_a_proposal_with_few_parameters_is_told_its_executor_too(payload: bytes)
     frame = _published(["files"])
     head = frame[: frame.index(b'"payload"')]
     whole = head + b'"payload":' + payload + b"}"
-    scene.host.receive_as("worker", whole, "mew/v0.4", scene.refused.append)
+    scene.host.owner.receive_as("worker", whole, "mew/v0.4", scene.refused.append)
     (proposal,) = scene.got("onlooker")
     assert "to" not in proposal
     assert proposal["payload"]["params"]["_meta"] == {"dev.meup/target": "files"}

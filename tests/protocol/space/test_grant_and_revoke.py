@@ -64,7 +64,7 @@ def test_grant_that_is_sent_again_is_the_same_grant(scene: Scene) -> None:
     ).encode()  # fmt: skip
     answers: list[Any] = []
     for _ in range(2):
-        scene.host.receive_as("lead", frame, "meup/v0.1", answers.append)
+        scene.host.owner.receive_as("lead", frame, "meup/v0.1", answers.append)
     assert all(isinstance(answer, Entry) for answer in answers)
     assert answers[0].seq == answers[1].seq
     assert kinds_of(scene.got("onlooker")) == ["capability.grant", "system.presence"]

@@ -113,8 +113,8 @@ def test_who_is_removed_is_closed_and_stays_out(scene: Scene) -> None:
     scene.forget()
     scene.say("lead", "space.kick", {"participant_id": "worker", "reason": "loud"})
     assert scene.members["worker"].closed == (4403, "removed by lead: loud")
-    assert scene.host.is_kicked("worker")
-    assert scene.host.member("worker") is None
+    assert scene.host.owner.is_kicked("worker")
+    assert scene.host.delivery.member("worker") is None
     said = scene.got("onlooker")
     assert kinds_of(said) == ["space.kick", "system.presence", "mcp.request"]
     assert said[1]["payload"] == {"event": "leave", "participant": {"id": "worker"}}
@@ -136,7 +136,7 @@ def test_invited_again_the_removed_may_come_back(scene: Scene) -> None:
     assert ack["status"] == "restored"
     # Its configured tokens are its own, and nobody else is given another.
     assert "token" not in ack
-    assert not scene.host.is_kicked("worker")
+    assert not scene.host.owner.is_kicked("worker")
     assert scene.may("worker")
     assert "kicked/worker" not in facts(scene.journal)
 

@@ -7,7 +7,7 @@ import pytest
 
 from meup_agent.protocol.space.inflight import MAX_RECENT
 from meup_agent.protocol.space.listing import MAX_CONSIDERED, MAX_LISTED_BYTES
-from meup_agent.protocol.space.server import ANSWERED_SECONDS
+from meup_agent.protocol.space.owner import ANSWERED_SECONDS
 from tests.properties.late_journal import File, LateJournal
 from tests.protocol.space.scene import Scene
 from tests.protocol.space.test_server import Listener
@@ -336,6 +336,6 @@ def test_what_expires_with_an_announcement_is_ended_by_that_alone() -> None:
     scene.at += 100
     assert ids(ask(scene, "bob")) == []
     assert ids(ask(scene, "bob", state="decided")) == []
-    scene.host.expire()
+    scene.host.owner.expire()
     assert [each["kind"] for each in scene.got("bob")] == ["system.expired"]
     assert ids(ask(scene, "bob", state="decided")) == [expired]

@@ -29,7 +29,7 @@ def test_everything_outlives_a_restart(scene: Scene) -> None:
     assert again.may("onlooker", READ)
     assert again.may("guest", {"kind": "chat"})
     assert again.invites.admitted == scene.invites.admitted
-    assert again.host.is_kicked("lead")
+    assert again.host.owner.is_kicked("lead")
     # Who was granted something may still say so, and nobody else takes back what was proposed.
     again.say("worker", "capability.grant-ack", {"status": "accepted"}, correlationId=grant)
     again.say("worker", "mcp.withdraw", {"reason": "busy"}, correlationId=proposal)

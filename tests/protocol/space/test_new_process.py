@@ -61,7 +61,7 @@ def test_a_new_process_ends_what_the_one_before_had_open(room: Room, left: bool)
         room.host.leave(process)
     room.joins("ann")
     assert ended(room) == ALL_OF_ANN
-    assert room.host.in_flight == ()
+    assert room.host.owner.in_flight == ()
     room.joins("ann")
     assert ended(room) == ALL_OF_ANN  # once
 
@@ -73,7 +73,7 @@ def test_a_process_that_resumes_or_has_a_gap_ends_nothing(room: Room) -> None:
     room.joins("ann", seen=seen)
     room.joins("ann", seen=1)  # which the journal does not reach
     assert ended(room) == []
-    assert len(room.host.in_flight) == 2
+    assert len(room.host.owner.in_flight) == 2
 
 
 def test_a_gap_over_a_restart_without_a_journal_ends_nothing(room: Room) -> None:
@@ -180,7 +180,7 @@ def test_what_a_withdraw_cancels_counts_in_the_pace_of_its_requester(room: Room)
     room.now += 60_000_000  # it may say as much at once as ever
     room.withdraw("ann", "p")
     passed = 0
-    while room.host.check_rate("reviewer", 0) is None:
+    while room.host.owner.check_rate("reviewer", 0) is None:
         passed += 1
     assert passed == Allowance().messages_burst - 500
 
@@ -198,7 +198,7 @@ def test_initialize_is_never_cancelled(room: Room) -> None:
     says(room, process, "mcp.request", {"method": "initialize", "id": "r"}, "r", to=["tools"])
     room.joins("ann")
     assert ended(room) == []
-    assert room.host.in_flight == ()
+    assert room.host.owner.in_flight == ()
 
 
 def test_a_new_process_ends_what_was_open_before_a_restart(room: Room) -> None:
@@ -238,4 +238,4 @@ def test_who_began_anew_before_a_restart_has_room_after_it() -> None:
     journal.left = None
     room.restart()
     propose(room, room.joins("ann"))
-    assert [item.envelope.id for item in room.host.in_flight] == ["p"]
+    assert [item.envelope.id for item in room.host.owner.in_flight] == ["p"]

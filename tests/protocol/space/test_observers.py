@@ -50,9 +50,9 @@ def test_one_too_many_is_closed_and_counts_for_nothing() -> None:
     assert all(each.closed and "(max_observers)" in each.closed[1] for each in turned_away)
     assert not any(each.frames for each in turned_away)
     assert observes(host, "bob").closed is None
-    assert len(host.observers) == MOST + 1
+    assert host.delivery.observers == MOST + 1
     host.leave(turned_away[0])
-    assert len(host.observers) == MOST + 1
+    assert host.delivery.observers == MOST + 1
     host.leave(let_in[0])
     assert observes(host, "alice").closed is None
     assert (alice.closed, bob.closed) == (None, None)

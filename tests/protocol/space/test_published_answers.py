@@ -33,7 +33,7 @@ def answer(scene: Scene) -> Any:
         "payload": {"result": {}},
     }
     told: list[Any] = []
-    scene.host.receive_as("published", json.dumps(said).encode(), "mew/v0.4", told.append)
+    scene.host.owner.receive_as("published", json.dumps(said).encode(), "mew/v0.4", told.append)
     return told[0]
 
 

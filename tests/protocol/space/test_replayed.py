@@ -103,7 +103,7 @@ class Room:
             **header,
         }
         refused: list[Any] = []
-        self.host.receive_as(sender, json.dumps(frame).encode(), "meup/v0.1", refused.append)
+        self.host.owner.receive_as(sender, json.dumps(frame).encode(), "meup/v0.1", refused.append)
         assert hasattr(refused[0], "seq"), refused
 
     def propose(self, sender: str, id: str, *, tool: str = "write", **header: Any) -> None:
@@ -198,7 +198,7 @@ def test_cancelled_requests_are_bounded_and_go_with_their_proposal(room: Room) -
         room.now += 1_000_000  # within the pace of a participant
         room.request("reviewer", f"r{nth}", "p")
         room.cancel("reviewer", f"r{nth}")
-    (proposal,) = room.host.in_flight
+    (proposal,) = room.host.owner.in_flight
     assert 100 < len(proposal.cancelled) < 1_000
     assert sum(each.size for each in proposal.cancelled.values()) <= MAX_CANCELLED_BYTES
     room.withdraw("ann", "p")

@@ -64,7 +64,7 @@ def host_with(
     )
     members = [Listener(name, pack) for name in names]
     for member in members:
-        host.grants.configure(member.participant, member_capabilities([{"kind": "chat"}]))
+        host.owner.grants.configure(member.participant, member_capabilities([{"kind": "chat"}]))
         host.join(member)
     for member in members:
         member.frames.clear()
@@ -151,12 +151,12 @@ def test_nothing_is_told_to_a_newer_connection_before_its_welcome() -> None:
 @pytest.mark.rule("3.manage.kick")
 def test_who_is_removed_and_at_once_invited_again_keeps_the_new_connection() -> None:
     host, journal = late("alice", "lead")
-    host.grants.configure("lead", member_capabilities([{"kind": "space/*"}]))
+    host.owner.grants.configure("lead", member_capabilities([{"kind": "space/*"}]))
 
     def manage(kind: str) -> None:
         said: dict[str, Any] = {"protocol": "meup/v0.1", "id": kind, "from": "lead", "kind": kind}
         said["payload"] = {"participant_id": "alice"}
-        host.receive_as("lead", json.dumps(said).encode(), "meup/v0.1", ignore)
+        host.owner.receive_as("lead", json.dumps(said).encode(), "meup/v0.1", ignore)
 
     older, newer = Seat("alice", None, "meup/v0.1"), Seat("alice", None, "meup/v0.1")
     host.join(older)
@@ -166,14 +166,14 @@ def test_who_is_removed_and_at_once_invited_again_keeps_the_new_connection() -> 
     journal.commit(10)
     assert older.closed is not None
     assert newer.closed is None
-    assert host.member("alice") is newer
+    assert host.delivery.member("alice") is newer
 
 
 @pytest.mark.rule("3.manage.kick")
 def test_who_is_removed_between_the_door_and_the_space_stays_out() -> None:
     host, (lead,) = host_with("lead")
-    host.grants.configure("lead", member_capabilities([{"kind": "space/kick"}]))
-    host.grants.configure("alice", member_capabilities([]))
+    host.owner.grants.configure("lead", member_capabilities([{"kind": "space/kick"}]))
+    host.owner.grants.configure("alice", member_capabilities([]))
     alice = Listener("alice")  # let in at the door
     said = {"protocol": "meup/v0.1", "id": "k", "from": "lead", "kind": "space.kick"}
     host.receive(lead, json.dumps({**said, "payload": {"participant_id": "alice"}}).encode())
@@ -181,7 +181,7 @@ def test_who_is_removed_between_the_door_and_the_space_stays_out() -> None:
     assert alice.closed is not None
     assert alice.closed[0] == 4403
     assert alice.frames == []
-    assert "alice" not in host
+    assert "alice" not in host.owner
     host.leave(alice)
 
 
@@ -189,10 +189,10 @@ def test_who_is_removed_between_the_door_and_the_space_stays_out() -> None:
 def test_what_was_accepted_is_so_when_it_is_sent_again_whatever_was_revoked_since() -> None:
     host, (alice,) = host_with("alice")
     answers: list[Any] = []
-    host.receive_as("alice", chat("alice"), "meup/v0.1", answers.append)
-    host.grants.configure("alice", member_capabilities([]))
-    host.receive_as("alice", chat("alice"), "meup/v0.1", answers.append)
-    host.receive_as("alice", chat("alice", 2), "meup/v0.1", answers.append)
+    host.owner.receive_as("alice", chat("alice"), "meup/v0.1", answers.append)
+    host.owner.grants.configure("alice", member_capabilities([]))
+    host.owner.receive_as("alice", chat("alice"), "meup/v0.1", answers.append)
+    host.owner.receive_as("alice", chat("alice", 2), "meup/v0.1", answers.append)
     first, again, new = answers
     assert first.seq == again.seq
     assert new.code == "capability_violation"

@@ -89,7 +89,7 @@ def test_a_withdraw_for_its_deadline_is_announced_as_an_expiry(at: float) -> Non
     said = {"proposal_id": proposal, "by": "worker", "reason": "timeout"}
     assert announced(scene) == [("system.expired", said)]
     scene.at = at + 1_000
-    scene.host.expire()
+    scene.host.owner.expire()
     assert announced(scene) == [], "once"
     assert state_told(scene, proposal) == "expired"
 
@@ -111,12 +111,12 @@ def test_an_expiry_of_which_no_participant_tells_is_announced_once_and_over_a_re
     first, second = propose(scene), propose(scene)
     scene.forget()
     scene.at = DEADLINE + 59
-    scene.host.expire()
+    scene.host.owner.expire()
     assert announced(scene) == [], "a request may still be in time"
     renewed = datetime.fromtimestamp(DEADLINE + 500, tz=UTC).isoformat()
     scene.say("worker", "mcp.renew", {"expires_at": renewed}, correlationId=second)
     scene.at = DEADLINE + 61
-    scene.host.expire()
+    scene.host.owner.expire()
     said = {"proposal_id": first, "by": "worker", "reason": "timeout"}
     assert announced(scene) == [("system.expired", said)]
     withdraw(scene, first, "timeout")
@@ -124,7 +124,7 @@ def test_an_expiry_of_which_no_participant_tells_is_announced_once_and_over_a_re
 
     again = Scene(announce_withdrawals=True, journal=scene.journal)
     again.at = DEADLINE + 600
-    again.host.expire()
+    again.host.owner.expire()
     said = {"proposal_id": second, "by": "worker", "reason": "timeout"}
     assert announced(again) == [("system.expired", said)]
     assert state_told(again, first) == "expired"
@@ -138,7 +138,7 @@ def test_a_proposal_in_progress_is_not_announced_as_expired_before_it_waits_agai
     asked = scene.say("admin", "mcp.request", request, to=["lead"], correlationId=proposal)
     scene.forget()
     scene.at = DEADLINE + 1_000
-    scene.host.expire()
+    scene.host.owner.expire()
     assert announced(scene) == []
     cancel = {"method": "notifications/cancelled", "params": {"requestId": asked}}
     scene.say("admin", "mcp.request", cancel, to=["lead"])
@@ -183,6 +183,6 @@ def test_a_flood_of_ended_proposals_with_late_deadlines_is_sorted_out() -> None:
     for _ in range(5 * SPARE_DEADLINES):
         withdraw(scene, propose(scene), "other")
     # The space looks at no more than is open, and what may be sorted out.
-    heap = scene.host._state.open._deadlines
+    heap = scene.host.owner._state.open._deadlines
     assert heap is not None
     assert len(heap._heap) <= SPARE_DEADLINES + 1

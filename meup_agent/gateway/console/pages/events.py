@@ -107,7 +107,7 @@ class StreamResponse:
         return (
             session is not None
             and self._sessions.is_open(session, self._tokens)
-            and not self._host.is_kicked(session.identity.participant)
+            and not self._host.owner.is_kicked(session.identity.participant)
         )
 
     async def _until_closed(self, scope: anyio.CancelScope) -> None:

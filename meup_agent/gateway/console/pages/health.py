@@ -70,7 +70,7 @@ async def show_health(context: PageContext) -> Response:
     runtime, host = context.site.runtime, context.host
     drops = _drops(runtime)
     slow = sorted(
-        ((each.participant, _queued(each)) for each in host.members if _queued(each)),
+        ((each.participant, _queued(each)) for each in host.delivery.members if _queued(each)),
         key=lambda pair: -pair[1],
     )
     journal_bytes = host.journal.size()
@@ -128,11 +128,11 @@ def _queued(member: object) -> int:
 
 def _gauges(site: ConsoleState, host: SpaceServer, journal_bytes: int | None) -> list[Gauge]:
     runtime, limits = site.runtime, site.runtime.limits
-    proposals = Counter(each.envelope.sender for each in host.in_flight if each.is_proposal)
+    proposals = Counter(each.envelope.sender for each in host.owner.in_flight if each.is_proposal)
     gauges = [
-        Gauge("Members", "in this space", len(host.members), limits.max_members),
+        Gauge("Members", "in this space", len(host.delivery.members), limits.max_members),
         Gauge("Connections", "of the gateway", runtime.open_connections, limits.max_connections),
-        Gauge("Observers", "in this space", len(host.observers), limits.max_observers),
+        Gauge("Observers", "in this space", host.delivery.observers, limits.max_observers),
         Gauge(
             "Open proposals",
             "of the participant in this space that has the most",

@@ -82,7 +82,7 @@ async def try_capability(context: PageContext) -> Response:
     who, deed, tool = query.get("who", ""), query.get("deed", ""), query.get("tool", "").strip()
     given, to = query.get("arguments", "").strip(), query.get("to", "").strip()
     host = context.host
-    if who not in host.grants or deed not in TRIED:
+    if who not in host.owner.grants or deed not in TRIED:
         raise RequestDenied(
             BAD_REQUEST, "Choose a participant of this space, and what it would do."
         )
@@ -95,7 +95,7 @@ async def try_capability(context: PageContext) -> Response:
         payload = {"reason": "unsafe"}
     elif deed == "chat":
         payload = {"message": ""}
-    capabilities, addressees = host.grants[who], (to,) if to else ()
+    capabilities, addressees = host.owner.grants[who], (to,) if to else ()
     if kind in WHOM:
         found = next((each for each in capabilities.patterns if _manages(each, kind, to)), None)
         allowed, by = found is not None, describe_capability(found) if found else ""
@@ -109,17 +109,17 @@ async def try_capability(context: PageContext) -> Response:
 
 
 async def _page(context: PageContext, tried: dict[str, Any]) -> Response:
-    host, own = context.host, context.host.grants[context.identity.participant]
+    host, own = context.host, context.host.owner.grants[context.identity.participant]
     feed = context.site.feeds.of(host.name)
     await feed.note_heard()
-    flying = host.in_flight
+    flying = host.owner.in_flight
     asked = Counter(to for each in flying if not each.is_proposal for to in each.envelope.to)
     proposed = Counter(each.envelope.sender for each in flying if each.is_proposal)
     shown: list[ParticipantView] = []
-    for name in host.grants:
-        if host.is_kicked(name):
+    for name in host.owner.grants:
+        if host.owner.is_kicked(name):
             continue
-        member = host.member(name)
+        member = host.delivery.member(name)
         shown.append(
             ParticipantView(
                 name=name,
@@ -131,7 +131,7 @@ async def _page(context: PageContext, tried: dict[str, Any]) -> Response:
                 waits_for=proposed[name],
                 last_heard=feed.last_heard.get(name),
                 status=feed.statuses.get(name),
-                paused_by=host.paused_by(name),
+                paused_by=host.owner.paused_by(name),
                 verbs=_verbs(own, name, here=member is not None, me=context.identity.participant),
                 may=[
                     (
@@ -139,7 +139,7 @@ async def _page(context: PageContext, tried: dict[str, Any]) -> Response:
                         json.dumps(each, ensure_ascii=False),
                         _may_revoke(own, name, each, me=context.identity.participant),
                     )
-                    for each in host.grants[name].patterns
+                    for each in host.owner.grants[name].patterns
                 ],
             )
         )
@@ -302,7 +302,7 @@ async def _manage(verb: Any) -> Any:
 
 def _named(context: PageContext) -> str:
     who = context.form.get("who", "")
-    if who not in context.host.grants:
+    if who not in context.host.owner.grants:
         raise RequestDenied(BAD_REQUEST, "This space has no such participant; nothing was done.")
     return who
 

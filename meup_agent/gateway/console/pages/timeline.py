@@ -86,7 +86,7 @@ async def show_timeline(context: PageContext) -> Response:
     values = {
         "folds": fold_rows(reversed(rows)),
         "columns": feed.columns.names,
-        "names": sorted({*host.grants, *feed.columns.names} - {OTHERS}),
+        "names": sorted({*host.owner.grants, *feed.columns.names} - {OTHERS}),
         "places": feed.columns.places,
         "older": older,
         "filter": shown,

@@ -60,6 +60,6 @@ def _page(
 
 
 def _named(context: PageContext, who: str) -> str:
-    if who not in context.host.grants:
+    if who not in context.host.owner.grants:
         raise RequestDenied(BAD_REQUEST, "Choose a participant of this space.")
     return who

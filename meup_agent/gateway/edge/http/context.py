@@ -122,7 +122,7 @@ def _entered(runtime: GatewayRuntime, identity: Identity) -> SpaceServer:
     if not runtime.accepting:
         raise Problem(UNAVAILABLE, "unavailable", "the gateway stops; come back soon")
     host = runtime.spaces[identity.space]
-    if host.is_kicked(identity.participant):
+    if host.owner.is_kicked(identity.participant):
         raise Problem(FORBIDDEN, "kicked", "you were removed from the space")
     return host
 

@@ -131,7 +131,7 @@ class EventResponse:
                     for begin in range(0, len(chunk), PIECE_BYTES):
                         piece = chunk[begin : begin + PIECE_BYTES]
                         await send({"type": "http.response.body", "body": piece, "more_body": True})
-                    if host.is_kicked(self._identity.participant):
+                    if host.owner.is_kicked(self._identity.participant):
                         stream.close(KICKED, "you were removed from the space")
                 # Before its reader can know that it has ended, and ask for another.
                 self._release()

@@ -25,7 +25,7 @@ async def get_health(runtime: GatewayRuntime, request: Request) -> Response:
         {
             "status": "ok",
             "spaces": len(runtime.spaces),
-            "clients": sum(len(space) for space in runtime.spaces.values()),
+            "clients": sum(len(space.owner) for space in runtime.spaces.values()),
             "uptime": round(time.monotonic() - runtime.began, 3),
             "features": list(FEATURES),
         }
@@ -43,7 +43,7 @@ async def list_participants(runtime: GatewayRuntime, request: Request) -> Respon
     elif wanted is None and len(runtime.spaces) == 1:
         wanted = next(iter(runtime.spaces))
     space = runtime.spaces.get(wanted or "")
-    present = [] if space is None else space.described(REFERENCE_DIALECT)
+    present = [] if space is None else space.owner.described(REFERENCE_DIALECT)
     return Json({"participants": [{**each, "connected": True} for each in present]})
 
 

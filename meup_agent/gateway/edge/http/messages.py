@@ -44,7 +44,8 @@ from meup_agent.protocol.space.decisions import (
 )
 from meup_agent.protocol.space.inbound import complete_fields
 from meup_agent.protocol.space.journal import MAX_SEQ, Entry
-from meup_agent.protocol.space.server import DecisionCallback, SpaceServer
+from meup_agent.protocol.space.owner import DecisionCallback
+from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.streams import is_stream_frame
 from meup_agent.protocol.timestamps import rfc3339
 from meup_agent.transport.base import DIALECT_HEADER
@@ -104,7 +105,7 @@ async def post_message(runtime: GatewayRuntime, request: Request) -> Response:
     told: dict[str, Any] = {}
 
     def ask(tell: DecisionCallback) -> None:
-        host.receive_as(identity.participant, frame, dialect, tell, private=told.update)
+        host.owner.receive_as(identity.participant, frame, dialect, tell, private=told.update)
 
     answer = await await_callback(ask)
     if isinstance(answer, Discard) and answer.kind == REGISTER:
@@ -126,14 +127,14 @@ async def post_message(runtime: GatewayRuntime, request: Request) -> Response:
 def _write_frame(host: SpaceServer, participant: str, frame: bytes) -> Response:
     """Take a frame of a stream, which has no id and is not kept."""
     _check_pace(host, participant, len(frame))
-    refusal = host.streams.receive_as(participant, frame)
+    refusal = host.owner.relay_as(participant, frame)
     if refusal is not None:
         raise refused(refusal)
     return Json({"status": "accepted", "timestamp": rfc3339(wall_clock())})
 
 
 def _check_pace(host: SpaceServer, participant: str, size: int) -> None:
-    pace = host.check_rate(participant, size)
+    pace = host.owner.check_rate(participant, size)
     if pace is not None:
         slow = pace.limit == "slow_reader_seconds"
         said = "a reader does not keep up with you" if slow else _TOO_FAST

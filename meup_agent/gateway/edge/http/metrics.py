@@ -50,12 +50,12 @@ _ABOUT: Final = {
 
 
 _OF_A_SPACE: Final[dict[str, tuple[str, Callable[[GatewayRuntime, SpaceServer], int]]]] = {
-    "members": ("Members of a space.", lambda _, host: len(host.members)),
+    "members": ("Members of a space.", lambda _, host: len(host.delivery.members)),
     "observers": (
         "Connections that look on a space, and are no members of it.",
-        lambda _, host: len(host.observers),
+        lambda _, host: host.delivery.observers,
     ),
-    "streams": ("Open streams of a space.", lambda _, host: len(host.streams.active)),
+    "streams": ("Open streams of a space.", lambda _, host: len(host.owner.streams)),
     "queued_bytes": (
         "Bytes that wait for slow readers of a space, observers included.",
         lambda runtime, host: runtime.backlogs.waiting_in(host.name),

@@ -41,7 +41,7 @@ async def get_me(runtime: GatewayRuntime, request: Request) -> Response:
             "id": identity.participant,
             "space": identity.space,
             "dialect": runtime.dialect(identity),
-            "capabilities": list(host.grants[identity.participant].patterns),
+            "capabilities": list(host.owner.grants[identity.participant].patterns),
         }
     )
 
@@ -49,7 +49,7 @@ async def get_me(runtime: GatewayRuntime, request: Request) -> Response:
 async def get_participants(runtime: GatewayRuntime, request: Request) -> Response:
     """The members of the space, as a welcome lists them."""
     _, host = authorize_space(runtime, request)
-    return Json({"participants": host.present})
+    return Json({"participants": host.owner.described()})
 
 
 MAX_FOLDED: Final = 10_000
@@ -129,7 +129,7 @@ def left_after(host: SpaceServer, proposal: ProposalAudit) -> int | None:
     """
     if not proposal.state.is_pending:
         return None
-    return host.left_after(proposal.proposer, proposal.first.at)
+    return host.owner.left_after(proposal.proposer, proposal.first.at)
 
 
 def _moment_text(at: int | None) -> str | None:
