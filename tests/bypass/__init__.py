@@ -1,7 +1,7 @@
 """Incidents that users of other approval systems reported, each tried here, step by step.
 
-:mod:`.place` has a space with an agent that is not trusted; each ``*_incidents`` module has
-scenarios and what was reported; ``test_bypass.py`` tries each with the rule that stops it, and
-again with that rule switched off, where it must succeed: else the scenario would prove nothing.
-``python -m tests.bypass`` writes docs/explanation/bypasses.md from the same records.
+:mod:`.place` has a space with an agent that is not trusted; the modules of :mod:`.catalog` have
+scenarios; ``test_bypass.py`` tries each with the rule that stops it, and again with that rule
+switched off, where it must succeed: else the scenario would prove nothing. What was reported, and
+what stops it here, is written in docs/explanation/bypasses.md, under the name of its scenario.
 """

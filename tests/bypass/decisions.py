@@ -33,22 +33,7 @@ def _may_only_read(place: Place) -> None:
     place.capabilities["second"] = READS_ONLY
 
 
-@incident(
-    "An edit that changes the tool skips that tool's rule",
-    link="https://github.com/langchain-ai/langchain/issues/40166",
-    date="2026-09-03",
-    said="cross-tool edit bypasses the target tool's `interrupt_on` policy",
-    there=(
-        "A person may edit a call before approving it; the edited call's tool had a rule of its"
-        " own, which was not asked."
-    ),
-    here=(
-        "An edited call is judged as the call that it now is: the gateway checks the approver's"
-        " capabilities against the request."
-    ),
-    given=_may_only_read,
-    off=let_call("second"),
-)
+@incident(given=_may_only_read, off=let_call("second"))
 async def edited_to_another_tool(place: Place) -> None:
     async with place.joined(), raw(place.meeting, "agent") as agent:
         async with raw(place.meeting, "second") as second:
@@ -69,22 +54,7 @@ def _ask_no_reviewer(place: Place) -> None:
     place.patch.setattr(EditCheck, "check", check)
 
 
-@incident(
-    "Rules judge the call as it was proposed, and not as it was edited",
-    link="https://github.com/langchain-ai/langchain/pull/40231",
-    date="2026-09-06",
-    said=(
-        "The edited target tool's policy is never consulted, allowing a configured approval gate to"
-        " be bypassed."
-    ),
-    there="The rules had their say before the person's edit, and none after it.",
-    here=(
-        "Before an edited call leaves, every reviewer that is here judges it as it now is; where"
-        " one denies it, does not answer or has just gone, nothing is sent. To another tool nothing"
-        " is edited: that is a call of the person's own, which its capabilities allow or not."
-    ),
-    off=_ask_no_reviewer,
-)
+@incident(off=_ask_no_reviewer)
 async def edited_past_a_rule(place: Place) -> None:
     path = place.folder / RULES
     path.write_text(
@@ -105,19 +75,7 @@ async def edited_past_a_rule(place: Place) -> None:
             await proposal.withdraw()
 
 
-@incident(
-    "A rejected call runs anyway",
-    link="https://github.com/langchain-ai/langchain/issues/40491",
-    date="2026-09-16",
-    said="re-executes tool calls that HumanInTheLoopMiddleware just rejected",
-    there=(
-        "A rejected call stayed in the agent's state, and another piece of middleware sent the"
-        " agent back to run its calls."
-    ),
-    here="A rejection needs nobody's obedience: the agent never had the right to make the request.",
-    off=let_call("agent"),
-    also=("https://github.com/langchain-ai/langchain/issues/37093",),
-)
+@incident(off=let_call("agent"))
 async def rejected_runs_anyway(place: Place) -> None:
     reviewer = Agent("reviewer")
 
@@ -144,21 +102,7 @@ def _read_it_anew(place: Place) -> None:
     place.patch.setattr(Proposal, "fulfill", fulfill)
 
 
-@incident(
-    "The approver sees other arguments than those that run",
-    link="https://github.com/pydantic/pydantic-ai/issues/6968",
-    date="2026-07-30",
-    said="the human approves one thing and the system executes another",
-    there=(
-        "Arguments were rewritten between the question and the call; the approval was for the"
-        " original ones."
-    ),
-    here=(
-        "The approver itself makes the request, with the arguments that it was shown, under a"
-        " digest of them. A second proposal under the same id changes nothing about the first."
-    ),
-    off=_read_it_anew,
-)
+@incident(off=_read_it_anew)
 async def shown_other_arguments(place: Place) -> None:
     held: list[Proposal] = []
     reviewer = Agent("reviewer")
@@ -181,18 +125,7 @@ def _count_no_fulfillments(place: Place) -> None:
     place.patch.setattr(Admission, "denial", lambda *_: None)
 
 
-@incident(
-    "The same approval is used twice",
-    link="https://github.com/tinyhumansai/opencompany/issues/438",
-    date="2026-08-05",
-    said="so a delivery can be sent twice",
-    there="Resuming after an approval ran everything before it again, with its effects.",
-    here=(
-        "A request carries out one proposal, once: the gateway refuses one that names a decided"
-        " proposal, and the executor one that is fulfilled or being fulfilled."
-    ),
-    off=_count_no_fulfillments,
-)
+@incident(off=_count_no_fulfillments)
 async def used_twice(place: Place) -> None:
     async with place.joined(), raw(place.meeting, "agent") as agent:
         async with raw(place.meeting, "reviewer") as reviewer:
@@ -212,18 +145,7 @@ def _allow_copies(place: Place) -> None:
     place.patch.setattr(Rules, "_check_id", lambda *_: None)
 
 
-@incident(
-    "Parallel calls are approved as one",
-    link="https://github.com/mastra-ai/mastra/pull/19435",
-    date="2026-07-14",
-    said="a targeted approval could act on a sibling's suspended run",
-    there="Of several calls that waited at once, an approval reached another one than was meant.",
-    here=(
-        "A proposal is known by its proposer and its id, and no other participant gets a proposal"
-        " under an id that is in use; a request names one proposal alone."
-    ),
-    off=_allow_copies,
-)
+@incident(off=_allow_copies)
 async def approved_as_one(place: Place) -> None:
     async with (
         place.joined(),
@@ -284,40 +206,12 @@ async def _ask_twice(place: Place, first: str, second: str) -> None:
             await attempt(agent.call("tools", "shell", {"command": second}))
 
 
-@incident(
-    "One click approves for all time",
-    link="https://github.com/anthropics/claude-code/issues/48550",
-    date="2026-04-15",
-    said="Users reflexively pressing Enter silently grant permanent permissions",
-    there="The preselected answer was to allow every later call, too.",
-    here=(
-        "An approval is a request for one proposal, and nothing is remembered from it: the next"
-        " call is the next proposal. What shall always be allowed is written down as a rule, or"
-        " granted as a capability, by a participant that may."
-    ),
-    off=_save(lambda command: command),
-)
+@incident(off=_save(lambda command: command))
 async def allowed_for_all_time(place: Place) -> None:
     await _ask_twice(place, "make test", "make test")
 
 
-@incident(
-    "The approval of one call is saved as a rule for others that were never shown",
-    link="https://github.com/anthropics/claude-code/issues/86634",
-    date="2026-08-14",
-    said="Nothing in the approval flow shows breadth **before** the click.",
-    there=(
-        "What was saved by the click was a pattern, wider than the call that was looked at, and it"
-        " went on allowing calls for all time."
-    ),
-    here=(
-        "Approving writes no rule. `meup policy suggest` only prints rules, each with the decisions"
-        " that it covers and how sure so few can make it, to be read and taken by hand; none that"
-        " would allow what a person has rejected."
-    ),
-    off=_save(lambda command: f"{command.split()[0]} *"),
-    also=("https://github.com/MervinPraison/PraisonAI/issues/3613",),
-)
+@incident(off=_save(lambda command: f"{command.split()[0]} *"))
 async def approval_saved_as_a_pattern(place: Place) -> None:
     await _ask_twice(place, "rm build", "rm data")
 
@@ -336,27 +230,7 @@ def _grant_what_is_approved(place: Place) -> None:
     place.patch.setattr(Inbox, "approve", kept)
 
 
-@incident(
-    "Nobody can tell how long a yes holds",
-    link="https://github.com/anthropics/claude-code/issues/95106",
-    date="2026-09-17",
-    said=(
-        "The interface should clearly distinguish one-time approval from persistent permission"
-        " before confirmation."
-    ),
-    there=(
-        "One key approves an action that was denied before; whether for that once or from then on,"
-        " the reporter could not tell from the docs. It is a question: that a rule is kept was not"
-        " confirmed."
-    ),
-    here=(
-        "A yes has one size: it is the request for one proposal, and leaves its proposer no"
-        " capability. An equal call is refused if the agent makes it itself, and waits for a"
-        " decision of its own if the agent proposes it. To allow later ones is another act: a"
-        " policy's rule, or a grant by a participant that may."
-    ),
-    off=_grant_what_is_approved,
-)
+@incident(off=_grant_what_is_approved)
 async def yes_of_unknown_length(place: Place) -> None:
     call = ("tools", "shell", {"command": "make test"})
     async with place.joined("reviewer", "agent") as (reviewer, agent), Inbox(reviewer) as inbox:
@@ -388,19 +262,7 @@ def _approve_what_waits(place: Place) -> None:
     place.patch.setattr(Inbox, "approve_all", everything)
 
 
-@incident(
-    "Approving several approves some that were never looked at",
-    link="https://github.com/kirodotdev/KiroCrew/pull/6404",
-    date="2026-08-27",
-    said="gets the risky one approved sight-unseen",
-    there="One button approved all calls that waited, beside the text of the newest alone.",
-    here=(
-        "Several are approved by their list: the proposals that were looked at and marked, one by"
-        " one. A dangerous one cannot be marked, and one that has come since is in no list."
-    ),
-    off=_approve_what_waits,
-    also=("https://github.com/SkyportalAi/skyportalai/pull/72",),
-)
+@incident(off=_approve_what_waits)
 async def approved_with_the_rest(place: Place) -> None:
     ticks = count(step=60)  # a person who takes a minute to look at anything
     async with place.joined("reviewer", "agent") as (reviewer, agent):
@@ -421,15 +283,7 @@ async def approved_with_the_rest(place: Place) -> None:
                     await inbox.reject(item, Reason.UNSAFE)
 
 
-@incident(
-    "An approver whose right was taken away approves what it still has on its screen",
-    link="https://github.com/openclaw/openclaw/pull/103515",
-    date="2026-07-10",
-    said="prevent exec approval revocation races",
-    there="A question shown under the old rules could be answered after they were tightened.",
-    here="A capability is checked when the request is sent, not when the proposal was shown.",
-    off=_keep_capabilities,
-)
+@incident(off=_keep_capabilities)
 async def revoked_approver(place: Place) -> None:
     held: list[Proposal] = []
     second = Agent("second")

@@ -30,19 +30,7 @@ def _print_as_it_is(place: Place) -> None:
         place.patch.setattr(f"meup_agent.{each}.segments", lambda text, **_: [Segment(text)])
 
 
-@incident(
-    "Invisible characters hide a part of the command",
-    link="https://github.com/openclaw/openclaw/pull/43687",
-    date="2026-03-12",
-    said="zero-width characters like U+200B could hide parts of the displayed command",
-    there="The prompt showed a command that looked harmless; the approved text held more.",
-    here=(
-        "Strangers' text is shown with every control, invisible and bidirectional character"
-        " escaped, wherever a person reads it."
-    ),
-    off=_print_as_it_is,
-    also=("https://github.com/kovyrin/agent-secret/issues/66",),
-)
+@incident(off=_print_as_it_is)
 async def invisible_characters(place: Place) -> None:
     async with place.joined("reviewer", "agent") as (reviewer, agent):
         async with Inbox(reviewer) as inbox, anyio.create_task_group() as tasks:
@@ -71,19 +59,7 @@ def _cut_lines(place: Place) -> None:
     place.patch.setattr(CardRow, "plain", property(lambda self: whole.fget(self)[:80]))
 
 
-@incident(
-    "The prompt cuts the command, and its end is what matters",
-    link="https://github.com/block/buzz/issues/4502",
-    date="2026-08-03",
-    said="The hidden tail was the security-critical part",
-    there="The question showed the beginning of a command; approving it approved all of it.",
-    here=(
-        "A card has the whole call, wrapped; what had to be scrolled to takes a second key, and"
-        " what is too large to be shown is not approved on the screen."
-    ),
-    off=_cut_lines,
-    also=("https://github.com/NousResearch/hermes-agent/pull/1649",),
-)
+@incident(off=_cut_lines)
 async def truncated_command(place: Place) -> None:
     async with place.joined("reviewer", "agent") as (reviewer, agent):
         async with Inbox(reviewer) as inbox, anyio.create_task_group() as tasks:
@@ -104,22 +80,7 @@ def _take_keys_at_once(place: Place) -> None:
     place.patch.setattr("meup_agent.cli.inbox.screen.GUARD_SECONDS", 0.0)
 
 
-@incident(
-    "A key that was meant for something else approves",
-    link="https://github.com/anthropics/claude-code/issues/37955",
-    date="2026-03-23",
-    said="The modal appears and immediately accepts the next keystroke as a response",
-    there="The question came up under the fingers of a person who was typing something else.",
-    here=(
-        "Keys that decide do nothing in the first moments after the screen has changed by itself,"
-        " and what leaves stays on it: the next proposal never slides under a finger."
-    ),
-    off=_take_keys_at_once,
-    also=(
-        "https://github.com/anthropics/claude-code/issues/33988",
-        "https://github.com/openai/codex/issues/31037",
-    ),
-)
+@incident(off=_take_keys_at_once)
 async def key_for_another(place: Place) -> None:
     async with place.joined("reviewer", "agent") as (reviewer, agent):
         async with Inbox(reviewer) as inbox, anyio.create_task_group() as tasks:
@@ -144,21 +105,7 @@ def _approve_the_newest(place: Place) -> None:
     place.patch.setattr(InboxApp, "_approve", newest)
 
 
-@incident(
-    "A yes to one question answers the one that came after it",
-    link="https://github.com/runvendo/vendo/pull/1268",
-    date="2026-08-14",
-    said=(
-        "a YES for an earlier displayed action can authorize a later protected action with"
-        " different details"
-    ),
-    there="The answer named no question, and the newest was taken for the one that was meant.",
-    here=(
-        "No words in the chat decide. What is approved is the proposal on the screen, which one"
-        " that arrives does not replace, however urgent; the request names it, and its proposer."
-    ),
-    off=_approve_the_newest,
-)
+@incident(off=_approve_the_newest)
 async def yes_to_the_newest(place: Place) -> None:
     ticks = count(step=60)  # a person who takes a minute to look at anything
     async with place.joined("reviewer", "agent") as (reviewer, agent):

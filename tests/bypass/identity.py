@@ -29,19 +29,7 @@ from tests.tables import Admission
 from tests.wire import draft, encode, kinds
 
 
-@incident(
-    "Anybody in the room can approve",
-    link="https://github.com/agentscope-ai/agentscope/issues/2373",
-    date="2026-08-20",
-    said="can be approved or denied by any member of that chat",
-    there="The question was posted to a group, and the answer of any member counted.",
-    here=(
-        "Approving is making the request, which a participant's capabilities allow or not; the"
-        " gateway refuses the others', and says so to them alone."
-    ),
-    off=let_call("bystander"),
-    also=("https://github.com/openonion/connectonion/issues/551",),
-)
+@incident(off=let_call("bystander"))
 async def anybody_approves(place: Place) -> None:
     async with place.joined(), raw(place.meeting, "agent") as agent:
         async with raw(place.meeting, "bystander") as bystander:
@@ -62,21 +50,7 @@ def _believe_senders(place: Place) -> None:
     place.patch.setattr(Rules, "check_sender", lambda *_: None)
 
 
-@incident(
-    "The approver is whoever the message says",
-    link="https://github.com/curie-eng/curie/issues/1531",
-    date="2026-08-16",
-    said=(
-        "the authorizer's own authorization EVIDENCE is caller supplied, not just the approver name"
-    ),
-    there="A caller named the approver and the channel, and both were believed.",
-    here=(
-        "A participant is who its token says. An envelope that claims another sender is refused as"
-        " `identity_mismatch`, and reaches nobody."
-    ),
-    off=_believe_senders,
-    also=("https://github.com/Runfusion/Fusion/pull/2457",),
-)
+@incident(off=_believe_senders)
 async def approver_by_claim(place: Place) -> None:
     async with place.joined("reviewer"), raw(place.meeting, "agent") as agent:
         await agent.say(kinds.MCP_PROPOSAL, proposed("pay", amount=5000), id="p1")
@@ -104,19 +78,7 @@ def _count_every_vote(place: Place) -> None:
     place.patch.setattr(VoteCount, "cast", cast)
 
 
-@incident(
-    "One approver counts as two",
-    link="https://github.com/superplanehq/superplane/issues/1785",
-    date="2026-01-23",
-    said="`John Doe` should not be able to approve second time",
-    there="Two approvals were asked for, and one person could give both.",
-    here=(
-        "A vote is its voter's, by the token: each has one, and a second vote takes the place of"
-        " the first. The proposer's never counts."
-    ),
-    off=_count_every_vote,
-    also=("https://github.com/alphaonedev/ai-memory-mcp/issues/1787",),
-)
+@incident(off=_count_every_vote)
 async def one_counts_as_two(place: Place) -> None:
     path = place.folder / "policy.yaml"
     path.write_text(
@@ -139,26 +101,7 @@ def _let_fulfill_own(place: Place) -> None:
     place.patch.setattr(Admission, "denial", lambda *_: None)
 
 
-@incident(
-    "The model answers its own question",
-    link="https://github.com/mastra-ai/mastra/pull/21375",
-    date="2026-08-12",
-    said=(
-        "An agent could approve its own suspended tool call and execute a consent-gated action with"
-        " no human input."
-    ),
-    there="The model wrote the approval into its own tool call, and it was read from there.",
-    here=(
-        "Whatever an agent writes is its own message: it may not send the request, and no executor"
-        " carries out a proposal for its own proposer."
-    ),
-    off=_let_fulfill_own,
-    also=(
-        "https://github.com/google/adk-js/pull/771",
-        "https://github.com/PavelZaytsev/bat/issues/67",
-        "https://github.com/vybestack/llxprt-code/issues/2659",
-    ),
-)
+@incident(off=_let_fulfill_own)
 async def model_approves_itself(place: Place) -> None:
     async with place.joined("reviewer"), raw(place.meeting, "agent") as agent:
         body = proposed("delete", path="prod.db")
@@ -175,19 +118,7 @@ async def model_approves_itself(place: Place) -> None:
         await agent.hear(about("r1"))
 
 
-@incident(
-    "A sub-agent inherits the approval of its parent",
-    link="https://github.com/andrefetch/postal/issues/8",
-    date="2026-07-26",
-    said="Sub-agents auto-approve their own tool calls",
-    there="What was delegated ran in a loop that had no question in it.",
-    here=(
-        "A sub-agent is a participant with a token and capabilities of its own, and inherits none."
-        " Where a parent gives its token away, both are one participant, with one's capabilities."
-    ),
-    given=let_call("agent"),
-    off=let_call("subagent"),
-)
+@incident(given=let_call("agent"), off=let_call("subagent"))
 async def subagent_inherits(place: Place) -> None:
     async with place.joined("reviewer", "agent", "subagent") as (_, _, subagent):
         await call_itself(subagent, "delete", path="prod.db")
@@ -199,18 +130,7 @@ def _let_grant(place: Place) -> None:
     place.patch.setattr(SpaceManager, "_check_given", lambda *_: None)
 
 
-@incident(
-    "The agent changes the rules that it is under",
-    link="https://github.com/openonion/connectonion/issues/722",
-    date="2026-08-05",
-    said="The gate is real, and the thing it gates decides its own rules.",
-    there="The agent could write files, and its permissions were one of them.",
-    here=(
-        "Capabilities are the gateway's, in another process, and changing them is a capability"
-        " itself."
-    ),
-    off=_let_grant,
-)
+@incident(off=_let_grant)
 async def agent_changes_its_rules(place: Place) -> None:
     async with place.joined("reviewer", "agent") as (_, agent):
         await attempt(agent.grant("agent", CALLS))
@@ -227,31 +147,13 @@ def _admit_strangers(place: Place) -> None:
     place.patch.setattr(Tokens, "identify", anybody)
 
 
-@incident(
-    "The door beside the gate has no lock",
-    link="https://github.com/andrewyng/openworker/issues/28",
-    date="2026-07-23",
-    said="Local sidecar API has no authentication — any local process can drive shell/file tools",
-    there="Tools could be called over a local port without any token.",
-    here="Every door of the gateway asks for a token, on loopback, too, before anything is read.",
-    off=_admit_strangers,
-    sockets=True,
-)
+@incident(off=_admit_strangers, sockets=True)
 async def no_authentication(place: Place) -> None:
     async with place.joined():
         await _post(place, "reviewer", token="guessed")
 
 
-@incident(
-    "Another door leads around the question",
-    link="https://github.com/extra-org/extra/issues/29",
-    date="2026-08-31",
-    said="skips the human consent the doc promises",
-    there="The same engine had an HTTP interface in which nothing asked.",
-    here="WebSocket and HTTP are edges of one runtime; one check of capabilities is behind both.",
-    off=let_call("agent"),
-    sockets=True,
-)
+@incident(off=let_call("agent"), sockets=True)
 async def other_door(place: Place) -> None:
     async with place.joined("reviewer"):
         await _post(place, "agent", token=place.meeting.token("agent"))
@@ -274,22 +176,7 @@ async def _post(place: Place, participant: str, *, token: str) -> None:
 # --- no rule stops this ---
 
 
-@incident(
-    "The agent reads the approver's token, and is the approver",
-    link="https://github.com/Runfusion/Fusion/pull/2457",
-    date="2026-07-26",
-    said="an agent could read the daemon token from `~/.fusion/settings.json`",
-    there=(
-        "The token with which approvals are decided lay in a file that the agent's tools could"
-        " read; with it the agent approved its own request."
-    ),
-    here=(
-        "Nothing stops it: who has a token is its participant. Keep tokens where no tool of the"
-        " space reads (`meup` writes its files for their owner alone, which is no lock for tools of"
-        " that owner), and let agents and their tools run as another user than the approvers."
-    ),
-    off=None,
-)
+@incident(off=None)
 async def stolen_token(place: Place) -> None:
     path = place.folder / "token"
     path.write_text(place.meeting.token("reviewer"), "utf-8")

@@ -53,19 +53,7 @@ def _ignore_unknown_keys(place: Place) -> None:
     place.patch.setattr("tests.bypass.rules.load_policy", lenient)
 
 
-@incident(
-    "A mistyped configuration approves",
-    link="https://github.com/langchain-ai/langchain/issues/38838",
-    date="2026-07-14",
-    said="silently auto-approves tools whose `InterruptOnConfig` is invalid",
-    there="A rule with a typing mistake in a key was dropped, and its tool ran without a question.",
-    here=(
-        "A policy file is read whole or refused whole: an unknown key and a key that stands twice"
-        " do not load, and without a policy nothing is approved. `meup policy check` finds rules"
-        " that can never match."
-    ),
-    off=_ignore_unknown_keys,
-)
+@incident(off=_ignore_unknown_keys)
 async def mistyped_rule(place: Place) -> None:
     path = place.folder / "policy.yaml"
     path.write_text(MISTYPED, "utf-8")
@@ -83,20 +71,7 @@ def _forget_own_files(place: Place) -> None:
     place.patch.setattr("meup_agent.approval.watched_policy.STILL_SECONDS", 0.0)
 
 
-@incident(
-    "The agent writes the file of the policy",
-    link="https://github.com/justrach/codegraff/issues/366",
-    date="2026-08-03",
-    said="the model tried to grant ITSELF tool pre-approvals by editing the harness's own policy"
-    " file.",
-    there="The file of the rules was one of those that the agent's tools might write.",
-    here=(
-        "A rule allows no call that names the reviewer's own files; people decide it. That is no"
-        " lock: a tool that writes there by a link or a script is not stopped. The file belongs"
-        " where no tool of the space writes."
-    ),
-    off=_forget_own_files,
-)
+@incident(off=_forget_own_files)
 async def agent_writes_the_policy(place: Place) -> None:
     path = place.folder / "rules.yaml"
     path.write_text("rules:\n  - allow: {tool: [write, read]}\nend: true\n", "utf-8")
@@ -133,22 +108,7 @@ def _fall_back_to_yes(place: Place) -> None:
     place.patch.setattr(Decider, "decide", decided)
 
 
-@incident(
-    "The check raises, and the call goes on",
-    link="https://github.com/NousResearch/hermes-agent/pull/87782",
-    date="2026-08-17",
-    said="stop approval failing open when no CLI callback is wired",
-    there="Where asking was not possible, or failed, the action was carried out.",
-    here=(
-        "Nothing happens by default: a call is carried out by a request that somebody makes. A"
-        " handler that raises makes none, and its proposal stays pending for others."
-    ),
-    off=_fall_back_to_yes,
-    also=(
-        "https://github.com/openJiuwen-ai/agent-core/issues/971",
-        "https://github.com/openonion/connectonion/pull/1169",
-    ),
-)
+@incident(off=_fall_back_to_yes)
 async def check_raises(place: Place) -> None:
     def fail(*_: object) -> PolicyDecision:
         raise ZeroDivisionError
@@ -166,18 +126,7 @@ def _read_paths_as_text(place: Place) -> None:
     place.patch.setattr(glob, "_tree", lambda root: lambda text, _: text.startswith(f"{root}/"))
 
 
-@incident(
-    "A path leaves the allowed folder by its dots",
-    link="https://github.com/grandamenium/cortextos/pull/594",
-    date="2026-06-04",
-    said="was defeated by `../` traversal",
-    there="Paths that began with an allowed folder were allowed, wherever they led.",
-    here=(
-        "No wildcard of a rule that allows matches a step `..`, nor a name that begins with a dot:"
-        " what leaves the folder is allowed by no rule about it, and people are asked."
-    ),
-    off=_read_paths_as_text,
-)
+@incident(off=_read_paths_as_text)
 async def path_leaves_folder(place: Place) -> None:
     reviewer = Agent("reviewer")
     reviewer.use(Policy([AllowRule("read", arguments={"path": "handbook/**"})]))
@@ -186,18 +135,7 @@ async def path_leaves_folder(place: Place) -> None:
             await attempt(agent.call("tools", "read", {"path": "handbook/../../etc/passwd"}))
 
 
-@incident(
-    "A link in the allowed folder leads out of it",
-    link="https://github.com/langchain-ai/deepagentsjs/issues/633",
-    date="2026-07-01",
-    said="an intermediate symlinked directory bypasses `allow`/`deny` rules",
-    there="A rule looked at the path as it was written; the file system followed a link in it.",
-    here=(
-        "Nothing stops it: a rule sees the text of a path and no file system. Let the tool resolve"
-        " its paths, and refuse what leads out of the folders that it may touch."
-    ),
-    off=None,
-)
+@incident(off=None)
 async def link_leads_out(place: Place) -> None:
     outside = place.folder / "secrets"
     outside.mkdir()
@@ -230,22 +168,7 @@ def _compare_beginnings(place: Place) -> None:
     place.patch.setattr(Policy, "decide", cut)
 
 
-@incident(
-    "A rule reads the beginning of a command, and all of it runs",
-    link="https://github.com/nullclaw/nullclaw/issues/36",
-    date="2026-02-20",
-    said=(
-        "a crafted command with a benign prefix and a dangerous suffix after byte 4096 (for"
-        " example, && rm -rf /) can bypass policy checks"
-    ),
-    there="The command was copied into a buffer of a fixed size to be compared, and cut there.",
-    here=(
-        "Rules are compared with what would be sent, to its last character; where that takes too"
-        " much work, the rule asks, and nothing after it allows."
-    ),
-    off=_compare_beginnings,
-    also=("https://github.com/sattyamjjain/agent-audit-kit/pull/592",),
-)
+@incident(off=_compare_beginnings)
 async def tail_behind_a_long_command(place: Place) -> None:
     command = f"echo {'a' * 5_000} && rm -r data"
     rules = [DenyRule("shell", arguments={"command": "*rm -r*"}), AllowRule("shell")]
@@ -259,19 +182,7 @@ def _by_name_alone(place: Place) -> None:
     place.notes("by name alone")
 
 
-@incident(
-    "Trust in a tool's name holds for another's tool of that name",
-    link="https://github.com/mlhher/late-cli/issues/77",
-    date="2026-06-01",
-    said="the agent may auto-approve the wrong one",
-    there="What was allowed was kept by the tool's name; a second server had one of the same name.",
-    here=(
-        "A call names the participant that carries it out, and a rule its `target`; participants"
-        " are told apart by their tokens. A rule without a `target` means every participant's tool:"
-        " then it is allowed here as well."
-    ),
-    off=_by_name_alone,
-)
+@incident(off=_by_name_alone)
 async def shadowed_name(place: Place) -> None:
     by_name = "by name alone" in place.notes.all
     rule = AllowRule("read") if by_name else AllowRule("read", target="tools")
@@ -286,21 +197,7 @@ def _unpinned(place: Place) -> None:
     place.notes("unpinned")
 
 
-@incident(
-    "A tool's description changes after the tool was allowed",
-    link="https://github.com/anthony-chaudhary/fak/issues/3200",
-    date="2026-07-08",
-    said="Nothing pins an approved tool's DEFINITION (description+schema)",
-    there="Tools were allowed by name; what the server said of them could change in silence.",
-    here=(
-        "`meup up` keeps each tool as it was when its server was first seen, and `meup bridge` does"
-        " with `--pin tools.lock`. Where a schema or an annotation changes, or a tool is new, no"
-        " rule lets a call pass: people are asked, with the difference, until one of them accepts"
-        " it. Where a description changes, models go on reading the accepted one."
-    ),
-    off=_unpinned,
-    sockets=True,
-)
+@incident(off=_unpinned, sockets=True)
 async def description_changed(place: Place) -> None:
     pin = ToolLock(place.folder / "tools.lock")
     pin.recall(BRIDGE, [{"name": "do", "description": "Look.", "inputSchema": {}}])
@@ -315,20 +212,7 @@ async def description_changed(place: Place) -> None:
 # --- no rule stops these ---
 
 
-@incident(
-    "An allowed command has another one behind it",
-    link="https://github.com/charmbracelet/crush/issues/2882",
-    date="2026-05-12",
-    said="the agent can chain anything after ls (with && or piping)",
-    there="Commands that began with an allowed word were allowed, whatever came after it.",
-    here=(
-        "Nothing stops it where a pattern has a slash: there a wildcard takes a blank, though no"
-        " line end, no semicolon and no comma. Patterns match text, and know no shell. Do not allow"
-        " a shell by a pattern; allow tools with arguments of their own, and let people decide"
-        " shells."
-    ),
-    off=None,
-)
+@incident(off=None)
 async def chained_command(place: Place) -> None:
     reviewer = Agent("reviewer")
     reviewer.use(Policy([AllowRule("shell", arguments={"command": "ls data/*"}, target="tools")]))
@@ -336,24 +220,7 @@ async def chained_command(place: Place) -> None:
         await attempt(agent.call("tools", "shell", {"command": "ls data/a && rm -r data"}))
 
 
-@incident(
-    "What a rule denies is called by another spelling of it",
-    link="https://github.com/anthropics/claude-code/issues/78752",
-    date="2026-07-18",
-    said=(
-        "a deny rule written against the long-form path can be bypassed simply by addressing the"
-        " same file through its short-form alias"
-    ),
-    there="A rule looked at the text of a path; the file system knew the same file by another.",
-    here=(
-        "Nothing stops it: a rule that denies takes a path in every case and by every step, but it"
-        " sees text, and `SECRET~1`, a link or a look-alike letter is another text. Do not allow a"
-        " whole tool with exceptions; allow what is meant, and let people decide the rest: there a"
-        " letter that looks like another is marked."
-    ),
-    off=None,
-    also=("https://github.com/anthropics/claude-code/issues/29489",),
-)
+@incident(off=None)
 async def denied_by_another_name(place: Place) -> None:
     same = {"SECRET~1/key": "secrets/key"}
     owner = Agent("other")
@@ -373,20 +240,7 @@ async def denied_by_another_name(place: Place) -> None:
             await attempt(agent.call("other", "read", {"path": path}))
 
 
-@incident(
-    "The script that was approved is another one when it runs",
-    link="https://github.com/openclaw/openclaw/issues/124738",
-    date="2026-08-16",
-    said="An operator who reviews and approves one payload can have a different payload run.",
-    there="The approval was for a path; the file there was rewritten while the question waited.",
-    here=(
-        "Nothing stops it: an approval binds the call, its executor and its arguments, not what the"
-        " arguments point at. Tools for what matters take the content, or its digest, as an"
-        " argument."
-    ),
-    off=None,
-    also=("https://github.com/openclaw/openclaw/issues/107683",),
-)
+@incident(off=None)
 async def script_changed(place: Place) -> None:
     script = place.folder / "script"
     script.write_text("list", "utf-8")
@@ -409,19 +263,7 @@ async def script_changed(place: Place) -> None:
         await attempt(agent.call("other", "run", {"path": "script"}))
 
 
-@incident(
-    "A reviewer that is a model is talked into a yes",
-    link="https://github.com/MervinPraison/PraisonAI/issues/4952",
-    date="2026-09-08",
-    said="can steer the reviewer into approving a destructive call",
-    there="The arguments of a call spoke to the model that had to decide it.",
-    here=(
-        "Nothing stops it: whoever has the capability decides, and a model can be persuaded. Give"
-        " a model the right to reject, or a vote beside a person's, not the right to approve what"
-        " cannot be undone."
-    ),
-    off=None,
-)
+@incident(off=None)
 async def persuaded_model(place: Place) -> None:
     model = Agent("second")
 

@@ -24,22 +24,7 @@ from tests.wire import kinds
 HOUR = 3600.0
 
 
-@incident(
-    "A decision that takes longer than a minute is taken for a yes",
-    link="https://github.com/anthropics/claude-agent-sdk-python/issues/304",
-    date="2025-11-02",
-    said="Tool executes anyway (fail-open), completely bypassing approval",
-    there=(
-        "The callback that asks a person runs in the agent's own process and has about 60 seconds;"
-        " then it is aborted, and the tool runs."
-    ),
-    here=(
-        "A proposal that its time runs out for is `expired`, and no timer sends a request. The"
-        " agent's process has nothing to fail open with: the gateway refuses its request."
-    ),
-    off=let_call("agent"),
-    hours=True,
-)
+@incident(off=let_call("agent"), hours=True)
 async def timeout_fails_open(place: Place) -> None:
     async with place.joined(Agent("reviewer"), "agent") as (_, agent):
         with anyio.move_on_after(HOUR):
@@ -47,19 +32,7 @@ async def timeout_fails_open(place: Place) -> None:
         await call_itself(agent, "delete", path="prod.db")
 
 
-@incident(
-    "Silence is taken for consent",
-    link="https://github.com/NousResearch/hermes-agent/issues/24912",
-    date="2026-05-13",
-    said="The prompt timed out but the agent removed the .git folder on its own.",
-    there="The agent asked, nobody answered, and it did what it had asked for.",
-    here=(
-        "A participant that may only propose cannot carry out: asking and doing are different"
-        " capabilities, and the gateway checks them whatever the agent makes of an expiry."
-    ),
-    off=let_call("agent"),
-    hours=True,
-)
+@incident(off=let_call("agent"), hours=True)
 async def silence_is_consent(place: Place) -> None:
     async with place.joined(Agent("reviewer"), "agent") as (_, agent):
         async with agent.propose("tools", "delete", {"path": ".git"}, ttl=300) as proposal:
@@ -67,19 +40,7 @@ async def silence_is_consent(place: Place) -> None:
         await call_itself(agent, "delete", path=".git")
 
 
-@incident(
-    "After silence the model reaches the same end by another tool",
-    link="https://github.com/NousResearch/hermes-agent/pull/30879",
-    date="2026-05-23",
-    said="reads to some models as “try a different command achieving the same outcome.”",
-    there="The refused command was not run again; another one with the same effect was.",
-    here=(
-        "Another tool is another proposal, and pending like the first. What a model is told after"
-        " an expiry says that nobody decided, and not to try another way."
-    ),
-    off=let_call("agent"),
-    hours=True,
-)
+@incident(off=let_call("agent"), hours=True)
 async def another_way_after_silence(place: Place) -> None:
     async with place.joined(Agent("reviewer"), "agent") as (_, agent):
         with anyio.move_on_after(2 * HOUR):
@@ -93,21 +54,7 @@ def _forget_absence(place: Place) -> None:
     place.patch.setattr(FulfillmentCheck, "_has_left", lambda *_: False)
 
 
-@incident(
-    "Approved after the run had died, and carried out all the same",
-    link="https://github.com/HarperFast/harper/pull/839",
-    date="2026-06-01",
-    said="Tool calls the operator tried to prevent will execute on the next approve.",
-    there="A run was ended; approving what it had left behind started it again.",
-    here=(
-        "A fulfillment looks at its proposer's presence when it leaves: for a proposer that has"
-        " been gone for 30 seconds nothing is sent, unless the approver says so explicitly."
-        " Where a new process of the proposer has begun, the gateway has withdrawn what the old one"
-        " left behind, and nothing lets it run."
-    ),
-    off=_forget_absence,
-    hours=True,
-)
+@incident(off=_forget_absence, hours=True)
 async def approved_after_the_run_died(place: Place) -> None:
     held: list[Proposal] = []
     reviewer = Agent("reviewer")
@@ -131,23 +78,7 @@ def _forget_endings(place: Place) -> None:
     place.patch.setattr(Admission, "_refusal", lambda *_: None)
 
 
-@incident(
-    "A person approves when the run has given up, and the approval belongs to nothing",
-    link="https://github.com/preloop/preloop/pull/510",
-    date="2026-09-08",
-    said="A correct human risk acceptance attached to no evidence pack at all.",
-    there=(
-        "The agent waited two and a half minutes for a window of five and ended; a person approved"
-        " 27 seconds later, and the decision was attached to nothing."
-    ),
-    here=(
-        "How long a proposal waits is written in it, and who stops waiting withdraws it: approving"
-        " it then is refused, with what became of it. Where the process died instead, it is refused"
-        " from 30 seconds on, in which its connection might have come back."
-    ),
-    off=_forget_endings,
-    hours=True,
-)
+@incident(off=_forget_endings, hours=True)
 async def approved_when_nobody_waits(place: Place) -> None:
     held: list[Proposal] = []
     reviewer = Agent("reviewer")
@@ -170,26 +101,7 @@ def _carry_out_withdrawn(place: Place) -> None:
     place.patch.setattr(Admission, "_refusal", lambda *_: None)
 
 
-@incident(
-    "A yes that comes after the stop runs the tool, and leaves a permission",
-    link="https://github.com/MervinPraison/PraisonAI/issues/4949",
-    date="2026-09-08",
-    said=(
-        "a human approval that lands after the turn was stopped still fires the tool and leaks a"
-        " durable grant"
-    ),
-    there=(
-        "A field should have told whether the turn still lived, and was neither filled nor read: a"
-        " person's yes counted after the stop, and was kept for later calls."
-    ),
-    here=(
-        "Who stops withdraws what waits. The gateway refuses a request that names a withdrawn"
-        " proposal, whatever the approver's program has seen of it, and the executor does, too;"
-        " a yes leaves no capability."
-    ),
-    off=_carry_out_withdrawn,
-    also=("https://github.com/MervinPraison/PraisonAI/issues/4598",),
-)
+@incident(off=_carry_out_withdrawn)
 async def approved_after_the_stop(place: Place) -> None:
     async with place.joined("agent") as (agent,), raw(place.meeting, "reviewer") as reviewer:
         async with agent.propose("tools", "delete", {"path": "prod.db"}) as proposal:
