@@ -8,8 +8,6 @@ another one.
 The folder has the oldest versions and nothing that they need: of that the newest is taken.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A space in which people decide by several inboxes at once, in an order that a seed gives."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Awaitable, Callable, Container
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -87,8 +85,6 @@ class Orders:
         self.refused = 0
         self.log: list[tuple[int, str]] = []
 
-    # --- who is there ---
-
     def executor(self) -> Agent:
         agent = Agent("tools")
 
@@ -140,8 +136,6 @@ class Orders:
 
     def note(self, words: str) -> None:
         self.log.append((self.space.microseconds, words))
-
-    # --- what happens ---
 
     async def step(self) -> None:
         await self.random.choice(
@@ -280,8 +274,6 @@ class Orders:
                 self.refused += 1
 
         self.tasks.start_soon(run)
-
-    # --- what must hold ---
 
     def check(self) -> None:
         entries = self.space.entries

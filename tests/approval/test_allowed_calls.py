@@ -1,7 +1,5 @@
 """Calls that rules allowed once are found where the rules of today would not allow them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from meup_agent import Envelope

@@ -1,7 +1,5 @@
 """Defaults of a schema, wherever they stand, are arguments that rules see, or are asked about."""
 
-from __future__ import annotations
-
 import json
 import time
 from typing import Any, Final
@@ -270,9 +268,6 @@ def test_an_argument_is_what_the_server_takes_or_unsure(
 def written(value: Any) -> str:
     """A value as text: true is not 1."""
     return json.dumps(value, sort_keys=True, default=repr)
-
-
-# --- rules about them ---
 
 
 def owner(schema: dict[str, Any]) -> Agent:

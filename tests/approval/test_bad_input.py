@@ -1,7 +1,5 @@
 """Unusual proposals and reviewers: each has one outcome, those of docs/reference/policy.md."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """An agent that uses a policy: what it does, and what every reader can see of it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """People decide in any order, at several inboxes: each call runs once at most, as approved."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

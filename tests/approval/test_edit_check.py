@@ -1,7 +1,5 @@
 """Check of edits: which reviewers judge them, and that no proposer can keep one from it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path

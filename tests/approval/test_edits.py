@@ -1,7 +1,5 @@
 """Edited fulfillments: judged again, as the call that they now are."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """An inbox: what waits, in which order, what takes it away, and what decides it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 

@@ -1,7 +1,5 @@
 """Edits of a person in an inbox: judged by the rules of the reviewers that ask."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Facts that an inbox learns of others: the rule that asks, votes, and the tools' own words."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -284,9 +282,6 @@ async def test_of_two_reviewers_the_first_that_counts_votes_is_shown(
             assert item.rule is not None
             assert (item.rule.reviewer, item.rule.name) == shown
             assert item.may == {Verb.VOTE, Verb.REJECT}
-
-
-# --- how often reviewers are asked, in virtual time ---
 
 
 def questions(tape: Tape) -> int:

@@ -3,8 +3,6 @@
 The reviewer is played by hand, for what a correct one does not send.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any

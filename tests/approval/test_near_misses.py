@@ -1,7 +1,5 @@
 """A mistyped rule never approves: no changed letter of a file lets pass what it held back."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Decided proposals of before: an inbox that opens later tells what one that was there does."""
 
-from __future__ import annotations
-
 import pytest
 
 from meup_agent import ProposalState, Reason

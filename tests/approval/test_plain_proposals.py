@@ -1,7 +1,5 @@
 """Proposals that do not say who should carry them out: the only participant that has the tool."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

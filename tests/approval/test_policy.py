@@ -92,9 +92,6 @@ def test_a_decision_has_what_its_rule_says() -> None:
     assert denied.told == {"verdict": "deny", "rule": "shells", "policy": POLICY.digest}
 
 
-# --- limits ---
-
-
 def ask_at(history: History, at: float, proposer: str = "bot") -> PolicyDecision:
     decision = POLICY.decide(call("send_mail", "mail"), proposer, history, at)
     history.record(decision, at)
@@ -152,9 +149,6 @@ def test_without_room_to_count_nothing_passes(monkeypatch: pytest.MonkeyPatch) -
     assert not history.is_full(LimitCount("l", "p", 2, 1.0), 100)
 
 
-# --- what does not load ---
-
-
 @pytest.mark.parametrize(
     ("rules", "said"),
     [
@@ -209,9 +203,6 @@ def test_rules_that_cannot_be_meant(rules: list[PolicyRule], said: str) -> None:
 def test_a_rule_that_cannot_be_meant(made: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         made()
-
-
-# --- work ---
 
 
 def test_a_deny_that_takes_too_much_work_lets_no_allow_decide() -> None:

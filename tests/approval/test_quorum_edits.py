@@ -1,7 +1,5 @@
 """Edits under a quorum: votes are for the call that was looked at, and for no other."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Voters that are removed, or may vote no more: what they voted before approves nothing."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path

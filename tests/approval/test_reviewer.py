@@ -1,7 +1,5 @@
 """A reviewer and its reminders: hours pass in no time, and no silence lets a call through."""
 
-from __future__ import annotations
-
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -44,9 +42,6 @@ def test_without_a_good_file_there_is_no_reviewer(path: Path) -> None:
     path.unlink()
     with pytest.raises(ConfigurationError, match="cannot be read"):
         Reviewer(path)
-
-
-# --- what is asked, in virtual time ---
 
 
 @pytest.fixture
@@ -247,8 +242,6 @@ async def test_what_a_reloaded_policy_denies_waits_for_nobody(
         assert (await second.request("reviewer", "dev.meup/waiting"))["proposals"] == []
     assert notes.all == []
 
-
-# --- votes, in virtual time ---
 
 QUORUM = """
 rules:

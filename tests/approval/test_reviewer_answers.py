@@ -1,7 +1,5 @@
 """Participants that answer as reviewers: who is asked, and which answers count."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -166,8 +164,6 @@ async def test_one_that_became_a_reviewer_while_we_were_away_is_found() -> None:
                         await anext(changes)
 
 
-# --- answers that no correct reviewer gives, by hand ---
-
 Answer = Callable[["ListingReviewer", Envelope], Awaitable[None]]
 
 
@@ -285,9 +281,6 @@ async def test_a_list_of_what_no_participant_proposed_here_changes_nothing(
         assert len(o.inboxes["mallory"]) == 2
 
 
-# --- how often those are asked that do not answer, in virtual time ---
-
-
 def questions(tape: Tape, to: str) -> int:
     return len([each for each in tape.calls("dev.meup/waiting") if each.to == (to,)])
 
@@ -344,9 +337,6 @@ async def test_a_reviewer_that_was_busy_at_first_is_found(anyio_backend: Any) ->
         assert item.rule is None
         busy.clear()
         await o.until("mallory", ruled)
-
-
-# --- what faces ask by themselves ---
 
 
 @pytest.mark.rule("5.reviewers.methods")

@@ -1,7 +1,5 @@
 """Floods of questions and votes at a reviewer: one participant takes no place of the others'."""
 
-from __future__ import annotations
-
 from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path

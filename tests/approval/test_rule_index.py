@@ -1,7 +1,5 @@
 """The rule index leaves out no rule that matches."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

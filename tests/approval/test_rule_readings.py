@@ -1,7 +1,5 @@
 """Rules are read so that none lets through, or leaves alone, more than its author would say."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -36,8 +34,6 @@ STRICTNESS: Final = ["allow", "ask", "quorum", "deny"]
 def verdict(*rules: PolicyRule, by: str = "bob", **arguments: Any) -> str:
     return Policy(rules).decide(call("read_file", **arguments), by).verdict
 
-
-# --- what holds back takes all that a reader would say it names ---
 
 HOME = {"path": "/home/ann/**"}
 
@@ -200,9 +196,6 @@ def test_an_allow_of_all_but_a_folder_takes_nothing_of_it(path: str) -> None:
     assert verdict(AllowRule("read_file", arguments={"path": "!/etc/**"}), path=path) == "ask"
 
 
-# --- a call that only the wide reading takes gets the strictest ---
-
-
 @pytest.mark.rule("7.readings")
 def test_an_ask_that_takes_a_call_widely_lets_a_deny_behind_it_deny() -> None:
     asks, denies = AskRule("read_file", arguments={"path": "/public/**"}), DenyRule("*")
@@ -264,8 +257,6 @@ def test_a_limit_that_is_full_makes_no_decision_milder() -> None:
         assert (decision.verdict, decision.rule) == ("quorum", "votes")
 
 
-# --- an allow that names arguments ---
-
 MAIL = AllowRule("read_file", arguments={"to": "*@example.com"})
 
 
@@ -317,9 +308,6 @@ def test_others_that_cannot_be_meant(arguments: Any, others: Any, said: str) -> 
         AllowRule("a", arguments=arguments, others=others)
 
 
-# --- which rules are left anything ---
-
-
 @pytest.mark.parametrize(
     ("rules", "said"),
     [
@@ -355,8 +343,6 @@ def test_a_check_finds_a_rule_that_others_leave_nothing(rules: list[PolicyRule],
     found = unreachable(rules)
     assert re.search(said, found) if said else not found
 
-
-# --- the properties ---
 
 WORDS = ["a", "b", "ab", "ba", "a/b", "A", ".a", "a/../b", "a,b", "b a"]
 PATTERNS = [*WORDS, "*", "**", "a*", "*b", "!a", "!a*", "/^a/", "a/**", "A*", "?b"]

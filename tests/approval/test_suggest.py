@@ -1,7 +1,5 @@
 """Suggested rules: never one that allows what was not approved, and no wider than what was."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import count
 from typing import Any

@@ -1,7 +1,5 @@
 """The count of votes: for every order of votes, and nothing but votes."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """The file of votes: whatever a crash leaves of it, no vote counts that was not given."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Generator
 from contextlib import contextmanager

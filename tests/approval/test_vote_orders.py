@@ -1,7 +1,5 @@
 """Votes in any order, at a reviewer that is started again with votes half counted."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -85,8 +83,6 @@ class VoteOrders:
             ):
                 task_status.started()
                 await anyio.sleep_forever()
-
-    # --- what happens ---
 
     async def step(self) -> None:
         await self.random.choice(
@@ -197,8 +193,6 @@ class VoteOrders:
     async def drop(self) -> None:
         self.space.drop(self.random.choice(("reviewer", *VOTERS)))
         await anyio.sleep(self.random.choice((0.0, 3.0)))
-
-    # --- what must hold ---
 
     def check(self) -> None:
         """Each request has a quorum before it, of votes about its call that were not spent."""

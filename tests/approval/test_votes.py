@@ -1,7 +1,5 @@
 """Votes at a reviewer: who may, what they decide, and what becomes of them afterwards."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A changed policy file counts once it has stood still, and only where it is whole and good."""
 
-from __future__ import annotations
-
 import logging
 import os
 from pathlib import Path
@@ -145,8 +143,6 @@ def test_a_file_that_disappears_leaves_the_policy_until_a_reload(
     assert verdict(watched) == "allow"
     assert len(caplog.messages) == 2
 
-
-# --- files of which a part is missing ---
 
 WHOLE = """\
 # Rules of the harbour.

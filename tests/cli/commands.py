@@ -3,8 +3,6 @@
 Tests reach the inside of the package through this module: a name that moves is changed here.
 """
 
-from __future__ import annotations
-
 from meup_agent.cli import exit_codes
 from meup_agent.cli.audit.listing import ProposalListing
 from meup_agent.cli.audit.proposal_timeline import ProposalTimeline

@@ -452,9 +452,6 @@ def test_https_trusts_what_the_machine_trusts() -> None:
         assert lost.stderr.endswith("if it speaks TLS, write https://\n")
 
 
-# --- tools ---
-
-
 def test_tools_of_one_who_is_absent_or_not_to_be_asked(beside: RunBeside) -> None:
     absent = beside("tools", "fils", "--as", "alice")
     assert (absent.code, absent.out) == (exit_codes.ABSENT, "")

@@ -120,9 +120,6 @@ def failed_at(report: Report) -> Check:
     return failed
 
 
-# --- a good one ---
-
-
 async def test_a_good_space_is_told_in_full(ours: ThreadedGateway) -> None:
     report = await look_at(ours.url, token=ours.token("ann"))
     assert report.ok
@@ -194,9 +191,6 @@ async def test_an_existing_gateway_is_known_for_what_it_is(
     assert "--participant" in of(nameless, "me").advice
 
 
-# --- what is wrong before a connection ---
-
-
 async def test_an_address_that_cannot_be_one() -> None:
     failed = failed_at(await look_at("http://x"))
     assert failed.name == "address"
@@ -252,9 +246,6 @@ async def test_a_closed_port() -> None:
     assert (failed.name, failed.said) == ("port", f"nothing listens at 127.0.0.1:{port}")
 
 
-# --- TLS ---
-
-
 async def test_a_certificate_that_nobody_vouches_for() -> None:
     with websockets_to(silence, tls=True) as url:
         failed = failed_at(await look_at(url))
@@ -293,9 +284,6 @@ async def test_no_tls_to_a_port_that_has_it() -> None:
     with websockets_to(silence, tls=True) as url:
         failed = failed_at(await look_at(url.replace("wss:", "ws:"), timeout=2.0))
     assert failed.name == "handshake"
-
-
-# --- the handshake ---
 
 
 async def test_a_port_that_says_nothing() -> None:
@@ -355,9 +343,6 @@ async def test_the_token_of_somebody_else(ours: ThreadedGateway) -> None:
     assert not report.connected
 
 
-# --- the welcome ---
-
-
 async def test_a_gateway_that_never_welcomes() -> None:
     with websockets_to(silence) as url:
         report = await look_at(url, timeout=LATER)
@@ -406,9 +391,6 @@ async def test_a_connection_that_does_not_last(monkeypatch: pytest.MonkeyPatch) 
     )
     assert report.me == "me"
     assert not report.connected
-
-
-# --- in the space ---
 
 
 async def test_clocks_that_differ_too_much() -> None:

@@ -77,9 +77,6 @@ def socket_address(process: Running) -> str:
     return found[1]
 
 
-# --- what a program gets ---
-
-
 @pytest.mark.rule("3.output_log")
 def test_the_lines_of_a_program_stand_in_its_output_log_too(
     tmp_path: Path, state: dict[str, str]
@@ -186,9 +183,6 @@ def test_a_space_that_exists_goes_on_in_its_folder(tmp_path: Path, state: dict[s
     assert stat.S_IMODE(held.stat().st_mode) == 0o600
 
 
-# --- what goes wrong with one of them ---
-
-
 def test_what_fails_is_started_again_and_what_cannot_start_is_told_once(
     tmp_path: Path, state: dict[str, str]
 ) -> None:
@@ -241,9 +235,6 @@ def test_a_megabyte_is_cut_and_stops_no_other_program(
     assert len(process.out) < 200_000
     assert "\x1b" not in process.out
     assert "loud  | \\x1b[2Jxxx" in process.out
-
-
-# --- the end ---
 
 
 @pytest.mark.parametrize("number", [INTERRUPT, TERMINATE, signal.SIGHUP])
@@ -327,9 +318,6 @@ def test_a_reader_that_goes_ends_it(tmp_path: Path, state: dict[str, str]) -> No
         process.process.stdout.close()
         assert process.end() == exit_codes.OK
     assert not is_there(number)
-
-
-# --- files ---
 
 
 def test_a_second_one_says_who_is_there(tmp_path: Path, state: dict[str, str]) -> None:

@@ -1,7 +1,5 @@
 """Runs the suite; see the package."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import AsyncGenerator

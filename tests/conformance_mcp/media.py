@@ -1,7 +1,5 @@
 """A picture and a sound, as small as they can be."""
 
-from __future__ import annotations
-
 import io
 import struct
 import wave

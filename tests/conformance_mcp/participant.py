@@ -3,8 +3,6 @@
 Its tools and prompts have their names without ``test_``, which is how the space names them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import secrets
@@ -40,9 +38,6 @@ OK = properties("ok", ok="boolean")
 
 def resource(uri: str, mime_type: str, content: str) -> JsonObject:
     return {"type": "resource", "resource": {"uri": uri, "mimeType": mime_type, "text": content}}
-
-
-# --- results ---
 
 
 @tools.add("simple_text")
@@ -87,9 +82,6 @@ async def error_handling(call: Call) -> JsonObject:
 async def headers(call: Call) -> JsonObject:
     """Takes an argument that its request repeats in a header."""
     return text(str(call.arguments.get("region")))
-
-
-# --- on the way to a result ---
 
 
 async def log_three_times(call: Call) -> None:
@@ -138,9 +130,6 @@ async def trigger_prompt_change(call: Call) -> JsonObject:
         PROMPTS["came_and_went"] = {"description": "A prompt that comes and goes"}
     await call.announce("notifications/prompts/list_changed")
     return text("changed")
-
-
-# --- questions to the client, while the tool runs ---
 
 
 @tools.add("sampling", properties("prompt", prompt="string"))
@@ -224,8 +213,6 @@ async def elicitation_enums(call: Call) -> JsonObject:
     )
     return await ask_user_for(call, "Please choose", schema)
 
-
-# --- questions to the client, as results ---
 
 ASK_NAME = elicitation("What is your name?", NAME)
 
@@ -328,8 +315,6 @@ async def input_capabilities(call: Call) -> JsonObject:
     return text(*(str(call.answer(key)) for key in keys))
 
 
-# --- resources ---
-
 RESOURCES: dict[str, JsonObject] = {
     "test://static-text": {
         "mimeType": "text/plain",
@@ -396,9 +381,6 @@ async def set_level() -> JsonObject:
     return {}
 
 
-# --- prompts ---
-
-
 def argument(name: str, description: str) -> JsonObject:
     return {"name": name, "description": description, "required": True}
 
@@ -460,8 +442,6 @@ async def get_prompt(request: Request, space: Space) -> JsonObject:
 def messages(*contents: JsonObject) -> JsonObject:
     return {"messages": [{"role": "user", "content": content} for content in contents]}
 
-
-# --- completion ---
 
 WORDS = ("paris", "park", "party")
 

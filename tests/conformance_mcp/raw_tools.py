@@ -1,7 +1,5 @@
 """Tools that see whole requests of MCP and return whole results, as ``@agent.tool`` does not."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any

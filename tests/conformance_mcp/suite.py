@@ -1,7 +1,5 @@
 """The suite itself: a program for node, which is a wheel of PyPI."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

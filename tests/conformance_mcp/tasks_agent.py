@@ -1,7 +1,5 @@
 """Tools that scenarios ask for by names without ``test_``, of an agent that keeps its own names."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import anyio

@@ -5,8 +5,6 @@
 Exits with 1 if anything was found, and says how to see it again.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

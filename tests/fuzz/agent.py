@@ -6,8 +6,6 @@ it is welcomed again, ``F s1 data`` a frame of a stream comes, ``E`` its handler
 gives up what it began, ``B`` it begins more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime

@@ -3,8 +3,6 @@
 The first line is the terminal's width, each other one a frame, as the gateway accepted it.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 from rich.cells import cell_len

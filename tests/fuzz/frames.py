@@ -4,8 +4,6 @@ In a line, ``@@`` is the id of the stream that was opened last, which no input c
 ``@M@`` a megabyte.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any

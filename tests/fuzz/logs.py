@@ -1,7 +1,5 @@
 """Whatever is logged is one printable line, and no token is in it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Generator
 from contextlib import contextmanager

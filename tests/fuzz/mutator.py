@@ -1,7 +1,5 @@
 """Changes inputs so that they stay close to what is read: lines, most of them with JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from random import Random

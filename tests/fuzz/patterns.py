@@ -4,8 +4,6 @@ Each line is JSON: the first a list of capabilities, a pattern, or a string patt
 values. Compiling refuses in order, and matching takes bounded work.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from contextlib import suppress

@@ -4,8 +4,6 @@ The first line says where they begin: ``R`` at the handshake itself, anything el
 ``|CUT|`` ends what is written at once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import struct

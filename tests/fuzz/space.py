@@ -7,8 +7,6 @@ resuming from it), and ``!m`` is what such an observer sends, in vain. ``&m 50 #
 so many times, and ``~m`` lets a member take nothing for a while, or again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from bisect import bisect_left
@@ -185,8 +183,6 @@ class World:
     def expanded(self, frame: bytes) -> bytes:
         """A frame with its placeholders filled in."""
         return expanded(frame, self.host.owner.streams)
-
-    # --- steps ---
 
     def join(self, name: str, dialect: str, seen: bytes) -> None:
         if self.host.owner.is_kicked(name):

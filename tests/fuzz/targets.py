@@ -1,7 +1,5 @@
 """The targets by name."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 from typing import Final, Protocol, cast

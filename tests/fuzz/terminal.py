@@ -3,8 +3,6 @@
 The first line is the terminal's width, each other one a frame.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 from rich.cells import cell_len

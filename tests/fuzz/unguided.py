@@ -3,8 +3,6 @@
 python -m tests.fuzz.unguided TARGET SECONDS ARTIFACTS
 """
 
-from __future__ import annotations
-
 import secrets
 import sys
 import time

@@ -1,7 +1,5 @@
 """Tools that become tasks, and the SDK's client that asks for them."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """The tasks extension, on the SDK's own servers and asked by the SDK's own client."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import anyio

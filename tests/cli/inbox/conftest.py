@@ -1,7 +1,5 @@
 """A person at the command line of an inbox, beside tools, a reviewer, and two that propose."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta

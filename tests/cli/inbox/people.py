@@ -1,7 +1,5 @@
 """A person at the inbox's screen: a space in memory, proposals, and a pilot."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`meup inbox list`, `show`, `approve`, `reject` and `vote`: one command, one decision."""
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

@@ -1,7 +1,5 @@
 """The person's own editor: what comes back, and each way in which nothing does."""
 
-from __future__ import annotations
-
 import os
 import stat
 import tempfile

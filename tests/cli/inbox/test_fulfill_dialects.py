@@ -1,7 +1,5 @@
 """`meup fulfill` of a participant in each dialect: what it reads of a proposal is one thing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The inbox's screen where all goes wrong: floods, races, broken editors, and poor terminals."""
 
-from __future__ import annotations
-
 from contextlib import AsyncExitStack
 
 import anyio

@@ -3,8 +3,6 @@
 One that is meant to change is taken anew: remove its file in `looks`, run the tests, and read it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

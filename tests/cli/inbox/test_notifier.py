@@ -1,7 +1,5 @@
 """Notifier: a bell, or a command that is told in its environment alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

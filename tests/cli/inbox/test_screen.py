@@ -1,7 +1,5 @@
 """The inbox's screen, by its pilot: what a person sees, presses, and gets."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Tools that have changed, at the inbox's screen: `s` shows how, and `y` accepts them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Votes at the inbox's screen: `v`, and `a` where a reviewer counts the person's vote."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path

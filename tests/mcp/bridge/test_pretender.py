@@ -1,7 +1,5 @@
 """A bridged server that poses as a reviewer: no face asks it, and the bridge passes nothing on."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

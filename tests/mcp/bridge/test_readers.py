@@ -7,8 +7,6 @@ escapes, names that mean something to a language. Others leave out what their to
 its schema: rules are about the arguments with which it runs, or people are asked.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -58,7 +56,6 @@ TARGETS: dict[str, StdioServer] = {
 if "MEUP_TYPESCRIPT_SDK" in os.environ:
     TARGETS["typescript"] = StdioServer(str(NODE), (str(SERVERS / "echo_sdk.mjs"), str(SDK)))
 
-# --- texts of JSON ---
 
 SPECIAL = [
     "__proto__",
@@ -127,9 +124,6 @@ def calls(draw: st.DrawFn) -> str:
         body = f'"method": "ping", {body}'
     text = "{" + body + "}"
     return f'{{"proposal": {text}}}' if draw(st.integers(0, 4)) == 0 else text
-
-
-# --- the readers ---
 
 
 class Reader:
@@ -327,8 +321,6 @@ def test_all_readers_of_a_call_agree(stage: tuple[BlockingPortal, Stage], body: 
     portal, made = stage
     portal.call(made.check, body)
 
-
-# --- what a call leaves out ---
 
 Tool = tuple[dict[str, Any], dict[str, Any]]
 """The schema of a tool, and the arguments of a call of it."""
