@@ -116,9 +116,7 @@ async def test_an_approved_call_returns_a_result(run: Run, meeting: Meeting, not
     assert notes.all == ["a"]
 
 
-async def test_an_edited_call_tells_the_model_what_was_changed(
-    run: Run, meeting: Meeting, notes: Notes
-) -> None:
+async def test_an_edit_tells_the_model_the_change(run: Run, meeting: Meeting, notes: Notes) -> None:
     async with space_of(meeting, writer(notes), reviewer()) as (space, _):
         [said] = await run(space, [(WRITE, {"path": "edit"})])
     assert said.startswith("wrote edited")
@@ -180,9 +178,7 @@ async def test_cancelling_the_run_stops_the_tool(run: Run, meeting: Meeting, not
             await tape.until(lambda each: each.kind == kinds.MCP_WITHDRAW)
 
 
-async def test_cancelling_the_run_withdraws_what_waits(
-    run: Run, meeting: Meeting, notes: Notes
-) -> None:
+async def test_cancelling_withdraws_what_waits(run: Run, meeting: Meeting, notes: Notes) -> None:
     async with space_of(meeting, writer(notes), reviewer()) as (space, tape):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run, space, [(WRITE, {"path": "never"})])
@@ -192,9 +188,7 @@ async def test_cancelling_the_run_withdraws_what_waits(
     assert notes.all == []
 
 
-async def test_parallel_calls_are_decided_one_by_one(
-    run: Run, meeting: Meeting, notes: Notes
-) -> None:
+async def test_parallel_calls_are_decided_singly(run: Run, meeting: Meeting, notes: Notes) -> None:
     paths = ["a", "bad", "b", "edit"]
     async with space_of(meeting, writer(notes), reviewer()) as (space, tape):
         said = await run(space, [(WRITE, {"path": path}) for path in paths])

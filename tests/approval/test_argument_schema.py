@@ -249,9 +249,7 @@ def test_a_large_table_is_filled_in() -> None:
 
 @settings(max_examples=scaled(1_000), deadline=None)
 @given(ANY_SCHEMAS, ARGUMENTS)
-def test_an_argument_is_what_the_server_takes_or_unsure(
-    schema: dict[str, Any], arguments: dict[str, Any]
-) -> None:
+def test_arguments_are_right_or_unsure(schema: dict[str, Any], arguments: dict[str, Any]) -> None:
     try:
         used = fill_as_server(schema, arguments)
     except EndlessDefaults:
@@ -344,9 +342,7 @@ async def test_an_argument_that_is_nearly_one_of_the_tool_is_asked_about(name: s
 @pytest.mark.parametrize(
     "given", [{"a": 1, "A": 1}, {"o": {"p": 1, "P": 2}}, {"o": [{"p": 1, "p\u200b": 2}]}]
 )
-async def test_arguments_with_two_names_that_are_nearly_alike_are_asked_about(
-    given: dict[str, Any],
-) -> None:
+async def test_arguments_with_two_names_nearly_alike_are_asked_about(given: dict[str, Any]) -> None:
     schema = {"additionalProperties": True}
     assert await verdict(Policy([AllowRule("deploy")]), schema, given) == "ask"
     assert await verdict(Policy([AllowRule("deploy")]), schema, {"a": 1, "o": {"a": 1}}) == "allow"

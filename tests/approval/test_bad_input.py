@@ -87,9 +87,7 @@ async def test_each_proposal_has_one_outcome(meeting: Meeting, notes: Notes) -> 
     assert found == [outcome for _, _, outcome in BAD]
 
 
-async def test_what_nests_too_deeply_reaches_no_rule_and_no_person(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_too_deep_a_call_reaches_no_rule_or_person(meeting: Meeting, notes: Notes) -> None:
     async with by_hand(meeting, notes) as peer, raw(meeting, "observer") as other:
         params = {"name": "put", "arguments": nested(150), "_meta": {payloads.TARGET: "tools"}}
         await peer.say(kinds.MCP_PROPOSAL, payloads.proposal("tools/call", params), id="deep")
@@ -100,9 +98,7 @@ async def test_what_nests_too_deeply_reaches_no_rule_and_no_person(
         assert first.id == "p1"
 
 
-async def test_of_two_reviewers_the_one_that_is_addressed_decides(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_of_two_reviewers_the_addressed_one_decides(meeting: Meeting, notes: Notes) -> None:
     never = reviewer(Policy([DenyRule("put")]), "second")
     everyone = (tools(notes), reviewer(), never, "proposer")
     async with gathered(meeting, *everyone) as (*_, proposer):

@@ -105,9 +105,7 @@ async def test_an_edit_is_judged_although_a_flood_has_displaced_it(
         await check_denied(o)
 
 
-async def test_targets_that_are_not_here_displace_no_reviewer(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_absent_targets_hide_no_reviewer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meup_agent.approval.tool_directory.MAX_DIRECTORIES", 3)
     async with office(InMemory(), "mallory", policy=path) as o, AsyncExitStack() as stack:
         for number in range(4):
@@ -157,9 +155,7 @@ async def test_while_the_reviewer_is_away_nothing_runs_edited(meeting: Meeting, 
             assert await proposal.result(accept_edits=True) == "scratch"
 
 
-async def test_an_edit_must_pass_the_rules_of_both(
-    meeting: Meeting, path: Path, tmp_path: Path
-) -> None:
+async def test_an_edit_must_pass_both_rules(meeting: Meeting, path: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.yaml"
     other.write_text(
         "rules: [{deny: {tool: wipe, arguments: {disk: scratch}, name: not that}}]\nend: true\n"
@@ -285,9 +281,7 @@ async def test_who_may_not_reach_the_judge_edits_nothing(path: Path) -> None:
 
 
 @pytest.mark.parametrize("dialect", ["meup/v0.2", "mew/v0.4", "mew/v0.3"])
-async def test_a_proposal_whose_dialect_names_its_executor_is_judged(
-    path: Path, dialect: str
-) -> None:
+async def test_a_dialect_that_names_the_executor_is_judged(path: Path, dialect: str) -> None:
     async with (
         office(InMemory(), "mallory", policy=path) as o,
         o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,

@@ -63,9 +63,7 @@ async def test_a_middleware_makes_nothing_run_that_the_policy_does_not_allow(
 
 
 @pytest.mark.rule("4.4.edits_judged")
-async def test_an_edit_that_is_allowed_is_told_with_the_rule_that_allows_it(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_an_allowed_edit_is_told_with_its_rule(meeting: Meeting, notes: Notes) -> None:
     async with gathered(meeting, tools(notes), editing(7), "proposer") as (_, _, proposer):
         with proposer.watch() as envelopes:
             async with proposer.propose("tools", "add", {"a": 1, "b": 1}) as proposal:
@@ -78,9 +76,7 @@ async def test_an_edit_that_is_allowed_is_told_with_the_rule_that_allows_it(
 
 @pytest.mark.rule("4.4.edits_judged")
 @pytest.mark.parametrize(("b", "runs"), [(13, False), (2, False), (5, True), (1, True)])
-async def test_a_person_at_an_agent_with_a_policy_edits_within_it(
-    meeting: Meeting, notes: Notes, b: int, runs: bool
-) -> None:
+async def test_people_edit_within_rules(meeting: Meeting, notes: Notes, b: int, runs: bool) -> None:
     agent = Agent("reviewer")
     agent.use(POLICY)
     async with (
@@ -124,9 +120,7 @@ async def test_an_edit_is_judged_by_the_capabilities_before_it_is_sent(notes: No
 
 
 @pytest.mark.rule("4.4.edits_judged")
-async def test_what_was_judged_leaves_whatever_its_caller_does_meanwhile(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_what_was_judged_leaves_whatever_happens(meeting: Meeting, notes: Notes) -> None:
     agent, edited = Agent("reviewer"), {"a": 1, "b": 7}
 
     async def judge(

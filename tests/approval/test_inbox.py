@@ -280,9 +280,7 @@ async def test_two_people_approve_at_once_and_it_runs_once(meeting: Meeting) -> 
     assert (inbox.items, theirs.items) == ([], [])
 
 
-async def test_a_flood_of_one_leaves_out_none_of_the_others(
-    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_flood_hides_no_others(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meup_agent.approval.inbox_queue.MAX_OF_A_PROPOSER", 2)
     async with opened(meeting, "second") as (inbox, changes, proposer, _):
         async with (
@@ -297,9 +295,7 @@ async def test_a_flood_of_one_leaves_out_none_of_the_others(
         assert inbox.left_out == 1
 
 
-async def test_thousands_are_listed_in_turns(
-    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_many_are_listed_in_turns(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("MAX_AT_FIRST", 1), ("MAX_AWAITED", 0), ("MAX_AT_A_TURN", 1)):
         monkeypatch.setattr(f"meup_agent.approval.inbox_listing.{name}", value)
     async with opened(meeting) as (_, changes, proposer, reviewer):
@@ -318,9 +314,7 @@ async def test_thousands_are_listed_in_turns(
                 assert any(isinstance(each, InboxRenewed) for each in news.taken())
 
 
-async def test_a_slow_reader_gets_one_word_instead_of_a_growing_queue(
-    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_slow_reader_is_renewed(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meup_agent.approval.inbox_changes.MAX_CHANGES", 2)
     async with opened(meeting) as (inbox, slow, proposer, _):
         for number in range(3):

@@ -91,9 +91,7 @@ async def test_an_edit_passes_no_limit_that_is_full(meeting: Meeting, path: Path
 
 @pytest.mark.rule("4.4.edits_judged")
 @pytest.mark.parametrize("disk", ["scratch", "older"], ids=["allowed", "asked"])
-async def test_an_edit_that_the_rules_leave_to_people_runs(
-    meeting: Meeting, path: Path, disk: str
-) -> None:
+async def test_an_edit_left_to_people_runs(meeting: Meeting, path: Path, disk: str) -> None:
     async with (
         office(meeting, "mallory", policy=path) as o,
         o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal,
@@ -118,9 +116,7 @@ async def test_an_edit_is_judged_by_the_rules_of_the_moment(meeting: Meeting, pa
 
 
 @pytest.mark.rule("4.4.edits_judged")
-async def test_without_the_reviewers_answer_no_edit_runs(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_an_answer_no_edit_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def never(*args: Any, **options: Any) -> Any:
         await anyio.sleep_forever()
 

@@ -138,9 +138,7 @@ VOTES = [{"kind": "mcp/request", "payload": {"method": ["dev.meup/vote", "dev.me
 
 
 @pytest.mark.parametrize("to", ["reviewer", ()])
-async def test_a_voter_that_may_do_nothing_else_is_asked(
-    path: Path, to: str | tuple[str, ...]
-) -> None:
+async def test_a_voter_that_may_only_vote_is_asked(path: Path, to: str | tuple[str, ...]) -> None:
     others = ("tools", "reviewer", "proposer", "deep")
     meeting = InMemory({name: [{"kind": "*"}] for name in others} | {"second": VOTES})
     async with office(meeting, "second", "deep", policy=path) as o:

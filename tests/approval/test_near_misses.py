@@ -89,9 +89,7 @@ LETTERS = " \"':-[]{}xyz17\n&|>\t@%"
 @settings(max_examples=scaled(800))
 @given(st.sampled_from(PLACES), st.sampled_from(["lose", "put", "replace", "swap"]), st.data())
 @example(TEXT.index("rm"), "replace", None)
-def test_no_changed_letter_lets_pass_what_was_held_back(
-    at: int, how: str, data: st.DataObject | None
-) -> None:
+def test_no_changed_letter_lets_it_pass(at: int, how: str, data: st.DataObject | None) -> None:
     letter = "n" if data is None else data.draw(st.sampled_from(LETTERS))
     new = {"lose": "", "put": letter + TEXT[at], "replace": letter}.get(
         how, TEXT[at : at + 2][::-1]
@@ -198,9 +196,7 @@ def test_one_off(one: str, other: str, said: bool) -> None:
         ({"**": "x"}, False),
     ],
 )
-def test_an_argument_that_is_nearly_written_so_is_asked_about(
-    arguments: dict[str, Any], is_near: bool
-) -> None:
+def test_a_nearly_equal_argument_is_asked_about(arguments: dict[str, Any], is_near: bool) -> None:
     schema = {
         "properties": {
             "version": {"type": "integer"},

@@ -37,9 +37,7 @@ async def test_a_bare_fulfill_goes_to_the_only_owner(meeting: Meeting) -> None:
 
 
 @pytest.mark.rule("4.4.plain")
-async def test_a_plain_proposal_of_the_design_notes_is_approved_in_an_inbox(
-    meeting: Meeting,
-) -> None:
+async def test_a_plain_proposal_is_approved_in_an_inbox(meeting: Meeting) -> None:
     async with (
         gathered(meeting, calculator(), "reviewer") as (_, reviewer),
         raw(meeting, "proposer") as proposer,
@@ -57,9 +55,7 @@ async def test_a_plain_proposal_of_the_design_notes_is_approved_in_an_inbox(
 
 
 @pytest.mark.rule("4.4.plain")
-async def test_where_two_have_the_tool_both_are_named_and_it_waits(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_two_owners_are_both_named_and_it_waits(meeting: Meeting, notes: Notes) -> None:
     people = (adder("tools", notes), adder("mallory", notes), "reviewer", "proposer")
     async with (
         gathered(meeting, *people) as (*_, reviewer, proposer),
@@ -78,9 +74,7 @@ async def test_where_two_have_the_tool_both_are_named_and_it_waits(
 
 
 @pytest.mark.rule("4.4.plain")
-async def test_a_proposer_is_not_chosen_to_carry_out_what_it_proposes(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_no_proposer_carries_out_what_it_proposes(meeting: Meeting, notes: Notes) -> None:
     people = (adder("proposer", notes), adder("tools", notes), "reviewer")
     async with gathered(meeting, *people) as (proposer, _, reviewer):
         async with proposer.propose(None, "add", {"a": 1, "b": 2}, ttl=60) as proposal:
@@ -118,9 +112,7 @@ async def test_who_is_denied_is_not_reached_by_leaving_its_name_out(meeting: Mee
 
 
 @pytest.mark.rule("4.4.unaddressed")
-async def test_an_approval_without_to_runs_at_no_more_than_one_owner(
-    meeting: Meeting, notes: Notes
-) -> None:
+async def test_an_approval_without_to_runs_once_at_most(meeting: Meeting, notes: Notes) -> None:
     people = (adder("tools", notes), adder("mallory", notes), "reviewer")
     body = payloads.proposal("tools/call", CALL)
     async with (

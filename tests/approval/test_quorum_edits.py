@@ -89,9 +89,7 @@ async def test_votes_carry_no_other_call_out(
 
 @IN_MEMORY
 @pytest.mark.rule("4.4.edits_judged")
-async def test_an_edit_that_needs_no_votes_is_told_by_the_rule_that_allows_it(
-    meeting: Meeting, path: Path, notes: Notes
-) -> None:
+async def test_an_edit_is_told_by_its_own_rule(meeting: Meeting, path: Path, notes: Notes) -> None:
     async with editing(meeting, path, notes, 1) as o, taped(o.spaces["second"]) as tape:
         async with o.proposed() as p:
             for voter in ("second", "deep"):
@@ -105,9 +103,7 @@ async def test_an_edit_that_needs_no_votes_is_told_by_the_rule_that_allows_it(
 
 
 @pytest.mark.rule("4.4.edits_judged")
-async def test_a_person_at_the_reviewer_edits_into_no_quorum(
-    meeting: Meeting, path: Path, notes: Notes
-) -> None:
+async def test_people_edit_into_no_quorum(meeting: Meeting, path: Path, notes: Notes) -> None:
     """Neither what votes are counted of, nor what is asked of one person."""
     async with office(meeting, path, notes) as o, o.reviewer() as reviewer:
         for version in (7, 2):

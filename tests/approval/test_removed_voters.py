@@ -65,9 +65,7 @@ async def test_the_vote_of_one_that_is_removed_is_taken_back(path: Path, notes: 
 
 
 @pytest.mark.parametrize("is_here", [True, False])
-async def test_the_vote_of_one_that_may_not_vote_any_more_is_taken_back(
-    path: Path, notes: Notes, is_here: bool
-) -> None:
+async def test_votes_go_with_the_right_to_vote(path: Path, notes: Notes, is_here: bool) -> None:
     async with away(path, notes) as o, o.reviewer():
         async with o.proposed() as p, AsyncExitStack() as stack:
             await vote(await stack.enter_async_context(join(o.meeting, "second")), p.id)
@@ -83,9 +81,7 @@ async def test_the_vote_of_one_that_may_not_vote_any_more_is_taken_back(
 
 
 @pytest.mark.parametrize("again", [True, False])
-async def test_a_reviewer_that_was_away_takes_back_what_it_missed(
-    path: Path, notes: Notes, again: bool
-) -> None:
+async def test_a_reviewer_takes_back_what_it_missed(path: Path, notes: Notes, again: bool) -> None:
     latch = Latch()
     async with away(path, notes) as o:
         connector, token = latch(o.meeting.connector("reviewer")), o.meeting.token("reviewer")

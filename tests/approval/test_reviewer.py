@@ -159,9 +159,7 @@ async def test_a_reloaded_policy_decides_what_comes_next(path: Path, notes: Note
 
 
 @pytest.mark.anyio
-async def test_while_the_file_changes_nothing_is_carried_out_without_asking(
-    path: Path, notes: Notes
-) -> None:
+async def test_while_the_file_changes_nothing_runs_unasked(path: Path, notes: Notes) -> None:
     meeting, reviewer = InMemory(), Reviewer(write(path, ALLOW))
     connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
     async with (
@@ -221,9 +219,7 @@ async def test_what_waits_for_people_is_held_against_a_reloaded_policy(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("before", [ASK, BY_TWO], ids=["ask", "quorum"])
-async def test_what_a_reloaded_policy_denies_waits_for_nobody(
-    path: Path, notes: Notes, before: str
-) -> None:
+async def test_what_a_reload_denies_waits_for_nobody(path: Path, notes: Notes, before: str) -> None:
     meeting, reviewer = InMemory(), Reviewer(write(path, before))
     connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
     async with (
@@ -313,9 +309,7 @@ async def test_votes_that_do_not_come_approve_nothing(path: Path, notes: Notes) 
 
 @pytest.mark.anyio
 @pytest.mark.rule("5.votes.once")
-async def test_votes_carry_nothing_out_where_its_target_is_not_here(
-    path: Path, notes: Notes
-) -> None:
+async def test_votes_carry_nothing_out_without_its_target(path: Path, notes: Notes) -> None:
     """The request waits for the target as any does; then its votes are spent."""
     meeting, reviewer = InMemory(), Reviewer(write(path, QUORUM))
     connector, token = meeting.connector("reviewer"), meeting.token("reviewer")

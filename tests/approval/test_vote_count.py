@@ -73,9 +73,7 @@ def test_a_vote_that_was_put_into_a_count_by_hand_counts_only_from_a_voter() -> 
     among=st.lists(st.sampled_from(NAMES), min_size=1, unique=True),
     votes=st.lists(st.tuples(st.sampled_from((*NAMES, "mallory")), st.sampled_from(Vote))),
 )
-def test_only_so_many_voters_approve(
-    of: int, among: list[str], votes: list[tuple[str, Vote]]
-) -> None:
+def test_only_a_quorum_approves(of: int, among: list[str], votes: list[tuple[str, Vote]]) -> None:
     """Against a count by hand: the last vote of each who may, up to the one that decides."""
     made = VoteCount("bob", of, tuple(among))
     last: dict[str, Vote] = {}

@@ -72,9 +72,7 @@ def test_votes_that_would_decide_are_none_of_a_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 40))
-def test_a_file_that_is_cut_short_anywhere_has_no_votes_or_those_before(
-    path: Path, cut: int
-) -> None:
+def test_a_file_that_is_cut_short_has_no_votes_or_those_before(path: Path, cut: int) -> None:
     """The last line takes an approval back: without it none of the others counts either."""
     with opened(path) as file:
         file.record("k", "lead", A)

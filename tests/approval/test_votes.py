@@ -128,9 +128,7 @@ async def test_votes_carry_a_call_out(meeting: Meeting, path: Path, notes: Notes
     assert request.sender == "reviewer"
 
 
-async def test_votes_reject_what_cannot_be_reached(
-    meeting: Meeting, path: Path, notes: Notes
-) -> None:
+async def test_votes_reject_the_unreachable(meeting: Meeting, path: Path, notes: Notes) -> None:
     async with office(meeting, path, notes) as o, o.reviewer():
         async with o.proposed() as p:
             await o.vote("second", p.id, "reject", explanation="not on a Friday")
@@ -144,9 +142,7 @@ async def test_votes_reject_what_cannot_be_reached(
     assert notes.all == []
 
 
-async def test_the_waiting_are_listed_with_rule_and_votes(
-    meeting: Meeting, path: Path, notes: Notes
-) -> None:
+async def test_what_waits_has_rule_and_votes(meeting: Meeting, path: Path, notes: Notes) -> None:
     async with office(meeting, path, notes) as o, o.reviewer():
         async with o.proposed(ttl=60) as p:
             await o.vote("second", p.id)
@@ -208,9 +204,7 @@ async def test_a_vote_about_what_is_decided(meeting: Meeting, path: Path, notes:
 
 
 @pytest.mark.rule("5.votes.voter")
-async def test_what_another_carries_out_takes_no_votes(
-    meeting: Meeting, path: Path, notes: Notes
-) -> None:
+async def test_what_another_runs_takes_no_votes(meeting: Meeting, path: Path, notes: Notes) -> None:
     async with office(meeting, path, notes) as o, o.reviewer():
         async with o.proposed() as p:
             await o.spaces["deep"].proposal(p.id).fulfill()
@@ -220,9 +214,7 @@ async def test_what_another_carries_out_takes_no_votes(
 
 
 @pytest.mark.rule("5.votes.call")
-async def test_a_vote_that_was_proposed_by_another_does_not_count(
-    meeting: Meeting, path: Path, notes: Notes
-) -> None:
+async def test_a_proposed_vote_does_not_count(meeting: Meeting, path: Path, notes: Notes) -> None:
     """A voter that fulfills anything would otherwise vote as the proposer pleases."""
     async with office(meeting, path, notes) as o, o.reviewer(), o.proposed() as p:
         about = {"proposal": p.id, "proposer": "proposer", "vote": "approve"}
@@ -236,9 +228,7 @@ async def test_a_vote_that_was_proposed_by_another_does_not_count(
 
 
 @pytest.mark.rule("5.votes.call")
-async def test_a_vote_counts_for_the_call_that_was_looked_at(
-    meeting: Meeting, path: Path, notes: Notes
-) -> None:
+async def test_a_vote_counts_for_the_call_seen(meeting: Meeting, path: Path, notes: Notes) -> None:
     """A proposer that uses its id again gets no vote for another call."""
     async with (
         office(meeting, path, notes, without="mallory") as o,
@@ -315,9 +305,7 @@ async def test_votes_outlive_the_reviewer(meeting: Meeting, path: Path, notes: N
     assert notes.all == [("deploy", 7)]
 
 
-async def test_another_rule_finds_no_votes_of_before(
-    meeting: Meeting, path: Path, notes: Notes
-) -> None:
+async def test_another_rule_finds_no_old_votes(meeting: Meeting, path: Path, notes: Notes) -> None:
     async with office(meeting, path, notes) as o:
         async with AsyncExitStack() as stack:
             async with o.reviewer():

@@ -176,9 +176,7 @@ def test_a_file_that_is_cut_off_anywhere_does_not_load(tmp_path: Path, size: int
         load_policy(write(tmp_path / "policy.yaml", WHOLE[:size]))
 
 
-def test_a_file_that_is_cut_off_while_it_is_watched_changes_nothing(
-    path: Path, clock: Clock
-) -> None:
+def test_a_file_that_is_cut_off_while_watched_changes_nothing(path: Path, clock: Clock) -> None:
     watched = WatchedPolicy(write(path, WHOLE), clock)
     before: Policy = watched.current()
     assert len(before.rules) == 5
@@ -197,8 +195,6 @@ def test_a_file_that_is_cut_off_while_it_is_watched_changes_nothing(
         ("rules: [{ask: {tool: a}}]\nend: true", "its last line has no end"),
     ],
 )
-def test_the_last_key_of_a_policy_says_that_it_is_whole(
-    tmp_path: Path, text: str, said: str
-) -> None:
+def test_the_last_key_says_that_a_policy_is_whole(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         load_policy(write(tmp_path / "policy.yaml", text))

@@ -213,9 +213,7 @@ def told() -> Iterator[Envelope]:
     return envelopes(2 * LOOK_AHEAD)
 
 
-def test_widths_are_not_computed_anew_for_each_line(
-    audit: Audit, long: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_widths_are_counted_once(audit: Audit, long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = 0
 
     def counted(text: str) -> int:
@@ -253,9 +251,7 @@ def test_no_token_is_in_the_journal_or_the_audit(audit: Audit, the_past: Past) -
         assert token not in said
 
 
-def test_a_copy_in_a_folder_that_cannot_be_written_is_read(
-    audit: Audit, the_past: Past, tmp_path: Path
-) -> None:
+def test_a_copy_in_a_read_only_folder_is_read(audit: Audit, the_past: Past, tmp_path: Path) -> None:
     copy = tmp_path / "kept" / "journal.db"
     copy.parent.mkdir()
     with sqlite3.connect(the_past.journal) as source, sqlite3.connect(copy) as target:
@@ -284,9 +280,7 @@ def test_what_is_no_journal_is_said(audit: Audit, tmp_path: Path) -> None:
     assert "is a database, but no journal" in audit(journal=other).err
 
 
-def test_a_damaged_journal_is_refused_or_read_without_what_is_damaged(
-    audit: Audit, the_past: Past, tmp_path: Path
-) -> None:
+def test_damage_is_refused_or_left_out(audit: Audit, the_past: Past, tmp_path: Path) -> None:
     copy = tmp_path / "damaged.db"
     with sqlite3.connect(the_past.journal) as source, sqlite3.connect(copy) as target:
         source.backup(target)

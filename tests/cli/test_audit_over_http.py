@@ -35,9 +35,7 @@ def gateway() -> Generator[ThreadedGateway]:
         yield gateway
 
 
-def test_an_audit_expires_by_the_gateways_clock(
-    gateway: ThreadedGateway, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_gateways_clock(gateway: ThreadedGateway, capfd: pytest.CaptureFixture[str]) -> None:
     where = ("--http", gateway.http_url, "--token", gateway.token("alice"))
     assert run(["audit", *where, "--json"]) == 0
     found = [json.loads(line) for line in capfd.readouterr().out.splitlines()]

@@ -49,9 +49,7 @@ def test_structure_is_json(here: Here) -> None:
     assert nothing == (0, "", "meup: files.nothing is done; it returned nothing\n")
 
 
-def test_arguments_come_from_an_option_a_file_and_standard_input(
-    stage: Stage, here: Here, tmp_path: Path
-) -> None:
+def test_arguments_from_option_file_and_stdin(stage: Stage, here: Here, tmp_path: Path) -> None:
     path = tmp_path / "arguments.json"
     path.write_text('{"path": "from-file", "text": "t"}', encoding="utf-8")
     assert here("call", "files", "write_file", "--args-file", str(path)).code == 0
@@ -96,9 +94,7 @@ def test_what_a_tool_does_not_take_is_not_sent(stage: Stage, here: Here) -> None
         (("files", "nothing", "--timeout", "nan"), exit_codes.USAGE, "--timeout takes seconds"),
     ],
 )
-def test_what_cannot_be_called_is_one_sentence(
-    here: Here, words: tuple[str, ...], code: int, sentence: str
-) -> None:
+def test_a_wrong_call_is_said(here: Here, words: tuple[str, ...], code: int, sentence: str) -> None:
     done = here("call", *words)
     assert (done.code, done.out) == (code, "")
     assert sentence in done.err

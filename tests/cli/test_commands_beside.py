@@ -163,7 +163,7 @@ def test_what_is_shown_is_carried_out_when_a_person_says_yes(stage: Stage) -> No
 
 
 @pytest.mark.parametrize("answer", ["n\n", "\n", "what?\n", "\x04"])
-def test_nothing_is_sent_when_a_person_does_not_say_yes(
+def test_nothing_is_sent_unless_a_person_says_yes(
     stage: Stage, beside: RunBeside, answer: str
 ) -> None:
     proposed = Proposed(stage, "write_file", {"path": "a", "text": "b"}, to="alice")
@@ -256,7 +256,7 @@ def test_a_digest_says_which_call_is_approved(stage: Stage, beside: RunBeside) -
 
 
 @pytest.mark.parametrize(("tool", "code"), [("write_file", 0), ("missing", exit_codes.USAGE)])
-def test_a_plain_proposal_is_carried_out_by_the_only_one_that_has_the_tool(
+def test_a_plain_proposal_has_one_executor(
     stage: Stage, beside: RunBeside, tool: str, code: int
 ) -> None:
     params = {"name": tool, "arguments": {"path": "a", "text": "b"}}
@@ -386,7 +386,7 @@ def test_propose_beside_the_running_agent(stage: Stage, beside: RunBeside) -> No
         ),
     ],
 )
-def test_what_cannot_be_done_is_said(
+def test_what_fails_is_said(
     beside: RunBeside, words: tuple[str, ...], code: int, said: str
 ) -> None:
     done = beside(*words)

@@ -87,9 +87,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Played]:
 
 
 @pytest.mark.parametrize("name", ["sample", "mine", "empty"])
-def test_it_goes_as_expected_and_leaves_nothing_behind(
-    played: dict[str, Played], name: str
-) -> None:
+def test_it_goes_as_expected_and_leaves_nothing(played: dict[str, Played], name: str) -> None:
     demo = played[name]
     assert (demo.code, demo.err) == (exit_codes.OK, "")
     assert demo.out.splitlines()[-1].startswith("All ")

@@ -49,9 +49,7 @@ def dials(path: Path) -> bool:
         return client.connect_ex(short) == 0
 
 
-def test_without_a_variable_the_folder_is_the_systems(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_default_folder_is_the_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MEUP_STATE_DIR", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
@@ -196,7 +194,7 @@ def no_folder(path: Path) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_what_others_could_have_put_there_is_not_used(
+def test_what_others_could_put_there_is_unused(
     state: DevState, spoil: Callable[[Path], None], said: str
 ) -> None:
     kept = state.tokens(NAMES)
@@ -206,9 +204,7 @@ def test_what_others_could_have_put_there_is_not_used(
     assert not any(token in str(refused.value) for token in [*kept.values(), "secret"])
 
 
-def test_a_folder_of_another_user_is_not_used(
-    state: DevState, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_users_folder_is_not_used(state: DevState, monkeypatch: pytest.MonkeyPatch) -> None:
     state.tokens(NAMES)
     monkeypatch.setattr(os, "geteuid", lambda: state.path.stat().st_uid + 1)
     with pytest.raises(ConfigurationError, match="belongs to another user; set MEUP_STATE_DIR"):
@@ -244,9 +240,7 @@ def announced(state: DevState) -> Generator[DevState]:
         ("powershell", "$env:MEUP_URL = 'unix:///run/harbour.sock'\n"),
     ],
 )
-def test_env_speaks_the_words_of_a_shell(
-    shell: str, line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_env_speaks_as_shells_do(shell: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["env", "proposer", "--shell", shell]) == exit_codes.OK
     said = capsys.readouterr()
     assert said.out.startswith(line)

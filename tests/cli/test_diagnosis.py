@@ -151,9 +151,7 @@ async def test_the_agent_that_runs_with_the_token_is_not_disturbed(ours: Threade
     assert ours.counters.taken_over == 0
 
 
-async def test_a_token_in_a_file_and_a_name_do_as_well(
-    ours: ThreadedGateway, tmp_path: Path
-) -> None:
+async def test_a_token_file_and_a_name_do_as_well(ours: ThreadedGateway, tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text(ours.token("bob"))
     url = ours.url.replace("127.0.0.1", "localhost")
@@ -169,9 +167,7 @@ async def test_a_token_in_a_file_and_a_name_do_as_well(
         pytest.param(MEW_V04, Guarantees(echo=True), id="mew-v0.4"),
     ],
 )
-async def test_an_existing_gateway_is_known_for_what_it_is(
-    version: Version, guarantees: Guarantees
-) -> None:
+async def test_an_existing_gateway_is_recognized(version: Version, guarantees: Guarantees) -> None:
     gateway = ExistingGateway(version, tokens={"secret": "ann"}, capabilities=CAPABILITIES)
     with gateway.in_thread() as running:
         report = await look_at(running.url, token="any other", participant="ann")
@@ -199,9 +195,7 @@ async def test_an_address_that_cannot_be_one() -> None:
 
 
 @pytest.mark.parametrize("lacking", ["space", "token"])
-async def test_the_way_is_tried_also_without_a_space_or_token(
-    ours: ThreadedGateway, lacking: str
-) -> None:
+async def test_the_way_is_tried_without_space_or_token(ours: ThreadedGateway, lacking: str) -> None:
     given: dict[str, Any] = {lacking: None}
     report = await look_at(ours.url, **given)
     assert [check.name for check in report.checks if check.ok is False] == ["settings"]

@@ -43,18 +43,14 @@ def test_a_tool_is_called(owner: ToolOwner, capfd: pytest.CaptureFixture[str]) -
     assert capfd.readouterr() == ("5\n", "")
 
 
-def test_what_is_said_arrives_under_our_name(
-    owner: ToolOwner, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_words_arrive_under_our_name(owner: ToolOwner, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["chat", "hello"]) == 0
     [chat] = owner.wait_heard(lambda envelope: envelope.get("kind") == "chat")
     assert (chat["from"], chat["payload"]["text"]) == ("me", "hello")
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_refusal_is_told(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refusal_shown(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_session, "REFUSAL_SECONDS", PATIENCE)
     words = ["chat", "hello", "--token", "their-token", "--participant", "them"]
     assert run(words) == exit_codes.REFUSED

@@ -76,8 +76,6 @@ def test_a_call_is_shown_with_everything_in_it(kind: str, params: Any, said: str
         (kinds.STREAM_CLOSE, {"stream_id": {"odd": 1}, "target": 5}, "{odd: 1}"),
     ],
 )
-def test_messages_about_streams_say_which_and_for_whom(
-    kind: str, payload: dict[str, Any], said: str
-) -> None:
+def test_messages_about_streams_say_which(kind: str, payload: dict[str, Any], said: str) -> None:
     shown = format_envelope(draft(kind, payload, id="1", sender="ann"))
     assert (shown.noun, shown.said) == (kind, said)

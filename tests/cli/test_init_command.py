@@ -20,9 +20,7 @@ def state(tmp_path: Path) -> dict[str, str]:
     return {"MEUP_STATE_DIR": str(tmp_path / "state")}
 
 
-def test_without_a_terminal_the_defaults_make_a_file_that_runs(
-    tmp_path: Path, state: dict[str, str]
-) -> None:
+def test_without_a_terminal_defaults_make_a_file(tmp_path: Path, state: dict[str, str]) -> None:
     folder = tmp_path / "har bour"
     folder.mkdir()
     (folder / "mcp.json").write_text('{"mcpServers": {"she": {"command": "sh"}}}')
@@ -57,9 +55,7 @@ def test_options_answer_the_questions(tmp_path: Path, state: dict[str, str]) -> 
         assert process.end(INTERRUPT) == exit_codes.OK
 
 
-def test_rules_decide_in_a_space_that_is_written_with_a_policy(
-    tmp_path: Path, state: dict[str, str]
-) -> None:
+def test_rules_decide_in_a_space_made_with_a_policy(tmp_path: Path, state: dict[str, str]) -> None:
     (tmp_path / "mcp.json").write_text('{"mcpServers": {"reviewer": {"command": "sh"}}}')
     (tmp_path / "rules.yaml").write_text("rules:\n  - allow: {tool: add}\nend: true\n")
     done = meup("init", "--policy", "rules.yaml", cwd=tmp_path, variables=state)
@@ -77,9 +73,7 @@ def test_rules_decide_in_a_space_that_is_written_with_a_policy(
     assert not (tmp_path / "space.yaml").exists()
 
 
-def test_a_policy_that_is_not_there_is_written_and_asks_about_all(
-    tmp_path: Path, state: dict[str, str]
-) -> None:
+def test_a_missing_policy_is_written_and_asks(tmp_path: Path, state: dict[str, str]) -> None:
     done = meup("init", "--policy", "rules.yaml", cwd=tmp_path, variables=state)
     assert (done.returncode, done.stderr) == (exit_codes.OK, "")
     assert "rules.yaml is written: its rule asks about every call.\n" in done.stdout

@@ -64,9 +64,7 @@ def backup(folder: Path, *arguments: str) -> Done:
 
 
 @pytest.mark.rule("9.backup")
-def test_copy_of_a_journal_that_is_written_meanwhile_is_whole_and_for_its_owner_alone(
-    tmp_path: Path,
-) -> None:
+def test_copy_of_a_journal_written_meanwhile_is_whole_and_its_owners(tmp_path: Path) -> None:
     file, port = space_yaml(tmp_path, ("alice",)), free_port()
     copy = tmp_path / "copy.db"
     going, enough = threading.Event(), threading.Event()

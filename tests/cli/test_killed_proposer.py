@@ -49,9 +49,7 @@ def begun(process: Running, name: str) -> Running:
 
 
 @pytest.mark.rule("4.2.new_process")
-def test_what_runs_for_an_agent_that_was_killed_ends_when_it_is_started_again(
-    scene: Scene, tmp_path: Path
-) -> None:
+def test_what_runs_for_a_killed_agent_ends_as_it_starts_again(scene: Scene, tmp_path: Path) -> None:
     paula = ("run", "agents:paula")
     its = scene.variables("paula")
     with scene.agent("files") as files, scene.agent("reviewer"):

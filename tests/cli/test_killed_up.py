@@ -101,9 +101,7 @@ def state(tmp_path: Path) -> dict[str, str]:
     return {"MEUP_STATE_DIR": str(tmp_path / "state")}
 
 
-def test_killed_up_leaves_no_program_and_nothing_that_programs_have_started(
-    tmp_path: Path, state: dict[str, str]
-) -> None:
+def test_killed_up_leaves_no_program_or_children(tmp_path: Path, state: dict[str, str]) -> None:
     write(
         tmp_path,
         ann={"command": python(WAITS)},
@@ -167,9 +165,7 @@ def test_killed_bridge_leaves_no_server(way: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [WAITS, STUBBORN], ids=["waits", "stubborn"])
-def test_program_whose_guard_is_killed_ends_before_it_is_started_again(
-    tmp_path: Path, state: dict[str, str], code: str
-) -> None:
+def test_a_killed_guard_ends_its_program(tmp_path: Path, state: dict[str, str], code: str) -> None:
     write(tmp_path, robot={"command": python(code)})
     with up(tmp_path, state) as process:
         first = process_of("robot", process)
@@ -186,9 +182,7 @@ def test_program_whose_guard_is_killed_ends_before_it_is_started_again(
         assert not is_there(int(line.split()[0]))
 
 
-def test_nothing_is_left_where_up_stopped_and_was_killed_meanwhile(
-    tmp_path: Path, state: dict[str, str]
-) -> None:
+def test_nothing_is_left_where_up_is_killed_stopping(tmp_path: Path, state: dict[str, str]) -> None:
     write(tmp_path, deaf={"command": python(STUBBORN)}, gone={"command": python(ENDS)})
     with up(tmp_path, state) as process:
         process.until(" | ready", count=2)

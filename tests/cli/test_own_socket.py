@@ -51,9 +51,7 @@ def port_of(process: Running) -> int:
     return int(found[1])
 
 
-def test_after_a_crash_who_takes_the_port_gets_no_token(
-    tmp_path: Path, state: dict[str, str]
-) -> None:
+def test_after_a_crash_the_ports_taker_gets_no_token(tmp_path: Path, state: dict[str, str]) -> None:
     with up(tmp_path, state) as gateway:
         port = port_of(gateway)
         you, looker, client = (variables_of(each, state) for each in ("you", "looker", "client"))
@@ -115,9 +113,7 @@ async def join(url: str, token: str) -> str:
 
 
 @pytest.mark.parametrize("folder", [".", ".mew"])
-def test_tokens_stay_until_new_ones_are_asked_for(
-    folder: str, tmp_path: Path, state: dict[str, str]
-) -> None:
+def test_tokens_stay_until_others_asked(folder: str, tmp_path: Path, state: dict[str, str]) -> None:
     (tmp_path / folder).mkdir(exist_ok=True)
     with up(tmp_path, state):
         before = token_of("you", tmp_path)

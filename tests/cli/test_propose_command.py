@@ -99,9 +99,7 @@ def test_one_that_takes_too_long_is_not_called_undecided(stage: Stage, here: Her
     stage.wait_for_all("started", "stopped", "expired")
 
 
-def test_it_is_said_if_nobody_here_may_fulfill_it(
-    gateway: ThreadedGateway, tail_settings: dict[str, str]
-) -> None:
+def test_nobody_to_fulfill_is_told(gateway: ThreadedGateway, tail_settings: dict[str, str]) -> None:
     owner = Agent("owner")
 
     @owner.tool
@@ -127,9 +125,7 @@ def test_ctrl_c_withdraws_it(stage: Stage) -> None:
     assert propose.err.endswith(f"meup: interrupted; proposal {proposal} was withdrawn\n")
 
 
-def test_without_a_connection_nobody_is_said_to_be_told(
-    gateway: ThreadedGateway, tail_settings: dict[str, str]
-) -> None:
+def test_no_connection_tells_none(gateway: ThreadedGateway, tail_settings: dict[str, str]) -> None:
     bob, hears = Agent("bob"), queue.Queue[str]()
 
     @bob.tool

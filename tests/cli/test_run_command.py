@@ -184,9 +184,7 @@ def test_a_handler_that_cannot_work_is_shown_where_it_is_written(bots: Path) -> 
         ("raise SystemExit(0)", "ends the program", ""),
     ],
 )
-def test_why_a_module_cannot_be_imported_is_said(
-    bots: Path, source: str, sentence: str, shown: str
-) -> None:
+def test_why_an_import_fails_is_said(bots: Path, source: str, sentence: str, shown: str) -> None:
     (bots / "bots_bad.py").write_text(f"{source}\n")
     with pytest.raises(Failure, match=sentence) as caught:
         load_agent("bots_bad:agent")

@@ -27,9 +27,7 @@ def as_alice(gateway: ThreadedGateway, act: Callable[[Space], Awaitable[object]]
     anyio.run(join)
 
 
-def test_an_exchange_is_shown_and_ctrl_c_ends_it(
-    gateway: ThreadedGateway, tail_settings: dict[str, str]
-) -> None:
+def test_an_exchange_until_ctrl_c(gateway: ThreadedGateway, tail_settings: dict[str, str]) -> None:
     bob = Agent("bob")
 
     @bob.tool
@@ -89,7 +87,7 @@ def test_an_expiry_has_a_line(gateway: ThreadedGateway, tail_settings: dict[str,
     assert withdrawn.endswith("too late")
 
 
-def test_json_is_one_line_an_envelope(
+def test_json_has_a_line_an_envelope(
     gateway: ThreadedGateway, tail_settings: dict[str, str]
 ) -> None:
     async def speak(space: Space) -> None:
@@ -107,9 +105,7 @@ def test_json_is_one_line_an_envelope(
     assert (envelopes[1]["from"], envelopes[1]["to"]) == ("alice", ["bob"])
 
 
-def test_a_lost_connection_shows_and_is_made_again(
-    gateway: ThreadedGateway, tail_settings: dict[str, str]
-) -> None:
+def test_a_lost_connection_returns(gateway: ThreadedGateway, tail_settings: dict[str, str]) -> None:
     with running("tail", variables=tail_settings) as tail:
         tail.until("no others")
         gateway.restart()
@@ -170,9 +166,7 @@ def test_without_a_way_in_it_says_why(
 
 
 @pytest.mark.rule("3.observe.takes_no_part")
-def test_two_run_beside_the_agent_with_the_same_token(
-    gateway: ThreadedGateway, tail_settings: dict[str, str]
-) -> None:
+def test_two_run_beside_an_agent(gateway: ThreadedGateway, tail_settings: dict[str, str]) -> None:
     settings = {**tail_settings, "MEUP_TOKEN": gateway.token("alice")}
 
     async def speak(space: Space) -> None:
@@ -206,9 +200,7 @@ main()
 """
 
 
-def test_a_reader_that_does_not_read_does_not_make_it_deaf(
-    gateway: ThreadedGateway, tail_settings: dict[str, str]
-) -> None:
+def test_it_hears_by_a_stuck_pipe(gateway: ThreadedGateway, tail_settings: dict[str, str]) -> None:
     with running("tail", command=(*PYTHON, "-c", STUCK), variables=tail_settings) as tail:
 
         async def until_it_is_in() -> None:

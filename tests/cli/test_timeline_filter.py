@@ -161,9 +161,7 @@ def test_a_pattern_that_does_not_compile_is_wrong_usage(capsys: pytest.CaptureFi
     assert capsys.readouterr().err.startswith("meup: --kind: ")
 
 
-def test_one_exchange_is_followed_by_the_beginning_of_its_id(
-    gateway: ThreadedGateway, tail_settings: dict[str, str]
-) -> None:
+def test_an_exchange_is_followed(gateway: ThreadedGateway, tail_settings: dict[str, str]) -> None:
     async def speak(space: Space) -> None:
         for name in ("feed01", "feed02", "cafe"):
             await space.send("mcp/reject", {"reason": "policy"}, correlation=name)
@@ -181,9 +179,7 @@ def test_one_exchange_is_followed_by_the_beginning_of_its_id(
     assert "the end" not in tail.out
 
 
-def test_json_has_what_passes_the_filters(
-    gateway: ThreadedGateway, tail_settings: dict[str, str]
-) -> None:
+def test_json_passes_the_filters(gateway: ThreadedGateway, tail_settings: dict[str, str]) -> None:
     async def speak(space: Space) -> None:
         await space.chat("to everybody")
         await space.chat("to bob", to="bob")

@@ -78,9 +78,7 @@ def socket_address(process: Running) -> str:
 
 
 @pytest.mark.rule("3.output_log")
-def test_the_lines_of_a_program_stand_in_its_output_log_too(
-    tmp_path: Path, state: dict[str, str]
-) -> None:
+def test_a_programs_lines_are_in_its_output_log_too(tmp_path: Path, state: dict[str, str]) -> None:
     write(tmp_path, robot={"command": python(WAITS), "output_log": "./logs/robot.log"})
     with up(tmp_path, state) as process:
         number = process_of("robot", process)
@@ -89,9 +87,7 @@ def test_the_lines_of_a_program_stand_in_its_output_log_too(
     assert first == f"ready {number}"
 
 
-def test_a_program_gets_its_place_in_its_environment_and_not_in_its_command(
-    tmp_path: Path, state: dict[str, str]
-) -> None:
+def test_a_program_has_its_place_in_its_environment(tmp_path: Path, state: dict[str, str]) -> None:
     code = (
         "import os; e = os.environ;"
         "print('place', e['MEUP_URL'], e['MEUP_SPACE'], e['MEUP_PARTICIPANT'], e['COLOUR']);"
@@ -131,9 +127,7 @@ def test_an_agent_joins_with_what_it_was_given(tmp_path: Path, state: dict[str, 
         assert process.end(INTERRUPT) == exit_codes.OK
 
 
-def test_the_reference_s_form_is_started_where_it_says_so(
-    tmp_path: Path, state: dict[str, str]
-) -> None:
+def test_the_references_form_starts_where_it_says_so(tmp_path: Path, state: dict[str, str]) -> None:
     code = "import sys, time; print(*sys.argv[1:], flush=True); time.sleep(600)"
     args = ["-c", code, "--port=${PORT}", "--space=${SPACE}", "--token=${TOKEN}", "${HOME}"]
     write(
@@ -183,9 +177,7 @@ def test_a_space_that_exists_goes_on_in_its_folder(tmp_path: Path, state: dict[s
     assert stat.S_IMODE(held.stat().st_mode) == 0o600
 
 
-def test_what_fails_is_started_again_and_what_cannot_start_is_told_once(
-    tmp_path: Path, state: dict[str, str]
-) -> None:
+def test_failures_start_again_what_cannot_is_told(tmp_path: Path, state: dict[str, str]) -> None:
     write(
         tmp_path,
         crash={"command": python("import sys; sys.exit(3)")},
@@ -208,9 +200,7 @@ def test_what_fails_is_started_again_and_what_cannot_start_is_told_once(
     assert "Traceback" not in process.err
 
 
-def test_what_has_ended_without_a_failure_is_not_started_again(
-    tmp_path: Path, state: dict[str, str]
-) -> None:
+def test_what_ends_without_a_failure_stays_ended(tmp_path: Path, state: dict[str, str]) -> None:
     write(tmp_path, once={"command": ["true"]}, ready={"command": python(WAITS)})
     with up(tmp_path, state) as process:
         process.until("once has ended", stream="err")
@@ -219,9 +209,7 @@ def test_what_has_ended_without_a_failure_is_not_started_again(
     assert process.err.count("once is started") == 1
 
 
-def test_a_megabyte_is_cut_and_stops_no_other_program(
-    tmp_path: Path, state: dict[str, str]
-) -> None:
+def test_a_megabyte_is_cut_and_stops_no_other(tmp_path: Path, state: dict[str, str]) -> None:
     loud = (
         "import os, time; print('\x1b[2J' + 'x' * 5000); [print('y' * 99) for _ in range(10000)];"
         "print('', end='', flush=True); os.write(1, b'\\xff no end')"
@@ -238,9 +226,7 @@ def test_a_megabyte_is_cut_and_stops_no_other_program(
 
 
 @pytest.mark.parametrize("number", [INTERRUPT, TERMINATE, signal.SIGHUP])
-def test_a_signal_ends_the_programs_first_and_then_the_gateway(
-    number: int, tmp_path: Path, state: dict[str, str]
-) -> None:
+def test_a_signal_ends_programs_first(number: int, tmp_path: Path, state: dict[str, str]) -> None:
     last = (
         "import os, signal, sys, time;"
         # Not by print(): it may be in the midst of the other one still.
@@ -343,9 +329,7 @@ def test_a_second_one_says_who_is_there(tmp_path: Path, state: dict[str, str]) -
     assert again.returncode == exit_codes.OK
 
 
-def test_another_file_of_the_folder_says_who_is_there(
-    tmp_path: Path, state: dict[str, str]
-) -> None:
+def test_another_file_of_a_folder_says_who_is_there(tmp_path: Path, state: dict[str, str]) -> None:
     other = write(tmp_path, you={}).rename(tmp_path / "other.yaml")
     write(tmp_path, you={})
     with up(tmp_path, state) as process:
@@ -359,9 +343,7 @@ def test_another_file_of_the_folder_says_who_is_there(
     assert "already runs" not in process.err
 
 
-def test_env_makes_a_terminal_one_of_its_participants(
-    tmp_path: Path, state: dict[str, str]
-) -> None:
+def test_env_makes_a_terminal_a_participant(tmp_path: Path, state: dict[str, str]) -> None:
     write(tmp_path, you={}, given={"tokens": ["a-token-of-a-file"]})
     with up(tmp_path, state) as process:
         url, own = address(process), socket_address(process)
@@ -386,9 +368,7 @@ def test_env_makes_a_terminal_one_of_its_participants(
     assert after.returncode == exit_codes.NO_CONNECTION
 
 
-def test_participants_without_a_token_get_one_that_only_the_user_reads(
-    tmp_path: Path, state: dict[str, str]
-) -> None:
+def test_tokens_are_made_that_only_the_user_reads(tmp_path: Path, state: dict[str, str]) -> None:
     write(tmp_path, you={}, ann={"tokens": ["ann-token"]})
     path = token_path(tmp_path, "you")
     said = ""

@@ -96,9 +96,7 @@ def call(variables: dict[str, str], *arguments: str, accepting: Any = None) -> A
     return anyio.run(propose)
 
 
-def test_tool_that_changed_after_a_restart_is_asked_about(
-    tmp_path: Path, state: dict[str, str]
-) -> None:
+def test_tool_changed_after_a_restart_is_asked_about(tmp_path: Path, state: dict[str, str]) -> None:
     write(tmp_path)
     with up(tmp_path, state) as process:
         at = whereabouts(process, state)

@@ -140,9 +140,7 @@ def test_a_call_of_a_server_waits_for_the_user(tmp_path: Path, state: dict[str, 
     assert "Traceback" not in process.err
 
 
-def test_what_is_wrong_is_a_sentence_and_the_rest_is_served(
-    tmp_path: Path, state: dict[str, str]
-) -> None:
+def test_what_is_wrong_is_said_and_the_rest_served(tmp_path: Path, state: dict[str, str]) -> None:
     wrong = (
         '// what does not work\n"twice": {"command": "sh"}, "twice": {"command": "sh"},'
         '"none": {"command": "there-is-no-such-command"}, "you": {"command": "sh"},'
@@ -190,9 +188,7 @@ def test_the_file_of_vs_code_is_read(tmp_path: Path, state: dict[str, str]) -> N
     ]
 
 
-def test_a_token_file_that_others_can_read_is_refused(
-    tmp_path: Path, state: dict[str, str]
-) -> None:
+def test_a_token_file_others_can_read_is_refused(tmp_path: Path, state: dict[str, str]) -> None:
     write(tmp_path)
     arguments = ("up", "--servers", "mcp.json", "--port", "0")
     with running(*arguments, cwd=tmp_path, variables=state) as process:
@@ -277,9 +273,7 @@ def test_ctrl_c_ends_a_server_that_never_answers(tmp_path: Path, state: dict[str
     assert not is_there(number)
 
 
-def test_a_client_with_the_printed_lines_is_decided_about(
-    tmp_path: Path, state: dict[str, str]
-) -> None:
+def test_a_client_with_printed_lines_is_decided_on(tmp_path: Path, state: dict[str, str]) -> None:
     small = {"command": sys.executable, "args": ["-IS", "-c", WITHOUT_THE_SDK]}
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"calc": small}}))
     with running(
@@ -411,9 +405,7 @@ def test_a_signal_while_it_loads_ends_its_blocks() -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_a_server_that_fails_says_why_in_its_own_words_alone(
-    tmp_path: Path, state: dict[str, str]
-) -> None:
+def test_a_failing_server_says_why_in_its_own_words(tmp_path: Path, state: dict[str, str]) -> None:
     program = "import sys; print('no such module', file=sys.stderr); sys.exit(1)"
     broken = {"command": sys.executable, "args": ["-IS", "-c", program]}
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"broken": broken}}))
@@ -434,9 +426,7 @@ end: true
 """
 
 
-def test_a_policy_decides_and_leaves_the_rest_to_the_user(
-    tmp_path: Path, state: dict[str, str]
-) -> None:
+def test_a_policy_decides_and_leaves_the_rest_to_us(tmp_path: Path, state: dict[str, str]) -> None:
     small = {"command": sys.executable, "args": ["-IS", "-c", WITHOUT_THE_SDK]}
     servers = {"calc": small, "reviewer": small}
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))

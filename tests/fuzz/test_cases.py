@@ -62,9 +62,7 @@ def test_forged_sender_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
             space.run(b"D\nM\nd " + frame.replace(b'"dots"', forged))
 
 
-def test_frame_of_a_participant_that_may_not_write_would_be_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_frame_without_the_right_to_write_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "meup_agent.protocol.space.streams.StreamStore.route",
         lambda self, *_: self.active[-1],

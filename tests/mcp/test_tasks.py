@@ -265,9 +265,7 @@ async def test_calls_over_the_limit_are_waited_for_or_refused() -> None:
             await client.call_tool("sure")
 
 
-async def test_results_over_the_limit_leave_no_room_for_tasks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_results_over_the_limit_leave_tasks_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meup_agent.mcp.tasks.MAX_RESULT_BYTES", 10)
     async with connected(Tools().server) as client:
         created = await call(client, "sure")

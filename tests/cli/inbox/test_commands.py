@@ -196,9 +196,7 @@ def test_an_id_that_means_several_or_none_is_refused(meup: Person, office: Offic
     office.withdraw(ids[1])
 
 
-def test_an_id_that_is_decided_approves_no_other_that_begins_with_it(
-    meup: Person, office: Office
-) -> None:
+def test_a_decided_id_approves_no_other_that_begins_with_it(meup: Person, office: Office) -> None:
     decided = propose_by_http(office, "bot", "deploy-7", path="a")
     office.withdraw(decided)
     other = propose_by_http(office, "bot2", "deploy-7x", path="b")
@@ -221,9 +219,7 @@ def test_what_strangers_wrote_is_escaped(meup: Person, office: Office) -> None:
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "behind"])
-def test_each_command_takes_the_options_of_the_screen(
-    meup: Person, office: Office, before: bool
-) -> None:
+def test_each_command_takes_the_screens_options(meup: Person, office: Office, before: bool) -> None:
     proposal = office.propose("write", path="a")
     token = office.gateway.token("alice")
     where = ["--url", office.gateway.url, "--space", "demo", "--token", token]

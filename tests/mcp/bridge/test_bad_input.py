@@ -115,9 +115,7 @@ async def test_pages_on_standard_error_are_paced(log_lines: LogLines) -> None:
     assert log_lines.with_text("more lines were left out")
 
 
-async def test_unusable_tools_are_left_out_each_with_a_line(
-    tmp_path: Path, log_lines: LogLines
-) -> None:
+async def test_unusable_tools_are_left_out_with_a_line(tmp_path: Path, log_lines: LogLines) -> None:
     plain = {"type": "object"}
     tree = {"type": "object", "properties": {"inner": {"$ref": "#"}}}
     deep: dict[str, Any] = {"type": "object"}

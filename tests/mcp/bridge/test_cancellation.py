@@ -28,9 +28,7 @@ async def cancelled(space: Space, begun: Callable[[], Awaitable[object]], **argu
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-11-25", "2026-07-28"])
-async def test_the_notification_over_stdio_has_our_reason(
-    revision: str, log_lines: LogLines
-) -> None:
+async def test_a_notification_over_stdio_has_our_reason(revision: str, log_lines: LogLines) -> None:
     async with bridged(stdio("scripted", revision)) as stage:
         await cancelled(
             stage.caller, lambda: log_lines.wait_for('"tools/call"'), tool="do", way="wait"

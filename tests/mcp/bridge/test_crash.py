@@ -94,9 +94,7 @@ async def test_another_request_during_a_crash_is_an_error_with_the_lines() -> No
         assert raised.value.data["stderr"][-2] == "cannot read"
 
 
-async def test_other_tools_after_a_restart_are_announced(
-    tmp_path: Path, log_lines: LogLines
-) -> None:
+async def test_new_tools_after_a_restart_are_announced(tmp_path: Path, log_lines: LogLines) -> None:
     memory = {"MEMORY": str(tmp_path / "memory")}
     server = stdio("scripted", "2025-06-18", "forgetful", env=memory)
     async with bridged(server) as stage:
@@ -119,9 +117,7 @@ async def test_other_tools_after_a_restart_are_announced(
         assert names == ["do", "new"]
 
 
-async def test_pinned_tools_that_change_are_asked_about_until_they_are_confirmed(
-    tmp_path: Path, log_lines: LogLines
-) -> None:
+async def test_changed_pinned_tools_are_asked_about(tmp_path: Path, log_lines: LogLines) -> None:
     memory = {"MEMORY": str(tmp_path / "memory")}
     server = stdio("scripted", "2025-06-18", "forgetful", env=memory)
     path = tmp_path / "tools.lock"

@@ -52,9 +52,7 @@ def answering() -> Agent:
         ("sse", "legacy"),
     ],
 )
-async def test_a_server_of_the_sdk_is_a_whole_participant(
-    way: str, mode: str, log_lines: LogLines
-) -> None:
+async def test_an_sdk_server_is_a_participant(way: str, mode: str, log_lines: LogLines) -> None:
     settings = replace(AT_ONCE, mode=mode)
     async with over(way, "offers") as server:
         async with bridged(server, settings=settings, caller=answering()) as stage:

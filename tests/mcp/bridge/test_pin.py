@@ -72,9 +72,7 @@ def test_number_and_truth_are_two_values(tmp_path: Path) -> None:
     assert ToolLock(path).recall("a", []).tools["read"]["inputSchema"]["const"] is True
 
 
-def test_acceptance_that_cannot_be_written_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritten_acceptance_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = ToolLock(tmp_path / "tools.lock")
     lock.recall("a", [READ])
     monkeypatch.setattr("meup_agent.mcp.pin.MAX_FILE_BYTES", 10)

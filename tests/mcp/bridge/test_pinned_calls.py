@@ -77,9 +77,7 @@ async def test_call_waits_for_the_list_that_was_announced(tmp_path: Path) -> Non
     assert "is not as it was accepted" in str(refused[0])
 
 
-async def test_list_that_was_asked_for_before_a_change_is_none_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_list_of_before_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meup_agent.mcp.offered_tools.CURRENT_SECONDS", 0.0)
     tools = await offered(ListingConnection(), tmp_path)
     listed = await tools.fetch()
@@ -115,9 +113,7 @@ def unconnected() -> ServerConnection:
     return ServerConnection("server", StdioServer("none", (), {}), callbacks, ConnectionSettings())
 
 
-async def test_call_is_checked_anew_where_the_server_was_started_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_call_is_checked_anew_after_a_server_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     from meup_agent.mcp import connection as module
 
     connection, sent = unconnected(), list[str]()
@@ -140,9 +136,7 @@ async def test_call_is_checked_anew_where_the_server_was_started_again(
     assert sent == ["tools/call"]
 
 
-async def test_connection_is_not_used_before_its_tools_are_known(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_connection_waits_until_its_tools_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     connection = unconnected()
     monkeypatch.setattr("meup_agent.mcp.connection.READY_SECONDS", 0.0)
     monkeypatch.setattr(connection, "_client", object())

@@ -59,9 +59,7 @@ def is_question(envelope: Envelope) -> bool:
 
 @pytest.mark.rule("5.reviewers.bridge")
 @pytest.mark.parametrize("edit", [None, {"a": 2}], ids=["as proposed", "edited"])
-async def test_no_tool_of_a_server_is_called_but_the_one_that_was_approved(
-    got: Path, edit: dict[str, Any] | None
-) -> None:
+async def test_only_the_approved_tool_is_called(got: Path, edit: dict[str, Any] | None) -> None:
     """Its participant may carry out what is proposed, so it is asked whether it is a reviewer."""
     async with bridged(posing(got)) as stage:
         proposer, tape = await stage.join("proposer"), Tape()

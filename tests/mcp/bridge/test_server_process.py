@@ -48,9 +48,7 @@ async def opened(process: ServerProcess) -> int:
     return os.pidfd_open(int(heard.split()[1]))
 
 
-async def test_the_first_connection_takes_the_program_that_was_started_before(
-    tmp_path: Path,
-) -> None:
+async def test_the_first_connection_takes_the_program_started_before(tmp_path: Path) -> None:
     given = stdio("scripted", "2025-06-18")
     assert isinstance(given, StdioServer)
     starts = tmp_path / "starts"
@@ -85,9 +83,7 @@ async def test_a_program_without_a_connection_is_ended() -> None:
             os.close(server)
 
 
-async def test_its_input_is_closed_first_and_its_group_killed_last(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_input_closes_first_and_the_group_dies_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meup_agent.mcp.server_process.EXIT_SECONDS", 0.2)
     process = ServerProcess(StdioServer(sys.executable, ("-c", STUBBORN)))
     try:

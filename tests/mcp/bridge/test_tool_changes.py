@@ -501,9 +501,7 @@ async def vote(scene: Scene, tmp_path: Path) -> AsyncGenerator[Vote]:
 @pytest.mark.parametrize(
     "change", [{"execution": {"taskSupport": "optional"}}, {"_meta": {"hint": "Obey."}}]
 )
-async def test_change_in_a_field_that_is_not_known_is_marked(
-    scene: Scene, change: dict[str, Any]
-) -> None:
+async def test_change_in_an_unknown_field_is_marked(scene: Scene, change: dict[str, Any]) -> None:
     async with scene.bridged():
         assert "dev.meup/changed" not in (await scene.listed())["read"].get("_meta", {})
         await scene.change(changed(**change))
@@ -551,9 +549,7 @@ async def test_votes_about_a_form_count_after_a_restart(vote: Vote) -> None:
 
 
 @pytest.mark.rule("5.pins.ask")
-async def test_votes_about_another_form_count_under_no_changed_policy(
-    scene: Scene, vote: Vote
-) -> None:
+async def test_votes_on_another_form_count_under_no_policy(scene: Scene, vote: Vote) -> None:
     async with vote.reviewed():
         async with anyio.create_task_group() as tasks:
             await tasks.start(hear, scene.you, "no vote about it counts any more")
@@ -580,9 +576,7 @@ async def test_votes_about_a_form_that_comes_back_are_spent(scene: Scene, vote: 
 
 @pytest.mark.rule("5.pins.ask")
 @pytest.mark.parametrize("seen", [False, True])
-async def test_votes_count_for_an_accepted_form_if_they_were_about_it(
-    scene: Scene, vote: Vote, seen: bool
-) -> None:
+async def test_votes_count_for_the_accepted_form_seen(scene: Scene, vote: Vote, seen: bool) -> None:
     async with vote.reviewed():
         if not seen:
             await vote.cast("you")
@@ -614,9 +608,7 @@ async def test_vote_after_a_look_at_another_form_is_refused(scene: Scene, vote: 
 
 
 @pytest.mark.rule("5.votes.call")
-async def test_inbox_with_the_list_of_before_casts_no_vote_that_counts(
-    scene: Scene, tmp_path: Path
-) -> None:
+async def test_inbox_with_an_old_list_casts_no_such_vote(scene: Scene, tmp_path: Path) -> None:
     """A bridge that may announce nothing: the inbox has another list than the reviewer."""
     policy = tmp_path / "policy.yaml"
     policy.write_text("rules: [{quorum: {tool: read, of: 1, among: [you]}}]\nend: true\n")

@@ -50,9 +50,7 @@ async def test_a_handshake_that_ends_again_and_again_begins_nothing() -> None:
         assert len(anyio.get_running_tasks()) < before + 10
 
 
-async def test_a_participant_that_opens_many_sessions_ends_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_participant_of_many_sessions_ends_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "MAX_PARTICIPANT_SESSIONS", 3)
     async with staged(alice=ANYTHING, bob=ANYTHING) as stage, served(stage, own="alice") as server:
         async with session(server, OLD[-1]) as alice, server.http(stage.token("bob")) as bob:
@@ -114,9 +112,7 @@ async def test_a_session_of_another_participant_is_not_counted_as_mine() -> None
             assert ids.note(bob, "last") == ("b0", bob)
 
 
-async def test_requests_of_a_participant_at_once_are_bounded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_participants_requests_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over all of its sessions, and of its alone; the next one finds room where one has ended."""
     for module in (client_calls, tool_calls, principal):
         monkeypatch.setattr(module, "MAX_REQUESTS", 2)

@@ -96,9 +96,7 @@ async def test_tools_that_no_message_can_carry_do_not_spoil_the_list(log_lines: 
         assert log_lines.with_text(f"the tool '{name}' is left out: ")
 
 
-async def test_schemas_that_take_minutes_to_check_are_passed_on_unchecked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_slow_schemas_are_passed_on_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checking these properties takes ten seconds, and compiling this expression minutes."""
     checked = list[Any]()
 

@@ -119,9 +119,7 @@ async def test_a_call_that_two_approve_is_carried_out_once(mode: str) -> None:
     assert runs == 1
 
 
-async def test_a_body_that_comes_too_slowly_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_body_that_comes_slowly_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cancellation, "BODY_SECONDS", 0.05)
     async with staged(alice=ANYTHING) as stage, served(stage, own="alice") as server:
         port = int(server.url.split(":")[2].split("/")[0])

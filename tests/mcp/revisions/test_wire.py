@@ -162,9 +162,7 @@ async def speaking(server: ServedSpace, version: str) -> AsyncGenerator[Wire]:
 
 
 @pytest.mark.parametrize("version", OLD)
-async def test_the_handshake_agrees_on_the_clients_revision(
-    server: ServedSpace, version: str
-) -> None:
+async def test_handshakes_agree_on_the_clients_revision(server: ServedSpace, version: str) -> None:
     async with server.http() as http:
         hello = await Wire(http, server.url, version).shake_hands()
     assert hello["protocolVersion"] == version
@@ -174,9 +172,7 @@ async def test_the_handshake_agrees_on_the_clients_revision(
 
 
 @pytest.mark.parametrize("version", ["1999-01-01", "2099-01-01", "newest"])
-async def test_the_handshake_offers_a_revision_in_place_of_an_unknown_one(
-    server: ServedSpace, version: str
-) -> None:
+async def test_the_handshake_replaces_unknown_revisions(server: ServedSpace, version: str) -> None:
     async with server.http() as http:
         hello = await Wire(http, server.url, version).shake_hands()
     assert hello["protocolVersion"] == OLD[-1]
@@ -189,9 +185,7 @@ async def test_the_newest_revision_discovers_without_a_handshake(server: ServedS
     assert "io.modelcontextprotocol/tasks" in found["capabilities"]["extensions"]
 
 
-async def test_an_unknown_revision_without_a_handshake_is_one_clear_error(
-    server: ServedSpace,
-) -> None:
+async def test_an_unknown_revision_without_a_handshake_is_one_error(server: ServedSpace) -> None:
     unknown = "2099-01-01"
     async with server.http() as http:
         wire = Wire(http, server.url, unknown)
@@ -257,9 +251,7 @@ async def test_a_ping_is_for_the_revisions_that_have_it(server: ServedSpace, ver
 
 
 @pytest.mark.parametrize("version", ALL)
-async def test_several_messages_in_one_are_refused_with_an_error(
-    server: ServedSpace, version: str
-) -> None:
+async def test_several_messages_in_one_are_refused(server: ServedSpace, version: str) -> None:
     async with speaking(server, version) as wire:
         batch = [{"jsonrpc": "2.0", "id": number, "method": "ping"} for number in (1, 2)]
         headers = {"mcp-protocol-version": NEW, "mcp-method": "ping"} if version == NEW else {}

@@ -102,9 +102,7 @@ async def rooted(_: ClientRequestContext) -> types.ListRootsResult:
         ("both", "From and To"),
     ],
 )
-async def test_a_question_during_a_call_reaches_its_client(
-    mode: str, tool: str, expected: str
-) -> None:
+async def test_a_calls_question_reaches_its_client(mode: str, tool: str, expected: str) -> None:
     async with client_beside(
         asker(),
         mode=mode,

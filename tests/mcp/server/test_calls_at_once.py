@@ -68,9 +68,7 @@ async def test_calls_that_wait_for_a_list_go_on_together() -> None:
             assert await turns_between(lambda: found("tools", "files_read")) < AT_ONCE
 
 
-async def test_one_wait_for_a_silent_participant_is_that_of_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_wait_for_the_silent_is_that_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog, "LIST_SECONDS", 0.05)
     async with staged(alice=ANYTHING, silent=ANYTHING) as stage:
         silent, asked = Agent("silent"), 0

@@ -125,9 +125,7 @@ async def session(
 
 @pytest.mark.rule("4.7.stream", "4.7.stream.freed", "4.7.stream.logged")
 @pytest.mark.parametrize("version", OLD)
-async def test_the_last_event_of_a_cancelled_stream(
-    version: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_cancelled_streams_last_event(version: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "meup_agent.mcp")
     slow = Slow()
     async with space_with(slow) as (_, server), session(server, version) as client:
@@ -422,9 +420,7 @@ async def test_cancelled_calls_are_remembered_for_a_while(monkeypatch: pytest.Mo
                 await stream.aread()
 
 
-async def test_cancelled_calls_of_one_token_push_out_their_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_cancelled_calls_of_a_token_push_out_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cancellation, "MAX_CANCELLED_CALLS", 3)
     slow = Slow()
     async with space_with(slow) as (stage, server), session(server, OLD[-1]) as alice:

@@ -62,9 +62,7 @@ async def test_a_client_is_the_participant_of_its_token() -> None:
                 assert await called_as(client) == "alice"
 
 
-async def test_the_name_in_the_environment_is_that_of_its_own_token(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_environments_name_is_of_its_own_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """As `meup env alice` sets it; the tokens of clients are others'."""
     async with staged(mirror=ANYTHING, alice=ANYTHING, bob=ANYTHING) as stage:
         await stage.join("mirror", whoami())
@@ -189,9 +187,7 @@ async def test_a_proxy_brings_no_client_without_a_token(header: str) -> None:
 
 
 @pytest.mark.parametrize("given", [{"hosts": None}, {"token": ""}])
-def test_clients_without_a_token_need_somebody_to_be(
-    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_anonymity_needs_a_person(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MEUP_TOKEN", raising=False)
     with pytest.raises(UsageError, match="clients without a token need a participant to be"):
         mcp_app(**{"token": "any", **given}, anonymous=True)

@@ -97,9 +97,7 @@ def test_another_uri_is_nobodys(uri: str) -> None:
         ("{a}", ["z"], "z"),
     ],
 )
-def test_a_uri_of_a_wrapped_template_is_the_participants_own(
-    template: str, values: list[str], uri: str
-) -> None:
+def test_a_wrapped_templates_uri_is_its_own(template: str, values: list[str], uri: str) -> None:
     wrapped = wrap_template("p q", template)
     for value in values:
         wrapped = re.sub(r"\{[^}]*\}", value, wrapped, count=1)

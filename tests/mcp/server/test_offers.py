@@ -216,9 +216,7 @@ LOOP: dict[str, Any] = {"type": "object", "properties": {"a": {"$ref": "#"}}}
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_bad_tool_is_left_out_and_the_others_stay(
-    mode: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_bad_tool_alone_is_left_out(mode: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, "meup_agent.mcp")
     deep: dict[str, Any] = {"type": "object"}
     for _ in range(20):
