@@ -21,6 +21,8 @@ from tests.tool_schemas import ARGUMENTS, EndlessDefaults, fill_as_server
 from tests.tool_schemas import SCHEMAS as ANY_SCHEMAS
 from tests.wire import Call, DefaultedObject, payloads
 
+pytestmark = pytest.mark.anyio
+
 OPTIONS: Final = {
     "type": "object",
     "properties": {"mode": {"type": "string", "default": "fast"}, "level": {"type": "integer"}},
@@ -288,7 +290,6 @@ async def verdict(policy: Policy, schema: dict[str, Any], arguments: dict[str, A
 NO_PRODUCTION: Final = DenyRule("deploy", arguments={"env": "prod*"}, name="no production")
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
 async def test_a_deny_sees_a_default_wherever_it_stands(schema: dict[str, Any]) -> None:
     policy = Policy([NO_PRODUCTION, AllowRule("deploy")])
@@ -296,7 +297,6 @@ async def test_a_deny_sees_a_default_wherever_it_stands(schema: dict[str, Any]) 
     assert await verdict(policy, schema, {"env": "test"}) == "allow"
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [
@@ -319,13 +319,11 @@ async def test_a_rule_about_an_unsure_default_asks(rule: Any, expected: str) -> 
     assert await verdict(Policy([rule, AllowRule("deploy")]), schema, {}) == expected
 
 
-@pytest.mark.anyio
 async def test_where_defaults_cannot_be_told_nothing_is_allowed() -> None:
     schema = {"properties": {"next": {"$ref": "#", "default": {}}}}
     assert await verdict(Policy([AllowRule("deploy")]), schema, {}) == "ask"
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("name", ["Env", "ENV", "env\u200b", " env"])
 async def test_an_argument_that_is_nearly_one_of_the_tool_is_asked_about(name: str) -> None:
     schema = {"properties": {"env": {}}, "additionalProperties": True}
@@ -338,7 +336,6 @@ async def test_an_argument_that_is_nearly_one_of_the_tool_is_asked_about(name: s
     assert await verdict(policy, schema, {"env": "test", name: "prod"}) == "deny"
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     "given", [{"a": 1, "A": 1}, {"o": {"p": 1, "P": 2}}, {"o": [{"p": 1, "p\u200b": 2}]}]
 )
@@ -348,7 +345,6 @@ async def test_arguments_with_two_names_nearly_alike_are_asked_about(given: dict
     assert await verdict(Policy([AllowRule("deploy")]), schema, {"a": 1, "o": {"a": 1}}) == "allow"
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("inner", [False, True])
 async def test_names_that_take_too_much_work_are_asked_about(inner: bool) -> None:
     name = "\u0301" * 30_000 + "\u0316" * 30_000
@@ -365,7 +361,6 @@ async def test_names_that_take_too_much_work_are_asked_about(inner: bool) -> Non
     assert time.process_time() - before < 2
 
 
-@pytest.mark.anyio
 async def test_a_default_is_no_argument_that_an_allow_would_have_to_name() -> None:
     schema = {"properties": {"env": {"default": "test"}, "o": OPTIONS, "force": {}}}
     policy = Policy([AllowRule("deploy", arguments={"o": {"level": 1}})])

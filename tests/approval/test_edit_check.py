@@ -13,7 +13,7 @@ from meup_agent.approval import Reviewer
 from meup_agent.approval.edit_check import EditCheck
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.errors import MeupError, NotOffered, Refused
-from tests.approval.test_inbox_edits import POLICY
+from tests.approval.test_inbox_edits import POLICY as POLICY
 from tests.approval.test_inbox_rules import Office, office, ruled
 from tests.interaction.people import EVERYTHING, Capabilities, InMemory, Meeting, join
 
@@ -22,13 +22,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.rule("4.4.edits_judged")]
 LIST: dict[str, Any] = {"kind": "mcp/request", "payload": {"method": "tools/list"}}
 DENIED = {"disk": "system"}
 ALLOWED = {"disk": "scratch"}
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    path = tmp_path / "policy.yaml"
-    path.write_text(POLICY)
-    return path
 
 
 def told_nothing(waiting: list[Any], now: float) -> dict[str, Any]:
@@ -56,17 +49,20 @@ def with_reviewer(*capabilities: dict[str, Any]) -> InMemory:
     return InMemory({**everyone, "reviewer": list(capabilities)})
 
 
-async def test_a_reviewer_that_may_only_reject_judges_edits(path: Path) -> None:
-    meeting = with_reviewer(LIST, {"kind": "mcp/reject"})
-    async with office(meeting, "mallory", policy=path) as o:
-        await check_denied(o)
+CALLS: dict[str, Any] = {"kind": "mcp/request", "payload": {"method": "tools/call"}}
 
 
-async def test_a_reviewer_that_may_carry_it_out_at_its_target_alone_judges_edits(
-    path: Path,
-) -> None:
-    calls: dict[str, Any] = {"kind": "mcp/request", "payload": {"method": "tools/call"}}
-    async with office(with_reviewer(LIST, {**calls, "to": ["tools"]}), "mallory", policy=path) as o:
+@pytest.mark.parametrize(
+    "may",
+    [
+        {"kind": "mcp/reject"},
+        {"kind": "mcp/reject", "to": ["proposer"]},
+        {**CALLS, "to": ["tools"]},
+    ],
+    ids=["rejects", "rejects its proposer", "carries out at its target"],
+)
+async def test_a_reviewer_with_part_of_the_rights_judges_edits(path: Path, may: Any) -> None:
+    async with office(with_reviewer(LIST, may), "mallory", policy=path) as o:
         await check_denied(o)
 
 
@@ -83,25 +79,16 @@ async def test_a_reviewer_that_may_carry_out_what_it_was_edited_to_judges_it(pat
         assert proposal.state.is_pending
 
 
-async def test_a_reviewer_that_may_reject_its_proposer_alone_judges_edits(path: Path) -> None:
-    meeting = with_reviewer(LIST, {"kind": "mcp/reject", "to": ["proposer"]})
-    async with office(meeting, "mallory", policy=path) as o:
-        await check_denied(o)
-
-
-async def test_an_edit_is_judged_although_its_rule_is_not_known(
-    meeting: Meeting, path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("reviewer.describe_all", told_nothing), ("held_proposals.MAX_HELD", 0)],
+    ids=["its rule is not known", "a flood has displaced it"],
+)
+async def test_an_edit_is_judged_although(
+    meeting: Meeting, path: Path, name: str, value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meup_agent.approval.reviewer.describe_all", told_nothing)
+    monkeypatch.setattr(f"meup_agent.approval.{name}", value)
     async with office(meeting, "mallory", policy=path) as o:
-        await check_denied(o)
-
-
-async def test_an_edit_is_judged_although_a_flood_has_displaced_it(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("meup_agent.approval.held_proposals.MAX_HELD", 0)
-    async with office(InMemory(), "mallory", policy=path) as o:
         await check_denied(o)
 
 
@@ -132,22 +119,16 @@ async def test_a_proposal_for_others_is_judged_by_no_reviewer(meeting: Meeting, 
 
 
 async def test_while_the_reviewer_is_away_nothing_runs_edited(meeting: Meeting, path: Path) -> None:
+    connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
     async with office(meeting, "mallory", policy=None) as o:
-
-        @asynccontextmanager
-        async def reviewer() -> AsyncGenerator[None]:
-            connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
-            async with Reviewer(path).join(connector, token=token):
-                yield
-
         inbox = o.inboxes["mallory"]
         async with o.proposer.propose("tools", "wipe", {"disk": "old"}) as proposal:
-            async with reviewer():
+            async with Reviewer(path).join(connector, token=token):
                 item = await o.until("mallory", ruled)
             await o.until("mallory", lambda item: item.rule is None)
             with pytest.raises(NotOffered, match=r"'reviewer', whose rules .* is not here"):
                 await inbox.approve(item, ALLOWED)
-            async with reviewer():
+            async with Reviewer(path).join(connector, token=token):
                 await o.until("mallory", ruled)
                 with pytest.raises(Refused, match="never"):
                     await inbox.approve(item, DENIED)
@@ -261,13 +242,7 @@ async def test_who_may_not_reach_the_judge_edits_nothing(path: Path) -> None:
             "tools": [{"kind": "mcp/response"}],
             "proposer": EVERYTHING,
             "reviewer": [LIST, {"kind": "mcp/reject"}],
-            "mallory": [
-                LIST,
-                {
-                    "kind": "mcp/request",
-                    "payload": {"method": "tools/call", "params": {"name": "wipe"}},
-                },
-            ],
+            "mallory": [LIST, CALLS],
         }
     )
     async with (

@@ -26,13 +26,6 @@ end: true
 UNFIT: dict[str, Any] = {"disk": 7}
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    path = tmp_path / "policy.yaml"
-    path.write_text(POLICY)
-    return path
-
-
 @pytest.mark.rule("4.4.edits_judged")
 @pytest.mark.parametrize(
     ("arguments", "words"),

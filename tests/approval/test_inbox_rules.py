@@ -17,19 +17,16 @@ from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
+VIRTUAL = pytest.mark.parametrize(
+    "anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})], ids=["virtual"]
+)
+
 POLICY = """
 rules:
   - quorum: {tool: deploy, of: 2, among: [second, deep], name: four eyes}
   - ask: {tool: wipe, name: by hand, ttl: 1h}
 end: true
 """
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    path = tmp_path / "policy.yaml"
-    path.write_text(POLICY)
-    return path
 
 
 def rewrite(path: Path, text: str) -> None:
@@ -289,9 +286,7 @@ def questions(tape: Tape) -> int:
     return len(asked)
 
 
-@pytest.mark.parametrize(
-    "anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})], ids=["virtual"]
-)
+@VIRTUAL
 async def test_inboxes_do_not_make_each_other_ask(path: Path) -> None:
     people, tape = ("second", "deep", "mallory"), Tape()
     async with office(InMemory(), *people, policy=path, seconds=3_600) as o:
@@ -315,9 +310,7 @@ async def test_inboxes_do_not_make_each_other_ask(path: Path) -> None:
 
 
 @pytest.mark.rule("5.reviewers.flood")
-@pytest.mark.parametrize(
-    "anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})], ids=["virtual"]
-)
+@VIRTUAL
 async def test_refused_votes_do_not_make_inboxes_ask(path: Path) -> None:
     tape = Tape()
     proposes = {"proposer": [{"kind": "mcp/proposal"}, {"kind": "mcp/request"}]}
@@ -336,9 +329,7 @@ async def test_refused_votes_do_not_make_inboxes_ask(path: Path) -> None:
             assert questions(tape) <= 3
 
 
-@pytest.mark.parametrize(
-    "anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})], ids=["virtual"]
-)
+@VIRTUAL
 async def test_a_long_list_is_asked_for_less_often_while_proposals_come(path: Path) -> None:
     tape = Tape()
 

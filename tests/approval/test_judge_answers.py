@@ -15,6 +15,7 @@ from meup_agent.approval import InboxItem
 from meup_agent.errors import MeupError, NotOffered, Refused
 from tests.approval.test_inbox_rules import Office, office
 from tests.interaction.people import Meeting, Notes, Raw, raw
+from tests.patience import PATIENCE
 from tests.wire import decode, kinds, payloads
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("4.4.edits_judged")]
@@ -85,43 +86,79 @@ async def asking(
         tasks.cancel_scope.cancel()
 
 
-async def test_a_yes_lets_the_edit_run(meeting: Meeting) -> None:
-    async def yes(reviewer: HandReviewer, asked: Envelope) -> None:
-        await reviewer.result(asked, YES)
+def answering(*results: Any, **changed: Any) -> Answer:
+    async def answer(reviewer: HandReviewer, asked: Envelope) -> None:
+        for each in results:
+            await reviewer.result(asked, each, **changed)
 
-    async with asking(meeting, yes) as (o, _, proposal, item):
+    return answer
+
+
+def failing(code: int | str, data: Any = None) -> Answer:
+    async def answer(reviewer: HandReviewer, asked: Envelope) -> None:
+        await reviewer.error(asked, code, data)
+
+    return answer
+
+
+async def leave(reviewer: HandReviewer, _: Envelope) -> None:
+    await reviewer.peer.transport.aclose()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        answering(YES),
+        answering({**YES, "explain": "yes" * 330_000}),
+        failing(payloads.METHOD_NOT_FOUND),
+        failing("NOT_IMPLEMENTED"),
+    ],
+    ids=["yes", "within a megabyte", "lacks the method", "lacks it in mew/v0.4"],
+)
+async def test_an_edit_runs(meeting: Meeting, answer: Answer) -> None:
+    async with asking(meeting, answer) as (o, _, proposal, item):
         assert await o.inboxes["mallory"].approve(item, EDIT) is not None
         assert await proposal.result(accept_edits=True) == "scratch"
 
 
-async def test_the_first_of_two_answers_counts(meeting: Meeting) -> None:
-    async def no_and_yes(reviewer: HandReviewer, asked: Envelope) -> None:
-        await reviewer.result(asked, {**YES, "verdict": "deny"})
-        await reviewer.result(asked, YES)
-
-    async with asking(meeting, no_and_yes) as (o, _, proposal, item):
-        with pytest.raises(Refused, match="rule 'mine' of 'deep'"):
-            await o.inboxes["mallory"].approve(item, EDIT)
-        assert proposal.state.is_pending
+NO: dict[str, Any] = {**YES, "verdict": "deny"}
+BUSY = "'deep', who may decide, has not judged it"
 
 
-async def _under_another_id(reviewer: HandReviewer, asked: Envelope) -> None:
-    await reviewer.result(asked, YES, about="another")
-
-
-async def _to_another_call(reviewer: HandReviewer, asked: Envelope) -> None:
-    await reviewer.result(asked, YES, rpc_id="another", about="another")
-
-
-@pytest.mark.parametrize("answer", [_under_another_id, _to_another_call])
-async def test_a_yes_to_another_question_is_none(
-    meeting: Meeting, answer: Answer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("answer", "seconds", "error", "said"),
+    [
+        (answering(NO, YES), PATIENCE, Refused, "rule 'mine' of 'deep'"),
+        (answering(YES, about="another"), 0.2, MeupError, "deep"),
+        (answering(YES, rpc_id="another", about="another"), 0.2, MeupError, "deep"),
+        (answering({**NO, "explain": "no" * 500_000}), PATIENCE, MeupError, "deep"),
+        (answering({"verdict": "x" * 1_000_000}), PATIENCE, MeupError, "deep"),
+        (answering({**NO, "rule": {"name": "m" * 1_000_000}}), PATIENCE, MeupError, "deep"),
+        (failing(payloads.EXCHANGE_ERROR, {"reason": "busy"}), PATIENCE, NotOffered, BUSY),
+        (failing(-32603), PATIENCE, NotOffered, BUSY),
+        (leave, 0.5, MeupError, "deep"),
+    ],
+    ids=[
+        *("no and yes", "under another id", "to another call", "long words", "long verdict"),
+        *("long name", "busy", "failed", "leaves"),
+    ],
+)
+async def test_an_edit_is_stopped(
+    meeting: Meeting,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Answer,
+    seconds: float,
+    error: type[MeupError],
+    said: str,
 ) -> None:
-    monkeypatch.setattr("meup_agent.approval.edit_check.JUDGE_SECONDS", 0.2)
+    monkeypatch.setattr("meup_agent.approval.edit_check.JUDGE_SECONDS", seconds)
     async with asking(meeting, answer) as (o, _, proposal, item):
-        with pytest.raises(MeupError):
+        with pytest.raises(error, match=said) as refused:
             await o.inboxes["mallory"].approve(item, EDIT)
+        assert len(str(refused.value)) < 2_000, "a megabyte is told in few words"
         assert proposal.state.is_pending
+        if said == BUSY:
+            assert await o.inboxes["mallory"].approve(item) is not None, "as it was proposed"
 
 
 async def test_the_yes_of_another_participant_is_none(
@@ -158,78 +195,3 @@ async def test_a_late_yes_changes_nothing(
             await inbox.approve(item, EDIT)
         assert proposal.state.is_pending
         assert o.item("mallory") is item
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        {"verdict": "deny", "rule": {"name": "mine"}, "explain": "no" * 500_000},
-        {"verdict": "x" * 1_000_000},
-        {"verdict": "deny", "rule": {"name": "m" * 1_000_000}},
-    ],
-    ids=["words", "verdict", "name"],
-)
-async def test_a_megabyte_of_answer_is_no_yes_and_told_in_few_words(
-    meeting: Meeting, said: dict[str, Any]
-) -> None:
-    async def say(reviewer: HandReviewer, asked: Envelope) -> None:
-        await reviewer.result(asked, said)
-
-    async with asking(meeting, say) as (o, _, proposal, item):
-        with pytest.raises(MeupError) as refused:
-            await o.inboxes["mallory"].approve(item, EDIT)
-        assert len(str(refused.value)) < 2_000
-        assert proposal.state.is_pending
-
-
-async def test_a_yes_within_a_megabyte_is_one(meeting: Meeting) -> None:
-    async def say(reviewer: HandReviewer, asked: Envelope) -> None:
-        await reviewer.result(asked, {**YES, "explain": "yes" * 330_000})
-
-    async with asking(meeting, say) as (o, _, proposal, item):
-        assert await o.inboxes["mallory"].approve(item, EDIT) is not None
-        assert await proposal.result(accept_edits=True) == "scratch"
-
-
-async def test_a_reviewer_that_leaves_instead_of_answering_stops_the_edit(
-    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("meup_agent.approval.edit_check.JUDGE_SECONDS", 0.5)
-
-    async def leave(reviewer: HandReviewer, _: Envelope) -> None:
-        await reviewer.peer.transport.aclose()
-
-    async with asking(meeting, leave) as (o, _, proposal, item):
-        with pytest.raises(MeupError):
-            await o.inboxes["mallory"].approve(item, EDIT)
-        assert proposal.state.is_pending
-
-
-@pytest.mark.parametrize(
-    ("code", "data"),
-    [(payloads.EXCHANGE_ERROR, {"reason": "busy"}), (-32603, None)],
-    ids=["busy", "failed"],
-)
-async def test_a_reviewer_that_has_too_much_to_do_is_still_one(
-    meeting: Meeting, code: int, data: Any
-) -> None:
-    async def busy(reviewer: HandReviewer, asked: Envelope) -> None:
-        await reviewer.error(asked, code, data)
-
-    async with asking(meeting, busy) as (o, _, proposal, item):
-        with pytest.raises(NotOffered, match="'deep', who may decide, has not judged it"):
-            await o.inboxes["mallory"].approve(item, EDIT)
-        assert proposal.state.is_pending
-        assert await o.inboxes["mallory"].approve(item) is not None
-
-
-@pytest.mark.parametrize("code", [payloads.METHOD_NOT_FOUND, "NOT_IMPLEMENTED"])
-async def test_a_participant_without_the_method_is_no_reviewer(
-    meeting: Meeting, code: int | str
-) -> None:
-    async def lacks(reviewer: HandReviewer, asked: Envelope) -> None:
-        await reviewer.error(asked, code)
-
-    async with asking(meeting, lacks) as (o, _, proposal, item):
-        assert await o.inboxes["mallory"].approve(item, EDIT) is not None
-        assert await proposal.result(accept_edits=True) == "scratch"

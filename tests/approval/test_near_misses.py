@@ -342,10 +342,7 @@ def test_a_choice_among_arguments_without_a_wildcard_is_found() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-async def test_people_decide_what_is_nearly_held_back(
-    caplog: pytest.LogCaptureFixture, anyio_backend: str
-) -> None:
+async def test_people_decide_what_is_nearly_held_back(caplog: pytest.LogCaptureFixture) -> None:
     meeting, ran = InMemory(), list[str]()
     tools, reviewer = Agent("tools"), Agent("reviewer")
 

@@ -10,7 +10,7 @@ import pytest
 from meup_agent.approval import Reviewer
 from meup_agent.errors import Refused
 from meup_agent.types import CallNext, OutboundMessage
-from tests.approval.test_votes import Office, office, write
+from tests.approval.test_votes import Office, office
 from tests.interaction.people import Meeting, Notes, taped
 from tests.wire import kinds, payloads
 
@@ -27,11 +27,6 @@ end: true
 """
 
 IN_MEMORY = pytest.mark.parametrize("meeting", ["memory"], indirect=True)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return write(tmp_path / "policy.yaml", POLICY)
 
 
 class EditingOffice(Office):

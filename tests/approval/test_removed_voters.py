@@ -11,15 +11,11 @@ import pytest
 from meup_agent import Space
 from meup_agent.approval import Reviewer
 from meup_agent.approval.decider import Decider
-from tests.approval.test_votes import POLICY, Office, office, write
+from tests.approval.test_votes import POLICY as POLICY
+from tests.approval.test_votes import Office, office
 from tests.interaction.people import QUICK, InMemory, Latch, Notes, join
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("5.votes.removed")]
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return write(tmp_path / "policy.yaml", POLICY)
 
 
 @asynccontextmanager

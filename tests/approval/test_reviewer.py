@@ -1,6 +1,7 @@
 """A reviewer and its reminders: hours pass in no time, and no silence lets a call through."""
 
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -14,7 +15,9 @@ from tests.interaction.people import InMemory, Notes, Tape, join, session_of
 from tests.spaces import MAX_REPLAYED
 from tests.wire import kinds, payloads
 
-ASK = "rules: [{ask: {tool: add, ttl: 10m, remind: 2m, name: by hand}}]\nend: true\n"
+pytestmark = pytest.mark.anyio
+
+POLICY = "rules: [{ask: {tool: add, ttl: 10m, remind: 2m, name: by hand}}]\nend: true\n"
 ALLOW = "rules: [{allow: {tool: add}}]\nend: true\n"
 DENY = "rules: [{deny:  {tool: add}}]\nend: true\n"
 
@@ -23,11 +26,6 @@ DENY = "rules: [{deny:  {tool: add}}]\nend: true\n"
 def poll_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Poll seldom: hours of looking twice a second took a second of CPU each."""
     monkeypatch.setattr("meup_agent.approval.reviewer.POLL_SECONDS", 15.0)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return write(tmp_path / "policy.yaml", ASK)
 
 
 def write(path: Path, text: str) -> Path:
@@ -60,7 +58,6 @@ def tools(notes: Notes) -> Agent:
     return agent
 
 
-@pytest.mark.anyio
 @pytest.mark.rule("3.list.open")
 async def test_all_that_was_proposed_before_it_came_is_decided_once(
     path: Path, notes: Notes, monkeypatch: pytest.MonkeyPatch
@@ -86,15 +83,9 @@ async def test_all_that_was_proposed_before_it_came_is_decided_once(
     assert notes.all == ["add"] * count
 
 
-@pytest.mark.anyio
 async def test_people_are_reminded_until_the_time_is_up(path: Path, notes: Notes) -> None:
-    meeting, reviewer, tape = InMemory(), Reviewer(path), Tape()
-    connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
-    async with (
-        join(meeting, tools(notes)),
-        reviewer.join(connector, token=token),
-        join(meeting, "proposer") as proposer,
-    ):
+    tape = Tape()
+    async with reviewed(path, notes, "proposer") as (proposer,):
         session_of(proposer).watchers.listen(tape)
         async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer", ttl=None) as p:
             outcome = await p.outcome()
@@ -111,22 +102,15 @@ async def test_people_are_reminded_until_the_time_is_up(path: Path, notes: Notes
     assert notes.all == []
 
 
-@pytest.mark.anyio
 async def test_what_a_person_decides_ends_the_reminders(path: Path, notes: Notes) -> None:
-    meeting, reviewer, tape = InMemory(), Reviewer(path), Tape()
-    connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
+    tape = Tape()
     results: list[object] = []
 
     async def propose(space: Space) -> None:
         async with space.propose("tools", "add", {"a": 1, "b": 1}, ttl=None) as proposal:
             results.append(await proposal.result())
 
-    async with (
-        join(meeting, tools(notes)),
-        reviewer.join(connector, token=token),
-        join(meeting, "mallory") as person,
-        join(meeting, "proposer") as proposer,
-    ):
+    async with reviewed(path, notes, "mallory", "proposer") as (person, proposer):
         session_of(person).watchers.listen(tape)
         async with anyio.create_task_group() as group:
             group.start_soon(propose, proposer)
@@ -138,15 +122,8 @@ async def test_what_a_person_decides_ends_the_reminders(path: Path, notes: Notes
     assert len(tape.of(kinds.CHAT, sender="reviewer")) == 1
 
 
-@pytest.mark.anyio
 async def test_a_reloaded_policy_decides_what_comes_next(path: Path, notes: Notes) -> None:
-    meeting, reviewer = InMemory(), Reviewer(path)
-    connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
-    async with (
-        join(meeting, tools(notes)),
-        reviewer.join(connector, token=token),
-        join(meeting, "proposer") as proposer,
-    ):
+    async with reviewed(path, notes, "proposer") as (proposer,):
         write(path, ALLOW)
         await anyio.sleep(60)
         async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer") as proposal:
@@ -158,16 +135,8 @@ async def test_a_reloaded_policy_decides_what_comes_next(path: Path, notes: Note
     assert notes.all == ["add"]
 
 
-@pytest.mark.anyio
 async def test_while_the_file_changes_nothing_runs_unasked(path: Path, notes: Notes) -> None:
-    meeting, reviewer = InMemory(), Reviewer(write(path, ALLOW))
-    connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
-    async with (
-        join(meeting, tools(notes)),
-        reviewer.join(connector, token=token),
-        join(meeting, "second") as second,
-        join(meeting, "proposer") as proposer,
-    ):
+    async with reviewed(write(path, ALLOW), notes, "second", "proposer") as (second, proposer):
         add = proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer", ttl=None)
         write(path, DENY)
         async with add as proposal:
@@ -187,12 +156,11 @@ BY_TWO = (
 )
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("text", "kind", "rule"),
     [
         (ALLOW, "ask", "by hand"),
-        (ASK.replace("by hand", "anew"), "ask", "anew"),
+        (POLICY.replace("by hand", "anew"), "ask", "anew"),
         (BY_TWO, "quorum", "four eyes"),
     ],
     ids=["allow", "ask", "quorum"],
@@ -200,13 +168,8 @@ BY_TWO = (
 async def test_what_waits_for_people_is_held_against_a_reloaded_policy(
     path: Path, notes: Notes, text: str, kind: str, rule: str
 ) -> None:
-    meeting, reviewer = InMemory(), Reviewer(path)
-    connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
     async with (
-        join(meeting, tools(notes)),
-        reviewer.join(connector, token=token),
-        join(meeting, "second") as second,
-        join(meeting, "proposer") as proposer,
+        reviewed(path, notes, "second", "proposer") as (second, proposer),
         proposer.propose("tools", "add", {"a": 1, "b": 1}, ttl=None),
     ):
         await until_held(second)
@@ -217,17 +180,9 @@ async def test_what_waits_for_people_is_held_against_a_reloaded_policy(
     assert notes.all == []
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("before", [ASK, BY_TWO], ids=["ask", "quorum"])
+@pytest.mark.parametrize("before", [POLICY, BY_TWO], ids=["ask", "quorum"])
 async def test_what_a_reload_denies_waits_for_nobody(path: Path, notes: Notes, before: str) -> None:
-    meeting, reviewer = InMemory(), Reviewer(write(path, before))
-    connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
-    async with (
-        join(meeting, tools(notes)),
-        reviewer.join(connector, token=token),
-        join(meeting, "second") as second,
-        join(meeting, "proposer") as proposer,
-    ):
+    async with reviewed(write(path, before), notes, "second", "proposer") as (second, proposer):
         add = proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer", ttl=None)
         async with add as proposal:
             await until_held(second)
@@ -246,6 +201,19 @@ end: true
 """
 
 
+@asynccontextmanager
+async def reviewed(
+    path: Path, notes: Notes | None, *names: str, meeting: InMemory | None = None
+) -> AsyncGenerator[tuple[Space, ...]]:
+    """The spaces of these, beside a reviewer by a file, and tools unless they are away."""
+    meeting, reviewer = meeting or InMemory(), Reviewer(path)
+    connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
+    async with reviewer.join(connector, token=token), AsyncExitStack() as stack:
+        if notes is not None:
+            await stack.enter_async_context(join(meeting, tools(notes)))
+        yield tuple([await stack.enter_async_context(join(meeting, each)) for each in names])
+
+
 async def vote(voter: Space, proposal: str, vote: str = "approve") -> dict[str, object]:
     about = {"proposal": proposal, "proposer": "proposer", "vote": vote}
     found: dict[str, object] = await voter.request("reviewer", "dev.meup/vote", about)
@@ -258,17 +226,10 @@ async def until_held(voter: Space) -> None:
             pass
 
 
-@pytest.mark.anyio
 async def test_votes_may_be_an_hour_apart_and_are_reminded(path: Path, notes: Notes) -> None:
-    meeting, reviewer, tape = InMemory(), Reviewer(write(path, QUORUM)), Tape()
-    connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
-    async with (
-        join(meeting, tools(notes)),
-        reviewer.join(connector, token=token),
-        join(meeting, "second") as second,
-        join(meeting, "deep") as deep,
-        join(meeting, "proposer") as proposer,
-    ):
+    tape = Tape()
+    async with reviewed(write(path, QUORUM), notes, "second", "deep", "proposer") as spaces:
+        second, deep, proposer = spaces
         session_of(proposer).watchers.listen(tape)
         async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer", ttl=None) as p:
             await until_held(second)
@@ -286,16 +247,8 @@ async def test_votes_may_be_an_hour_apart_and_are_reminded(path: Path, notes: No
     assert notes.all == ["add"]
 
 
-@pytest.mark.anyio
 async def test_votes_that_do_not_come_approve_nothing(path: Path, notes: Notes) -> None:
-    meeting, reviewer = InMemory(), Reviewer(write(path, QUORUM))
-    connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
-    async with (
-        join(meeting, tools(notes)),
-        reviewer.join(connector, token=token),
-        join(meeting, "second") as second,
-        join(meeting, "proposer") as proposer,
-    ):
+    async with reviewed(write(path, QUORUM), notes, "second", "proposer") as (second, proposer):
         async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer", ttl=None) as p:
             await until_held(second)
             await vote(second, p.id)
@@ -307,18 +260,14 @@ async def test_votes_that_do_not_come_approve_nothing(path: Path, notes: Notes) 
     assert notes.all == []
 
 
-@pytest.mark.anyio
 @pytest.mark.rule("5.votes.once")
 async def test_votes_carry_nothing_out_without_its_target(path: Path, notes: Notes) -> None:
     """The request waits for the target as any does; then its votes are spent."""
-    meeting, reviewer = InMemory(), Reviewer(write(path, QUORUM))
-    connector, token = meeting.connector("reviewer"), meeting.token("reviewer")
-    async with (
-        reviewer.join(connector, token=token),
-        join(meeting, "second") as second,
-        join(meeting, "deep") as deep,
-        join(meeting, "proposer") as proposer,
-    ):
+    meeting = InMemory()
+    async with reviewed(
+        write(path, QUORUM), None, "second", "deep", "proposer", meeting=meeting
+    ) as spaces:
+        second, deep, proposer = spaces
         async with proposer.propose("tools", "add", {"a": 1, "b": 1}, to="reviewer", ttl=None) as p:
             await until_held(second)
             for voter in (second, deep):

@@ -7,28 +7,18 @@ from typing import Any
 
 import anyio
 import pytest
-from trio.testing import MockClock
 
 from meup_agent import ProposalState
 from meup_agent.errors import RequestError
-from tests.approval.test_votes import POLICY, office, write
+from tests.approval.test_inbox_rules import VIRTUAL
+from tests.approval.test_votes import POLICY as POLICY
+from tests.approval.test_votes import office
 from tests.interaction.people import InMemory, Notes, has_state, until
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.rule("5.reviewers.flood"),
-    pytest.mark.parametrize(
-        "anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})], ids=["virtual"]
-    ),
-]
+pytestmark = [pytest.mark.anyio, pytest.mark.rule("5.reviewers.flood"), VIRTUAL]
 
 FLOOD = 200
 """More than a reviewer's handlers, and less than all that may wait for one."""
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return write(tmp_path / "policy.yaml", POLICY)
 
 
 @pytest.mark.parametrize(

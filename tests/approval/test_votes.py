@@ -26,11 +26,6 @@ end: true
 """
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return write(tmp_path / "policy.yaml", POLICY)
-
-
 def write(path: Path, text: str) -> Path:
     path.write_text(text)
     return path

@@ -10,6 +10,8 @@ from meup_agent.cli.render.console import FORMAT, SafeFormatter, Stderr, wants_c
 from tests.cli.commands import Output
 from tests.cli.processes import meup
 
+pytestmark = pytest.mark.anyio
+
 STYLED = Text("[b]pending[/b]", style="bold dim red", no_wrap=True)
 
 
@@ -19,7 +21,6 @@ def forced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize("how", ["option", "variable", "neither"])
 async def test_no_style_is_left(
@@ -37,7 +38,6 @@ async def test_no_style_is_left(
         assert (out, err) == ("[b]pending[/b]\n", "meup: done\n")
 
 
-@pytest.mark.anyio
 async def test_a_line_is_styled_as_rich_would(capfd: pytest.CaptureFixture[str]) -> None:
     output = Output()
     line = Text.assemble(("a", "bold green"), " ", ("b", "dim"), ("c\nd", "bright_blue"))
