@@ -1,6 +1,7 @@
 """A gateway that the processes under test meet at."""
 
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -22,6 +23,11 @@ def gateway() -> Generator[ThreadedGateway]:
 def tail_settings(gateway: ThreadedGateway) -> dict[str, str]:
     """The environment of a participant that may look on."""
     return {"MEUP_URL": gateway.url, "MEUP_SPACE": "demo", "MEUP_TOKEN": gateway.token("tailer")}
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> dict[str, str]:
+    return {"MEUP_STATE_DIR": str(tmp_path / "state")}
 
 
 @pytest.fixture(scope="module")
@@ -49,14 +55,24 @@ Here = Callable[..., Done]
 
 
 @pytest.fixture
-def here(stage: Stage, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
-    """Runs a command in this process, as a participant: a process takes half a second."""
+def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
+    """Runs a command in this process, with these variables: a process takes half a second."""
 
-    def command(*arguments: str, participant: str = "alice", **variables: str) -> Done:
-        for name, value in stage.variables(participant, **variables).items():
+    def command(*arguments: str, **variables: str) -> Done:
+        for name, value in variables.items():
             monkeypatch.setenv(name, value)
         code = run(arguments)
         done = capfd.readouterr()
         return Done(code, done.out, done.err)
 
     return command
+
+
+@pytest.fixture
+def here(stage: Stage, command: Here) -> Here:
+    """Runs a command in this process, as a participant."""
+
+    def run_as(*arguments: str, participant: str = "alice", **more: str) -> Done:
+        return command(*arguments, **stage.variables(participant, **more))
+
+    return run_as

@@ -5,6 +5,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ from meup_agent.protocol.audit.audit import LOOK_AHEAD
 from meup_agent.wording import IGNORED, duration
 from tests.bench.audit import envelopes, write
 from tests.cli.audited import PARTICIPANTS, Past, past
-from tests.cli.commands import Output, exit_codes, run
-from tests.cli.conftest import Done
+from tests.cli.commands import Output, exit_codes
+from tests.cli.conftest import Done, Here
 from tests.cli.processes import meup
 from tests.cli.stage import ESCAPED, HOSTILE
 from tests.gateways import Archive, first_token
@@ -38,19 +39,22 @@ def the_past(tmp_path_factory: pytest.TempPathFactory) -> Generator[Past]:
 
 
 @pytest.fixture
-def audit(
-    the_past: Past, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Audit:
+def audit(the_past: Past, command: Here) -> Audit:
     """Runs the command in this process, on the file."""
 
-    def command(*arguments: str, journal: Path = the_past.journal, **variables: str) -> Done:
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        code = run(["audit", "--journal", str(journal), *arguments])
-        done = capfd.readouterr()
-        return Done(code, done.out, done.err)
+    def run_audit(*arguments: str, journal: Path = the_past.journal, **variables: str) -> Done:
+        return command("audit", "--journal", str(journal), *arguments, **variables)
 
-    return command
+    return run_audit
+
+
+@contextmanager
+def copied(the_past: Past, copy: Path) -> Generator[sqlite3.Connection]:
+    """A copy of the journal, to be changed in a block."""
+    with closing(sqlite3.connect(the_past.journal)) as source:
+        with closing(sqlite3.connect(copy)) as target, target:
+            source.backup(target)
+            yield target
 
 
 def states(out: str) -> list[tuple[str, str, str]]:
@@ -118,12 +122,8 @@ def test_one_proposal_is_a_timeline(audit: Audit) -> None:
 
 def test_a_cancelled_request_and_the_next_are_in_the_timeline(audit: Audit) -> None:
     done = audit("--proposal", "p-twice", "--from", "carol")
-    assert [line.split()[2] for line in done.out.splitlines()[4:]] == [
-        "proposal",
-        "request",
-        "cancel",
-        "request",
-    ]
+    kinds = [line.split()[2] for line in done.out.splitlines()[4:]]
+    assert kinds == ["proposal", "request", "cancel", "request"]
     assert done.out.count("[in progress]") == 2
 
 
@@ -254,10 +254,8 @@ def test_no_token_is_in_the_journal_or_the_audit(audit: Audit, the_past: Past) -
 def test_a_copy_in_a_read_only_folder_is_read(audit: Audit, the_past: Past, tmp_path: Path) -> None:
     copy = tmp_path / "kept" / "journal.db"
     copy.parent.mkdir()
-    with sqlite3.connect(the_past.journal) as source, sqlite3.connect(copy) as target:
-        source.backup(target)
-    source.close()
-    target.close()
+    with copied(the_past, copy):
+        pass
     os.chmod(copy, 0o400)
     os.chmod(copy.parent, 0o500)
     try:
@@ -282,14 +280,11 @@ def test_what_is_no_journal_is_said(audit: Audit, tmp_path: Path) -> None:
 
 def test_damage_is_refused_or_left_out(audit: Audit, the_past: Past, tmp_path: Path) -> None:
     copy = tmp_path / "damaged.db"
-    with sqlite3.connect(the_past.journal) as source, sqlite3.connect(copy) as target:
-        source.backup(target)
+    with copied(the_past, copy) as target:
         (seq,) = target.execute(
             "SELECT seq FROM entry WHERE kind = 'mcp/reject' AND instr(frame, 'p-rejected')"
         ).fetchone()
         target.execute("UPDATE entry SET frame = x'ff' WHERE seq = ?", (seq,))
-    source.close()
-    target.close()
     done = audit("--json", journal=copy)
     assert done.code == exit_codes.USAGE
     assert f"is damaged: number {seq} cannot be read; read a backup, or what is left" in done.err
@@ -302,11 +297,8 @@ def test_damage_is_refused_or_left_out(audit: Audit, the_past: Past, tmp_path: P
 
 def test_a_newer_journal_is_refused(audit: Audit, the_past: Past, tmp_path: Path) -> None:
     newer = tmp_path / "newer.db"
-    with sqlite3.connect(the_past.journal) as source, sqlite3.connect(newer) as target:
-        source.backup(target)
+    with copied(the_past, newer) as target:
         target.execute("PRAGMA user_version = 999")
-    source.close()
-    target.close()
     done = audit(journal=newer)
     assert done.code == exit_codes.USAGE
     assert "newer version" in done.err

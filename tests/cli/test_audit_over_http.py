@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from meup_agent.gateway import Gateway, ThreadedGateway
-from tests.cli.commands import run
+from tests.cli.conftest import Here
 from tests.gateways import one_space_config
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
@@ -35,16 +35,8 @@ def gateway() -> Generator[ThreadedGateway]:
         yield gateway
 
 
-def test_the_gateways_clock(gateway: ThreadedGateway, capfd: pytest.CaptureFixture[str]) -> None:
-    where = ("--http", gateway.http_url, "--token", gateway.token("alice"))
-    assert run(["audit", *where, "--json"]) == 0
-    found = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    assert [each["state"] for each in found] == [
-        "pending",
-        "pending",
-        "expired",
-        "pending",
-        "expired",
-    ]
-    assert run(["audit", *where, "--json", "--state", "expired"]) == 0
-    assert len(capfd.readouterr().out.splitlines()) == 2
+def test_the_gateways_clock(gateway: ThreadedGateway, command: Here) -> None:
+    where = ("audit", "--http", gateway.http_url, "--token", gateway.token("alice"), "--json")
+    found = [json.loads(line)["state"] for line in command(*where).out.splitlines()]
+    assert found == ["pending", "pending", "expired", "pending", "expired"]
+    assert len(command(*where, "--state", "expired").out.splitlines()) == 2

@@ -8,7 +8,6 @@ import os
 import pty
 import signal
 import threading
-from collections.abc import Callable, Generator
 from dataclasses import replace
 
 import httpx
@@ -16,10 +15,10 @@ import pytest
 
 from meup_agent import Fulfillment, Outcome, Rejection, Space, Withdrawal
 from meup_agent.gateway import Gateway, HttpConfig, TlsConfig
-from tests.cli.commands import exit_codes, run
-from tests.cli.conftest import Done
+from tests.cli.commands import exit_codes
+from tests.cli.conftest import Here
 from tests.cli.processes import COMMAND, Running, environment, meup, running
-from tests.cli.stage import ESCAPED, HOSTILE, PARTICIPANTS, Stage, on_stage
+from tests.cli.stage import ESCAPED, HOSTILE, PARTICIPANTS, Stage
 from tests.forkserver import start
 from tests.gateways import one_space_config
 from tests.no_tls import NO_TLS
@@ -28,40 +27,7 @@ from tests.spaces import AbsenceTracker
 from tests.transport.peers import CERTIFICATE
 from tests.wire import build_proposal, payloads
 
-RunBeside = Callable[..., Done]
-
-
-@pytest.fixture(scope="module")
-def set_beside() -> Generator[Stage]:
-    config = one_space_config("demo", PARTICIPANTS)
-    with Gateway(config=config).in_thread() as gateway, on_stage(gateway) as stage:
-        yield stage
-
-
-@pytest.fixture
-def stage(set_beside: Stage) -> Stage:
-    set_beside.forget()
-    return set_beside
-
-
-def variables(stage: Stage, participant: str) -> dict[str, str]:
-    """The environment of a participant."""
-    token = stage.gateway.token(participant)
-    return {"MEUP_URL": stage.gateway.url, "MEUP_SPACE": "demo", "MEUP_TOKEN": token}
-
-
-@pytest.fixture
-def beside(
-    stage: Stage, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> RunBeside:
-    def command(*arguments: str, participant: str = "alice", **more: str) -> Done:
-        for name, value in {**variables(stage, participant), **more}.items():
-            monkeypatch.setenv(name, value)
-        code = run(arguments)
-        done = capfd.readouterr()
-        return Done(code, done.out, done.err)
-
-    return command
+LOST = exit_codes.NO_CONNECTION
 
 
 class Proposed:
@@ -81,6 +47,10 @@ class Proposed:
         self._thread.start()
         self.id = stage.wait_for("proposed")
 
+    def withdraw(self, here: Here) -> None:
+        assert here("withdraw", self.id, participant="paula").code == 0
+        self.outcome()
+
     def outcome(self) -> Outcome:
         """The outcome; the participant's agent has kept its connection."""
         self._thread.join()
@@ -89,18 +59,18 @@ class Proposed:
         return outcome
 
 
-def test_withdraw_ends_the_wait_of_the_agent_beside(stage: Stage, beside: RunBeside) -> None:
+def test_withdraw_ends_the_wait_of_the_agent_beside(stage: Stage, here: Here) -> None:
     proposed = Proposed(stage, "nothing", {}, to="alice")
-    done = beside("withdraw", proposed.id, "policy", "--explain", "why", participant="paula")
+    done = here("withdraw", proposed.id, "policy", "--explain", "why", participant="paula")
     assert done == (0, "", f"meup: proposal {proposed.id} is withdrawn\n")
     outcome = proposed.outcome()
     assert isinstance(outcome, Withdrawal)
     assert outcome.reason == "policy"
 
 
-def test_fulfill_carries_out_what_is_proposed(stage: Stage, beside: RunBeside) -> None:
+def test_fulfill_carries_out_what_is_proposed(stage: Stage, here: Here) -> None:
     proposed = Proposed(stage, "write_file", {"path": "a", "text": "b"}, to="alice")
-    done = beside("fulfill", proposed.id[:12], "--yes")
+    done = here("fulfill", proposed.id[:12], "--yes")
     assert (done.code, done.out) == (0, "'a' has 'b'\n")
     assert done.err == (
         f'proposal {proposed.id} of paula:\n  files.write_file\n    path = "a"\n    text = "b"\n'
@@ -109,15 +79,15 @@ def test_fulfill_carries_out_what_is_proposed(stage: Stage, beside: RunBeside) -
     assert isinstance(outcome, Fulfillment)
     assert (outcome.by, outcome.executor, outcome.as_proposed) == ("alice", "files", True)
     assert [call["path"] for call in stage.calls] == ["a"]
-    again = beside("fulfill", proposed.id)
+    again = here("fulfill", proposed.id)
     assert (again.code, again.out) == (exit_codes.USAGE, "")
     assert f"proposal {proposed.id} is fulfilled" in again.err
 
 
-def test_nobody_is_asked_where_no_terminal_is(stage: Stage, beside: RunBeside) -> None:
+def test_nobody_is_asked_where_no_terminal_is(stage: Stage, here: Here) -> None:
     text = "x" * 3_000 + "\x1b[2J"
     proposed = Proposed(stage, "write_file", {"path": "a", "text": text}, to="alice")
-    done = beside("fulfill", proposed.id)
+    done = here("fulfill", proposed.id)
     assert (done.code, done.out) == (exit_codes.USAGE, "")
     shown, said = done.err.rsplit("\n", 2)[:2]
     assert shown.endswith("x" * 100 + '\\u001b[2J"'), "the call is shown whole, and escaped"
@@ -127,8 +97,7 @@ def test_nobody_is_asked_where_no_terminal_is(stage: Stage, beside: RunBeside) -
         " --yes to do it"
     )
     assert stage.calls == []
-    assert beside("withdraw", proposed.id, participant="paula").code == 0
-    proposed.outcome()
+    proposed.withdraw(here)
 
 
 class Asked:
@@ -137,7 +106,7 @@ class Asked:
     def __init__(self, stage: Stage, proposal: str) -> None:
         self.master, terminal = pty.openpty()
         arguments = [*COMMAND[1:], "fulfill", proposal]
-        self.process = start(arguments, environment(variables(stage, "alice")), stdin=terminal)
+        self.process = start(arguments, environment(stage.variables("alice")), stdin=terminal)
         os.close(terminal)
         self._said = Running(self.process)
         self.err = self._said.until("carry it out? [y/N] ", stream="err")
@@ -163,33 +132,26 @@ def test_what_is_shown_is_carried_out_when_a_person_says_yes(stage: Stage) -> No
 
 
 @pytest.mark.parametrize("answer", ["n\n", "\n", "what?\n", "\x04"])
-def test_nothing_is_sent_unless_a_person_says_yes(
-    stage: Stage, beside: RunBeside, answer: str
-) -> None:
+def test_nothing_is_sent_unless_a_person_says_yes(stage: Stage, here: Here, answer: str) -> None:
     proposed = Proposed(stage, "write_file", {"path": "a", "text": "b"}, to="alice")
     said = Asked(stage, proposed.id).answer(answer)
     assert said == (exit_codes.FAILED, "", "meup: not confirmed; nothing was sent\n")
-    assert beside("withdraw", proposed.id, participant="paula").code == 0
-    proposed.outcome()
+    proposed.withdraw(here)
     assert stage.calls == []
 
 
-def test_a_signal_ends_the_question(stage: Stage, beside: RunBeside) -> None:
+def test_a_signal_ends_the_question(stage: Stage, here: Here) -> None:
     proposed = Proposed(stage, "nothing", {}, to="alice")
     asked = Asked(stage, proposed.id)
     asked.process.send_signal(signal.SIGINT)
     assert asked.end() == (exit_codes.INTERRUPTED, "", "meup: interrupted\n")
-    assert beside("withdraw", proposed.id, participant="paula").code == 0
-    proposed.outcome()
+    proposed.withdraw(here)
 
 
-def test_what_was_withdrawn_while_it_was_read_is_not_carried_out(
-    stage: Stage, beside: RunBeside
-) -> None:
+def test_what_was_withdrawn_while_it_was_read_is_not_carried_out(stage: Stage, here: Here) -> None:
     proposed = Proposed(stage, "write_file", {"path": "a", "text": "b"}, to="alice")
     asked = Asked(stage, proposed.id)
-    assert beside("withdraw", proposed.id, participant="paula").code == 0
-    proposed.outcome()
+    proposed.withdraw(here)
     code, _, err = asked.answer("y\n")
     assert code == exit_codes.USAGE
     assert f"proposal {proposed.id} is withdrawn" in err
@@ -198,13 +160,15 @@ def test_what_was_withdrawn_while_it_was_read_is_not_carried_out(
 
 def say(stage: Stage, sender: str, kind: str, id: str, payload: object, about: str = "") -> None:
     """Say something over HTTP, under an id of one's own choice."""
-    given = variables(stage, sender)
     envelope = {"id": id, "kind": kind, "to": ["alice"], "payload": payload}
     if about:
         envelope["correlation_id"] = [about]
     answer = httpx.post(
         f"{stage.gateway.http_url}/participants/{sender}/messages",
-        headers={"Authorization": f"Bearer {given['MEUP_TOKEN']}", "MEUP-Dialect": "mew/v0.4"},
+        headers={
+            "Authorization": f"Bearer {stage.gateway.token(sender)}",
+            "MEUP-Dialect": "mew/v0.4",
+        },
         json=envelope,
         verify=NO_TLS,
         timeout=PATIENCE,
@@ -225,9 +189,9 @@ def swap(stage: Stage, number: int) -> str:
     return id
 
 
-def test_an_id_that_was_used_twice_is_not_approved(stage: Stage, beside: RunBeside) -> None:
+def test_an_id_that_was_used_twice_is_not_approved(stage: Stage, here: Here) -> None:
     id = swap(stage, 1)
-    done = beside("fulfill", id, "--yes")
+    done = here("fulfill", id, "--yes")
     assert (done.code, done.out) == (exit_codes.USAGE, "")
     assert f'{id} of paula, files.write_file(path="harmless", text="b"), withdrawn' in done.err
     assert f'{id} of paula, files.write_file(path="harmful", text="b"), pending' in done.err
@@ -235,7 +199,7 @@ def test_an_id_that_was_used_twice_is_not_approved(stage: Stage, beside: RunBesi
     assert stage.calls == []
 
 
-def test_a_digest_says_which_call_is_approved(stage: Stage, beside: RunBeside) -> None:
+def test_a_digest_says_which_call_is_approved(stage: Stage, here: Here) -> None:
     id = swap(stage, 2)
 
     def digest(path: str) -> str:
@@ -246,22 +210,20 @@ def test_a_digest_says_which_call_is_approved(stage: Stage, beside: RunBeside) -
         assert found is not None
         return found
 
-    read = beside("fulfill", id, "--yes", "--digest", digest("harmless"))
+    read = here("fulfill", id, "--yes", "--digest", digest("harmless"))
     assert read.code == exit_codes.USAGE
     assert "is withdrawn" in read.err
-    other = beside("fulfill", id, "--yes", "--digest", digest("another"))
+    other = here("fulfill", id, "--yes", "--digest", digest("another"))
     assert (other.code, stage.calls) == (exit_codes.FAILED, [])
-    done = beside("fulfill", id, "--yes", "--digest", digest("harmful"))
+    done = here("fulfill", id, "--yes", "--digest", digest("harmful"))
     assert (done.code, [call["path"] for call in stage.calls]) == (0, ["harmful"])
 
 
 @pytest.mark.parametrize(("tool", "code"), [("write_file", 0), ("missing", exit_codes.USAGE)])
-def test_a_plain_proposal_has_one_executor(
-    stage: Stage, beside: RunBeside, tool: str, code: int
-) -> None:
+def test_a_plain_proposal_has_one_executor(stage: Stage, here: Here, tool: str, code: int) -> None:
     params = {"name": tool, "arguments": {"path": "a", "text": "b"}}
     say(stage, "paula", "mcp/proposal", tool, {"method": "tools/call", "params": params})
-    done = beside("fulfill", tool, "--yes")
+    done = here("fulfill", tool, "--yes")
     assert done.code == code
     if code:
         assert "no participant that can be asked has the tool 'missing'" in done.err
@@ -271,9 +233,9 @@ def test_a_plain_proposal_has_one_executor(
     assert len(stage.calls) == (not code)
 
 
-def test_an_edit_is_told(stage: Stage, beside: RunBeside) -> None:
+def test_an_edit_is_told(stage: Stage, here: Here) -> None:
     proposed = Proposed(stage, "write_file", {"path": "a", "text": "b"}, to="alice")
-    done = beside("fulfill", proposed.id, "--yes", "--edit", "path=5", "--json")
+    done = here("fulfill", proposed.id, "--yes", "--edit", "path=5", "--json")
     document = json.loads(done.out)
     assert (document["result"], document["edited"]) == ("'5' has 'b'", True)
     assert 'path is "5" instead of "a"' in done.err
@@ -282,25 +244,24 @@ def test_an_edit_is_told(stage: Stage, beside: RunBeside) -> None:
     assert [(each.path, each.fulfilled) for each in outcome.changes] == [("arguments.path", "5")]
 
 
-def test_what_a_tool_says_is_escaped(stage: Stage, beside: RunBeside) -> None:
+def test_what_a_tool_says_is_escaped(stage: Stage, here: Here) -> None:
     proposed = Proposed(stage, "fail", {}, to="alice")
-    done = beside("fulfill", proposed.id, "-y")
+    done = here("fulfill", proposed.id, "-y")
     assert (done.code, done.out) == (exit_codes.TOOL_FAILED, "")
     assert "meup: files.fail failed" in done.err
     assert HOSTILE not in done.err
     proposed.outcome()
-    called = beside("call", "files", "read_hostile", "--as", "alice")
+    called = here("call", "files", "read_hostile", "--as", "alice")
     assert called.code == 0
     assert ESCAPED.split("\\r")[0] in called.out
 
 
-def test_a_withdrawal_ends_a_fulfillment_that_runs(stage: Stage, beside: RunBeside) -> None:
+def test_a_withdrawal_ends_a_fulfillment_that_runs(stage: Stage, here: Here) -> None:
     proposed = Proposed(stage, "read_long", {}, to="alice")
-    with running(
-        "fulfill", proposed.id, "--yes", variables=variables(stage, "alice")
-    ) as fulfilling:
+    words = ("fulfill", proposed.id, "--yes")
+    with running(*words, variables=stage.variables()) as fulfilling:
         stage.wait_for("started")
-        done = beside("withdraw", proposed.id, "policy", participant="paula")
+        done = here("withdraw", proposed.id, "policy", participant="paula")
         assert done.code == 0
         assert stage.wait_for("stopped") == "policy"
         assert fulfilling.end() == exit_codes.FAILED
@@ -310,23 +271,23 @@ def test_a_withdrawal_ends_a_fulfillment_that_runs(stage: Stage, beside: RunBesi
 
 def test_an_interrupt_cancels_the_request(stage: Stage) -> None:
     words = ("call", "files", "read_long", "--as", "alice")
-    with running(*words, variables=variables(stage, "alice")) as calling:
+    with running(*words, variables=stage.variables("alice")) as calling:
         stage.wait_for("started")
         assert calling.end(signal.SIGINT) == exit_codes.INTERRUPTED
         assert stage.wait_for("stopped") == "no_longer_needed"
     assert "meup: interrupted; files was asked to stop" in calling.err
 
 
-def test_a_request_that_takes_too_long_is_cancelled(stage: Stage, beside: RunBeside) -> None:
-    done = beside("call", "files", "read_long", "--as", "alice", "--timeout", "1")
+def test_a_request_that_takes_too_long_is_cancelled(stage: Stage, here: Here) -> None:
+    done = here("call", "files", "read_long", "--as", "alice", "--timeout", "1")
     assert done.code == exit_codes.TIMED_OUT
     stage.wait_for("started")
     assert stage.wait_for("stopped") == "timeout"
 
 
-def test_reject_ends_the_wait_of_the_proposer(stage: Stage, beside: RunBeside) -> None:
+def test_reject_ends_the_wait_of_the_proposer(stage: Stage, here: Here) -> None:
     proposed = Proposed(stage, "nothing", {}, to="alice")
-    done = beside("reject", proposed.id, "unsafe", "--explain", "no", "--json")
+    done = here("reject", proposed.id, "unsafe", "--explain", "no", "--json")
     assert done.code == 0
     document = json.loads(done.out)
     assert (document["proposal"], document["confirmed"]) == (proposed.id, True)
@@ -335,29 +296,29 @@ def test_reject_ends_the_wait_of_the_proposer(stage: Stage, beside: RunBeside) -
     assert (outcome.reason, outcome.by) == ("unsafe", "alice")
 
 
-def test_call_beside_the_running_agent(stage: Stage, beside: RunBeside) -> None:
-    done = beside("call", "files", "read_report", "lines=3", "--as", "alice")
+def test_call_beside_the_running_agent(stage: Stage, here: Here) -> None:
+    done = here("call", "files", "read_report", "lines=3", "--as", "alice")
     assert (done.code, json.loads(done.out)) == (0, {"lines": 3, "ok": True})
     assert done.err == ""
 
 
-def test_who_may_not_call_proposes(stage: Stage, beside: RunBeside) -> None:
+def test_who_may_not_call_proposes(stage: Stage, here: Here) -> None:
     words = ("call", "files", "write_file", "path=a", "text=b", "--as", "paula")
-    done = beside(*words, "--to", "reviewer", participant="paula")
+    done = here(*words, "--to", "reviewer", participant="paula")
     assert (done.code, done.out) == (0, "'a' has 'b'\n")
     bad = ("call", "files", "write_file", "path=bad", "text=b", "--as", "paula")
-    done = beside(*bad, "--to", "reviewer", participant="paula")
+    done = here(*bad, "--to", "reviewer", participant="paula")
     assert done.code == exit_codes.REJECTED
     assert "was rejected by 'reviewer': unsafe" in done.err
     edited = ("call", "files", "write_file", "path=edited", "text=b", "--as", "paula")
-    done = beside(*edited, "--to", "reviewer", participant="paula")
+    done = here(*edited, "--to", "reviewer", participant="paula")
     assert (done.code, done.out) == (exit_codes.EDITED, "'elsewhere' has 'b'\n")
 
 
-def test_propose_beside_the_running_agent(stage: Stage, beside: RunBeside) -> None:
+def test_propose_beside_the_running_agent(stage: Stage, here: Here) -> None:
     words = ("propose", "files", "write_file", "path=a", "text=b", "--as", "alice")
     taken_over = stage.gateway.counters.taken_over
-    done = beside(*words, "--to", "reviewer")
+    done = here(*words, "--to", "reviewer")
     assert (done.code, done.out) == (0, "'a' has 'b'\n")
     assert stage.gateway.counters.taken_over == taken_over
 
@@ -370,63 +331,53 @@ def test_propose_beside_the_running_agent(stage: Stage, beside: RunBeside) -> No
         (("fulfill", " "), exit_codes.USAGE, "the proposal is empty"),
         (("call", "files", "no_tool", "--as", "alice"), exit_codes.USAGE, "has no tool"),
         (("call", "nobody", "x", "--as", "alice"), exit_codes.ABSENT, "is not in the space"),
-        (
-            ("call", "files", "nothing", "--as", "bob"),
-            exit_codes.NO_CONNECTION,
-            "takes us for 'alice'",
-        ),
+        (("call", "files", "nothing", "--as", "bob"), LOST, "takes us for 'alice'"),
         (("call", "files", "write_file", "--as", "alice"), exit_codes.USAGE, "do not fit it"),
         (("withdraw", "x", "--url", "http://x"), exit_codes.USAGE, "does not begin with ws://"),
-        (("withdraw", "x", "--space", "other"), exit_codes.NO_CONNECTION, "has no such space"),
-        (("withdraw", "x", "--token", "no"), exit_codes.NO_CONNECTION, "refused the token"),
+        (("withdraw", "x", "--space", "other"), LOST, "has no such space"),
+        (("withdraw", "x", "--token", "no"), LOST, "refused the token"),
         (
             ("withdraw", "x", "--url", "ws://127.0.0.1:9"),
-            exit_codes.NO_CONNECTION,
+            LOST,
             "cannot connect to 127.0.0.1:9",
         ),
     ],
 )
-def test_what_fails_is_said(
-    beside: RunBeside, words: tuple[str, ...], code: int, said: str
-) -> None:
-    done = beside(*words)
+def test_what_fails_is_said(here: Here, words: tuple[str, ...], code: int, said: str) -> None:
+    done = here(*words)
     assert (done.code, done.out) == (code, "")
     assert said in done.err
     assert done.err.count("\n") == 1
 
 
-def test_without_an_address_it_says_what_to_give(beside: RunBeside) -> None:
-    done = beside("withdraw", "x", MEUP_URL="")
+def test_without_an_address_it_says_what_to_give(here: Here) -> None:
+    done = here("withdraw", "x", MEUP_URL="")
     assert done.code == exit_codes.USAGE
     assert "give --url or set MEUP_URL" in done.err
-    done = beside("audit", MEUP_URL="")
+    done = here("audit", MEUP_URL="")
     assert done.code == exit_codes.USAGE
     assert "--http (or MEUP_HTTP, or MEUP_URL)" in done.err
 
 
 @pytest.mark.parametrize("path", ["", "/", "/ws", "/ws?space=demo"])
-def test_http_is_found_where_the_url_leads(stage: Stage, beside: RunBeside, path: str) -> None:
-    here = stage.gateway.url
-    assert beside("audit", MEUP_URL=here + path).code == exit_codes.OK
+def test_http_is_found_where_the_url_leads(stage: Stage, here: Here, path: str) -> None:
+    url = stage.gateway.url + path
+    assert here("audit", MEUP_URL=url).code == exit_codes.OK
 
 
-def test_nobody_approves_their_own(stage: Stage, beside: RunBeside) -> None:
+def test_nobody_approves_their_own(stage: Stage, here: Here) -> None:
     proposed = Proposed(stage, "nothing", {}, to="alice")
-    done = beside("fulfill", proposed.id, participant="paula")
+    done = here("fulfill", proposed.id, participant="paula")
     assert done.code == exit_codes.USAGE
     assert "no participant approves its own" in done.err
-    assert beside("withdraw", proposed.id, participant="paula").code == 0
-    proposed.outcome()
+    proposed.withdraw(here)
 
 
 def test_https_trusts_what_the_machine_trusts() -> None:
     tls = TlsConfig(CERTIFICATE, CERTIFICATE)
     config = replace(one_space_config("demo", PARTICIPANTS), http=HttpConfig(port=0), tls=tls)
     with Gateway(config=config).in_thread() as gateway:
-        where = {
-            "MEUP_HTTP": gateway.http_url,
-            "MEUP_TOKEN": gateway.token(next(iter(PARTICIPANTS))),
-        }
+        where = {"MEUP_HTTP": gateway.http_url, "MEUP_TOKEN": gateway.token("alice")}
         stranger = meup("audit", variables=where)
         assert stranger.returncode == exit_codes.NO_CONNECTION
         trust = (
@@ -452,33 +403,28 @@ def test_https_trusts_what_the_machine_trusts() -> None:
         assert lost.stderr.endswith("if it speaks TLS, write https://\n")
 
 
-def test_tools_of_one_who_is_absent_or_not_to_be_asked(beside: RunBeside) -> None:
-    absent = beside("tools", "fils", "--as", "alice")
+def test_tools_of_one_who_is_absent_or_not_to_be_asked(here: Here) -> None:
+    absent = here("tools", "fils", "--as", "alice")
     assert (absent.code, absent.out) == (exit_codes.ABSENT, "")
     assert "'fils' is not in the space 'demo'" in absent.err
-    refused = beside("tools", "--as", "nobody", participant="nobody")
+    refused = here("tools", "--as", "nobody", participant="nobody")
     assert (refused.code, refused.out) == (exit_codes.REFUSED, "")
     assert refused.err.startswith("meup: 'nobody' may not ask for tools: that takes")
 
 
 @pytest.mark.rule("4.6.proposer_left", "4.4.before_it_is_sent")
 def test_what_a_proposer_has_left_is_not_fulfilled(
-    stage: Stage, beside: RunBeside, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half a minute ago, says the gateway; its proposer may have died."""
     monkeypatch.setattr(
         AbsenceTracker, "left_after", lambda _, who, accepted: accepted - 31_000_000
     )
     call = {"name": "write_file", "arguments": {"path": "a", "text": "b"}}
-    say(
-        stage,
-        "paula",
-        "mcp/proposal",
-        "left",
-        build_proposal("tools/call", call, target="files", expires=None),
-    )
-    done = beside("fulfill", "left", "--yes")
+    body = build_proposal("tools/call", call, target="files", expires=None)
+    say(stage, "paula", "mcp/proposal", "left", body)
+    done = here("fulfill", "left", "--yes")
     assert (done.code, stage.calls) == (exit_codes.ABSENT, [])
     assert "'paula', whose it is, has left the space" in done.err
-    assert beside("fulfill", "left", "--yes", "--even-if-gone").code == exit_codes.OK
+    assert here("fulfill", "left", "--yes", "--even-if-gone").code == exit_codes.OK
     assert [call["path"] for call in stage.calls] == ["a"]

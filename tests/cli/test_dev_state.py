@@ -6,7 +6,7 @@ import shutil
 import socket
 import stat
 import subprocess
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -15,20 +15,16 @@ from msgspec.structs import replace
 from meup_agent.cli.commands.env import FORMS, Shell
 from meup_agent.cli.dev_state import DevGateway, DevState, state_folder
 from meup_agent.errors import ConfigurationError
-from tests.cli.commands import exit_codes, run
-from tests.cli.processes import TERMINATE, Running, environment, meup, running
+from tests.cli.commands import exit_codes
+from tests.cli.conftest import Here
+from tests.cli.processes import TERMINATE, environment, meup, running
 from tests.forkserver import launched
 from tests.gateways import short_path
 
 NAMES = ("proposer", "fulfiller")
 
-HARBOUR = DevGateway(
-    "ws://127.0.0.1:8420",
-    "unix:///run/harbour.sock",
-    "http://127.0.0.1:8421",
-    "demo",
-    {"proposer": "token"},
-)
+URLS = ("ws://127.0.0.1:8420", "unix:///run/harbour.sock", "http://127.0.0.1:8421")
+HARBOUR = DevGateway(*URLS, "demo", {"proposer": "token"})
 QUAY = DevGateway("ws://[::1]:8430", "unix:///run/quay.sock", None, "demo", {"proposer": "another"})
 
 
@@ -149,56 +145,28 @@ def test_a_folder_that_vanished_is_no_failure_at_the_end(state: DevState) -> Non
     assert state.find_running() == []
 
 
-def readable_folder(path: Path) -> None:
-    path.chmod(0o755)
-
-
-def readable_file(path: Path) -> None:
-    (path / "tokens.json").chmod(0o640)
-
-
-def linked_folder(path: Path) -> None:
-    path.rename(path.parent / "elsewhere")
-    path.symlink_to(path.parent / "elsewhere")
-
-
-def linked_file(path: Path) -> None:
-    (path / "tokens.json").rename(path.parent / "tokens")
-    (path / "tokens.json").symlink_to(path.parent / "tokens")
-
-
-def pipe(path: Path) -> None:
-    (path / "tokens.json").unlink()
-    os.mkfifo(path / "tokens.json", 0o600)
-
-
-def damaged(path: Path) -> None:
-    (path / "tokens.json").write_text('{"proposer": "secret')
-
-
-def no_folder(path: Path) -> None:
-    shutil.rmtree(path)
-    path.touch()
-
-
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (readable_folder, r"dev can be opened by other users, .*; run: chmod 700 \S*dev"),
-        (readable_file, r"json can be opened by other users, .*; run: chmod 600 \S*tokens\.json"),
-        (linked_folder, r"dev cannot be used \(.*\); set MEUP_STATE_DIR to a folder of your own"),
-        (linked_file, r"tokens\.json cannot be used \(.*\); set MEUP_STATE_DIR"),
-        (pipe, r"tokens\.json is no file; remove it"),
-        (damaged, r"tokens\.json is damaged; remove it, or make new tokens"),
-        (no_folder, r"dev cannot be used \(not a directory\)"),
+        ("chmod 755 dev", r"dev can be opened by other users, .*; run: chmod 700 \S*dev"),
+        ("chmod 640 $T", r"json can be opened by other users, .*; run: chmod 600 \S*tokens\.json"),
+        (
+            "mv dev x; ln -s x dev",
+            r"dev cannot be used \(.*\); set MEUP_STATE_DIR to a folder of your own",
+        ),
+        ("mv $T x; ln -s ../x $T", r"tokens\.json cannot be used \(.*\); set MEUP_STATE_DIR"),
+        ("rm $T; mkfifo -m 600 $T", r"tokens\.json is no file; remove it"),
+        (
+            'printf \'{"proposer": "secret\' > $T',
+            r"tokens\.json is damaged; remove it, or make new tokens",
+        ),
+        ("rm -r dev; touch dev", r"dev cannot be used \(not a directory\)"),
     ],
-    ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_what_others_could_put_there_is_unused(
-    state: DevState, spoil: Callable[[Path], None], said: str
-) -> None:
+def test_what_others_could_put_there_is_unused(state: DevState, spoil: str, said: str) -> None:
     kept = state.tokens(NAMES)
-    spoil(state.path)
+    script = f"T=dev/tokens.json; {spoil}"
+    subprocess.run(["sh", "-e", "-c", script], cwd=state.path.parent, check=True)
     with pytest.raises(ConfigurationError, match=said) as refused:
         state.tokens(NAMES)
     assert not any(token in str(refused.value) for token in [*kept.values(), "secret"])
@@ -240,28 +208,25 @@ def announced(state: DevState) -> Generator[DevState]:
         ("powershell", "$env:MEUP_URL = 'unix:///run/harbour.sock'\n"),
     ],
 )
-def test_env_speaks_as_shells_do(shell: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["env", "proposer", "--shell", shell]) == exit_codes.OK
-    said = capsys.readouterr()
+def test_env_speaks_the_words_of_a_shell(shell: str, line: str, command: Here) -> None:
+    said = command("env", "proposer", "--shell", shell)
+    assert (said.code, said.err) == (exit_codes.OK, "")
     assert said.out.startswith(line)
     assert said.out.count("\n") == 5
-    assert said.err == ""
 
 
 STRANGE = 'it\'s \\ a $HOME `id` "name"; ls'
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
-def test_a_shell_takes_what_env_prints_as_it_is(
-    state: DevState, shell: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_shell_takes_what_env_prints_as_it_is(state: DevState, shell: str, command: Here) -> None:
     strange = replace(HARBOUR, space=STRANGE, tokens={STRANGE: "token"})
     with state.announce(strange):
-        assert run(["env", STRANGE]) == exit_codes.OK
-        printed = capsys.readouterr().out
-        for other in ("fish", "powershell"):
-            assert run(["env", STRANGE, "--shell", other]) == exit_codes.OK
-    said = capsys.readouterr().out
+        code, printed, _ = command("env", STRANGE)
+        assert code == exit_codes.OK
+        said = "".join(
+            command("env", STRANGE, "--shell", each).out for each in ("fish", "powershell")
+        )
     assert "set -gx MEUP_SPACE 'it\\'s \\\\ a $HOME `id` \"name\"; ls'\n" in said
     assert "$env:MEUP_SPACE = 'it''s \\ a $HOME `id` \"name\"; ls'\n" in said
     script = 'eval "$printed"; printf "%s|%s" "$MEUP_SPACE" "$MEUP_PARTICIPANT"'
@@ -272,67 +237,52 @@ def test_a_shell_takes_what_env_prints_as_it_is(
 
 
 @pytest.mark.usefixtures("announced")
-def test_at_a_terminal_env_says_how_it_is_used(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_at_a_terminal_env_says_its_use(command: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     for shell in Shell:
-        assert run(["env", "proposer", "--port", "8420", "--shell", shell]) == exit_codes.OK
-        said = capsys.readouterr()
+        said = command("env", "proposer", "--port", "8420", "--shell", shell)
+        assert said.code == exit_codes.OK
         how = FORMS[shell].run.format("meup env proposer --port 8420")
         assert said.err == f"meup: nothing is set yet; run this: {how}\n"
 
 
-def failed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    code = run(["env", *arguments])
-    said = capsys.readouterr()
-    assert said.out == ""
-    return code, said.err
+def test_env_says_what_is_missing(state: DevState, command: Here) -> None:
+    def failed(code: int, *arguments: str) -> str:
+        done = command("env", *arguments)
+        assert (done.code, done.out) == (code, "")
+        assert done.err.startswith("meup: ")
+        return done.err[6:]
 
-
-def test_env_says_what_is_missing(state: DevState, capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = failed(capsys, "proposer")
-    assert code == exit_codes.NO_CONNECTION
-    assert said == (
-        "meup: no gateway of meup up or meup gateway --dev runs here; start one in another"
-        " terminal: meup gateway --dev\n"
+    none = "no gateway of meup up or meup gateway --dev runs"
+    assert failed(exit_codes.NO_CONNECTION, "proposer") == (
+        f"{none} here; start one in another terminal: meup gateway --dev\n"
     )
     with state.announce(HARBOUR):
-        code, said = failed(capsys, "proposr")
-        assert (code, said) == (
-            exit_codes.USAGE,
-            "meup: the gateway at ws://127.0.0.1:8420 has no participant 'proposr'; give one of:"
-            " proposer\n",
+        assert failed(exit_codes.USAGE, "proposr") == (
+            "the gateway at ws://127.0.0.1:8420 has no participant 'proposr'; give one of:"
+            " proposer\n"
         )
-        code, said = failed(capsys)
-        assert (code, said) == (
-            exit_codes.USAGE,
-            "meup: which participant? give one of: proposer\n",
-        )
-        code, said = failed(capsys, "proposer", "--port", "1")
-        assert (code, said) == (
-            exit_codes.NO_CONNECTION,
-            "meup: no gateway of meup up or meup gateway --dev runs at port 1; give one of: 8420\n",
-        )
+        assert failed(exit_codes.USAGE) == "which participant? give one of: proposer\n"
+        said = failed(exit_codes.NO_CONNECTION, "proposer", "--port", "1")
+        assert said == f"{none} at port 1; give one of: 8420\n"
         with state.announce(QUAY):
-            code, said = failed(capsys, "proposer")
-            assert (code, said) == (
-                exit_codes.USAGE,
-                "meup: several gateways run; give --port with one of: 8420, 8430\n",
-            )
-            assert run(["env", "proposer", "--port", "8430"]) == exit_codes.OK
-            assert "export MEUP_TOKEN=another\n" in capsys.readouterr().out
+            several = failed(exit_codes.USAGE, "proposer")
+            assert several == "several gateways run; give --port with one of: 8420, 8430\n"
+            done = command("env", "proposer", "--port", "8430")
+            assert done.code == exit_codes.OK
+            assert "export MEUP_TOKEN=another\n" in done.out
 
 
 def test_a_terminal_that_was_not_set_up_is_told_how(
-    state: DevState, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    state: DevState, command: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("MEUP_URL", "MEUP_HTTP", "MEUP_SPACE", "MEUP_TOKEN"):
         monkeypatch.delenv(name, raising=False)
 
     def said(*arguments: str) -> str:
-        assert run(arguments) == exit_codes.USAGE
-        return capsys.readouterr().err
+        done = command(*arguments)
+        assert done.code == exit_codes.USAGE
+        return done.err
 
     assert "runs here" not in said("inbox", "list")
     you = replace(HARBOUR, url="ws://127.0.0.1:8440", tokens={"agent": "a", "you": "b"})
@@ -349,29 +299,32 @@ def test_a_terminal_that_was_not_set_up_is_told_how(
     assert "runs here" not in said("tail")
 
 
-def is_told(gateway: Running) -> None:
-    gateway.until("Their tokens are kept in ")
+KEPT = "Their tokens are kept in "
 
 
-def test_tokens_outlive_a_restart_even_of_a_gateway_that_is_killed(tmp_path: Path) -> None:
-    own = {"MEUP_STATE_DIR": str(tmp_path)}
+@pytest.fixture
+def own(tmp_path: Path) -> dict[str, str]:
+    return {"MEUP_STATE_DIR": str(tmp_path)}
+
+
+def test_tokens_outlive_a_gateway_that_is_killed(tmp_path: Path, own: dict[str, str]) -> None:
     start = ("gateway", "--dev", "--port", "0")
     with running(*start, variables=own) as first:
-        is_told(first)
+        first.until(KEPT)
         before = meup("env", "guest1", variables=own).stdout
         first.process.kill()
         first.process.wait()
     gone = meup("env", "guest1", variables=own)
     assert (gone.returncode, gone.stdout) == (exit_codes.NO_CONNECTION, "")
     with running(*start, variables=own) as second:
-        is_told(second)
+        second.until(KEPT)
         after = meup("env", "guest1", variables=own).stdout
         token = before.rpartition("=")[2].strip()
         assert len(token) == 43
         assert after.rpartition("=")[2].strip() == token
         assert second.end(TERMINATE) == exit_codes.OK
     with running(*start, "--new-tokens", variables=own) as third:
-        is_told(third)
+        third.until(KEPT)
         assert token not in meup("env", "guest1", variables=own).stdout
         assert third.end(TERMINATE) == exit_codes.OK
     said = first.out + first.err + second.out + second.err
@@ -379,13 +332,12 @@ def test_tokens_outlive_a_restart_even_of_a_gateway_that_is_killed(tmp_path: Pat
     assert str(tmp_path) in said
 
 
-def test_a_terminal_that_was_set_up_takes_part(tmp_path: Path) -> None:
-    own = {"MEUP_STATE_DIR": str(tmp_path)}
+def test_a_terminal_that_was_set_up_takes_part(tmp_path: Path, own: dict[str, str]) -> None:
     command = shlex.join(launched("-W", "error", "-m", "meup_agent.cli"))
     (tmp_path / "meup").write_text(f'#!/bin/sh\nexec {command} "$@"\n')
     (tmp_path / "meup").chmod(0o700)
     with running("gateway", "--dev", "--port", "0", variables=own) as gateway:
-        is_told(gateway)
+        gateway.until(KEPT)
         (port,) = {line.split("--port ")[1].split(")")[0] for line in gateway.out.splitlines()[2:3]}
         variables = environment(own)
         variables |= {"PATH": f"{tmp_path}:{variables['PATH']}"}
@@ -420,8 +372,7 @@ def test_only_this_machine_reaches_a_dev_gateway(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_check_keeps_nothing(tmp_path: Path) -> None:
-    own = {"MEUP_STATE_DIR": str(tmp_path)}
+def test_a_check_keeps_nothing(tmp_path: Path, own: dict[str, str]) -> None:
     done = meup("gateway", "--dev", "--check", variables=own)
     assert done.returncode == exit_codes.OK
     assert "proposer, fulfiller, tools, observer, admin, guest1, guest2, guest3" in done.stdout
@@ -430,7 +381,5 @@ def test_a_check_keeps_nothing(tmp_path: Path) -> None:
 
 def test_new_tokens_are_for_dev() -> None:
     done = meup("gateway", "--config", "x.yaml", "--new-tokens")
-    assert (done.returncode, done.stderr) == (
-        exit_codes.USAGE,
-        "meup: --new-tokens is for --dev; a file has its own tokens\n",
-    )
+    assert done.returncode == exit_codes.USAGE
+    assert done.stderr == "meup: --new-tokens is for --dev; a file has its own tokens\n"

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from meup_agent.gateway import ThreadedGateway
-from tests.cli.commands import NAMES, exit_codes, run
+from tests.cli.commands import NAMES, exit_codes
+from tests.cli.conftest import Here
 from tests.cli.processes import INTERRUPT, meup, running
 from tests.cli.servers import listening
 from tests.conformance.gateways import MEUP_V02, ExistingGateway
@@ -86,14 +87,10 @@ def test_what_takes_long_is_said_and_ctrl_c_ends_it() -> None:
     ],
 )
 def test_wrong_usage_is_one_sentence(
-    arguments: tuple[str, ...],
-    sentence: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...], sentence: str, command: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MEUP_URL", raising=False)
-    code = run(["doctor", *arguments])
-    done = capsys.readouterr()
-    assert (code, done.out) == (exit_codes.USAGE, "")
+    done = command("doctor", *arguments)
+    assert (done.code, done.out) == (exit_codes.USAGE, "")
     assert done.err.startswith(sentence)
     assert done.err.count("\n") == 1

@@ -6,7 +6,8 @@ from collections.abc import Generator
 import pytest
 
 from meup_agent.cli import command_session
-from tests.cli.commands import exit_codes, run
+from tests.cli.commands import exit_codes
+from tests.cli.conftest import Here
 from tests.cli.processes import INTERRUPT, running
 from tests.conformance.gateways import ExistingGateway
 from tests.conformance.reference_peers import ToolOwner
@@ -38,25 +39,21 @@ def owner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ge
             yield peer
 
 
-def test_a_tool_is_called(owner: ToolOwner, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["call", "owner", "five"]) == 0
-    assert capfd.readouterr() == ("5\n", "")
+def test_a_tool_is_called(command: Here) -> None:
+    assert command("call", "owner", "five") == (0, "5\n", "")
 
 
-def test_words_arrive_under_our_name(owner: ToolOwner, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["chat", "hello"]) == 0
+def test_what_is_said_arrives_under_our_name(owner: ToolOwner, command: Here) -> None:
+    assert command("chat", "hello") == (0, "", "")
     [chat] = owner.wait_heard(lambda envelope: envelope.get("kind") == "chat")
     assert (chat["from"], chat["payload"]["text"]) == ("me", "hello")
-    assert capfd.readouterr() == ("", "")
 
 
-def test_refusal_shown(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_is_told(command: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_session, "REFUSAL_SECONDS", PATIENCE)
-    words = ["chat", "hello", "--token", "their-token", "--participant", "them"]
-    assert run(words) == exit_codes.REFUSED
-    out, err = capfd.readouterr()
-    assert out == ""
-    assert err.startswith("meup: the gateway refused the message: capability_violation")
+    done = command("chat", "hello", "--token", "their-token", "--participant", "them")
+    assert (done.code, done.out) == (exit_codes.REFUSED, "")
+    assert done.err.startswith("meup: the gateway refused the message: capability_violation")
 
 
 def test_a_timeline_shows_the_space_that_was_named(owner: ToolOwner) -> None:

@@ -14,7 +14,8 @@ from meup_agent import Agent, Context
 from meup_agent.cli.commands.gateway import describe_checked
 from meup_agent.cli.reporting_connector import ReportingConnector
 from meup_agent.gateway import HttpConfig, JournalConfig, ThreadedGateway, dev_config, serve
-from tests.cli.commands import exit_codes, run
+from tests.cli.commands import exit_codes
+from tests.cli.conftest import Here
 from tests.cli.processes import INTERRUPT, TERMINATE, Running, meup, running
 from tests.conformance.space_files import MEW_V04
 from tests.gateway.journal.elsewhere import ELSEWHERE
@@ -352,18 +353,13 @@ def test_check_warns_of_misspelt_keys_in_capabilities(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_file_is_named_with_its_key(
-    tmp_path: Path,
-    text: str | None,
-    said: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, text: str | None, said: str, command: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if text is not None:
         (tmp_path / "space.yaml").write_text(text)
     monkeypatch.chdir(tmp_path)
-    code = run(["gateway", "--config", "space.yaml"])
-    done = capsys.readouterr()
-    assert (code, done.out) == (exit_codes.USAGE, "")
+    done = command("gateway", "--config", "space.yaml")
+    assert (done.code, done.out) == (exit_codes.USAGE, "")
     assert re.search(f"^meup: {said}", done.err)
     assert done.err.count("\n") == 1
 

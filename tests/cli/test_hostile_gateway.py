@@ -9,9 +9,11 @@ import pytest
 from websockets.sync.server import ServerConnection
 
 from meup_agent.cli.exit_codes import FAILED
-from tests.cli.commands import run
+from tests.cli.conftest import Done, Here
 from tests.cli.servers import answering, websockets_to
 from tests.cli.stage import HOSTILE
+
+SETTINGS = {"MEUP_SPACE": "demo", "MEUP_TOKEN": "a-token-for-nobody"}
 
 COMMANDS = [
     ("who",),
@@ -93,21 +95,13 @@ def evil(connection: ServerConnection, *, listens: bool = True) -> None:
         return
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("coloured", [False, True], ids=["pipe", "terminal"])
-def test_no_command_passes_it_on(
-    command: tuple[str, ...],
-    coloured: bool,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with websockets_to(partial(evil, listens=command[0] != "tail")) as url:
-        settings = {"MEUP_URL": url, "MEUP_SPACE": "demo", "MEUP_TOKEN": "a-token-for-nobody"}
-        for name, value in (settings | ({"FORCE_COLOR": "1"} if coloured else {})).items():
-            monkeypatch.setenv(name, value)
-        run(command)
-    out, err = capfd.readouterr()
-    said = out + err
+def test_no_command_passes_it_on(words: tuple[str, ...], coloured: bool, command: Here) -> None:
+    more = {"FORCE_COLOR": "1"} if coloured else {}
+    with websockets_to(partial(evil, listens=words[0] != "tail")) as url:
+        done = command(*words, MEUP_URL=url, **SETTINGS, **more)
+    said = done.out + done.err
     assert said
     # Rich's own colours, which hold nothing of anybody's.
     bare = re.sub(r"\x1b\[[0-9;]*m", "", said) if coloured else said
@@ -153,39 +147,28 @@ ANSWERS: dict[str, tuple[int, object]] = {
 }
 
 
-@pytest.mark.parametrize("command", OVER_HTTP, ids=" ".join)
+@pytest.mark.parametrize("words", OVER_HTTP, ids=" ".join)
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_no_command_passes_it_on_over_http(
-    command: tuple[str, ...],
-    answer: str,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...], answer: str, command: Here
 ) -> None:
-    run_over_http(command, *ANSWERS[answer], monkeypatch)
-    out, err = capfd.readouterr()
+    _, out, err = run_over_http(command, words, *ANSWERS[answer])
     assert (out + err).replace("\n", "").isprintable(), repr(out + err)
     assert "a-token-for-nobody" not in out + err
 
 
-@pytest.mark.parametrize("command", [("audit",), ("policy", "suggest")], ids=" ".join)
-def test_journal_without_an_end_is_not_read_for_ever(
-    command: tuple[str, ...], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("words", [("audit",), ("policy", "suggest")], ids=" ".join)
+def test_journal_without_an_end_is_not_read_for_ever(words: tuple[str, ...], command: Here) -> None:
     page = {"id": "me", "space": "demo", "messages": [], "times": [], "next": 7}
-    assert run_over_http(command, 200, page, monkeypatch) == FAILED
-    assert "its journal has no end" in capfd.readouterr().err
+    done = run_over_http(command, words, 200, page)
+    assert done.code == FAILED
+    assert "its journal has no end" in done.err
 
 
-def run_over_http(
-    command: tuple[str, ...], status: int, said: object, monkeypatch: pytest.MonkeyPatch
-) -> int:
+def run_over_http(command: Here, words: tuple[str, ...], status: int, said: object) -> Done:
     """Run a command at a gateway that gives the same answer to everything."""
     body = (said if isinstance(said, str) else json.dumps(said)).encode()
     head = f"HTTP/1.1 {status} X\x1b[2J\r\nContent-Type: application/json\r\nConnection: close\r\n"
     reply = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
     with answering(reply) as url:
-        address = url.replace("ws://", "http://")
-        settings = {"MEUP_HTTP": address, "MEUP_SPACE": "demo", "MEUP_TOKEN": "a-token-for-nobody"}
-        for name, value in settings.items():
-            monkeypatch.setenv(name, value)
-        return run(command)
+        return command(*words, MEUP_HTTP=url.replace("ws://", "http://"), **SETTINGS)

@@ -15,11 +15,6 @@ from tests.cli.processes import COMMAND, INTERRUPT, environment, meup, running
 from tests.patience import PATIENCE
 
 
-@pytest.fixture
-def state(tmp_path: Path) -> dict[str, str]:
-    return {"MEUP_STATE_DIR": str(tmp_path / "state")}
-
-
 def test_without_a_terminal_defaults_make_a_file(tmp_path: Path, state: dict[str, str]) -> None:
     folder = tmp_path / "har bour"
     folder.mkdir()

@@ -96,11 +96,6 @@ def kill(process: Running) -> None:
     assert process.process.wait(PATIENCE) == -signal.SIGKILL
 
 
-@pytest.fixture
-def state(tmp_path: Path) -> dict[str, str]:
-    return {"MEUP_STATE_DIR": str(tmp_path / "state")}
-
-
 def test_killed_up_leaves_no_program_or_children(tmp_path: Path, state: dict[str, str]) -> None:
     write(
         tmp_path,

@@ -13,7 +13,8 @@ import yaml
 
 from meup_agent import Agent
 from meup_agent.errors import TokenRefused
-from tests.cli.commands import exit_codes, run
+from tests.cli.commands import exit_codes
+from tests.cli.conftest import Here
 from tests.cli.processes import INTERRUPT, Running, meup, running
 from tests.patience import PATIENCE
 from tests.strangers import STRANGER, stranger
@@ -21,11 +22,6 @@ from tests.strangers import STRANGER, stranger
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="`meup up` needs POSIX")
 
 EVERYTHING: list[dict[str, Any]] = [{"kind": "*"}]
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> dict[str, str]:
-    return {"MEUP_STATE_DIR": str(tmp_path / "state")}
 
 
 @contextmanager
@@ -92,16 +88,11 @@ def test_after_a_crash_the_ports_taker_gets_no_token(tmp_path: Path, state: dict
 
 
 def test_a_command_warns_where_it_cannot_know_who_listens(
-    tail_settings: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    tail_settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Here
 ) -> None:
     monkeypatch.setattr("meup_agent.transport.listener_owner.TABLES", tmp_path)
-    for name, value in tail_settings.items():
-        monkeypatch.setenv(name, value)
-    assert run(["who"]) == exit_codes.OK
-    said = capfd.readouterr().err
+    code, _, said = command("who", **tail_settings)
+    assert code == exit_codes.OK
     assert said.startswith("meup: warning: the user who listens at 127.0.0.1:")
     assert said.count("\n") == 1
 

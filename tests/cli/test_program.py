@@ -8,7 +8,8 @@ import pytest
 from typer.main import get_command
 
 from meup_agent.cli import commands
-from tests.cli.commands import app, exit_codes, run
+from tests.cli.commands import app, exit_codes
+from tests.cli.conftest import Here
 from tests.cli.processes import COMMAND, PYTHON, meup
 
 # Typer has a copy of click inside, whose names are not public.
@@ -35,28 +36,21 @@ def test_each_module_of_commands_is_listed() -> None:
     assert modules - own - {"__init__"} == {*commands.COMMANDS.values()}
 
 
-@pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_every_help_has_an_example(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    code = run([*filter(None, [command]), "--help"])
-    done = capsys.readouterr()
-    assert (code, done.err) == (exit_codes.OK, "")
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_every_help_has_an_example(name: str, command: Here) -> None:
+    done = command(*filter(None, [name]), "--help", COLUMNS="200")
+    assert (done.code, done.err) == (exit_codes.OK, "")
     examples = [line for line in done.out.splitlines() if "Example: " in line]
     assert examples
-    assert all(f"meup {command}" in line for line in examples)
+    assert all(f"meup {name}" in line for line in examples)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_narrow_terminal_shows_options_in_full(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    assert run([command, "--help"]) == exit_codes.OK
-    shown = capsys.readouterr().out
-    names = {name for each in MEUP.commands[command].params for name in each.opts}
-    assert all(name in shown for name in names if name.startswith("--"))
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_narrow_terminal_shows_options_in_full(name: str, command: Here) -> None:
+    shown = command(name, "--help", COLUMNS="40")
+    assert shown.code == exit_codes.OK
+    options = {option for each in MEUP.commands[name].params for option in each.opts}
+    assert all(option in shown.out for option in options if option.startswith("--"))
 
 
 @pytest.mark.parametrize(
@@ -93,16 +87,12 @@ def test_a_narrow_terminal_shows_options_in_full(
     ],
 )
 def test_wrong_usage_is_one_sentence(
-    arguments: tuple[str, ...],
-    sentence: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...], sentence: str, command: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("MEUP_URL", "MEUP_SPACE", "MEUP_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    code = run(arguments)
-    done = capsys.readouterr()
-    assert (code, done.out) == (exit_codes.USAGE, "")
+    done = command(*arguments)
+    assert (done.code, done.out) == (exit_codes.USAGE, "")
     assert done.err.startswith(sentence)
     assert done.err.count("\n") == 1
 
@@ -116,11 +106,8 @@ def test_a_closed_input_is_an_empty_one() -> None:
     program = f"{' '.join(COMMAND)} call files write_file - <&-"
     where = {"MEUP_URL": "ws://127.0.0.1:1", "MEUP_SPACE": "demo", "MEUP_TOKEN": "t"}
     done = meup(command=("sh", "-c", program), variables=where)
-    assert (done.returncode, done.stdout, done.stderr) == (
-        exit_codes.USAGE,
-        "",
-        "meup: there are no arguments in standard input; give a JSON object\n",
-    )
+    assert (done.returncode, done.stdout) == (exit_codes.USAGE, "")
+    assert done.stderr == "meup: there are no arguments in standard input; give a JSON object\n"
 
 
 def test_help_can_be_written_in_every_encoding() -> None:

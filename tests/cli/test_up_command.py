@@ -33,11 +33,6 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-IS", "-c", code]
 
 
-@pytest.fixture
-def state(tmp_path: Path) -> dict[str, str]:
-    return {"MEUP_STATE_DIR": str(tmp_path / "state")}
-
-
 def write(folder: Path, **participants: dict[str, Any]) -> Path:
     """A file with one space, each of whose participants may chat."""
     path = folder / "space.yaml"

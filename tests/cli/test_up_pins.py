@@ -36,11 +36,6 @@ for line in sys.stdin:
 POLICY = "rules: [{allow: {tool: read}}]\nend: true\n"
 
 
-@pytest.fixture
-def state(tmp_path: Path) -> dict[str, str]:
-    return {"MEUP_STATE_DIR": str(tmp_path / "state")}
-
-
 def write_tool(folder: Path, *arguments: str, description: str = "Reads.") -> None:
     """Let the server offer a tool with these arguments."""
     properties = {each: {"type": "string"} for each in arguments}

@@ -8,6 +8,8 @@ import signal
 import socket
 import stat
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from meup_agent import Agent, Fulfillment
 from meup_agent.cli.signals import end_by_signals
 from meup_agent.errors import Refused
 from tests.cli.commands import exit_codes
-from tests.cli.processes import INTERRUPT, TERMINATE, environment, is_there, meup, running
+from tests.cli.processes import INTERRUPT, TERMINATE, Running, environment, is_there, meup, running
 from tests.forkserver import launched
 from tests.mcp.servers import pretender
 from tests.patience import PATIENCE
@@ -62,9 +64,7 @@ for line in sys.stdin:
 """
 
 
-@pytest.fixture
-def state(tmp_path: Path) -> dict[str, str]:
-    return {"MEUP_STATE_DIR": str(tmp_path / "state")}
+SMALL = {"command": sys.executable, "args": ["-IS", "-c", WITHOUT_THE_SDK]}
 
 
 def command_lines(process: int) -> list[list[str]]:
@@ -84,24 +84,58 @@ def write(folder: Path, text: str = "") -> None:
     (folder / "mcp.json").write_text(f'{{"mcpServers": {{{text}{entries}}}}}')
 
 
+@contextmanager
+def up(folder: Path, state: dict[str, str], *more: str) -> Generator[Running]:
+    """`meup up` with the servers of the configuration, for the length of a block."""
+    arguments = ("up", "--servers", "mcp.json", "--port", "0", *more)
+    with running(*arguments, cwd=folder, variables=state) as process:
+        yield process
+
+
+def printed(process: Running, state: dict[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The entry for a client, and the variables of `you`."""
+    process.until("meup inbox list")
+    pasted = json.loads(process.out[process.out.index("{") : process.out.rindex("}\n") + 1])
+    asked = re.search(r'eval "\$\(meup (env you --port \d+)\)"', process.out)
+    assert asked
+    said = meup(*asked[1].split(), variables=state).stdout
+    variables = dict(re.findall(r"^export (MEUP_[A-Z]+)=(\S+)$", said, re.MULTILINE))
+    return pasted["mcpServers"]["meup"], {**state, **variables}
+
+
+async def decide(you: dict[str, str], verb: str, *options: str) -> None:
+    """Decide the first proposal that waits for `you`."""
+    waiting: list[dict[str, str]] = []
+    with anyio.fail_after(PATIENCE):
+        while not waiting:
+            command = partial(meup, "inbox", "list", "--json", variables=you)
+            listed = await anyio.to_thread.run_sync(command)
+            waiting = json.loads(listed.stdout)["proposals"]
+    identified = (*verb.split(), waiting[0]["proposal"], *options)
+    done = await anyio.to_thread.run_sync(partial(meup, *identified, variables=you))
+    assert done.returncode == exit_codes.OK, done.stderr
+
+
+async def call(mcp: Client, **arguments: int) -> list[str]:
+    done = await mcp.call_tool("calc_add", arguments)
+    return [each.text for each in done.content if isinstance(each, TextContent)]
+
+
+def configure(folder: Path, **servers: object) -> None:
+    (folder / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+
+
 def test_a_call_of_a_server_waits_for_the_user(tmp_path: Path, state: dict[str, str]) -> None:
     write(tmp_path)
-    arguments = ("up", "--servers", "mcp.json", "--port", "0")
-    with running(*arguments, cwd=tmp_path, variables=state) as process:
-        process.until("meup inbox list")
+    with up(tmp_path, state) as process:
         process.until("is 'first' in the space 'mcp'", stream="err")
         process.until("is 'second' in the space 'mcp'", stream="err")
-        pasted = json.loads(process.out[process.out.index("{") : process.out.rindex("}\n") + 1])
-        client = pasted["mcpServers"]["meup"]
+        client, you = printed(process, state)
         assert client["args"][:2] == ["mcp", "--token-file"]
         agent_file = Path(client["args"][2])
-        asked = re.search(r'eval "\$\(meup (env you --port \d+)\)"', process.out)
-        assert asked
-        printed = meup(*asked[1].split(), variables=state).stdout
-        exported = dict(re.findall(r"^export (MEUP_[A-Z]+)=(\S+)$", printed, re.MULTILINE))
         you_file = agent_file.with_name("you.token")
         tokens = [agent_file.read_text().strip(), you_file.read_text().strip()]
-        assert exported["MEUP_TOKEN"] == tokens[1]
+        assert you["MEUP_TOKEN"] == tokens[1]
         for each in (agent_file, you_file):
             assert stat.S_IMODE(each.stat().st_mode) == 0o600
             assert stat.S_IMODE(each.parent.stat().st_mode) == 0o700
@@ -123,10 +157,8 @@ def test_a_call_of_a_server_waits_for_the_user(tmp_path: Path, state: dict[str, 
                 with pytest.raises(Refused):
                     await space.request("second", "add", {"a": 1, "b": 2})
                 async with space.propose("second", "add", {"a": 1, "b": 2}) as proposal:
-                    variables = {**state, **exported}
-                    done = await anyio.to_thread.run_sync(
-                        lambda: meup("fulfill", proposal.id, "--yes", variables=variables)
-                    )
+                    fulfill = partial(meup, "fulfill", proposal.id, "--yes", variables=you)
+                    done = await anyio.to_thread.run_sync(fulfill)
                     assert done.returncode == exit_codes.OK
                     assert json.loads(done.stdout) == {"result": 3}
                     with anyio.fail_after(PATIENCE):
@@ -148,13 +180,11 @@ def test_what_is_wrong_is_said_and_the_rest_served(tmp_path: Path, state: dict[s
         '"key": {"command": "sh", "argz": []}, "off": {"command": "sh", "disabled": true},'
     )
     write(tmp_path, wrong)
-    arguments = ("up", "--servers", "mcp.json", "--port", "0")
-    with running(*arguments, cwd=tmp_path, variables=state) as process:
+    with up(tmp_path, state) as process:
         process.until("wait for you: first, second\n")
         process.until("is 'first' in the space 'mcp'", stream="err")
         assert process.end(INTERRUPT) == exit_codes.OK
-    warned = [line for line in process.err.splitlines() if line.startswith("meup: warning: ")]
-    assert [line.removeprefix("meup: warning: ") for line in warned] == [
+    assert re.findall(r"(?m)^meup: warning: (.*)$", process.err) == [
         "mcp.json: has comments or commas that JSON does not know; they are read over",
         "mcp.json: mcpServers.twice is there twice; rename one",
         "mcp.json: mcpServers.unset.args.0 needs the environment variable"
@@ -175,13 +205,11 @@ def test_the_file_of_vs_code_is_read(tmp_path: Path, state: dict[str, str]) -> N
     (tmp_path / "mcp.json").write_text(
         f'{{"inputs": [], /* its own */ "servers": {json.dumps(entries)[:-1]}, }},}}'
     )
-    arguments = ("up", "--servers", "mcp.json", "--port", "0")
-    with running(*arguments, cwd=tmp_path, variables={**state, "GIVEN": "a"}) as process:
+    with up(tmp_path, {**state, "GIVEN": "a"}) as process:
         process.until("wait for you: first\n")
         process.until("is 'first' in the space 'mcp'", stream="err")
         assert process.end(INTERRUPT) == exit_codes.OK
-    warned = [line for line in process.err.splitlines() if line.startswith("meup: warning: ")]
-    assert [line.removeprefix("meup: warning: ") for line in warned] == [
+    assert re.findall(r"(?m)^meup: warning: (.*)$", process.err) == [
         "mcp.json: has comments or commas that JSON does not know; they are read over",
         "mcp.json: servers.asked.env.KEY has '${input:api-key}', which VS Code asks for; write"
         " ${NAME} there, and set that environment variable",
@@ -190,13 +218,12 @@ def test_the_file_of_vs_code_is_read(tmp_path: Path, state: dict[str, str]) -> N
 
 def test_a_token_file_others_can_read_is_refused(tmp_path: Path, state: dict[str, str]) -> None:
     write(tmp_path)
-    arguments = ("up", "--servers", "mcp.json", "--port", "0")
-    with running(*arguments, cwd=tmp_path, variables=state) as process:
+    with up(tmp_path, state) as process:
         process.until("meup inbox list")
         assert process.end(INTERRUPT) == exit_codes.OK
     [token] = Path(state["MEUP_STATE_DIR"]).glob("up/*/you.token")
     token.chmod(0o644)
-    done = meup(*arguments, cwd=tmp_path, variables=state)
+    done = meup("up", "--servers", "mcp.json", cwd=tmp_path, variables=state)
     assert done.returncode == exit_codes.USAGE
     assert done.stderr == (
         f"meup: {token} can be opened by other users, and holds a token; run: chmod 600 {token}\n"
@@ -207,9 +234,8 @@ def test_a_port_of_another_program_is_one_sentence(tmp_path: Path, state: dict[s
     write(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = meup(
-            "up", "--servers", "mcp.json", "--port", str(port), cwd=tmp_path, variables=state
-        )
+        arguments = ("up", "--servers", "mcp.json", "--port", str(port))
+        done = meup(*arguments, cwd=tmp_path, variables=state)
     assert done.returncode == exit_codes.USAGE
     assert done.stderr.count("\n") == 1
     assert f"cannot listen at 127.0.0.1:{port}" in done.stderr
@@ -264,9 +290,8 @@ def test_ctrl_c_ends_a_server_that_never_answers(tmp_path: Path, state: dict[str
         "print('silent as', os.getpid(), file=sys.stderr, flush=True); time.sleep(600)"
     )
     silent = {"command": sys.executable, "args": ["-IS", "-c", code]}
-    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"silent": silent}}))
-    arguments = ("up", "--servers", "mcp.json", "--port", "0")
-    with running(*arguments, cwd=tmp_path, variables=state) as process:
+    configure(tmp_path, silent=silent)
+    with up(tmp_path, state) as process:
         process.until("\n", after="silent as ", stream="err")
         number = int(process.err.partition("silent as ")[2].split()[0])
         assert process.end(INTERRUPT) == exit_codes.OK
@@ -274,51 +299,26 @@ def test_ctrl_c_ends_a_server_that_never_answers(tmp_path: Path, state: dict[str
 
 
 def test_a_client_with_printed_lines_is_decided_on(tmp_path: Path, state: dict[str, str]) -> None:
-    small = {"command": sys.executable, "args": ["-IS", "-c", WITHOUT_THE_SDK]}
-    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"calc": small}}))
-    with running(
-        "up", "--servers", "mcp.json", "--port", "0", cwd=tmp_path, variables=state
-    ) as process:
-        process.until("meup inbox list")
+    configure(tmp_path, calc=SMALL)
+    with up(tmp_path, state) as process:
         process.until("is 'calc' in the space 'mcp'", stream="err")
-        pasted = json.loads(process.out[process.out.index("{") : process.out.rindex("}\n") + 1])
-        client = pasted["mcpServers"]["meup"]
-        asked = re.search(r'eval "\$\(meup (env you --port \d+)\)"', process.out)
-        assert asked
-        printed = meup(*asked[1].split(), variables=state).stdout
-        you = {**state, **dict(re.findall(r"^export (MEUP_[A-Z]+)=(\S+)$", printed, re.MULTILINE))}
+        client, you = printed(process, state)
         assert Path(client["command"]).name == "meup"
         command, *arguments = launched("-m", "meup_agent.cli", *client["args"])
         # Started in a terminal that is `you`, as an editor may be.
         variables = environment({**you, **client["env"]})
         server = StdioServerParameters(command=command, args=arguments, env=variables)
 
-        async def decide(*words: str) -> None:
-            waiting: list[dict[str, str]] = []
-            with anyio.fail_after(PATIENCE):
-                while not waiting:
-                    command = partial(meup, "inbox", "list", "--json", variables=you)
-                    listed = await anyio.to_thread.run_sync(command)
-                    waiting = json.loads(listed.stdout)["proposals"]
-            verb, *options = words
-            identified = (*verb.split(), waiting[0]["proposal"], *options)
-            done = await anyio.to_thread.run_sync(partial(meup, *identified, variables=you))
-            assert done.returncode == exit_codes.OK, done.stderr
-
-        async def call(mcp: Client) -> list[str]:
-            done = await mcp.call_tool("calc_add", {"a": 1, "b": 2})
-            return [each.text for each in done.content if isinstance(each, TextContent)]
-
         async def work() -> None:
             async with Client(stdio_client(server)) as mcp:
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(decide, "fulfill", "--edit", "a=40", "--yes")
-                    result, note = await call(mcp)
+                    tasks.start_soon(decide, you, "fulfill", "--edit", "a=40", "--yes")
+                    result, note = await call(mcp, a=1, b=2)
                     assert result == "42"
                     assert 'the participant "you" changed this call' in note
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(decide, "inbox reject", "--reason", "unsafe")
-                    assert "rejected as unsafe" in (await call(mcp))[0]
+                    tasks.start_soon(decide, you, "inbox reject", "--reason", "unsafe")
+                    assert "rejected as unsafe" in (await call(mcp, a=1, b=2))[0]
 
         anyio.run(work)
         assert process.end(INTERRUPT) == exit_codes.OK
@@ -329,19 +329,11 @@ def test_no_tool_of_a_server_is_called_by_an_inbox(tmp_path: Path, state: dict[s
     """The server has the names of a reviewer, and says everywhere that it is one."""
     got = tmp_path / "got"
     posing = {"command": sys.executable, "args": ["-IS", pretender.__file__, str(got)]}
-    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"calc": posing}}))
-    with running(
-        "up", "--servers", "mcp.json", "--port", "0", cwd=tmp_path, variables=state
-    ) as process:
-        process.until("meup inbox list")
+    configure(tmp_path, calc=posing)
+    with up(tmp_path, state) as process:
         process.until("is 'calc' in the space 'mcp'", stream="err")
-        pasted = json.loads(process.out[process.out.index("{") : process.out.rindex("}\n") + 1])
-        client = pasted["mcpServers"]["meup"]
+        client, you = printed(process, state)
         token = Path(client["args"][2]).read_text().strip()
-        asked = re.search(r'eval "\$\(meup (env you --port \d+)\)"', process.out)
-        assert asked
-        printed = meup(*asked[1].split(), variables=state).stdout
-        you = {**state, **dict(re.findall(r"^export (MEUP_[A-Z]+)=(\S+)$", printed, re.MULTILINE))}
 
         async def work() -> None:
             agent = Agent("x").join(client["env"]["MEUP_URL"], space="mcp", token=token)
@@ -379,13 +371,12 @@ def test_a_signal_before_the_gateway_listens_leaves_no_server(
         "os.write(os.open('begun', os.O_WRONLY), b'%d\\n' % os.getpid()); time.sleep(600)"
     )
     silent = {"command": sys.executable, "args": ["-IS", "-c", program], "cwd": str(tmp_path)}
-    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"silent": silent}}))
+    configure(tmp_path, silent=silent)
     os.mkfifo(tmp_path / "begun")
     # Both ends, so that opening it waits for nobody.
     pipe = os.open(tmp_path / "begun", os.O_RDWR)
     try:
-        arguments = ("up", "--servers", "mcp.json", "--port", "0")
-        with running(*arguments, cwd=tmp_path, variables=state) as process:
+        with up(tmp_path, state) as process:
             assert select.select([pipe], [], [], PATIENCE)[0], str(process)
             server = int(os.read(pipe, 64))
             # In order, if the gateway listened already.
@@ -408,9 +399,8 @@ def test_a_signal_while_it_loads_ends_its_blocks() -> None:
 def test_a_failing_server_says_why_in_its_own_words(tmp_path: Path, state: dict[str, str]) -> None:
     program = "import sys; print('no such module', file=sys.stderr); sys.exit(1)"
     broken = {"command": sys.executable, "args": ["-IS", "-c", program]}
-    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"broken": broken}}))
-    arguments = ("up", "--servers", "mcp.json", "--port", "0")
-    with running(*arguments, cwd=tmp_path, variables=state) as process:
+    configure(tmp_path, broken=broken)
+    with up(tmp_path, state) as process:
         process.until("broken ended before it answered; it is started again in", stream="err")
         assert process.end(INTERRUPT) == exit_codes.OK
     told = [line for line in process.err.splitlines() if "no such module" in line]
@@ -427,49 +417,26 @@ end: true
 
 
 def test_a_policy_decides_and_leaves_the_rest_to_us(tmp_path: Path, state: dict[str, str]) -> None:
-    small = {"command": sys.executable, "args": ["-IS", "-c", WITHOUT_THE_SDK]}
-    servers = {"calc": small, "reviewer": small}
-    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    configure(tmp_path, calc=SMALL, reviewer=SMALL)
     (tmp_path / "policy.yaml").write_text(POLICY)
-    arguments = ("--servers", "mcp.json", "--policy", "policy.yaml", "--port", "0")
-    with running("up", *arguments, cwd=tmp_path, variables=state) as process:
+    with up(tmp_path, state, "--policy", "policy.yaml") as process:
         process.until("policy.yaml decides calls of these MCP servers")
-        process.until("meup inbox list")
         process.until("is 'calc' in the space 'mcp'", stream="err")
         process.until("as 'reviewer'")
-        pasted = json.loads(process.out[process.out.index("{") : process.out.rindex("}\n") + 1])
-        client = pasted["mcpServers"]["meup"]
+        client, you = printed(process, state)
         command, *rest = launched("-m", "meup_agent.cli", *client["args"])
         server = StdioServerParameters(command=command, args=rest, env=environment(client["env"]))
-        asked = re.search(r'eval "\$\(meup (env you --port \d+)\)"', process.out)
-        assert asked
-        printed = meup(*asked[1].split(), variables=state).stdout
-        you = {**state, **dict(re.findall(r"^export (MEUP_[A-Z]+)=(\S+)$", printed, re.MULTILINE))}
-
-        async def call(mcp: Client, a: int) -> str:
-            done = await mcp.call_tool("calc_add", {"a": a, "b": 2})
-            [said] = [each.text for each in done.content if isinstance(each, TextContent)]
-            return said
-
-        async def decide() -> None:
-            waiting: list[dict[str, Any]] = []
-            with anyio.fail_after(PATIENCE):
-                while not waiting:
-                    command = partial(meup, "inbox", "list", "--json", variables=you)
-                    listed = await anyio.to_thread.run_sync(command)
-                    waiting = json.loads(listed.stdout)["proposals"]
-            reject = partial(meup, "inbox", "reject", waiting[0]["proposal"], variables=you)
-            done = await anyio.to_thread.run_sync(reject)
-            assert done.returncode == exit_codes.OK, done.stderr
 
         async def work() -> None:
             async with Client(stdio_client(server)) as mcp:
                 assert [tool.name for tool in (await mcp.list_tools()).tools] == ["calc_add"]
-                assert await call(mcp, 1) == "3"
-                assert 'rejected as policy by reviewer: "not twos"' in await call(mcp, 2)
+                assert await call(mcp, a=1, b=2) == ["3"]
+                [denied] = await call(mcp, a=2, b=2)
+                assert 'rejected as policy by reviewer: "not twos"' in denied
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(decide)
-                    assert 'by the participant "you"' in await call(mcp, 3)
+                    tasks.start_soon(decide, you, "inbox reject")
+                    [rejected] = await call(mcp, a=3, b=2)
+                    assert 'by the participant "you"' in rejected
 
         anyio.run(work)
         assert process.end(INTERRUPT) == exit_codes.OK
@@ -503,8 +470,7 @@ def test_tokens_stay_until_new_ones_are_asked_for(tmp_path: Path, state: dict[st
     write(tmp_path)
     tokens: list[list[str]] = []
     for more in ((), (), ("--new-tokens",)):
-        arguments = ("up", "--servers", "mcp.json", "--port", "0", *more)
-        with running(*arguments, cwd=tmp_path, variables=state) as process:
+        with up(tmp_path, state, *more) as process:
             process.until("meup inbox list")
             files = sorted((tmp_path / "state" / "up").rglob("*.token"))
             tokens.append([each.read_text() for each in files])
