@@ -512,8 +512,12 @@ class SpaceOwner:
         )
         self._follow_all(accepted.then, accepted.at, sender)
         due = self._state.open.next_expiry
-        if due is not None and (due < accepted.at or due < self._timer_at):
+        if due is None:
+            return
+        if due < accepted.at:
             self.expire(accepted.at)
+        elif due < self._timer_at:  # not by looking at all streams: each proposal may be nearer
+            self._expire_by(due, accepted.at)
 
     def expire(self, at: int | None = None) -> None:
         """Announce what has expired, proposals and streams, and look again when the next may."""
@@ -527,7 +531,12 @@ class SpaceOwner:
             self._follow_all(streams.expire(at), at)
             until = streams.expires_at
             due = until if due is None else due if until is None else min(due, until)
-        if due is None or due >= self._timer_at or self._call_later is None:
+        if due is not None:
+            self._expire_by(due, at)
+
+    def _expire_by(self, due: int, at: int) -> None:
+        """Look for what has expired at a time, if that is sooner than the next look."""
+        if due >= self._timer_at or self._call_later is None:
             return
         if self._timer is not None:
             self._timer.cancel()

@@ -83,7 +83,12 @@ class StreamScene:
     """A space with readers, and a clock that a test sets."""
 
     def __init__(
-        self, *, journal: Journal | None = None, at: int = 1_735_689_600 * SECOND, **limits: Any
+        self,
+        *,
+        journal: Journal | None = None,
+        at: int = 1_735_689_600 * SECOND,
+        announces: bool = False,
+        **limits: Any,
     ) -> None:
         self.at = at
         self.later: list[Later] = []
@@ -98,6 +103,7 @@ class StreamScene:
             counters=self.counters,
             allowance=Allowance(**limits),
             call_later=self._call_later,
+            announce_withdrawals=announces,
         )
         self.readers: dict[str, Reader] = {}
 
