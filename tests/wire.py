@@ -21,6 +21,7 @@ from meup_agent.protocol.capability.work import WorkBudget
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, DIALECTS, decode, encode
 from meup_agent.protocol.dialects.executors import as_broadcast
 from meup_agent.protocol.envelope import Envelope, draft, encode_json
+from meup_agent.protocol.exchange.lifecycle import INBOUND, InboundState
 from meup_agent.protocol.guarantees import OURS, read_guarantees, said_by
 from meup_agent.protocol.kinds import ACCEPT_TOOLS
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
@@ -43,7 +44,7 @@ from meup_agent.protocol.payloads import (
     read_call,
     read_proposal,
 )
-from meup_agent.protocol.proposals.lifecycle import INBOUND, PROPOSAL, InboundState, last_moment
+from meup_agent.protocol.proposals.lifecycle import PROPOSAL, last_moment
 from meup_agent.protocol.resume import ARRIVED, REPLAYED, numbered, read_seq
 from meup_agent.protocol.streams import (
     StreamFrame,

@@ -9,16 +9,15 @@ import pytest
 
 from meup_agent import ProposalState
 from meup_agent.errors import IllegalStep
-from meup_agent.protocol.proposals.lifecycle import (
+from meup_agent.protocol.exchange.lifecycle import (
     OUTBOUND,
     InboundEvent,
     OutboundEvent,
     OutboundState,
-    ProposalEvent,
     inbound_step,
     outbound_step,
-    proposal_step,
 )
+from meup_agent.protocol.proposals.lifecycle import ProposalEvent, proposal_step
 from tests.wire import INBOUND, PROPOSAL, InboundState
 
 # What the tables must say, written down a second time, one line a cell.

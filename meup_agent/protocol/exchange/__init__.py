@@ -63,8 +63,8 @@ that could answer. What depends on others waits for their end in ``dependencies`
 States
 ======
 
-Three tables in ``protocol/proposals/lifecycle.py`` have every step; one that they do not have
-raises ``IllegalStep`` and changes nothing.
+Three tables have every step: that of a proposal in ``proposals.lifecycle``, those of exchanges in
+``lifecycle``. A step that they do not have raises ``IllegalStep`` and changes nothing.
 
 * A proposal, as all can see it (4.2): *pending* <-> *in progress* -> *fulfilled*, or -> *rejected*,
   *withdrawn*, *expired*.

@@ -28,17 +28,17 @@ from meup_agent.protocol.exchange.inbound_exchange import (
     ResponseWriter,
     cause_of_end,
 )
-from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
-from meup_agent.protocol.exchange.stream_buffer import StreamBuffer
-from meup_agent.protocol.exchange.table_context import ABSENCE_SECONDS, TableContext
-from meup_agent.protocol.outcomes import Expiry, Withdrawal
-from meup_agent.protocol.payloads import Call
-from meup_agent.protocol.proposals.lifecycle import (
+from meup_agent.protocol.exchange.lifecycle import (
     InboundAction,
     InboundEvent,
     InboundState,
     inbound_step,
 )
+from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
+from meup_agent.protocol.exchange.stream_buffer import StreamBuffer
+from meup_agent.protocol.exchange.table_context import ABSENCE_SECONDS, TableContext
+from meup_agent.protocol.outcomes import Expiry, Withdrawal
+from meup_agent.protocol.payloads import Call
 from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
 
 _DROPPABLE: Final = frozenset(

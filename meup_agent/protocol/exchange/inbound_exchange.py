@@ -12,9 +12,9 @@ from meup_agent.errors import NotExpressible
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.envelope import Envelope, encode_json, encode_leniently
 from meup_agent.protocol.exchange.effects import Key, Priority, Role, Work
+from meup_agent.protocol.exchange.lifecycle import InboundState
 from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.payloads import Call
-from meup_agent.protocol.proposals.lifecycle import InboundState
 from meup_agent.protocol.proposals.record import (
     FulfillingRequest,
     ProposalEntry,

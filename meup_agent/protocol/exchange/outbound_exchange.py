@@ -19,6 +19,7 @@ from meup_agent.protocol.callers import MissingCaller, find_missing
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Key, Priority
 from meup_agent.protocol.exchange.envelope_sender import EnvelopeSender
+from meup_agent.protocol.exchange.lifecycle import OutboundState
 from meup_agent.protocol.exchange.roster import Roster
 from meup_agent.protocol.exchange.table_context import ABSENCE_SECONDS, TableContext
 from meup_agent.protocol.outcomes import (
@@ -30,7 +31,7 @@ from meup_agent.protocol.outcomes import (
     Unknown,
     Withdrawal,
 )
-from meup_agent.protocol.proposals.lifecycle import OutboundState, ProposalEvent, ProposalState
+from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState
 from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
 from meup_agent.protocol.proposals.resolution import MAX_NAMED
 from meup_agent.protocol.ttl_map import TTLMap

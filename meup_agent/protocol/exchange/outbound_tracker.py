@@ -9,6 +9,12 @@ from meup_agent.causes import Cause
 from meup_agent.protocol.exchange.dependencies import DependentProposals
 from meup_agent.protocol.exchange.effects import Key, Priority, Unsend, Wake
 from meup_agent.protocol.exchange.fulfillment_check import FulfillmentCheck
+from meup_agent.protocol.exchange.lifecycle import (
+    OutboundAction,
+    OutboundEvent,
+    OutboundState,
+    outbound_step,
+)
 from meup_agent.protocol.exchange.outbound_exchange import (
     AbsenceWatch,
     OutboundExchange,
@@ -29,12 +35,6 @@ from meup_agent.protocol.outcomes import (
     Unknown,
     Unsent,
     Withdrawal,
-)
-from meup_agent.protocol.proposals.lifecycle import (
-    OutboundAction,
-    OutboundEvent,
-    OutboundState,
-    outbound_step,
 )
 from meup_agent.protocol.proposals.record import FulfillingRequest, ProposalEntry, ProposalKey
 from meup_agent.protocol.proposals.resolution import executors_of

@@ -12,12 +12,13 @@ from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.exchange.effects import Conflict, Priority, Progressed, Role
 from meup_agent.protocol.exchange.explanations import ExplanationStore
 from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, TablePart
+from meup_agent.protocol.exchange.lifecycle import OutboundEvent, OutboundState
 from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange, cause_of
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.outcomes import Ending, Fulfillment, LostRace, Rejection, Responded
 from meup_agent.protocol.payloads import read_response
-from meup_agent.protocol.proposals.lifecycle import OutboundEvent, OutboundState, ProposalEvent
+from meup_agent.protocol.proposals.lifecycle import ProposalEvent
 from meup_agent.protocol.proposals.record import FulfillingRequest, ProposalEntry, ProposalKey
 from meup_agent.protocol.proposals.resolution import find_answered, resolve
 

@@ -19,6 +19,7 @@ from meup_agent.protocol.exchange.dispatcher import InboundDispatcher
 from meup_agent.protocol.exchange.effects import Effect, Key, Priority
 from meup_agent.protocol.exchange.envelope_sender import EnvelopeSender
 from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler
+from meup_agent.protocol.exchange.lifecycle import OutboundState
 from meup_agent.protocol.exchange.outbound_exchange import FulfillmentTarget, OutboundExchange, Wait
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.own_streams import OwnStream
@@ -31,7 +32,7 @@ from meup_agent.protocol.exchange.table_context import (
     TableContext,
 )
 from meup_agent.protocol.outcomes import Ending
-from meup_agent.protocol.proposals.lifecycle import OutboundState, ProposalState
+from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
 from meup_agent.protocol.proposals.store import ProposalStore
 from meup_agent.protocol.resume import NOT_REPLAYED, ReplayMark

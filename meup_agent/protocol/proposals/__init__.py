@@ -2,6 +2,7 @@
 
 A record has all that is known of one proposal, a store keeps records by proposer and id, and
 :func:`~meup_agent.protocol.proposals.resolution.resolve` finds the one that an envelope means.
-Every reader is on it: the exchange table of an agent, the gateway's space, the audit. It sends
-nothing, starts nothing, and checks no capability.
+The exchange table of an agent and the audit fold by it. The gateway's space folds in ``space``, by
+the lifecycle, the withdrawals and the deadlines of this folder. Nothing here sends, starts, or
+checks a capability.
 """
