@@ -53,18 +53,15 @@ def test_what_runs_for_a_killed_agent_ends_as_it_starts_again(scene: Scene, tmp_
     paula = ("run", "agents:paula")
     its = scene.variables("paula")
     with scene.agent("files") as files, scene.agent("reviewer"):
-        with (
-            running(*paula, cwd=tmp_path, variables=its) as killed,
-            running(
-                "call", "paula", "ask", "--as", "alice", variables=scene.variables("alice")
-            ) as asking,
-        ):
-            begun(killed, "paula")
-            files.until("writes")
-            assert killed.end(signal.SIGKILL) == -signal.SIGKILL
-            assert "ends because of" not in files.out
-            with running(*paula, cwd=tmp_path, variables=its) as again:
-                begun(again, "paula")
-                files.until("ends because of no_longer_needed")
-                asking.end(TERMINATE)
-                again.end(TERMINATE)
+        with running(*paula, cwd=tmp_path, variables=its) as killed:
+            begun(killed, "paula")  # before she is asked: who is away gets no request
+            asked = ("call", "paula", "ask", "--as", "alice")
+            with running(*asked, variables=scene.variables("alice")) as asking:
+                files.until("writes")
+                assert killed.end(signal.SIGKILL) == -signal.SIGKILL
+                assert "ends because of" not in files.out
+                with running(*paula, cwd=tmp_path, variables=its) as again:
+                    begun(again, "paula")
+                    files.until("ends because of no_longer_needed")
+                    asking.end(TERMINATE)
+                    again.end(TERMINATE)
