@@ -147,6 +147,8 @@ class ArgumentSchema:
                     continue
                 found[name] = self._marked(default)
                 filled.add(name)
+                of_member = _of_member(applying, name, is_there=True)
+                self._take_steps(applying.size + of_member.size)
             found[name], is_sure = self._fill_any(found[name], of_member, level + 1)
             if not is_sure:
                 unsure.add(name)

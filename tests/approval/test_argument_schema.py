@@ -132,6 +132,8 @@ def test_a_default_that_may_hold_is_unsure(schema: dict[str, Any]) -> None:
 def test_a_default_that_may_hold_within_what_is_given_is_unsure(schema: dict[str, Any]) -> None:
     given: dict[str, Any] = {"env": {"o": {}}}
     assert ArgumentSchema(schema).fill(given) == (given, frozenset({"env"}))
+    filled = ArgumentSchema({**schema, "allOf": [{"properties": {"env": {"default": {"o": {}}}}}]})
+    assert filled.fill({"a": 1}) == ({"a": 1, **given}, frozenset({"env"}))
 
 
 @pytest.mark.parametrize(

@@ -221,6 +221,7 @@ async def test_of_a_broadcast_proposal_everybody_who_could_must_reject(meeting: 
         async with proposers.propose("tools", "write") as proposal:
             assert isinstance(await proposal.outcome(), Rejection)
         async with join(meeting, "tools") as slow, join(meeting, second):
+            await until(lambda: len(proposers.participants) == 5)
             async with proposers.propose("tools", "write", ttl=None) as proposal:
                 await until(lambda: any(r.rejections for r in slow.proposals))
                 assert proposal.state is ProposalState.PENDING
