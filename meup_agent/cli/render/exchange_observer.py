@@ -1,21 +1,24 @@
 """The exchange and the state of each envelope, as ``meup tail`` shows them.
 
-The states of proposals come from the
-:class:`~meup_agent.protocol.audit.proposal_folder.ProposalFolder`, as in an audit. Added here are
-requests without a proposal, which no audit keeps, and envelopes that were sent again.
+An exchange table decides what each does to a proposal, as in every participant. Added here are
+requests without a proposal, which no record keeps, and envelopes that were sent again.
 """
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any, Final, NamedTuple
 
+from meup_agent.causes import Reason
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.audit import Ignored
-from meup_agent.protocol.audit.proposal_folder import Folded, ProposalFolder
+from meup_agent.protocol.audit.records import IGNORED_DROPS
 from meup_agent.protocol.envelope import Envelope
+from meup_agent.protocol.exchange import Drop, ExchangeTable
 from meup_agent.protocol.outcomes import Rejection
 from meup_agent.protocol.payloads import read_response
-from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals.fold import Folded
+from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState
 from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
 from meup_agent.protocol.ttl_map import TTLMap
 from meup_agent.wording import FAILED, IGNORED, STATES
@@ -58,7 +61,11 @@ class ExchangeObserver:
     """Places every envelope of a space, in the gateway's order."""
 
     def __init__(self) -> None:
-        self._folder = ProposalFolder()
+        ids = count()
+        self._table = ExchangeTable(
+            new_id=lambda: f"observer-{next(ids)}",
+            find_handler=lambda _role, _envelope, _call: None,
+        )
         self._parts: TTLMap[str, _ExchangePart] = recent()
         self._calls: TTLMap[tuple[str, str], _ExchangePart] = recent()
         self._seen: TTLMap[tuple[str, str, int], bool] = recent()
@@ -68,13 +75,16 @@ class ExchangeObserver:
 
     def observe(self, envelope: Envelope, now: float) -> Observation:
         """Take the next envelope in."""
-        folded = self._folder.fold(envelope, now)
+        self._table.expire(now)
+        drops = (each for each in self._table.receive(envelope, now) if isinstance(each, Drop))
+        found = (IGNORED_DROPS[each.why] for each in drops if each.why in IGNORED_DROPS)
+        folded, ignored = self._table.folded, next(found, None)
         exchange, part = self._place(envelope, now)
         shown_part = "" if part == exchange else part
         if self._was_seen(envelope, now):
             return Observation(exchange, shown_part, AGAIN)
-        state = "" if folded.ignored is None else IGNORED[folded.ignored]
-        if folded.ignored in (Ignored.AGAIN, Ignored.REFUSED):
+        state = "" if ignored is None else IGNORED[ignored]
+        if ignored in (Ignored.AGAIN, Ignored.REFUSED):
             state = ""  # they are told by their content
         if not state:
             state = self._state(envelope, part, folded, now)
@@ -84,7 +94,9 @@ class ExchangeObserver:
 
     def expire(self, proposal: ProposalKey, now: float) -> Observation:
         """Note that a proposal has expired, of which no envelope tells."""
-        self._folder.end_expired(proposal, now)
+        record = self._table.proposal_store.get(proposal, now)
+        if record is not None and record.state is ProposalState.PENDING:
+            record.step(ProposalEvent.EXPIRY, "", Reason.TIMEOUT)
         exchange = self._parts.get(proposal.id, now) or _ExchangePart(proposal.id, "")
         return Observation(exchange.exchange, "", STATES[ProposalState.EXPIRED])
 

@@ -1,6 +1,6 @@
 """The audit: folds the entries of a journal, and hands settled proposals over.
 
-What an envelope does to a proposal is decided by the folder; the audit writes it down.
+The fold decides what an envelope does to a proposal; the audit writes it down.
 """
 
 from __future__ import annotations
@@ -19,16 +19,24 @@ from meup_agent.protocol.audit.operations import (
     ToolAcceptances,
     read_operation,
 )
-from meup_agent.protocol.audit.proposal_folder import ProposalFolder
 from meup_agent.protocol.audit.proposal_index import ProposalIndex, decide
-from meup_agent.protocol.audit.records import Ignored, ProposalAudit, StepKind, seconds
+from meup_agent.protocol.audit.records import (
+    IGNORED_DROPS,
+    Ignored,
+    ProposalAudit,
+    StepKind,
+    seconds,
+)
+from meup_agent.protocol.dialects.executors import as_broadcast
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.inbound_exchange import USED_AGAIN
-from meup_agent.protocol.guarantees import OURS
+from meup_agent.protocol.proposals.fold import ProposalFold
 from meup_agent.protocol.proposals.record import ProposalKey
+from meup_agent.protocol.proposals.resolution import MAX_NAMED
 from meup_agent.protocol.proposals.store import ProposalStore
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.told_rule import read_told_rule
+from meup_agent.protocol.ttl_map import Tombstones
 
 MAX_OPERATIONS: Final = 10_000
 """Operations that are kept, where proposals are bounded."""
@@ -41,12 +49,11 @@ class Audit:
     """The proposals of a space, and the operations on it; without a limit, all of them."""
 
     def __init__(self, *, limit: int | None = None, max_bytes: int = MAX_BYTES) -> None:
-        store = ProposalStore(count=sys.maxsize, seconds=math.inf, size=None)
+        self._store = ProposalStore(count=sys.maxsize, seconds=math.inf, size=None)
         # This package's gateway checks who says what, so its own word counts (PROTOCOL 5).
-        self._folder = ProposalFolder(store, OURS)
-        self._proposal_store = self._folder.proposal_store
-        self._index = ProposalIndex(self._proposal_store, limit=limit, max_bytes=max_bytes)
-        self._fulfillments = FulfillmentRecorder(self._folder, self._index)
+        self._fold = ProposalFold(self._store, Tombstones())
+        self._index = ProposalIndex(self._store, limit=limit, max_bytes=max_bytes)
+        self._fulfillments = FulfillmentRecorder(self._fold, self._store, self._index)
         self._most_operations = None if limit is None else MAX_OPERATIONS
         self._operations: list[SpaceOperation] = []
         self._grants = GrantHistory()
@@ -88,7 +95,7 @@ class Audit:
 
         Entries tell their time themselves; a caller with the gateway's clock says what it is now.
         """
-        for record in self._folder.expire(at / 1_000_000):
+        for record in self._store.expire(at):
             proposal = self._index.find(record)
             if proposal is not None and proposal.decision is None:
                 decide(proposal, self._index.add_expiry(proposal))
@@ -129,15 +136,12 @@ class Audit:
     # --- proposals ---
 
     def _record_proposal(self, entry: Entry) -> None:
-        envelope = entry.envelope
-        key = ProposalKey(envelope.sender, envelope.id)
-        known = self._index.latest(key)
-        folded = self._folder.fold(envelope, seconds(entry), entry.seq)
-        record, why = folded.record, folded.ignored
-        if record is None or (known is not None and record is known.record):
-            if known is not None:
-                self._index.add(known, entry, StepKind.PROPOSED, ignored=why or Ignored.AGAIN)
-            return
+        # In a journal each is as its sender wrote it, and of no sender a dialect is told; and each
+        # entry is a message, however often its id was used.
+        envelope = as_broadcast(entry.envelope) or entry.envelope
+        known = self._index.latest(ProposalKey(envelope.sender, envelope.id))
+        record = self._fold.propose(envelope, seconds(entry), entry.at, is_new=True).record
+        assert record is not None
         if known is not None and known.decision is None:
             # Its proposer began to count anew, and will not ask for the older one.
             reason = known.record.reason
@@ -148,43 +152,42 @@ class Audit:
             decide(proposal, proposal.first)
 
     def _record_withdrawal(self, entry: Entry) -> None:
-        envelope, now = entry.envelope, seconds(entry)
-        reason = read_reason(envelope.payload_object.get("reason"))
-        named = (self._find_withdrawn(envelope, name, now) for name in envelope.correlation)
-        found = [proposal for proposal in named if proposal is not None]
-        why = self._folder.fold(envelope, now).ignored
-        for proposal in found:
-            if proposal.decision is not None:
-                self._index.add(
-                    proposal, entry, StepKind.WITHDREW, reason=reason, ignored=Ignored.LATE
-                )
-            elif proposal.state.is_pending:
-                self._index.add(proposal, entry, StepKind.WITHDREW, reason=reason, ignored=why)
-            else:
-                step = self._index.add(proposal, entry, StepKind.WITHDREW, reason=reason)
+        envelope, now, payload = entry.envelope, seconds(entry), entry.envelope.payload_object
+        proposer, is_known = payloads.on_behalf_of(envelope.sender, payload), False
+        for name in envelope.correlation[:MAX_NAMED]:
+            key = ProposalKey(proposer, name)
+            folded = self._fold.withdraw(key, payload, now, entry.at)
+            proposal = self._index.latest(key)
+            if proposal is None and len(named := self._store.under(name, now)) == 1:
+                proposal = self._index.find(named[0])
+            if proposal is None:
+                continue
+            why, is_known = IGNORED_DROPS.get(folded.dropped), True
+            step = self._index.add(
+                proposal,
+                entry,
+                StepKind.WITHDREW,
+                reason=read_reason(payload.get("reason")),
+                ignored=why if proposal.decision is None else Ignored.LATE,
+            )
+            if proposal.decision is None and not proposal.state.is_pending:
                 decide(proposal, proposal.accepted_rejection or step)
-        if not found and not self._index.was_released(*envelope.correlation):
+        if not is_known and not self._index.was_released(*envelope.correlation):
             self.unknown += 1
 
     def _record_renewal(self, entry: Entry) -> None:
-        folded = self._folder.fold(entry.envelope, seconds(entry))
+        # The gateway takes no renewal that is too late.
+        folded = self._fold.renew(entry.envelope, seconds(entry), None)
         proposal = self._index.find(folded.record)
-        if proposal is None:
-            return
-        until = payloads.read_renewal(entry.envelope.payload_object)
-        self._index.add_renewal(proposal, entry, until or entry.at, folded.ignored)
-
-    def _find_withdrawn(self, withdraw: Envelope, name: str, now: float) -> ProposalAudit | None:
-        """The proposal that a withdrawal takes back, or would."""
-        proposer = payloads.on_behalf_of(withdraw.sender, withdraw.payload_object)
-        own = self._index.latest(ProposalKey(proposer, name))
-        named = self._proposal_store.under(name, now)
-        return own or (self._index.find(named[0]) if len(named) == 1 else None)
+        if proposal is not None:
+            until = payloads.read_renewal(entry.envelope.payload_object)
+            why = IGNORED_DROPS.get(folded.dropped)
+            self._index.add_renewal(proposal, entry, until or entry.at, why)
 
     def _record_rejection(self, entry: Entry) -> None:
         envelope = entry.envelope
-        folded = self._folder.fold(envelope, seconds(entry))
-        proposal, why = self._index.find(folded.record), folded.ignored
+        folded = self._fold.reject(envelope, seconds(entry))
+        proposal, why = self._index.find(folded.record), IGNORED_DROPS.get(folded.dropped)
         if proposal is None:
             if not self._index.was_released(*envelope.correlation):
                 self.unknown += 1

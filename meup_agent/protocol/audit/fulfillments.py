@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from meup_agent.protocol import payloads
-from meup_agent.protocol.audit.proposal_folder import ProposalFolder
 from meup_agent.protocol.audit.proposal_index import ProposalIndex, decide
 from meup_agent.protocol.audit.records import (
     MAX_RESULT_BYTES,
@@ -16,8 +15,10 @@ from meup_agent.protocol.audit.records import (
     seconds,
 )
 from meup_agent.protocol.payloads import Call, read_response
+from meup_agent.protocol.proposals.fold import ProposalFold
 from meup_agent.protocol.proposals.record import FulfillingRequest, ProposalEntry
-from meup_agent.protocol.proposals.resolution import find_answered, find_referenced, resolve
+from meup_agent.protocol.proposals.resolution import MAX_NAMED, find_answered, find_referenced
+from meup_agent.protocol.proposals.store import ProposalStore
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.told_rule import read_told_rule
 
@@ -25,9 +26,9 @@ from meup_agent.protocol.told_rule import read_told_rule
 class FulfillmentRecorder:
     """Records the requests that carry proposals out, and their ends."""
 
-    def __init__(self, folder: ProposalFolder, index: ProposalIndex) -> None:
-        self._folder = folder
-        self._proposal_store = folder.proposal_store
+    def __init__(self, fold: ProposalFold, store: ProposalStore, index: ProposalIndex) -> None:
+        self._fold = fold
+        self._store = store
         self._index = index
 
     def record_request(self, entry: Entry, call: Call) -> None:
@@ -35,10 +36,11 @@ class FulfillmentRecorder:
         envelope = entry.envelope
         if not envelope.correlation:
             return
-        folded = self._folder.fold(envelope, seconds(entry))
+        folded = self._fold.request(envelope, seconds(entry))
         proposal, fulfillment = self._index.find(folded.record), folded.fulfillment
         if proposal is None or fulfillment is None:
-            self._record_reference(entry, call)
+            why = None if folded.doubt is None else Ignored.AMBIGUOUS
+            self._record_reference(entry, call, why)
         elif any(item.request is fulfillment for item in proposal.fulfillments):
             self._index.add(proposal, entry, StepKind.REQUESTED, ignored=Ignored.AGAIN)
         else:
@@ -54,12 +56,10 @@ class FulfillmentRecorder:
             edits = payloads.changes(proposal.call, call, to[0] if len(to) == 1 else None)
             self._index.add_request(proposal, FulfillmentAudit(fulfillment, step, edits))
 
-    def _record_reference(self, entry: Entry, call: Call) -> None:
+    def _record_reference(self, entry: Entry, call: Call, why: Ignored | None) -> None:
         """Record a request that only refers to a proposal: it decides nothing."""
-        now, said = seconds(entry), f"{call.method} {call.name}".rstrip()
-        doubt = resolve(entry.envelope, self._proposal_store, now).doubt
-        why = None if doubt is None else Ignored.AMBIGUOUS
-        for record in find_referenced(entry.envelope, self._proposal_store, now):
+        said = f"{call.method} {call.name}".rstrip()
+        for record in find_referenced(entry.envelope, self._store, seconds(entry)):
             proposal = self._index.find(record)
             if proposal is not None:
                 self._index.add(proposal, entry, StepKind.REFERRED, text=said, ignored=why)
@@ -68,10 +68,12 @@ class FulfillmentRecorder:
         """Record the cancel of a request."""
         envelope = entry.envelope
         request_id = call.params.get("requestId")
-        names = (str(request_id), *envelope.correlation)
-        found = self._find_request(names, payloads.on_behalf_of(envelope.sender, call.params))
+        names = (str(request_id), *envelope.correlation[:MAX_NAMED])
+        requester = payloads.on_behalf_of(envelope.sender, call.params)
+        found = self._find_request(names, requester)
         was_live = found is not None and found[1].request.live
-        self._folder.fold(envelope, seconds(entry))
+        if isinstance(request_id, int | str) and not isinstance(request_id, bool):
+            self._fold.cancel(requester, names, seconds(entry))
         if found is None:
             return
         proposal, item = found
@@ -101,7 +103,7 @@ class FulfillmentRecorder:
     def record_progress(self, entry: Entry, call: Call) -> None:
         """Record progress of a request."""
         envelope = entry.envelope
-        answered = find_answered(envelope, self._proposal_store, seconds(entry))
+        answered = find_answered(envelope, self._store, seconds(entry))
         found = self._find_item(*(answered or (None, None)))
         if found is None:
             token = call.params.get(payloads.PROGRESS_TOKEN)
@@ -125,7 +127,7 @@ class FulfillmentRecorder:
     def record_response(self, entry: Entry) -> None:
         """Record an answer to a request."""
         envelope = entry.envelope
-        folded = self._folder.fold(envelope, seconds(entry))
+        folded = self._fold.answer(envelope, seconds(entry))
         found = self._find_item(folded.record, folded.fulfillment)
         if found is None:
             for about in self._index.find_referenced(envelope)[:1]:

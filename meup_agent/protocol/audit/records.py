@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
 
@@ -65,6 +66,20 @@ class Ignored(StrEnum):
     REFUSED = "refused"  # an executor did not carry it out, and says so
     FORGED = "forged"
     """A participant sent it in the gateway's name; this package's gateway accepts none."""
+
+
+IGNORED_DROPS: Final[Mapping[str, Ignored]] = {
+    "late_withdraw": Ignored.LATE,
+    "withdraw_by_another": Ignored.NOT_THEIRS,
+    "late_renew": Ignored.LATE,
+    "renew_by_another": Ignored.NOT_THEIRS,
+    "duplicate": Ignored.AGAIN,
+    "duplicate_proposal": Ignored.AGAIN,
+    "duplicate_reject": Ignored.AGAIN,
+    "reject_of_own_proposal": Ignored.OWN_PROPOSAL,
+    "forged_system": Ignored.FORGED,
+}
+"""The reasons why readers of a space leave an envelope out, where a record tells them."""
 
 
 class Step(msgspec.Struct):

@@ -26,6 +26,7 @@ from meup_agent.protocol.management_payloads import (
     read_grant,
     read_revocation,
 )
+from meup_agent.protocol.proposals.fold import NOTHING
 from meup_agent.protocol.proposals.record import ProposalKey, fingerprint_of
 from meup_agent.protocol.proposals.resolution import MAX_NAMED, resolve
 from meup_agent.protocol.resume import ReplayMark, read_replayed
@@ -89,7 +90,7 @@ class InboundDispatcher(TablePart):
     def receive(self, envelope: Envelope, now: float, seq: int | None = None) -> None:
         """Apply an envelope, with its number where the gateway gives it one (PROTOCOL 6)."""
         context = self._context
-        context.is_new = False
+        context.is_new, context.folded = False, NOTHING
         if seq is None or not context.connected:
             self._dispatch(envelope, now, seq)
             return

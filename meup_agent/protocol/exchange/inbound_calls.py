@@ -18,18 +18,15 @@ from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.response_reader import ResponseReader
 from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.payloads import Call
+from meup_agent.protocol.proposals.fold import NOTHING, Folded
 from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState
 from meup_agent.protocol.proposals.record import (
-    FulfillingRequest,
     ProposalEntry,
     ProposalKey,
     fingerprint_of,
 )
 from meup_agent.protocol.proposals.resolution import (
-    NO_PROPOSAL,
-    Resolution,
     executors_of,
-    resolve,
 )
 from meup_agent.protocol.resume import NOT_REPLAYED, ReplayMark
 from meup_agent.protocol.timestamps import read_moment
@@ -52,48 +49,32 @@ class InboundRequests(TablePart):
 
     def receive(self, envelope: Envelope, call: Call, now: float) -> None:
         """Apply a request: a record in every table, work for its executors."""
-        means, fulfillment = self.enter(envelope, now)
-        if self._is_for_us(envelope, means.record) and self._is_answered_here(envelope, means, now):
-            self._queue_request(envelope, call, means, fulfillment, now)
+        folded = self.enter(envelope, now)
+        if self._is_for_us(envelope, folded.record) and self._is_answered_here(
+            envelope, folded, now
+        ):
+            self._queue_request(envelope, call, folded, now)
 
-    def enter(
-        self, envelope: Envelope, now: float, *, cancelled: bool = False
-    ) -> tuple[Resolution, FulfillingRequest | None]:
-        """Enter a request in the proposal that it carries out, if it does; both.
+    def enter(self, envelope: Envelope, now: float, *, cancelled: bool = False) -> Folded:
+        """Enter a request in the proposal that it carries out, if it does.
 
         One that was cancelled before we came counts only if a result comes all the same.
         """
-        means = NO_PROPOSAL
-        if envelope.correlation:
-            means = resolve(envelope, self._context.proposal_store, now)
-        record, fulfillment = means.record, None
-        if record is not None and envelope.sender != record.key.proposer:
-            fulfillment = self._enter_fulfillment(record, envelope, now, live=not cancelled)
-            self._reader.note_fulfillment(record, now)
-        return means, fulfillment
-
-    def _enter_fulfillment(
-        self, record: ProposalEntry, envelope: Envelope, now: float, *, live: bool
-    ) -> FulfillingRequest | None:
-        """The entry of a fulfilling request; another one under its id takes its place."""
-        store = self._context.proposal_store
-        known = record.fulfillment(envelope.sender, envelope.id)
-        if known is not None:
-            if fingerprint_of(known.envelope) == fingerprint_of(envelope):
-                if not live:  # its cancel was lost with a gap
-                    store.not_carried_out(record, known)
-                return known
-            store.not_carried_out(record, known)
-        if not self._context.roster.guarantees.identity_checked:
-            # Ours takes no request after the deadline: what it took was in time.
-            self._context.expire_now(record, now)
-        fulfillment = FulfillingRequest(
-            envelope.replace(),
-            executors_of(record, envelope),
-            live=live,
-            unattended=envelope.sender not in self._context.roster,
+        context = self._context
+        if not envelope.correlation:
+            return NOTHING
+        # Ours takes no request after the deadline: what it took was in time.
+        is_checked = context.roster.guarantees.identity_checked
+        folded = context.folded = context.fold.request(
+            envelope,
+            now,
+            None if is_checked else context.moment(now),
+            live=not cancelled,
+            unattended=envelope.sender not in context.roster,
         )
-        return store.requested(record, fulfillment, now)
+        if folded.record is not None and envelope.sender != folded.record.key.proposer:
+            self._reader.note_fulfillment(folded.record, now)
+        return folded
 
     def _is_for_us(self, envelope: Envelope, record: ProposalEntry | None) -> bool:
         """True if we carry a request out: it, or the proposal, names us, or no participant."""
@@ -101,7 +82,7 @@ class InboundRequests(TablePart):
         asked = envelope.to if record is None else executors_of(record, envelope)
         return me in asked if asked or envelope.sender == me else True
 
-    def _is_answered_here(self, request: Envelope, means: Resolution, now: float) -> bool:
+    def _is_answered_here(self, request: Envelope, means: Folded, now: float) -> bool:
         """True if this connection of ours answers a request (PROTOCOL 3).
 
         What belongs to an exchange of ours is for the connection that began it; what carries a
@@ -121,8 +102,7 @@ class InboundRequests(TablePart):
         self,
         envelope: Envelope,
         call: Call,
-        means: Resolution,
-        fulfillment: FulfillingRequest | None,
+        folded: Folded,
         now: float,
     ) -> None:
         """Queue a handler for a request, or answer why none starts."""
@@ -131,8 +111,8 @@ class InboundRequests(TablePart):
         context, scheduler, responses = self._context, self._scheduler, self._scheduler.responses
         handler = context.find_handler(Role.REQUEST, envelope, call) if call.method else None
         exchange = scheduler.new_exchange(Role.REQUEST, envelope, call, handler)
-        exchange.fulfills, exchange.doubt = means.record, means.doubt
-        exchange.fulfillment = fulfillment
+        fulfillment = exchange.fulfillment = folded.fulfillment
+        exchange.fulfills, exchange.doubt = folded.record, folded.doubt
         denial = scheduler.admission.denial(exchange, now)
         if self._is_cancelled_already(exchange, call, now):
             context.drop("cancelled_before", envelope, expected=True)
@@ -157,7 +137,7 @@ class InboundRequests(TablePart):
     def refuse(self, envelope: Envelope, problem: str, now: float) -> None:
         """Answer a malformed request to us; it is entered nowhere, and no handler sees it."""
         scheduler = self._scheduler
-        is_ours = self._is_answered_here(envelope, NO_PROPOSAL, now)
+        is_ours = self._is_answered_here(envelope, NOTHING, now)
         if not is_ours or self._is_repeated(envelope, now):
             return
         call = payloads.read_call(envelope.payload)
@@ -253,11 +233,9 @@ class InboundRequests(TablePart):
 
     def _free_proposal(self, requester: str, names: tuple[str, ...], now: float) -> None:
         """Let the proposal of a cancelled fulfillment wait again."""
-        for name in names:
-            record = self._context.proposal_store.request_cancelled(requester, name, now)
-            if record is not None:
-                self._reader.note_fulfillment_ended(record, now)
-                return
+        record = self._context.fold.cancel(requester, names, now)
+        if record is not None:
+            self._reader.note_fulfillment_ended(record, now)
 
     def _cancel_handler(
         self, envelope: Envelope, call: Call, name: tuple[str, str], now: float
@@ -301,33 +279,30 @@ class InboundProposals(TablePart):
 
     def receive(self, envelope: Envelope, now: float, replayed: ReplayMark = NOT_REPLAYED) -> None:
         """Apply a proposal; one that is in progress already is a record only."""
-        context, store = self._context, self._context.proposal_store
-        key = ProposalKey(envelope.sender, envelope.id)
+        context, key = self._context, ProposalKey(envelope.sender, envelope.id)
         if envelope.sender == context.me:
             return
         broadcast = self._as_broadcast(envelope)
         envelope = broadcast or envelope
-        known = store.get(key, now)
-        if known is not None:
-            if known.fingerprint == fingerprint_of(envelope) and self._is_copy(known):
-                self._note_own_rejection(known, replayed, now)
-                context.drop("duplicate_proposal", envelope, expected=True)
-                return
-            # Its proposer began to count ids anew, and waits for the older one no more.
-            reason = Reason.NO_LONGER_NEEDED
-            if known.step(ProposalEvent.WITHDRAWAL, key.proposer, reason):
-                cause = cause_of_end(*key, reason, USED_AGAIN, now)
-                self._end(key, known, cause, now)
-        record = store.add(envelope, now, accepted=context.moment(now))
-        record.unnumbered = not context.is_new
-        if replayed.expires_at is not None and replayed.expires_at != record.expires_at:
-            store.set_deadline(record, replayed.expires_at)
+        folded = context.folded = context.fold.propose(
+            envelope,
+            now,
+            context.moment(now),
+            is_new=context.is_new,
+            expires_at=replayed.expires_at,
+        )
+        record = folded.record
+        assert record is not None
+        if folded.dropped:
+            self._note_own_rejection(record, replayed, now)
+            context.drop(folded.dropped, envelope, expected=True)
+            return
+        if folded.replaced is not None:
+            cause = cause_of_end(*key, Reason.NO_LONGER_NEEDED, USED_AGAIN, now)
+            self._end(key, folded.replaced, cause, now)
         if replayed.proposer_left is not None:
             self.note_proposer_left(record, replayed.proposer_left, now)
         self._note_own_rejection(record, replayed, now)
-        withdrawn = context.tombstones.get("withdrawn", *key, now)
-        if withdrawn is not None:
-            record.withdrawn({"reason": withdrawn}, context.moment(now))
         self._requests.bind_early(record, now)
         if record.copied:
             self._notify_copied(record, envelope, now)
@@ -355,15 +330,6 @@ class InboundProposals(TablePart):
             and context.mode.answers
         ):
             self._queue_proposal(record, record.envelope, now)
-
-    def _is_copy(self, known: ProposalEntry) -> bool:
-        """True if the same proposal came before, and is not made a second time (PROTOCOL 6)."""
-        if not self._context.is_new:
-            return True
-        # Read elsewhere, or replayed, it may have come before its own place in the order.
-        is_copy = known.unnumbered and known.state.is_pending
-        known.unnumbered = False
-        return is_copy
 
     def refuse(self, envelope: Envelope, now: float) -> None:
         """Reject a malformed proposal to us; it is entered nowhere, and no handler sees it."""
@@ -446,33 +412,27 @@ class InboundProposals(TablePart):
     def receive_renewal(self, envelope: Envelope, now: float) -> None:
         """Apply a renewal: the proposer's, of one pending proposal (PROTOCOL 4.17)."""
         context, store = self._context, self._context.proposal_store
-        until = payloads.read_renewal(envelope.payload_object)
-        if until is None or len(envelope.correlation) != 1:
-            context.drop("malformed_renew", envelope)
-            return
-        name = envelope.correlation[0]
-        record = store.get(ProposalKey(envelope.sender, name), now)
-        if record is None:
-            by_another = bool(store.under(name, now))
-            why = "renew_by_another" if by_another else "unknown_renew"
-            context.drop(why, envelope, expected=not by_another)
-            return
-        before = record.expires_at
-        if envelope.sender == context.me and before == until:
-            return  # our own, which took effect as it was said
         # Ours takes no renewal that is too late: what it took was in time, however late it is read.
-        checked = context.roster.guarantees.identity_checked
-        if store.renew(record, until, None if checked else context.moment(now)):
-            context.drop("late_renew", envelope, expected=True)
-        elif before is not None:
-            self._outbound.renewals.postpone(record, (until - before) / 1_000_000, now)
+        at = None if context.roster.guarantees.identity_checked else context.moment(now)
+        known = store.get(ProposalKey(envelope.sender, envelope.correlation[0]), now)
+        before = None if known is None else known.expires_at
+        until = payloads.read_renewal(envelope.payload_object)
+        if envelope.sender == context.me and before == until is not None:
+            return  # our own, which took effect as it was said
+        folded = context.folded = context.fold.renew(envelope, now, at)
+        if folded.dropped:
+            expected = folded.dropped in ("late_renew", "unknown_renew")
+            context.drop(folded.dropped, envelope, expected=expected)
+        elif folded.record is not None and before is not None:
+            assert folded.record.expires_at is not None
+            seconds = (folded.record.expires_at - before) / 1_000_000
+            self._outbound.renewals.postpone(folded.record, seconds, now)
 
     # --- a withdraw ---
 
     def receive_withdraw(self, envelope: Envelope, now: float) -> None:
         """Apply a withdraw: the proposer's, or the gateway's in its place (PROTOCOL 4.1, 4.2)."""
-        context, store = self._context, self._context.proposal_store
-        payload = envelope.payload_object
+        context, payload = self._context, envelope.payload_object
         reason = read_reason(payload.get("reason"))
         proposer = context.on_behalf_of(envelope, payload)
         moment = context.moment(now)
@@ -480,17 +440,16 @@ class InboundProposals(TablePart):
         ended: list[str] = []
         for proposal_id in envelope.correlation:
             key = ProposalKey(proposer, proposal_id)
-            record = store.get(key, now)
-            if record is not None and not record.state.is_pending:
-                record.unordered = False
-                context.drop("late_withdraw", envelope, expected=True)
-                continue
-            if record is None:
-                if store.under(proposal_id, now):
-                    context.drop("withdraw_by_another", envelope)
-                # Two proposers may use one id, and this one's proposal may be still to come.
-                context.tombstones.put("withdrawn", *key, reason, now)
-            elif record.withdrawn(payload, at):
+            folded = context.fold.withdraw(key, payload, now, at)
+            record = folded.record
+            if context.folded.record is None:
+                context.folded = folded
+            if folded.dropped:
+                is_late = record is not None
+                context.drop(folded.dropped, envelope, expected=is_late)
+                if is_late:
+                    continue
+            elif record is not None:
                 ended.append(proposal_id)
             cause = cause_of_end(envelope.sender, proposal_id, reason, "", now)
             self._end(key, record, cause, now)
@@ -519,21 +478,14 @@ class InboundProposals(TablePart):
 
     def receive_reject(self, envelope: Envelope, now: float) -> None:
         """Apply a reject of another participant's, to the record and to our wait (PROTOCOL 4.5)."""
-        means = resolve(envelope, self._context.proposal_store, now)
-        record = means.record
-        if record is None:
-            unknown = means.doubt is None
-            why = "unknown_reject" if unknown else "ambiguous_reject"
-            self._context.drop(why, envelope, expected=unknown)
-            return
-        if envelope.sender == record.key.proposer:
-            self._context.drop("reject_of_own_proposal", envelope)
-            return
-        reason = read_reason(envelope.payload_object.get("reason"))
-        rejection = record.rejected(envelope.sender, reason, envelope.id)
-        if rejection is None:
-            self._context.drop("duplicate_reject", envelope, expected=True)
-        elif record.key.proposer == self._context.me:
+        context = self._context
+        folded = context.folded = context.fold.reject(envelope, now)
+        record = folded.record
+        if folded.dropped:
+            expected = folded.dropped in ("unknown_reject", "duplicate_reject")
+            context.drop(folded.dropped, envelope, expected=expected)
+        elif record is not None and record.key.proposer == context.me:
+            rejection = record.rejections[envelope.sender]
             self._reader.rejection(record, rejection, envelope, now)
 
     def reject(

@@ -18,6 +18,7 @@ from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.outcomes import Ending, Fulfillment, LostRace, Rejection, Responded
 from meup_agent.protocol.payloads import read_response
+from meup_agent.protocol.proposals.fold import Folded
 from meup_agent.protocol.proposals.lifecycle import ProposalEvent
 from meup_agent.protocol.proposals.record import FulfillingRequest, ProposalEntry, ProposalKey
 from meup_agent.protocol.proposals.resolution import find_answered, resolve
@@ -39,6 +40,8 @@ class ResponseReader(TablePart):
         """Apply a response: to a proposal's record, to our wait, or as another's relay."""
         context = self._context
         found = find_answered(envelope, context.proposal_store, now)
+        if found is not None:
+            context.folded = Folded(*found, was_pending=found[0].state.is_pending)
         completes = found is not None and self._complete(*found, envelope, now)
         if self._answers_request(envelope, now) or completes or self._is_relayed(envelope, now):
             return
@@ -64,16 +67,14 @@ class ResponseReader(TablePart):
         self, record: ProposalEntry, fulfillment: FulfillingRequest, envelope: Envelope, now: float
     ) -> bool:
         """Complete a proposal, unless its request was not carried out; true if it did."""
-        store, payload = self._context.proposal_store, envelope.payload
-        if payloads.is_refusal(payload):
-            if store.refused(record, fulfillment, envelope.sender):
+        is_refusal = payloads.is_refusal(envelope.payload)
+        if not is_refusal:
+            self._order_unechoed(record, now)
+        if not self._context.fold.complete(record, fulfillment, envelope):
+            if is_refusal and not fulfillment.live:
                 self.note_fulfillment_ended(record, now)
             return False
-        self._order_unechoed(record, now)
-        answer = read_response(payload)
-        if not store.complete(record, fulfillment, is_error=answer[1] is not None):
-            return False
-        exchange = None
+        answer, exchange = read_response(envelope.payload), None
         if record.key.proposer == self._context.me:
             exchange = self._outbound.find_own_proposal(record, now)
         if exchange is not None:

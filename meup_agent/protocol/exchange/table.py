@@ -32,11 +32,13 @@ from meup_agent.protocol.exchange.table_context import (
     TableContext,
 )
 from meup_agent.protocol.outcomes import Ending
+from meup_agent.protocol.proposals.fold import Folded, ProposalFold
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
 from meup_agent.protocol.proposals.store import ProposalStore
 from meup_agent.protocol.resume import NOT_REPLAYED, ReplayMark
 from meup_agent.protocol.streams import CANCELLED
+from meup_agent.protocol.ttl_map import Tombstones
 
 UNSENT = "the answer could not be sent"
 """The beginning of the error that takes the place of an answer which cannot be sent."""
@@ -67,13 +69,16 @@ class ExchangeTable:
     ) -> None:
         self._effects: list[Effect] = []
         self._envelope_sender = EnvelopeSender(new_id, wall_clock, self._effects)
+        store, tombstones = proposal_store or ProposalStore(), Tombstones()
         self._context = TableContext(
             self._envelope_sender,
             find_handler,
             self._effects,
+            store,
+            tombstones,
+            ProposalFold(store, tombstones),
             wall_clock,
             mode,
-            proposal_store=proposal_store or ProposalStore(),
             transit=transit,
         )
         self._outbound = OutboundTracker(self._context)
@@ -171,6 +176,11 @@ class ExchangeTable:
         """True if an exchange of ours is open and has left, so that its end has to be said."""
         exchange = self._outbound.find_open(key.id)
         return exchange is not None and exchange.state is OutboundState.WAITING
+
+    @property
+    def folded(self) -> Folded:
+        """The effect of the last envelope on the proposals."""
+        return self._context.folded
 
     def moment(self, now: float) -> int | None:
         """The gateway's time in microseconds since 1970, else our own (PROTOCOL 6)."""

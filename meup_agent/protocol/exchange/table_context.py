@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from meup_agent.causes import Reason
 from meup_agent.protocol import payloads
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.exchange.effects import Drop, Effect, Gap, Key, Role
 from meup_agent.protocol.exchange.envelope_sender import EnvelopeSender
 from meup_agent.protocol.exchange.roster import Roster
 from meup_agent.protocol.payloads import Call
-from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState, state_at
+from meup_agent.protocol.proposals.fold import NOTHING, Folded, ProposalFold
+from meup_agent.protocol.proposals.lifecycle import ProposalState, state_at
 from meup_agent.protocol.proposals.record import ProposalEntry
 from meup_agent.protocol.proposals.store import ProposalStore
 from meup_agent.protocol.timestamps import microseconds, read_moment
@@ -122,12 +122,12 @@ class TableContext(msgspec.Struct):
     envelope_sender: EnvelopeSender
     find_handler: FindHandler
     effects: list[Effect]  # the effects of the present event, in order
+    proposal_store: ProposalStore
+    tombstones: Tombstones  # withdraws and cancels that came before what they name
+    fold: ProposalFold  # it takes envelopes into the store
     wall_clock: Callable[[], datetime] | None = None
     mode: Mode = Mode.PARTICIPATING
     roster: Roster = msgspec.field(default_factory=Roster)
-    proposal_store: ProposalStore = msgspec.field(default_factory=ProposalStore)
-    # Withdraws and cancels that came before what they name.
-    tombstones: Tombstones = msgspec.field(default_factory=Tombstones)
     # Our position in what the gateway numbers.
     cursor: ResumeCursor = msgspec.field(default_factory=ResumeCursor)
     # Exchanges to look at again, as a heap by time.
@@ -138,6 +138,8 @@ class TableContext(msgspec.Struct):
     # The present envelope has a number that we have not read. Our gateway gives none to a copy, but
     # for a client that does not resume, which means what it says a second time (PROTOCOL 6).
     is_new: bool = False
+    # The effect of the present envelope on the proposals.
+    folded: Folded = NOTHING
     closing: bool = False  # we take nothing new
     inboxes: int = 0  # inboxes from which a person decides what no handler does
     since: datetime | None = None  # the time of day when we began, in UTC
@@ -192,11 +194,6 @@ class TableContext(msgspec.Struct):
     def has_declined(self, record: ProposalEntry) -> bool:
         """True if we have decided to reject a proposal, in this or another process (4.4)."""
         return self.me in record.declined_by
-
-    def expire_now(self, record: ProposalEntry, now: float) -> None:
-        """Step a proposal that has expired, without waiting for what may still come."""
-        if self.state_of(record, now) is not record.state:
-            record.step(ProposalEvent.EXPIRY, "", Reason.TIMEOUT)
 
     @property
     def is_behind(self) -> bool:
