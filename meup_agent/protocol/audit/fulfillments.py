@@ -36,7 +36,7 @@ class FulfillmentRecorder:
         envelope = entry.envelope
         if not envelope.correlation:
             return
-        folded = self._fold.request(envelope, seconds(entry))
+        folded = self._fold.request(envelope, call, seconds(entry))
         proposal, fulfillment = self._index.find(folded.record), folded.fulfillment
         if proposal is None or fulfillment is None:
             why = None if folded.doubt is None else Ignored.AMBIGUOUS

@@ -122,7 +122,8 @@ class InboundDispatcher(TablePart):
         elif envelope.kind == kinds.MCP_PROPOSAL:
             self.proposals.receive(envelope, now, replayed)
         elif envelope.kind == kinds.MCP_REQUEST:
-            self._requests.enter(envelope, now, cancelled=replayed.cancelled)
+            call = payloads.read_call(envelope.payload)
+            self._requests.enter(envelope, call, now, cancelled=replayed.cancelled)
 
     def enter(self, envelope: Envelope, now: float, mark: ReplayMark) -> None:
         """Enter an open proposal of before we came, or what was said about one, as a record."""
@@ -133,7 +134,8 @@ class InboundDispatcher(TablePart):
         elif _problem(envelope):
             context.drop(MALFORMED_CALL, envelope)
         elif envelope.kind == kinds.MCP_REQUEST:
-            self._requests.enter(envelope, now, cancelled=mark.cancelled)
+            call = payloads.read_call(envelope.payload)
+            self._requests.enter(envelope, call, now, cancelled=mark.cancelled)
         elif envelope.kind == kinds.MCP_REJECT:
             self.proposals.receive_reject(envelope, now)
         elif envelope.kind == kinds.MCP_PROPOSAL:

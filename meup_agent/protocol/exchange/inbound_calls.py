@@ -49,13 +49,15 @@ class InboundRequests(TablePart):
 
     def receive(self, envelope: Envelope, call: Call, now: float) -> None:
         """Apply a request: a record in every table, work for its executors."""
-        folded = self.enter(envelope, now)
+        folded = self.enter(envelope, call, now)
         if self._is_for_us(envelope, folded.record) and self._is_answered_here(
             envelope, folded, now
         ):
             self._queue_request(envelope, call, folded, now)
 
-    def enter(self, envelope: Envelope, now: float, *, cancelled: bool = False) -> Folded:
+    def enter(
+        self, envelope: Envelope, call: Call, now: float, *, cancelled: bool = False
+    ) -> Folded:
         """Enter a request in the proposal that it carries out, if it does.
 
         One that was cancelled before we came counts only if a result comes all the same.
@@ -67,6 +69,7 @@ class InboundRequests(TablePart):
         is_checked = context.roster.guarantees.identity_checked
         folded = context.folded = context.fold.request(
             envelope,
+            call,
             now,
             None if is_checked else context.moment(now),
             live=not cancelled,

@@ -18,6 +18,7 @@ from meup_agent.protocol.proposals.record import (
     ProposalEntry,
     ProposalKey,
     fingerprint_of,
+    names_of,
 )
 from meup_agent.protocol.proposals.resolution import (
     Doubt,
@@ -152,6 +153,7 @@ class ProposalFold:
     def request(
         self,
         request: Envelope,
+        call: payloads.Call,
         now: float,
         at: int | None = None,
         *,
@@ -166,7 +168,7 @@ class ProposalFold:
         if not request.correlation:
             return NOTHING
         store = self._store
-        record, doubt, _ = resolve(request, store, now)
+        record, doubt, _ = resolve(request, store, now, call)
         if record is None or request.sender == record.key.proposer:
             return Folded(record, doubt=doubt)
         was_pending = record.state.is_pending
@@ -180,7 +182,11 @@ class ProposalFold:
         if state_at(record.state, record.expires_at, at) is not record.state:
             record.step(ProposalEvent.EXPIRY, "", Reason.TIMEOUT)
         fulfillment = FulfillingRequest(
-            request.replace(), executors_of(record, request), live=live, unattended=unattended
+            request.replace(),
+            executors_of(record, request),
+            live=live,
+            unattended=unattended,
+            names=names_of(request, call),
         )
         entered = store.requested(record, fulfillment, now)
         return Folded(record, entered, was_pending=was_pending)

@@ -32,6 +32,12 @@ def fingerprint_of(envelope: Envelope) -> int:
     )
 
 
+def names_of(request: Envelope, call: Call) -> frozenset[str]:
+    """The ids that a cancel of a request may use: its JSON-RPC id, or its envelope's (4.8)."""
+    rpc_name = call.rpc_name
+    return frozenset((request.id,) if rpc_name is None else (request.id, rpc_name))
+
+
 class FulfillingRequest(msgspec.Struct):
     """A request that carries a proposal out."""
 
@@ -45,14 +51,12 @@ class FulfillingRequest(msgspec.Struct):
     unattended: bool = False  # its sender was not present, as over HTTP
     early: bool = False  # it came before the proposal, and is not entered with any
     refused_by: tuple[str, ...] = ()  # those of its executors that refused it
-    # The ids that a cancel may use: its JSON-RPC id, or its envelope's (PROTOCOL 4.8).
-    names: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()  # its :func:`names_of`
 
     def __post_init__(self) -> None:
         # Once, and not for each envelope that may be about it.
-        rpc_name = read_call(self.envelope.payload).rpc_name
-        own = self.envelope.id
-        self.names = frozenset((own,) if rpc_name is None else (own, rpc_name))
+        if not self.names:
+            self.names = names_of(self.envelope, read_call(self.envelope.payload))
 
     @property
     def by(self) -> str:

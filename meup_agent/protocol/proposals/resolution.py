@@ -42,8 +42,10 @@ class Resolution(NamedTuple):
 NO_PROPOSAL = Resolution()
 
 
-def resolve(envelope: Envelope, proposal_store: ProposalStore, now: float) -> Resolution:
-    """The proposal that an envelope means.
+def resolve(
+    envelope: Envelope, proposal_store: ProposalStore, now: float, call: Call | None = None
+) -> Resolution:
+    """The proposal that an envelope means; ``call`` is that of a request, where it is read.
 
     A request means the proposal that it carries out, which must have its method and its tool: one
     that asks for anything else only refers to it. Otherwise a participant that may send little, a
@@ -53,7 +55,7 @@ def resolve(envelope: Envelope, proposal_store: ProposalStore, now: float) -> Re
     if not envelope.correlation:
         return NO_PROPOSAL
     if envelope.kind == kinds.MCP_REQUEST:
-        call = payloads.read_call(envelope.payload)
+        call = payloads.read_call(envelope.payload) if call is None else call
         if not call.is_notification:
             return _carried_out(envelope, call, proposal_store, now)
     for name in envelope.correlation[:MAX_NAMED]:
