@@ -123,6 +123,11 @@ class ProposalEntry(msgspec.Struct):
         return cls(key, envelope, fingerprint_of(envelope))
 
     @property
+    def proposer(self) -> str:
+        """Its proposer."""
+        return self.key.proposer
+
+    @property
     def call(self) -> Call:
         """The call that is proposed."""
         return read_proposal(self.envelope.payload)

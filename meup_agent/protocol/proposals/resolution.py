@@ -1,15 +1,16 @@
 """The proposal that an envelope means (PROTOCOL 4.4): exactly one, none, or in doubt.
 
 An id is unique for its sender alone, so two proposers may have used the same one, or one proposer
-may have used it twice. Everything that names a proposal goes through here: the executor's checks,
-the proposer and the fulfillers who follow a request, rejections, responses, and the audit. An
-envelope that does not tell which of several it means, means none of them.
+may have used it twice. Everything that names a proposal goes through here: the gateway, the
+executor's checks, the proposer and the fulfillers who follow a request, rejections, responses, and
+the audit. An envelope that does not tell which of several it means, means none of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects.executors import Addressees, choose_executors
@@ -30,21 +31,57 @@ class Doubt(StrEnum):
     TOO_MANY = "too_many"  # it names more ids than are looked at
 
 
-class Resolution(NamedTuple):
+class KnownProposal(Protocol):
+    """A proposal, as a gateway or an agent keeps it."""
+
+    @property
+    def proposer(self) -> str:
+        """Its proposer."""
+        ...
+
+    @property
+    def call(self) -> Call:
+        """The call that is proposed."""
+        ...
+
+    @property
+    def earlier(self) -> Sequence[Any]:
+        """Those that its proposer made under this id before."""
+        ...
+
+    def is_carried_out_by(self, call: Call) -> bool:
+        """True if a request asks for what is proposed: the same method, and the same tool."""
+        ...
+
+
+R = TypeVar("R", bound=KnownProposal)
+R_co = TypeVar("R_co", bound=KnownProposal, covariant=True)
+
+
+class KnownProposals(Protocol[R_co]):
+    """The proposals that a gateway or an agent keeps."""
+
+    def under(self, exchange_id: str, now: float) -> Sequence[R_co]:
+        """Those with an id, of each proposer the latest."""
+        ...
+
+    def get(self, key: ProposalKey, now: float) -> R_co | None:
+        """The latest of a proposer under an id."""
+        ...
+
+
+class Resolution(NamedTuple, Generic[R]):
     """The proposal that an envelope means."""
 
     # The proposal; ``None``: none that is known, or it cannot be told which.
-    record: ProposalEntry | None = None
+    record: R | None = None
     doubt: Doubt | None = None  # the reason for which it cannot be told
-    named: tuple[ProposalEntry, ...] = ()
-
-
-NO_PROPOSAL = Resolution()
+    named: tuple[R, ...] = ()
 
 
 def resolve(
-    envelope: Envelope, proposal_store: ProposalStore, now: float, call: Call | None = None
-) -> Resolution:
+    envelope: Envelope, known: KnownProposals[R], now: float, call: Call | None = None
+) -> Resolution[R]:
     """The proposal that an envelope means; ``call`` is that of a request, where it is read.
 
     A request means the proposal that it carries out, which must have its method and its tool: one
@@ -53,18 +90,22 @@ def resolve(
     its first known id names.
     """
     if not envelope.correlation:
-        return NO_PROPOSAL
+        return Resolution()
     if envelope.kind == kinds.MCP_REQUEST:
         call = payloads.read_call(envelope.payload) if call is None else call
         if not call.is_notification:
-            return _carried_out(envelope, call, proposal_store, now)
+            return _carried_out(envelope, call, known, now)
     for name in envelope.correlation[:MAX_NAMED]:
-        named = proposal_store.under(name, now)
-        # Where several proposers used the id, whom the envelope is for tells whose is meant.
-        meant = named if len(named) < 2 else [it for it in named if it.key.proposer in envelope.to]
+        named = known.under(name, now)
         if named:
-            return _one_of(named, meant)
-    return NO_PROPOSAL
+            return choose_addressed(envelope, named)
+    return Resolution()
+
+
+def choose_addressed(envelope: Envelope, named: Sequence[R]) -> Resolution[R]:
+    """Of the proposals with one id, the one that an envelope means: whom it is for tells whose."""
+    meant = named if len(named) < 2 else [it for it in named if it.proposer in envelope.to]
+    return _one_of(named, meant)
 
 
 def find_referenced(envelope: Envelope, store: ProposalStore, now: float) -> list[ProposalEntry]:
@@ -117,17 +158,17 @@ def claimed_proposer(call: Call) -> str | None:
 
 
 def _carried_out(
-    request: Envelope, call: Call, proposal_store: ProposalStore, now: float
-) -> Resolution:
+    request: Envelope, call: Call, known: KnownProposals[R], now: float
+) -> Resolution[R]:
     if len(request.correlation) > MAX_NAMED:
         return Resolution(doubt=Doubt.TOO_MANY)
     proposer = claimed_proposer(call)
-    by_id: list[list[ProposalEntry]] = []
+    by_id: list[list[R]] = []
     for name in dict.fromkeys(request.correlation):
-        named = proposal_store.under(name, now)
+        named = list(known.under(name, now))
         if proposer is not None:
             # An id that very many have used has no place for all of them.
-            claimed = proposal_store.get(ProposalKey(proposer, name), now)
+            claimed = known.get(ProposalKey(proposer, name), now)
             if claimed is not None and claimed not in named:
                 named.append(claimed)
         if named:
@@ -135,37 +176,35 @@ def _carried_out(
     if len(by_id) > 1:
         every = tuple(record for named in by_id for record in named)
         return Resolution(doubt=Doubt.SEVERAL, named=every)
-    candidates = [
+    candidates: list[R] = [
         record
         for named in by_id
         for latest in named
         for record in (latest, *latest.earlier)
         if record.is_carried_out_by(call)
     ]
-    known = {record.key.proposer for record in candidates}
-    if len(candidates) == 1 and (proposer is None or proposer in known):
+    proposers = {record.proposer for record in candidates}
+    if len(candidates) == 1 and (proposer is None or proposer in proposers):
         return Resolution(candidates[0], named=tuple(candidates))
     return _one_of(candidates, _possible_referents(candidates, call, proposer))
 
 
-def _possible_referents(
-    candidates: list[ProposalEntry], call: Call, proposer: str | None
-) -> list[ProposalEntry]:
+def _possible_referents(candidates: list[R], call: Call, proposer: str | None) -> list[R]:
     """Return the proposals, of several, to which a request can refer."""
     fitting = [record for record in candidates if _fits(record, call)]
-    theirs = [record for record in candidates if record.key.proposer == proposer]
+    theirs = [record for record in candidates if record.proposer == proposer]
     if theirs:
-        fitting_theirs = [record for record in fitting if record.key.proposer == proposer]
+        fitting_theirs = [record for record in fitting if record.proposer == proposer]
         if fitting_theirs:
             return fitting_theirs[:1]  # the latest of what is the same call by the same proposer
         if call.meta.get(payloads.EDITED) is True:
             return theirs
-    if len({record.key for record in fitting}) == 1:
-        return fitting[:1]
+    if len({record.proposer for record in fitting}) == 1:
+        return fitting[:1]  # they have one id
     return fitting
 
 
-def _fits(record: ProposalEntry, call: Call) -> bool:
+def _fits(record: KnownProposal, call: Call) -> bool:
     """True if a request is the proposed call unchanged: the digest alone may be copied."""
     proposed = record.call
     if payloads.changes(proposed, call, proposed.target):
@@ -176,7 +215,7 @@ def _fits(record: ProposalEntry, call: Call) -> bool:
     return claimed == payloads.digest(proposed.method, proposed.params, proposed.target)
 
 
-def _one_of(named: list[ProposalEntry], meant: list[ProposalEntry]) -> Resolution:
+def _one_of(named: Sequence[R], meant: Sequence[R]) -> Resolution[R]:
     if len(meant) == 1:
         return Resolution(meant[0], named=tuple(named))
     return Resolution(doubt=Doubt.AMBIGUOUS if named else None, named=tuple(named))

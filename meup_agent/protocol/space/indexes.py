@@ -23,6 +23,7 @@ from meup_agent.protocol.proposals.lifecycle import (
     proposal_step,
     state_at,
 )
+from meup_agent.protocol.proposals.record import ProposalKey
 from meup_agent.protocol.proposals.withdrawals import MAX_REJECTIONS, Waiting
 
 MAX_DECIDED: Final = 4_096
@@ -141,9 +142,23 @@ class OpenItem(msgspec.Struct, eq=False):
             self.rejections[by] = rejection
 
     @property
-    def proposed(self) -> ProposedCall:
-        """The call that a proposal proposes."""
-        return ProposedCall(self.envelope.sender, self.called, self.addressees)
+    def proposer(self) -> str:
+        """The proposer of a proposal."""
+        return self.envelope.sender
+
+    @property
+    def call(self) -> payloads.Call:
+        """The call that a proposal proposes; an empty one where that was too large to keep."""
+        return payloads.read_proposal(self.envelope.payload)
+
+    @property
+    def earlier(self) -> tuple[OpenItem, ...]:
+        """Those of its proposer under this id before, which have ended."""
+        return ()
+
+    def is_carried_out_by(self, call: payloads.Call) -> bool:
+        """True if a request asks for what is proposed: the same method, and the same tool."""
+        return is_call_of(self.called, call)
 
     @property
     def waiting(self) -> Waiting:
@@ -205,12 +220,23 @@ class CancelledRequests:
         return sum(map(len, self._by_sender.values()))
 
 
-class ProposedCall(NamedTuple):
-    """A proposed call, as far as its executor depends on it."""
+class ForgottenProposal(NamedTuple):
+    """A proposal that may still be pending, as far as the executor of its call depends on it."""
 
     proposer: str
     called: tuple[str, str]  # the method, and the tool (or prompt)
     addressees: Addressees
+    call: payloads.Call = payloads.Call("", {})
+    earlier: tuple[ForgottenProposal, ...] = ()
+
+    def is_carried_out_by(self, call: payloads.Call) -> bool:
+        """True if a request asks for what is proposed: the same method, and the same tool."""
+        return is_call_of(self.called, call)
+
+
+def is_call_of(called: tuple[str, str], call: payloads.Call) -> bool:
+    """True if a call has a method and a tool, as these are kept."""
+    return called == (payloads.kept_name(call.method), payloads.kept_name(call.name))
 
 
 class EndedItem(NamedTuple):
@@ -223,7 +249,7 @@ class EndedItem(NamedTuple):
     executor: str  # as of an :class:`OpenItem`
     declined: Mapping[str, Reason]
     listing: str | None = None  # as that of :class:`OpenItem`
-    forgotten: ProposedCall | None = None  # of a proposal that may still be pending
+    forgotten: ForgottenProposal | None = None
 
     def concerns(self, participant: str) -> bool:
         """True if it was for a participant, by name or for all."""
@@ -280,7 +306,7 @@ class OpenIndex:
             item.executor,
             declined,
             item.listing,
-            item.proposed if is_forgotten else None,
+            ForgottenProposal(sender, item.called, item.addressees) if is_forgotten else None,
         )
         self.ended.remember(envelope_id, sender, ended)
         return item
@@ -353,6 +379,42 @@ class OpenIndex:
     def count(self, sender: str) -> int:
         """The number of open items of a sender."""
         return len(self._by_sender.get(sender, _NONE_OPEN))
+
+
+class OpenProposals:
+    """The open proposals of an index, for the rule of which one is meant (PROTOCOL 4.4)."""
+
+    def __init__(self, index: OpenIndex) -> None:
+        self._index = index
+
+    def under(self, exchange_id: str, now: float) -> tuple[OpenItem, ...]:
+        """Those with an id."""
+        return self._index.under(exchange_id)
+
+    def get(self, key: ProposalKey, now: float) -> OpenItem | None:
+        """That of a proposer under an id."""
+        return self._index.get(*key)
+
+
+class UndecidedProposals:
+    """The same, and those that were forgotten before they were decided."""
+
+    def __init__(self, index: OpenIndex) -> None:
+        self._index = index
+
+    def under(self, exchange_id: str, now: float) -> list[OpenItem | ForgottenProposal]:
+        """Those with an id."""
+        found: dict[str, OpenItem | ForgottenProposal] = {
+            item.proposer: item for item in self._index.under(exchange_id)
+        }
+        for ended in self._index.ended.of(exchange_id).values():
+            if ended.forgotten is not None:
+                found.setdefault(ended.forgotten.proposer, ended.forgotten)
+        return list(found.values())
+
+    def get(self, key: ProposalKey, now: float) -> OpenItem | None:
+        """The open one of a proposer under an id."""
+        return self._index.get(*key)
 
 
 MAX_ORIGINS: Final = 1_000

@@ -19,6 +19,7 @@ from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.payloads import JsonObject
 from meup_agent.protocol.proposals.deadlines import DeadlineHeap
 from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState, renewal_problem
+from meup_agent.protocol.proposals.resolution import choose_addressed, resolve
 from meup_agent.protocol.proposals.withdrawals import read_withdrawal
 from meup_agent.protocol.space.decisions import (
     Broadcast,
@@ -31,11 +32,13 @@ from meup_agent.protocol.space.indexes import (
     MAX_DECIDED,
     MAX_ORIGINS,
     CancelledRequests,
+    ForgottenProposal,
     ItemDecision,
     NotedRejection,
     OpenIndex,
     OpenItem,
-    ProposedCall,
+    OpenProposals,
+    UndecidedProposals,
 )
 from meup_agent.protocol.space.journal import ProposalChange
 from meup_agent.protocol.space.tool_owners import ToolOwners, listing_of
@@ -363,13 +366,13 @@ class InFlight:
     def _requested(
         self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: int | None
     ) -> OpenItem | None:
-        method = payload.get("method")
-        if method == kinds.CANCELLED:
-            params = payloads.read_call(payload).params
+        call = payloads.read_call(payload)
+        if call.method == kinds.CANCELLED:
+            params = call.params
             by = payloads.on_behalf_of(envelope.sender, params)
             self._cancelled(by, params.get("requestId"))
         elif not is_notification(payload):
-            fulfills = self._fulfilled_by(envelope, payload) if envelope.correlation else None
+            fulfills = self._fulfilled_by(envelope, call) if envelope.correlation else None
             if fulfills is not None:
                 fulfills.step(ProposalEvent.REQUEST)
             rpc_name = payloads.rpc_name(payload.get("id"))
@@ -389,31 +392,18 @@ class InFlight:
             return request
         return None
 
-    def _fulfilled_by(self, request: Envelope, payload: dict[str, Any]) -> OpenItem | None:
-        """The open proposal that a request carries out (PROTOCOL 4.4).
+    def _fulfilled_by(self, request: Envelope, call: payloads.Call) -> OpenItem | None:
+        """The open proposal that a request carries out; a proposer does not fulfill its own."""
+        record = resolve(request, OpenProposals(self._proposals), 0.0, call).record
+        return None if record is None or record.proposer == request.sender else record
 
-        It names one alone, and calls what that proposes. Where two proposers used the id, it says
-        whose it means, or fulfills none. A proposer does not fulfill its own.
-        """
-        named = [each for each in set(request.correlation) if each in self._proposals]
-        if len(named) != 1:
-            return None
-        items = {item.envelope.sender: item for item in self._proposals.under(named[0])}
-        found = _fitting(request, payload, [item.proposed for item in items.values()])
-        return items[found[0].proposer] if len(found) == 1 else None
-
-    def find_proposed(self, request: Envelope, payload: dict[str, Any]) -> list[ProposedCall]:
-        """The calls that a request may carry out, also those that were forgotten undecided."""
-        found: list[ProposedCall] = []
-        for name in dict.fromkeys(request.correlation):
-            if name not in self._proposals:
-                continue
-            latest = {item.envelope.sender: item.proposed for item in self._proposals.under(name)}
-            for proposer, ended in self._proposals.ended.of(name).items():
-                if ended.forgotten is not None:
-                    latest.setdefault(proposer, ended.forgotten)
-            found += _fitting(request, payload, list(latest.values()))
-        return found
+    def find_proposed(
+        self, request: Envelope, call: payloads.Call
+    ) -> list[OpenItem | ForgottenProposal]:
+        """The proposals that a request may carry out, also those that were forgotten undecided."""
+        means = resolve(request, UndecidedProposals(self._proposals), 0.0, call)
+        found = means.named if means.record is None else (means.record,)
+        return [each for each in found if each.proposer != request.sender]
 
     def _cancelled(self, sender: str, request: object) -> None:
         """End the request that a cancel names: by its JSON-RPC id, or by its own (PROTOCOL 4.8)."""
@@ -482,13 +472,11 @@ class InFlight:
         for name in reject.correlation:
             if name in self._proposals:
                 self._declined(name, reject.sender, payload)
-                found = self._proposals.under(name)
-                if len(found) > 1:
-                    found = tuple(each for each in found if each.envelope.sender in reject.to)
-                if len(found) == 1 and found[0].envelope.sender != reject.sender:
+                item = choose_addressed(reject, self._proposals.under(name)).record
+                if item is not None and item.proposer != reject.sender:
                     reason = read_reason(payload.get("reason"))[:MAX_KEPT_REASON_CHARS]
                     noted = NotedRejection(reject.id, reason, _rule_in(payload))
-                    found[0].rejected(reject.sender, noted)
+                    item.rejected(reject.sender, noted)
                 return
 
     # --- changes ---
@@ -677,17 +665,6 @@ def _rule_in(holder: object) -> str:
     """The name of the rule that parameters, or a payload, tell; empty: none."""
     told = read_told_rule(holder)
     return "" if told is None else told.name
-
-
-def _fitting(
-    request: Envelope, payload: dict[str, Any], proposed: list[ProposedCall]
-) -> list[ProposedCall]:
-    """Of some proposed calls, those that a request makes; its word tells whose it means."""
-    called = payloads.called(payload)
-    fitting = [each for each in proposed if each.proposer != request.sender]
-    fitting = [each for each in fitting if each.called == called]
-    meant = payloads.meta_of(payload).get(payloads.PROPOSER)
-    return [each for each in fitting if each.proposer == meant] or fitting
 
 
 def _is_refused_by_all(request: OpenItem, sender: str) -> bool:

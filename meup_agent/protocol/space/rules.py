@@ -238,7 +238,8 @@ class Rules:
         if not request.to:
             return None
         names: tuple[str, ...] = ()
-        if not (request.correlation and self._open.find_proposed(request, arrival.payload)):
+        call = payloads.read_call(arrival.payload)
+        if not (request.correlation and self._open.find_proposed(request, call)):
             names = payloads.exchanges_of(request.correlation, arrival.payload)
         if any(self._answers(each, request, names) for each in request.to):
             return None
@@ -302,7 +303,8 @@ class Rules:
             return ()
         if is_notification(arrival.payload):
             return ()
-        found = self._open.find_proposed(request, arrival.payload)
+        call = payloads.read_call(arrival.payload)
+        found = self._open.find_proposed(request, call)
         if not found:
             return ()
         named = {choose_executors(each.addressees, request.sender) for each in found}
