@@ -36,7 +36,7 @@ from meup_agent.protocol.space.journal import (
     ignore,
 )
 from meup_agent.protocol.space.owner import TAKEN_OVER
-from meup_agent.protocol.space.presence import MAX_REPLAYED, AbsenceTracker, JoinState
+from meup_agent.protocol.space.presence import AbsenceTracker, JoinState
 from meup_agent.protocol.space.recovery import SpaceClock, recover_state
 from meup_agent.protocol.space.rules import Rules
 from meup_agent.protocol.space.server import SpaceServer
@@ -50,7 +50,6 @@ __all__ = [
     "MAX_LISTED_TOOLS",
     "MAX_ORIGINS",
     "MAX_PAGE_BYTES",
-    "MAX_REPLAYED",
     "OPEN_SECONDS",
     "SPARE_DEADLINES",
     "TAKEN_OVER",

@@ -45,7 +45,7 @@ from meup_agent.protocol.payloads import (
     read_proposal,
 )
 from meup_agent.protocol.proposals.lifecycle import PROPOSAL, last_moment
-from meup_agent.protocol.resume import ARRIVED, REPLAYED, numbered, read_seq
+from meup_agent.protocol.resume import ARRIVED, numbered, read_seq
 from meup_agent.protocol.streams import (
     StreamFrame,
     StreamInfo,
@@ -71,7 +71,6 @@ __all__ = [
     "OURS",
     "PROPOSAL",
     "REASONS_TO_REJECT",
-    "REPLAYED",
     "TARGET",
     "TOOL_CHANGES",
     "WRAPPED",

@@ -12,14 +12,12 @@ from meup_agent.client.management import AwaitedAnswer, wait_for_answer
 from meup_agent.client.method_params import write_params
 from meup_agent.client.proposal import ProposalRecord
 from meup_agent.errors import InvalidEnvelope, OutcomeUnknown, printable
-from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol import kinds
 from meup_agent.protocol.dialects import decode
-from meup_agent.protocol.envelope import draft
 from meup_agent.protocol.exchange import ProposalEntry, ProposalKey
 from meup_agent.protocol.outcomes import Rejection
 from meup_agent.protocol.proposal_query import ListedProposal, ProposalPage, ProposalQuery
 from meup_agent.protocol.proposals.lifecycle import ProposalState
-from meup_agent.protocol.resume import ReplayMark
 from meup_agent.protocol.timestamps import read_moment
 
 if TYPE_CHECKING:
@@ -126,36 +124,9 @@ class _PageReader(AwaitedAnswer):
             return None
         if listed.decision is not None:
             return _decided(envelope, listed)
-        mine = next((each.reason for each in listed.rejections if each.by == self._session.me), "")
-        mark = ReplayMark(
-            in_progress=True,
-            expires_at=read_moment(listed.expires_at),
-            proposer_left=read_moment(listed.proposer_left),
-            rejected=mine,
-        )
-        key, store = ProposalKey(envelope.sender, envelope.id), self._session.table.proposal_store
-        if store.get(key, self._session.now()) is None:
-            self._enter(envelope, mark)
-        entry = store.get(key, self._session.now())
-        if entry is None:
-            return None
-        for each in listed.rejections:
-            if each.by not in entry.rejections:
-                payload = payloads.build_rejection(each.reason)
-                to, about = (envelope.sender,), (envelope.id,)
-                word = draft(
-                    kinds.MCP_REJECT, payload, id=each.id, sender=each.by, to=to, correlation=about
-                )
-                self._enter(word, mark)
-        for request in listed.requests:
-            word = decode(bytes(request.envelope))
-            if word.kind == kinds.MCP_REQUEST and entry.fulfillment(word.sender, word.id) is None:
-                self._enter(word, mark._replace(cancelled=request.cancelled))
-        return entry
-
-    def _enter(self, envelope: Envelope, mark: ReplayMark) -> None:
-        session = self._session
-        session.apply(session.table.enter(envelope, session.now(), mark))
+        # Our session has entered it, unless it cannot be one.
+        key = ProposalKey(envelope.sender, envelope.id)
+        return self._session.table.proposal_store.get(key, self._session.now())
 
 
 def _decided(envelope: Envelope, listed: ListedProposal) -> ProposalEntry | None:

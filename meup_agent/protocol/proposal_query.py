@@ -27,6 +27,8 @@ class ProposalQuery(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
         proposer: Only those of this proposer; empty: all.
         tool: Only those that call a tool of this name; empty: all.
         to_me: Only those that are addressed to the asker, or to no participant.
+        to_decide: Of the open ones those of others that the asker may fulfill or reject, in one
+            page; of too many the newest, of each proposer as many as of the others.
         urgent: Of the open ones those that expire first, by their deadlines, in one page.
         after: The ``next`` of the page before; 0: the first page.
         limit: The most proposals of a page.
@@ -37,6 +39,7 @@ class ProposalQuery(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
     proposer: str = ""
     tool: str = ""
     to_me: bool = False
+    to_decide: bool = False
     urgent: bool = False
     after: Annotated[int, msgspec.Meta(ge=0)] = 0
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_LISTED)] = MAX_LISTED
@@ -97,7 +100,7 @@ class ProposalPage(msgspec.Struct, omit_defaults=True):
             order of their decisions.
         seq: The number after which news follow.
         next: Where the next page begins; ``None``: this is the last one.
-        left: Proposals of that state behind this page, or not on an urgent one, before any other
+        left: Proposals of that state behind this page, or beside the only one, before any other
             condition.
         omitted: Proposals that have no place in an answer, since they are too large.
     """

@@ -11,8 +11,8 @@ from trio.testing import MockClock
 from meup_agent import Agent, Rejection, Space
 from meup_agent.approval import Reviewer
 from meup_agent.errors import ConfigurationError, RequestError
+from meup_agent.protocol.proposal_query import MAX_LISTED
 from tests.interaction.people import InMemory, Notes, Tape, join, session_of
-from tests.spaces import MAX_REPLAYED
 from tests.wire import kinds, payloads
 
 pytestmark = pytest.mark.anyio
@@ -66,7 +66,7 @@ async def test_all_that_was_proposed_before_it_came_is_decided_once(
     monkeypatch.setattr("meup_agent.client.proposal_feed.MAX_OFFERED", 8)
     write(path, ALLOW)
     meeting, reviewer = InMemory(), Reviewer(path)
-    count = MAX_REPLAYED + 40
+    count = MAX_LISTED + 40
     async with (
         join(meeting, tools(notes)),
         join(meeting, "proposer") as proposer,

@@ -20,9 +20,7 @@ from meup_agent.protocol.dialects.executors import read_addressees
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.kinds import GATEWAY, MCP_PROPOSAL, MCP_REQUEST, MCP_WITHDRAW, STREAM_OPEN
 from meup_agent.protocol.payloads import read_proposal
-from meup_agent.protocol.resume import REPLAYED
 from meup_agent.protocol.space.journal import MemoryJournal
-from meup_agent.protocol.space.presence import MAX_REPLAYED
 from meup_agent.protocol.space.server import SpaceServer
 from meup_agent.protocol.space.subscriber import FrameFormat, Place
 from tests.fuzz.frames import EXAMPLES, STREAM_FRAMES, expanded, stream_examples
@@ -117,8 +115,6 @@ class Listener:
         self.frames: list[bytes] = []
         self.closed: tuple[int, str] | None = None
         self.numbers: list[int] = []
-        self.welcomed: int | None = None
-        self.replayed = 0
         self.paused = False
         self._later = later
 
@@ -319,27 +315,9 @@ class World:
             assert not envelope.kind.startswith(("system/", "system.")), "only the gateway's"
             kind = fields["kind"]
             assert not kind.startswith(("system/", "system.")), "only the gateway's"
-        if listener.form.numbered and not self.is_replay(listener, envelope, fields):
+        if listener.form.numbered:
             self.numbered(listener, envelope, fields["seq"])
         return envelope
-
-    def is_replay(self, listener: Listener, envelope: Envelope, fields: dict[str, Any]) -> bool:
-        """Is it an open proposal of before a member came, or a request that fulfills one?"""
-        if envelope.kind == "system/welcome":
-            listener.welcomed = fields["seq"]
-            return False
-        # Everything else with its welcome's number has been numbered before: a field that says
-        # that it is a replay, which everybody can write, is no excuse for another number.
-        if fields["seq"] != listener.welcomed or REPLAYED not in fields or listener.numbers:
-            return False
-        assert isinstance(listener, Member)
-        assert listener.place is not Place.OBSERVING
-        own = envelope.sender == listener.participant
-        assert (envelope.kind, own) != (MCP_PROPOSAL, True), "nobody decides their own"
-        assert envelope.kind in {MCP_PROPOSAL, MCP_REQUEST}, envelope.kind
-        listener.replayed += 1
-        assert listener.replayed <= MAX_REPLAYED
-        return True
 
     def numbered(self, listener: Listener, envelope: Envelope, seq: int) -> None:
         """Check that numbers grow in what is for everybody; the rest may repeat one."""

@@ -103,13 +103,13 @@ async def test_who_carries_out_is_killed_and_what_runs_ends_with_its_proposal_al
 ) -> None:
     async with gathered(meeting, worker(notes), "observer", "proposer") as (_, onlooker, proposer):
         async with proposer.propose("tools", "sleep", wait="deadline") as proposal:
+            await until(lambda: has_state(onlooker, proposal.id, ProposalState.PENDING))
             async with killed(meeting, "reviewer") as process:
                 call = {
                     "method": "tools/call",
                     "id": OLD,
                     "params": {"name": "sleep", "arguments": {}},
                 }
-                await process.hear(lambda e: e.id == proposal.id)
                 await process.say(
                     kinds.MCP_REQUEST, call, id=OLD, to=("tools",), correlation=(proposal.id,)
                 )

@@ -175,7 +175,7 @@ async def test_the_gateway_refuses_what_is_no_renewal(
         assert space.proposals[0].expires_at == begun + timedelta(seconds=30)
 
 
-@pytest.mark.rule("4.17.renew", "4.6.replays")
+@pytest.mark.rule("4.17.renew", "4.6.newcomers")
 async def test_a_newcomer_learns_the_renewed_deadline(meeting: InMemory, notes: Notes) -> None:
     async with (
         join(meeting, adding(notes)),

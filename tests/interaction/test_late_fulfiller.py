@@ -9,7 +9,7 @@ from tests.interaction.cast import calculator, willing
 from tests.interaction.people import Meeting, Notes, gathered, has_state, join, raw, taped, until
 from tests.wire import kinds
 
-pytestmark = [pytest.mark.anyio, pytest.mark.rule("4.6.replays.handled")]
+pytestmark = [pytest.mark.anyio, pytest.mark.rule("4.6.newcomers.handled")]
 
 
 async def heard(onlooker: Space, proposal_id: str) -> None:
@@ -44,7 +44,7 @@ async def test_what_was_withdrawn_is_not_looked_at(meeting: Meeting, notes: Note
         assert first.id not in notes.all
 
 
-@pytest.mark.rule("4.6.replays.record")
+@pytest.mark.rule("4.6.newcomers.record")
 async def test_what_somebody_is_fulfilling_starts_no_handler(
     meeting: Meeting, notes: Notes
 ) -> None:
@@ -80,7 +80,7 @@ async def test_what_somebody_is_fulfilling_starts_no_handler(
         assert notes.all == ["runs"]
 
 
-@pytest.mark.rule("4.6.replays.cancelled")
+@pytest.mark.rule("4.6.newcomers.cancelled")
 async def test_who_comes_between_a_cancel_and_a_late_result_hears_what_that_is_about(
     meeting: Meeting, notes: Notes
 ) -> None:

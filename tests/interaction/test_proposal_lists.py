@@ -14,7 +14,7 @@ from meup_agent.session import Session
 from tests.interaction.cast import calculator, sleeper, willing
 from tests.interaction.people import Meeting, Notes, gathered, has_state, join, raw, taped, until
 from tests.session.gate import ME, Gate, present
-from tests.wire import kinds, payloads
+from tests.wire import OURS, kinds, payloads, said_by
 
 pytestmark = pytest.mark.anyio
 
@@ -161,9 +161,11 @@ async def test_a_gateway_of_other_make_is_not_asked(gate: Gate) -> None:
 
 @pytest.mark.rule("3.list.other_gateways")
 async def test_an_answer_that_cannot_be_read_is_told(gate: Gate) -> None:
+    gate.gives = said_by(OURS)
     async with present(gate) as (session, end), anyio.create_task_group() as tasks:
 
         async def answer() -> None:
+            await end.hear(kinds.LIST_PROPOSALS)  # of each newcomer
             question = await end.hear(kinds.LIST_PROPOSALS)
             about, me = (question.id,), (ME,)
             for sender in ("bob", kinds.GATEWAY):  # of which one may answer

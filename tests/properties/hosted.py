@@ -26,7 +26,6 @@ from tests.spaces import (
     SpaceServer,
     member_capabilities,
 )
-from tests.wire import ARRIVED, REPLAYED
 
 GATEWAY = "system:gateway"
 
@@ -96,10 +95,10 @@ class Client:
         self.uplink: deque[bytes] = deque()
         self.seq: int | None = None
         self.until: int | None = None
-        self.welcomed = self.whole = self.arrived = False
+        self.welcomed = False
         self.read: list[tuple[int, str]] = []
         """Envelopes for everybody: number and id."""
-        self.gaps = self.told_until = 0
+        self.gaps = 0
         self.begun = 0
         self.unaccepted: dict[str, bytes] = {}
         self.accepted: dict[str, int] = {}
@@ -152,8 +151,6 @@ class Client:
 
     def lose(self) -> None:
         """The connection is gone, with what was on its way."""
-        if not self.welcomed:
-            self.arrived = False  # it may have been announced anew, and told, without reading it
         self.seat, self.welcomed, self.until = None, False, None
         self.uplink.clear()
 
@@ -171,13 +168,6 @@ class Client:
                 correlated = said.get("correlationId", said.get("correlation_id"))
                 for name in [correlated] if isinstance(correlated, str) else correlated or ():
                     self._refuse(name)
-        elif REPLAYED in said and said["from"] != self.name and seq == self.seq:
-            assert self.welcomed
-            assert not (self.whole and self.arrived), "what is read anyway was told as well"
-            assert kind in ("mcp.proposal", "mcp.request"), "something else was replayed"
-            # What was open before a gap is told again where the connection broke behind it.
-            known = {name for _, name in self.read}
-            assert self.whole or said["id"] not in known, "it was read before"
         elif self.seq is not None and seq <= self.seq:
             assert said["from"] == self.name, "something came twice"
             self._accept(said["id"], seq)
@@ -185,8 +175,6 @@ class Client:
             assert self.welcomed, "something came before the welcome"
             self.seq = seq
             self.read.append((seq, said["id"]))
-            if said["payload"].get(ARRIVED) in ("new", "gap") and seq > self.told_until:
-                self.arrived |= said["payload"]["participant"]["id"] == self.name
             if said["from"] == self.name:
                 self._accept(said["id"], seq)
         if self.until is not None and self.seq is not None and self.seq >= self.until:
@@ -196,7 +184,6 @@ class Client:
 
     def _welcome(self, payload: Any, seq: int) -> None:
         self.welcomed = True
-        self.whole = payload["resumed"] and not payload["gap"]
         if payload["gap"]:
             self.gaps += 1
             # Nobody knows any more what became of these.
@@ -204,8 +191,6 @@ class Client:
         if payload["gap"] or not payload["resumed"]:
             self.read.clear()
             self.begun = seq
-            # Its own presence follows what it missed, where an older one of its own may be.
-            self.arrived, self.told_until = False, payload["until"]
         else:
             assert seq == self.seq, "it goes on elsewhere than it was asked to"
         self.seq, self.until = seq, payload["until"]

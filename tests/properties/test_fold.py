@@ -28,7 +28,7 @@ from tests.spaces import (
     TokenIssued,
     member_capabilities,
 )
-from tests.wire import Envelope, draft, encode, rfc3339
+from tests.wire import Envelope, draft, encode, kinds, rfc3339
 
 HISTORIES: Final = int(os.environ.get("MEUP_EXAMPLES") or scaled(300))
 
@@ -310,7 +310,6 @@ class History:
             self.beside[who].append(beside)
         if drafts.presence is not None:
             self._append(drafts.presence, drafts.facts)
-            self.state.arrivals.note(self.entries[-1])
         self._follow(drafts.then)
 
     def _leave(self, who: str, *, is_beside: bool = False) -> None:
@@ -395,6 +394,11 @@ class History:
             if not item.is_proposal or item.state_at(self.at).is_pending
         ]
 
+    def _told(self, state: SpaceState, name: str) -> object:
+        """The answer to what a newcomer asks for."""
+        question = draft(kinds.LIST_PROPOSALS, {"to_decide": True}, id="told", sender=name)
+        return shown(state.decide(name, encode(question, "meup/v0.1"), "meup/v0.1", at=self.at))
+
     def _view(self, state: SpaceState, name: str) -> dict[str, Any]:
         return {
             "may": state.grants[name].patterns,
@@ -402,10 +406,7 @@ class History:
             "kicked": state.management.is_kicked(name),
             "tools": [state.open.tool_owners.has(name, tool) for tool in TOOLS],
             "left": state.left_after(name, START),
-            "told": state.select_replayed(name, JoinState()),
-            "arrived": [
-                state.arrivals.has_read(name, seen) for seen in range(1, len(self.entries))
-            ],
+            "told": self._told(state, name),
             "answers": state.open.was_asked(name, IDS[2:3]),
         }
 

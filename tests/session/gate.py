@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import msgspec
 
 from meup_agent import Backoff, Envelope, Settings
 from meup_agent.errors import HandshakeRefused, TransportError
@@ -147,7 +148,8 @@ class Gate:
         self.answer: Mapping[str, str] = {"MEUP-Protocol": "meup/v0.1"}
         """The headers of the answer; without that one, sessions send a join frame."""
         self.dialect = "meup/v0.1"
-        self.gives: JsonObject = said_by(OURS)
+        # Of one that lists proposals each newcomer asks for these first.
+        self.gives: JsonObject = said_by(msgspec.structs.replace(OURS, lists_proposals=False))
         """The gateway as each welcome describes it; nothing: it may be one that evicts."""
         self._ends: deque[End] = deque()
         self._came = anyio.Event()

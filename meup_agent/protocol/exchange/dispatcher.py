@@ -14,6 +14,7 @@ from meup_agent.protocol.exchange.effects import Priority, Role
 from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, TablePart
 from meup_agent.protocol.exchange.inbound_calls import InboundProposals, InboundRequests
 from meup_agent.protocol.exchange.inbound_exchange import cause_of_end
+from meup_agent.protocol.exchange.listed_proposals import ListedProposals
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.response_reader import ResponseReader
 from meup_agent.protocol.exchange.stream_table import StreamTable
@@ -29,7 +30,6 @@ from meup_agent.protocol.management_payloads import (
 from meup_agent.protocol.proposals.fold import NOTHING
 from meup_agent.protocol.proposals.record import ProposalKey, fingerprint_of
 from meup_agent.protocol.proposals.resolution import MAX_NAMED, resolve
-from meup_agent.protocol.resume import ReplayMark, read_replayed
 from meup_agent.protocol.ttl_map import TTLMap
 
 ACKNOWLEDGING: Final = "mew/v0.4"
@@ -79,8 +79,9 @@ class InboundDispatcher(TablePart):
         self.control = ControlMessages(context, outbound, scheduler)
         self._siblings = SiblingConnections(context, outbound, scheduler)
         self.streams = StreamTable(context, scheduler)
+        self._listed = ListedProposals(context, outbound, scheduler, self.proposals, self._requests)
         self._system_messages = SystemMessages(
-            context, outbound, scheduler, self.control, self.streams
+            context, outbound, scheduler, self.control, self.streams, self._listed
         )
         self._seen: TTLMap[int, bool] = TTLMap(count=SEEN_COUNT, seconds=SEEN_SECONDS)
         self._granted: TTLMap[str, bool] = TTLMap(count=GRANTED_COUNT, seconds=GRANTED_SECONDS)
@@ -102,7 +103,7 @@ class InboundDispatcher(TablePart):
         if is_unread or self._has_no_number_of_its_own(envelope, now):
             self._dispatch(envelope, now, seq)
         else:
-            self._dispatch_old(envelope, now)
+            context.drop("duplicate", envelope, expected=True)
         if cursor.until == seq:
             self._system_messages.caught_up(now)
 
@@ -111,37 +112,6 @@ class InboundDispatcher(TablePart):
         if envelope.sender in kinds.GATEWAY_NAMES:
             return envelope.kind != kinds.SYSTEM_PRESENCE
         return envelope.sender == self._context.me and self._is_sent_here(envelope.id, now)
-
-    def _dispatch_old(self, envelope: Envelope, now: float) -> None:
-        """Apply what we have read, or an open proposal, with its request, of before we came."""
-        replayed = read_replayed(envelope.extra)
-        if replayed is None or not _is_readable(envelope):
-            self._context.drop("duplicate", envelope, expected=True)
-        elif _problem(envelope):
-            self._context.drop(MALFORMED_CALL, envelope)
-        elif envelope.kind == kinds.MCP_PROPOSAL:
-            self.proposals.receive(envelope, now, replayed)
-        elif envelope.kind == kinds.MCP_REQUEST:
-            call = payloads.read_call(envelope.payload)
-            self._requests.enter(envelope, call, now, cancelled=replayed.cancelled)
-
-    def enter(self, envelope: Envelope, now: float, mark: ReplayMark) -> None:
-        """Enter an open proposal of before we came, or what was said about one, as a record."""
-        context = self._context
-        context.is_new = False
-        if not _is_readable(envelope):
-            context.drop("name_too_long", envelope)
-        elif _problem(envelope):
-            context.drop(MALFORMED_CALL, envelope)
-        elif envelope.kind == kinds.MCP_REQUEST:
-            call = payloads.read_call(envelope.payload)
-            self._requests.enter(envelope, call, now, cancelled=mark.cancelled)
-        elif envelope.kind == kinds.MCP_REJECT:
-            self.proposals.receive_reject(envelope, now)
-        elif envelope.kind == kinds.MCP_PROPOSAL:
-            if envelope.sender == context.me and context.roster.guarantees.identity_checked:
-                self._siblings.enter(envelope, now, expires_at=mark.expires_at)
-            self.proposals.receive(envelope, now, mark._replace(in_progress=True))
 
     # --- by sender ---
 
@@ -189,6 +159,8 @@ class InboundDispatcher(TablePart):
             self.control.receive(envelope, now)
         elif envelope.kind in (GRANT, REVOKE):
             self._grant_or_revoke(envelope, now)
+        elif envelope.kind == kinds.PROPOSALS:
+            self._listed.receive(envelope, now)
         elif envelope.kind.startswith("stream/"):
             self.streams.receive(envelope, now)
         if watcher and is_new:
@@ -340,14 +312,12 @@ class SiblingConnections(TablePart):
     token, or a process before this one. All other participants take it for us, and so do we.
     """
 
-    def enter(self, envelope: Envelope, now: float, *, expires_at: int | None = None) -> None:
+    def enter(self, envelope: Envelope, now: float) -> None:
         """Remember what a sibling sent: no caller here waits for the answers."""
         self._context.envelope_sender.note_sibling(envelope, now)
         store, key = self._context.proposal_store, ProposalKey(envelope.sender, envelope.id)
         if envelope.kind == kinds.MCP_PROPOSAL and store.get(key, now) is None:
-            record = store.add(envelope, now)
-            if expires_at is not None:
-                store.set_deadline(record, expires_at)
+            store.add(envelope, now)
 
     def end_decided(self, envelope: Envelope, now: float) -> None:
         """End what a sibling withdrew, rejected, answered or cancelled."""

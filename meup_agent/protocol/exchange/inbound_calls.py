@@ -18,6 +18,7 @@ from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.response_reader import ResponseReader
 from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.payloads import Call
+from meup_agent.protocol.proposal_query import ListedProposal
 from meup_agent.protocol.proposals.fold import NOTHING, Folded
 from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState
 from meup_agent.protocol.proposals.record import (
@@ -28,7 +29,6 @@ from meup_agent.protocol.proposals.record import (
 from meup_agent.protocol.proposals.resolution import (
     executors_of,
 )
-from meup_agent.protocol.resume import NOT_REPLAYED, ReplayMark
 from meup_agent.protocol.timestamps import read_moment
 
 
@@ -280,45 +280,56 @@ class InboundProposals(TablePart):
 
     # --- a proposal ---
 
-    def receive(self, envelope: Envelope, now: float, replayed: ReplayMark = NOT_REPLAYED) -> None:
-        """Apply a proposal; one that is in progress already is a record only."""
-        context, key = self._context, ProposalKey(envelope.sender, envelope.id)
-        if envelope.sender == context.me:
-            return
+    def receive(self, envelope: Envelope, now: float) -> None:
+        """Apply a proposal."""
+        context = self._context
         broadcast = self._as_broadcast(envelope)
         envelope = broadcast or envelope
+        record = self._take(envelope, now)
+        if record is None:
+            return
+        names_executor = broadcast is not None or self._named_executor(record)
+        is_ours = not names_executor or self._may_fulfill(record)
+        starts_nothing = record.copied or not record.state.is_pending
+        if is_ours and (starts_nothing or envelope.concerns(context.me)) and context.mode.answers:
+            self._queue_proposal(record, envelope, now)
+
+    def enter(self, envelope: Envelope, listed: ListedProposal, now: float) -> None:
+        """Enter an open proposal of before we came as a record, also one of another of ours."""
+        context, expires_at = self._context, read_moment(listed.expires_at)
+        if envelope.sender == context.me:
+            context.envelope_sender.note_sibling(envelope, now)
+            record = context.proposal_store.add(envelope, now)
+            if expires_at is not None:
+                context.proposal_store.set_deadline(record, expires_at)
+            return
+        taken = self._take(self._as_broadcast(envelope) or envelope, now, expires_at)
+        left = read_moment(listed.proposer_left)
+        if taken is not None and left is not None:
+            self._note_proposer_left(taken, left, now)
+
+    def _take(
+        self, envelope: Envelope, now: float, expires_at: int | None = None
+    ) -> ProposalEntry | None:
+        """Enter a proposal of another's; ``None``: it is known, or our own."""
+        context = self._context
+        if envelope.sender == context.me:
+            return None
         folded = context.folded = context.fold.propose(
-            envelope,
-            now,
-            context.moment(now),
-            is_new=context.is_new,
-            expires_at=replayed.expires_at,
+            envelope, now, context.moment(now), is_new=context.is_new, expires_at=expires_at
         )
         record = folded.record
         assert record is not None
         if folded.dropped:
-            self._note_own_rejection(record, replayed, now)
             context.drop(folded.dropped, envelope, expected=True)
-            return
+            return None
         if folded.replaced is not None:
-            cause = cause_of_end(*key, Reason.NO_LONGER_NEEDED, USED_AGAIN, now)
-            self._end(key, folded.replaced, cause, now)
-        if replayed.proposer_left is not None:
-            self.note_proposer_left(record, replayed.proposer_left, now)
-        self._note_own_rejection(record, replayed, now)
+            cause = cause_of_end(*record.key, Reason.NO_LONGER_NEEDED, USED_AGAIN, now)
+            self._end(record.key, folded.replaced, cause, now)
         self._requests.bind_early(record, now)
         if record.copied:
             self._notify_copied(record, envelope, now)
-        names_executor = broadcast is not None or self._named_executor(record)
-        is_ours = not names_executor or self._may_fulfill(record)
-        starts_nothing = record.copied or not record.state.is_pending
-        if (
-            is_ours
-            and not replayed.in_progress
-            and (starts_nothing or envelope.concerns(context.me))
-            and context.mode.answers
-        ):
-            self._queue_proposal(record, envelope, now)
+        return record
 
     def offer(self, record: ProposalEntry, now: float) -> None:
         """Queue a handler for an open proposal of before we came, unless one has looked at it."""
@@ -341,13 +352,13 @@ class InboundProposals(TablePart):
             exchange = self._scheduler.new_exchange(Role.PROPOSAL, envelope, call, None)
             self._scheduler.responses.rejection(exchange, Reason.INVALID, now)
 
-    def _note_own_rejection(self, record: ProposalEntry, replayed: ReplayMark, now: float) -> None:
+    def note_own_rejection(self, record: ProposalEntry, reason: str, now: float) -> None:
         """Note that another process of ours has rejected it, before we came or in a gap."""
-        if replayed.rejected:
-            record.rejected(self._context.me, replayed.rejected)
-            self._scheduler.end_rejected(record, replayed.rejected, now)
+        reason = read_reason(reason)
+        record.rejected(self._context.me, reason)
+        self._scheduler.end_rejected(record, reason, now)
 
-    def note_proposer_left(self, record: ProposalEntry, at: int, now: float) -> None:
+    def _note_proposer_left(self, record: ProposalEntry, at: int, now: float) -> None:
         """Note when the proposer left, before we came, in the gateway's microseconds since 1970."""
         moment = self._context.moment(now)
         if moment is None:

@@ -9,6 +9,7 @@ from meup_agent.protocol.envelope import Envelope, encode_leniently
 from meup_agent.protocol.exchange.control_messages import ControlMessages
 from meup_agent.protocol.exchange.effects import CaughtUp, Role
 from meup_agent.protocol.exchange.handler_scheduler import HandlerScheduler, TablePart
+from meup_agent.protocol.exchange.listed_proposals import ListedProposals
 from meup_agent.protocol.exchange.outbound_tracker import OutboundTracker
 from meup_agent.protocol.exchange.roster import UPDATE, Presence
 from meup_agent.protocol.exchange.stream_table import StreamTable
@@ -31,11 +32,13 @@ class SystemMessages(TablePart):
         scheduler: HandlerScheduler,
         control: ControlMessages,
         streams: StreamTable,
+        listed: ListedProposals,
     ) -> None:
         super().__init__(context, outbound, scheduler)
         self._streams = streams
         self._welcomed_before = False
         self._control = control
+        self._listed = listed
         self._last_welcome: Envelope | None = None
 
     def receive(self, envelope: Envelope, now: float, seq: int | None) -> None:
@@ -129,6 +132,7 @@ class SystemMessages(TablePart):
             self._outbound.caught_up(now)
         else:
             self._outbound.welcomed(now)
+            self._listed.ask(now)
         self._streams.settle(welcome, now, complete=complete)
         if self._welcomed_before:
             if not complete:

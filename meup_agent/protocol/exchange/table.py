@@ -36,7 +36,6 @@ from meup_agent.protocol.proposals.fold import Folded, ProposalFold
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
 from meup_agent.protocol.proposals.store import ProposalStore
-from meup_agent.protocol.resume import NOT_REPLAYED, ReplayMark
 from meup_agent.protocol.streams import CANCELLED
 from meup_agent.protocol.ttl_map import Tombstones
 
@@ -118,18 +117,8 @@ class ExchangeTable:
         """True if we have read what we missed, so that what comes is new."""
         return self._context.cursor.until is None
 
-    def enter(
-        self, envelope: Envelope, now: float, mark: ReplayMark = NOT_REPLAYED
-    ) -> list[Effect]:
-        """Enter an open proposal of before we came, that we were told of elsewhere; as a record.
-
-        Likewise a request that is out to fulfill it, and a rejection of it, behind it.
-        """
-        self._dispatcher.enter(envelope, now, mark)
-        return self._flush()
-
     def offer(self, record: ProposalEntry, now: float) -> list[Effect]:
-        """Offer an open proposal to our handlers that was listed, as one that is replayed (4.6)."""
+        """Offer an open proposal to our handlers that was listed (4.6)."""
         self._dispatcher.proposals.offer(record, now)
         return self._flush()
 

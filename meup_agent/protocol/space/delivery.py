@@ -173,9 +173,9 @@ class SpaceDelivery:
                 for number in connections:
                     if (member := self._members.get(number)) is not None:
                         self.fanout.deliver_to(member, envelope)
-            case WelcomeMessage(number, welcome, join_state, replayed):
+            case WelcomeMessage(number, welcome, join_state):
                 if (member := self._members.get(number)) is not None:
-                    self.fanout.welcome(member, welcome, join_state, replayed)
+                    self.fanout.welcome(member, welcome, join_state)
             case EchoMessage(number, entry):
                 if (member := self._members.get(number)) is not None:
                     self.fanout.deliver_again(member, entry)

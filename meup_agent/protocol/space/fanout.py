@@ -8,14 +8,14 @@ new (PROTOCOL 6). Subscribers have queues of their own; nothing waits here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from meup_agent.errors import NotExpressible
 from meup_agent.protocol.dialects import encode
 from meup_agent.protocol.limits import MAX_FRAME_BYTES
-from meup_agent.protocol.resume import add_until, numbered, replayed
+from meup_agent.protocol.resume import add_until, numbered
 from meup_agent.protocol.space.frame_relay import FrameRelay
 from meup_agent.protocol.space.journal import Entry, Journal
 from meup_agent.protocol.space.presence import JoinState
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.space.allowance import Allowance
     from meup_agent.protocol.space.counters import SpaceCounters
-    from meup_agent.protocol.space.presence import ReplayedEnvelope
     from meup_agent.protocol.space.subscriber import FrameFormat, FrameReader, Subscriber
 
 log = logging.getLogger("meup_agent.gateway")
@@ -121,21 +120,13 @@ class Fanout:
 
     # --- coming and going -----------------------------------------------------------------
 
-    def welcome(
-        self,
-        member: Subscriber,
-        welcome: Envelope,
-        join_state: JoinState,
-        before: Iterable[ReplayedEnvelope] = (),
-    ) -> None:
-        """Hand a newcomer its welcome, the open proposals of before, and then all that comes."""
+    def welcome(self, member: Subscriber, welcome: Envelope, join_state: JoinState) -> None:
+        """Hand a newcomer its welcome, and then all that comes."""
         if join_state.can_resume:
             welcome = add_until(welcome, self._delivered)
         # Before anything of what it missed: a newcomer that is lost now has read nothing of it.
         seq = self._delivered if join_state.begin is None else join_state.begin
         self._deliver_to(member, welcome, seq)
-        for each in before:
-            self._deliver_replayed(member, each, seq)
         self._add(member, join_state)
 
     def subscribe(self, stream: Subscriber, last_seen: int | None) -> None:
@@ -269,15 +260,6 @@ class Fanout:
         name = _name(member) if self._recorder is not None else None
         if name is not None:
             self._record(name, member, envelope)
-
-    def _deliver_replayed(self, member: Subscriber, replay: ReplayedEnvelope, seq: int) -> None:
-        form = member.form
-        if form.takes is not None and not form.takes(replay.envelope):
-            return
-        frame = self._cache.encode(replay.envelope, form.dialect)
-        if frame is not None:
-            self._queue(member, form.pack(replayed(frame, seq, replay.mark)))
-            self._counters.delivered += 1
 
     def _queue(self, subscriber: Subscriber, packed: bytes | None) -> None:
         """Queue a frame for one subscriber, behind what it still has to read."""

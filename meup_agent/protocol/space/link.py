@@ -12,7 +12,7 @@ import msgspec
 
 from meup_agent.protocol.envelope import Envelope
 from meup_agent.protocol.space.journal import Entry
-from meup_agent.protocol.space.presence import JoinState, ReplayedEnvelope
+from meup_agent.protocol.space.presence import JoinState
 from meup_agent.protocol.space.subscriber import Place
 from meup_agent.protocol.streams import StreamInfo
 
@@ -36,7 +36,6 @@ class WelcomeMessage(msgspec.Struct, frozen=True):
     connection: int
     welcome: Envelope
     join_state: JoinState
-    replayed: tuple[ReplayedEnvelope, ...] = ()
 
 
 class DirectMessage(msgspec.Struct, frozen=True):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain, islice
 from math import inf
 from typing import Final
 
 import msgspec
 
+from meup_agent.causes import Reason
 from meup_agent.errors import NotExpressible
-from meup_agent.protocol import kinds
+from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.dialects import encode
 from meup_agent.protocol.envelope import Envelope, encode_leniently
+from meup_agent.protocol.payloads import JsonObject
 from meup_agent.protocol.proposal_query import (
     ListedDecision,
     ListedProposal,
@@ -24,7 +27,7 @@ from meup_agent.protocol.proposal_query import (
 from meup_agent.protocol.space.decisions import Answer, gateway_draft
 from meup_agent.protocol.space.indexes import OpenItem
 from meup_agent.protocol.space.inflight import InFlight
-from meup_agent.protocol.space.presence import AbsenceTracker, requests_for
+from meup_agent.protocol.space.presence import AbsenceTracker
 from meup_agent.protocol.timestamps import rfc3339
 
 MAX_LISTED_BYTES: Final = 1024 * 1024
@@ -37,12 +40,27 @@ MAX_CONSIDERED: Final = 1_000
 MAX_LISTED_REJECTIONS: Final = 64
 """Rejections of one proposal on a page; the asker's own comes first."""
 
+MAX_READ_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of proposals that are read for one page of those which its asker may decide."""
+
 MAX_SORTED: Final = 20_000
 """Proposals that are sorted by their deadlines: as many as an inbox holds."""
+
+MAX_SHARED_BYTES: Final = 256 * 1024
+"""Bytes of all requests for one proposal that are listed, and of a proposal to decide: a larger one
+would take the place of others."""
+
+MAX_LISTED_REQUESTS: Final = 4
+"""Requests that are out for one proposal, and as many that were cancelled: with hundreds for one
+proposal, a participant would keep all others from a reader."""
 
 _CONSIDERED_BYTES: Final = 1024
 """Bytes that each proposal which is looked at counts besides in the asker's pace: it takes some
 microseconds, whether it is listed or not."""
+
+
+May = Callable[[str, JsonObject, tuple[str, ...]], bool]
+"""True for a kind, a payload and addressees that a participant may send."""
 
 
 def list_proposals(
@@ -52,6 +70,7 @@ def list_proposals(
     query: ProposalQuery,
     dialect: str,
     at: int,
+    may: May,
 ) -> Answer:
     """The answer to a question: a page of the proposals at this moment, for its sender alone."""
     exchanges.expire_unannounced(at)
@@ -64,28 +83,39 @@ def list_proposals(
     if query.urgent:
         items, begin = sorted(items[:MAX_SORTED], key=_urgency), 0
         weighed = len(items)
+    elif query.to_decide and query.state == "open":
+        items, begin = list(islice(exchanges.round_robin(), MAX_CONSIDERED)), 0
     chosen = items[begin : begin + MAX_CONSIDERED]
+    is_only_page = query.urgent or query.to_decide
+    decides = _Decider(question.sender, may) if query.to_decide else None
     page, listed, size, looked_at = ProposalPage(), list[OpenItem](), 0, 0
     for item in chosen:
         if len(listed) >= query.limit:
             break
         deciders = item.addressees.deciders
         expired = item.decision is None and not item.state_at(at).is_pending
-        if not expired and query.takes(item.envelope, item.called[1], deciders, question.sender):
+        takes = query.takes(item.envelope, item.called[1], deciders, question.sender)
+        if takes and not expired and (decides is None or decides.may(item)):
             document = _document(item, absences, question.sender, dialect) if item.whole else None
             # With its rejections: others write these, and a page too large closes its reader.
             more = 0 if document is None else len(encode_leniently(document))
-            if listed and size + more > MAX_LISTED_BYTES:
+            is_full = bool(listed) and size + more > MAX_LISTED_BYTES
+            if is_full and decides is None:
                 break
-            if document is None:
+            if document is None or is_full:
                 page.omitted += 1
             else:
                 page.proposals.append(document)
                 listed.append(item)
                 size += more
         looked_at += 1
-    page.left = count - (len(listed) if query.urgent else begin + looked_at)
-    last = chosen[looked_at - 1] if page.left and not query.urgent else None
+    if query.to_decide and not query.urgent:
+        # The newest were chosen; they are told in the order of their acceptance.
+        order = sorted(range(len(listed)), key=lambda each: listed[each].number)
+        page.proposals = [page.proposals[each] for each in order]
+        listed = [listed[each] for each in order]
+    page.left = count - (len(listed) if is_only_page else begin + looked_at)
+    last = chosen[looked_at - 1] if page.left and not is_only_page else None
     decision = None if last is None else last.decision  # an open one may be decided until we write
 
     def write(seq: int) -> Envelope:
@@ -101,6 +131,49 @@ def list_proposals(
 
     size += _CONSIDERED_BYTES * max(looked_at, weighed)
     return Answer(question, write, size)
+
+
+class _Decider:
+    """An asker that may decide some proposals; what is read and written for it is bounded."""
+
+    def __init__(self, participant: str, may: May) -> None:
+        self._participant = participant
+        self._may = may
+        self._rejects = may(kinds.MCP_REJECT, {"reason": str(Reason.DISAGREE)}, ())
+        self._left = MAX_READ_BYTES
+
+    def may(self, proposal: OpenItem) -> bool:
+        """True if it may decide a proposal of another's."""
+        if proposal.proposer == self._participant or not _has_place(proposal):
+            return False
+        self._left -= proposal.size
+        if self._left < 0:
+            return False
+        return self._rejects or self._may(kinds.MCP_REQUEST, *call_of(proposal.envelope))
+
+
+def _has_place(item: OpenItem) -> bool:
+    return item.whole and item.size <= MAX_SHARED_BYTES
+
+
+def call_of(proposal: Envelope) -> tuple[JsonObject, tuple[str, ...]]:
+    """The request that would fulfill a proposal as it is: its payload and its addressees."""
+    call = payloads.read_proposal(proposal.payload_object)
+    to = (call.target,) if call.target is not None else proposal.to
+    return payloads.request(call.method, call.params, ""), to
+
+
+def _requests_for(proposal: OpenItem) -> list[OpenItem]:
+    """The latest requests for a proposal that were cancelled, and the first that are out."""
+    cancelled = islice(reversed(proposal.cancelled.values()), MAX_LISTED_REQUESTS)
+    kept = (each for each in proposal.fulfilling.values() if _has_place(each))
+    size, found = 0, list[OpenItem]()
+    for request in chain(islice(kept, MAX_LISTED_REQUESTS), cancelled):
+        size += request.size
+        if size > MAX_SHARED_BYTES:
+            break
+        found.append(request)
+    return sorted(found, key=lambda request: request.number)
 
 
 def _urgency(item: OpenItem) -> float:
@@ -120,7 +193,7 @@ def _document(
     decision, left, requests = None, None, list[OpenItem]()
     if item.decision is None:
         left = absences.left_after(item.envelope.sender, item.at)
-        requests = requests_for(item)
+        requests = _requests_for(item)
     else:
         _, at, by, reason, rule = item.decision
         decision = ListedDecision(str(item.state), rfc3339(at), by, reason, rule)

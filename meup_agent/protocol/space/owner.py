@@ -245,17 +245,13 @@ class SpaceOwner:
         if place is Place.OBSERVING:
             self._counters.observed += 1
             welcome = self._state.observe(participant, join_state, dialect=dialect)
-            # No open proposals are replayed: an observer may decide none.
             self._queue(WelcomeMessage(number, self._stamp(welcome, at), join_state))
             return
         self._counters.joined += 1
         self._state.register_dialect(dialect)
         beside = number if place is Place.BESIDE else None
         joined = self._state.join(participant, join_state, at=at, dialect=dialect, beside=beside)
-        replayed = self._state.select_replayed(participant, join_state, beside=beside is not None)
-        message = WelcomeMessage(
-            number, self._stamp(joined.welcome, at), join_state, tuple(replayed)
-        )
+        message = WelcomeMessage(number, self._stamp(joined.welcome, at), join_state)
         if joined.presence is None:
             self._queue(message)
             return
@@ -277,7 +273,6 @@ class SpaceOwner:
 
         Not before: after a restart it has to be known which welcome came last.
         """
-        self._state.arrivals.note(presence)
         self._hand_on(welcome)
         self._deliver(presence)
 

@@ -1,18 +1,16 @@
-"""Presence: the state in which a participant joins, its absences, and what a newcomer is told.
+"""Presence: the state in which a participant joins, its absences, and its welcome.
 
-See PROTOCOL 2 and 6 for welcomes and presences, 4.6 for the open proposals that are replayed.
+See PROTOCOL 2 and 6 for welcomes and presences.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
-from itertools import chain, islice
+from collections.abc import Container, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from meup_agent.causes import Reason
-from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol import kinds
 from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.control_payloads import PAUSED_KEY
 from meup_agent.protocol.dialects import PUBLISHED
@@ -20,18 +18,12 @@ from meup_agent.protocol.dialects.translate import announce_response
 from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.guarantees import ASIDE, DIALECT, OURS, said_by
 from meup_agent.protocol.payloads import JsonObject
-from meup_agent.protocol.proposals.lifecycle import ProposalState
-from meup_agent.protocol.resume import ARRIVED, BESIDE, NEW, ReplayMark
+from meup_agent.protocol.resume import ARRIVED, BESIDE, NEW
 from meup_agent.protocol.space.decisions import Consequence, gateway_draft
 from meup_agent.protocol.space.grants import GrantStore
-from meup_agent.protocol.space.indexes import OpenItem
-from meup_agent.protocol.space.inflight import InFlight
-from meup_agent.protocol.space.journal import Entry, Fact, Journal
+from meup_agent.protocol.space.journal import Fact, Journal
 from meup_agent.protocol.space.streams import StreamStore
 from meup_agent.protocol.streams import STREAMS_KEY
-
-_TOLD: Final = frozenset({NEW, "gap"})
-"""The values of :data:`ARRIVED` for those to whom the open proposals are told."""
 
 _READERS: Final = ("", "mew/v0.4")
 """A dialect for each form in which participants are described."""
@@ -111,28 +103,6 @@ def describe_participant(
     return said
 
 
-class ArrivalTracker:
-    """Tracks the presences that announced participants as new, or with a gap, by their numbers.
-
-    Each follows the open proposals that such a newcomer is told of. So a member that resumes from
-    before its own has lost its connection while it read them.
-    """
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def note(self, entry: Entry) -> None:
-        """Note a presence, if it announces a participant that is told what is open."""
-        if entry.envelope.kind == kinds.SYSTEM_PRESENCE:
-            payload = entry.envelope.payload_object
-            if payload.get(ARRIVED) in _TOLD:
-                self._numbers[payload["participant"]["id"]] = entry.seq
-
-    def has_read(self, participant: str, seen: int) -> bool:
-        """True if a participant that has read up to a number has read its own presence."""
-        return self._numbers.get(participant, seen) <= seen
-
-
 GONE_SECONDS: Final = 30.0
 """After which a process that is away will not be back for what it proposed (PROTOCOL 4.6)."""
 
@@ -197,109 +167,6 @@ class AbsenceTracker:
             if moment is not None and at - moment >= _GONE_MICROSECONDS:
                 return moment
         return None
-
-
-MAX_REPLAYED: Final = 100
-"""Envelopes that follow the welcome of a newcomer: fewer than an agent keeps queued."""
-
-MAX_REPLAYED_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of the same, and of those that are read to see whether the newcomer may decide them."""
-
-MAX_REPLAY_BYTES: Final = 256 * 1024
-"""Bytes of one of them, and of all requests for one proposal: a larger one would take the place of
-all others."""
-
-MAX_REPLAYED_REQUESTS: Final = 4
-"""Requests that are out for one proposal, and as many that were cancelled: with hundreds for one
-proposal, a participant would keep all others from a newcomer."""
-
-MAX_CONSIDERED: Final = 1_000
-"""Open proposals that are considered for a newcomer."""
-
-May = Callable[[str, JsonObject, tuple[str, ...]], bool]
-"""True for a kind, a payload and addressees that a participant may send."""
-
-
-class ReplayedEnvelope(NamedTuple):
-    """An envelope of before a newcomer came."""
-
-    # A proposal, or a request that is out to fulfill the one before it, or was cancelled.
-    envelope: Envelope
-    mark: ReplayMark
-
-
-def select_replayed(
-    exchanges: InFlight, absences: AbsenceTracker, participant: str, may: May, at: int
-) -> list[ReplayedEnvelope]:
-    """The open proposals that a newcomer is told of, in the order in which they were accepted.
-
-    Of too many the newest are told, of each proposer as many as of the others. What has certainly
-    expired, and what was too large to keep, is left out; so are the newcomer's own, which others
-    decide.
-    """
-    rejects = may(kinds.MCP_REJECT, {"reason": str(Reason.DISAGREE)}, ())
-    found: list[list[OpenItem]] = []
-    count = size = 0
-    for proposal in islice(exchanges.round_robin(), MAX_CONSIDERED):
-        if (
-            not _is_kept(proposal)
-            or proposal.envelope.sender == participant
-            or proposal.state_at(at) is ProposalState.EXPIRED
-        ):
-            continue
-        told = [proposal, *requests_for(proposal)]
-        # What is only read costs time, too.
-        size += sum(item.size for item in told)
-        if size > MAX_REPLAYED_BYTES:
-            break
-        if rejects or _may_fulfill(proposal, may):
-            count += len(told)
-            if count > MAX_REPLAYED:
-                break
-            found.append(told)
-    found.sort(key=lambda told: told[0].number)
-    return [
-        ReplayedEnvelope(
-            item.envelope,
-            ReplayMark(
-                told[0].state is ProposalState.IN_PROGRESS,
-                told[0].moved_to,
-                absences.left_after(told[0].envelope.sender, told[0].at),
-                cancelled=item.number in told[0].cancelled,
-                rejected=told[0].declined.get(participant, ""),
-            ),
-        )
-        for told in found
-        for item in told
-    ]
-
-
-def requests_for(proposal: OpenItem) -> list[OpenItem]:
-    """The latest requests for a proposal that were cancelled, and the first that are out."""
-    cancelled = islice(reversed(proposal.cancelled.values()), MAX_REPLAYED_REQUESTS)
-    out = islice(filter(_is_kept, proposal.fulfilling.values()), MAX_REPLAYED_REQUESTS)
-    size, found = 0, list[OpenItem]()
-    for request in chain(out, cancelled):
-        size += request.size
-        if size > MAX_REPLAY_BYTES:
-            break
-        found.append(request)
-    return sorted(found, key=lambda request: request.number)
-
-
-def _is_kept(item: OpenItem) -> bool:
-    return item.whole and item.size <= MAX_REPLAY_BYTES
-
-
-def _may_fulfill(proposal: OpenItem, may: May) -> bool:
-    return may(kinds.MCP_REQUEST, *call_of(proposal.envelope))
-
-
-def call_of(proposal: Envelope) -> tuple[JsonObject, tuple[str, ...]]:
-    """The request that would fulfill a proposal as it is: its payload and its addressees."""
-    call = payloads.read_proposal(proposal.payload_object)
-    to = (call.target,) if call.target is not None else proposal.to
-    return payloads.request(call.method, call.params, ""), to
 
 
 class WelcomeWriter:

@@ -31,8 +31,9 @@ from meup_agent.protocol.space.grants import GrantStore
 from meup_agent.protocol.space.inbound import InboundFrame
 from meup_agent.protocol.space.indexes import OpenItem
 from meup_agent.protocol.space.inflight import InFlight, NamedProposal, is_notification
+from meup_agent.protocol.space.listing import call_of
 from meup_agent.protocol.space.management import KICKED, REMOVED, SpaceManager
-from meup_agent.protocol.space.presence import AbsenceTracker, call_of
+from meup_agent.protocol.space.presence import AbsenceTracker
 from meup_agent.protocol.space.streams import StreamStore
 
 IDENTITY_MISMATCH: Final = "identity_mismatch"

@@ -76,13 +76,10 @@ from meup_agent.protocol.space.marks import (
 )
 from meup_agent.protocol.space.presence import (
     AbsenceTracker,
-    ArrivalTracker,
     JoinDrafts,
     JoinState,
-    ReplayedEnvelope,
     WelcomeWriter,
     presence_fact,
-    select_replayed,
 )
 from meup_agent.protocol.space.rate_limits import RateLimiter
 from meup_agent.protocol.space.rules import AMBIGUOUS_EXECUTOR, Rules
@@ -135,7 +132,6 @@ class SpaceState:
         self._welcomes = WelcomeWriter(self.grants, self._present, self._aside, self.streams)
         self.management = SpaceManager(self.grants, self._present, new_token, address)
         self._absences = AbsenceTracker()
-        self.arrivals = ArrivalTracker()
         self.control = ParticipantControl(self.grants)
         self._rules = Rules(
             self.grants,
@@ -290,23 +286,6 @@ class SpaceState:
         """The participants in the space as a welcome lists them to a reader of a dialect."""
         return [self._welcomes.describe(name, reader) for name in self._present]
 
-    def select_replayed(
-        self, participant: str, join_state: JoinState, *, beside: bool = False
-    ) -> list[ReplayedEnvelope]:
-        """The open proposals that a newcomer is told of, since it may decide them.
-
-        One that continues without a gap is told of none: it reads what it missed, and has read all
-        that followed its first welcome. Neither is one that does not say that it resumes: it may
-        take what is replayed for something new. Of one ``beside`` no presence tells what it has
-        read, so it is told each time.
-        """
-        begin = join_state.begin
-        continues = not beside and begin is not None and self.arrivals.has_read(participant, begin)
-        if not join_state.can_resume or (continues and not join_state.gap):
-            return []
-        may = self.grants[participant].allow
-        return select_replayed(self.open, self._absences, participant, may, self._now())
-
     def left_after(self, participant: str, accepted: int) -> int | None:
         """The time at which an absent participant left that was here for what was accepted."""
         return self._absences.left_after(participant, accepted)
@@ -410,7 +389,8 @@ class SpaceState:
         except InvalidEnvelope as invalid:
             return refuse(question, invalid.problem, str(invalid))
         dialect = self._dialect_of(question.sender, dialect)
-        return list_proposals(self.open, self._absences, question, query, dialect, inbound.at)
+        may = self.grants[question.sender].allow
+        return list_proposals(self.open, self._absences, question, query, dialect, inbound.at, may)
 
     def _address(self, inbound: InboundFrame, dialect: str) -> InboundFrame | Refusal:
         """Fill in ``to`` of a fulfillment, so that one participant carries it out."""
@@ -582,7 +562,6 @@ class SpaceState:
         envelope = entry.envelope
         payload = envelope.payload_object
         self.register_dialect(envelope.protocol)
-        self.arrivals.note(entry)
         self._deduplicator.remember(envelope, entry.at, entry.seq)
         if envelope.kind == kinds.SYSTEM_PRESENCE:
             self._apply_presence(payload, entry.at)

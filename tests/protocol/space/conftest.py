@@ -1,7 +1,7 @@
 import pytest
 
+from tests.protocol.space.room import Room
 from tests.protocol.space.scene import Scene
-from tests.protocol.space.test_replayed import Room
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 
 from meup_agent.protocol.timestamps import rfc3339
 from tests.interaction.people import lines
+from tests.protocol.space.room import CALL, NOW, Room
 from tests.protocol.space.test_declined_proposals import refused
-from tests.protocol.space.test_replayed import CALL, NOW, Room
 
 pytestmark = pytest.mark.rule("4.2.expiry.for_good")
 
@@ -38,8 +38,7 @@ def test_a_clock_that_was_put_back_over_a_restart_revives_nothing(caplog: Any) -
     assert room.host.now() >= NOW + 210 * SECOND
     told = "demo: the clock is 200 s behind the journal's last entry: time goes on from there"
     assert lines(caplog, logging.WARNING) == [told, told]
-    replayed = [said[0] for said in room.joins("reviewer").replayed]
-    assert replayed == ["q"]
+    assert [each["envelope"]["id"] for each in room.list_for("reviewer")] == ["q"]
 
 
 def test_a_clock_that_is_right_is_left_as_it_is() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.protocol.space.room import CALL, Member, Room
 from tests.protocol.space.scene import CutOff
-from tests.protocol.space.test_replayed import CALL, Member, Room
 from tests.spaces import Allowance, MemoryJournal, Place
 
 pytestmark = pytest.mark.rule("4.2.new_process")

@@ -1,5 +1,6 @@
 """Open proposals of before a participant came, as its exchange table reads them (PROTOCOL 4.6)."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -7,18 +8,18 @@ import pytest
 
 from meup_agent import Envelope, ProposalState
 from meup_agent.errors import AlreadyDecided, ParticipantGone
-from meup_agent.protocol.resume import ReplayMark, replayed
-from meup_agent.protocol.timestamps import microseconds
 from tests.protocol.exchange.peer import cancelled, dropped, said, started
 from tests.protocol.exchange.test_resume_cursor import EVERYTHING, Numbered
 from tests.tables import Effect, ProposalKey, Role
-from tests.wire import decode, draft, encode, kinds, payloads, read_seq
+from tests.wire import draft, encode, kinds, payloads
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 class Newcomer(Numbered):
     """A peer that has just been welcomed, and is told what is open."""
+
+    question = ""
 
     def proposes(
         self, id: str = "p", *, expires_at: datetime | None = None, to: tuple[str, ...] = ()
@@ -35,17 +36,32 @@ class Newcomer(Numbered):
 
     def is_told(
         self,
-        envelope: Envelope,
-        *,
-        in_progress: bool = False,
+        proposal: Envelope,
+        *requests: Envelope,
         left: datetime | None = None,
         rejected: str = "",
+        asked: bool = True,
     ) -> list[Effect]:
-        moment = None if left is None else microseconds(left)
-        mark = ReplayMark(in_progress, proposer_left=moment, rejected=rejected)
-        frame = replayed(encode(envelope, self.dialect), self.seq, mark)
-        assert read_seq(frame) == self.seq
-        return self.did(self.table.receive(decode(frame), self.now, self.seq))
+        """The answer to our question, or to another of ours that a caller waits for."""
+        listed: dict[str, Any] = {"envelope": as_json(proposal), "seq": self.seq}
+        if left is not None:
+            listed["proposer_left"] = left.isoformat()
+        if rejected:
+            listed["rejections"] = [{"by": self.name, "id": "x", "reason": rejected}]
+        listed["requests"] = [{"envelope": as_json(each)} for each in requests]
+        about = self.question if asked else "another"
+        page = {"proposals": [listed], "seq": self.seq}
+        return self.system(kinds.PROPOSALS, page, to=(self.name,), correlation=(about,))
+
+    def enters(self, **options: Any) -> list[Effect]:
+        effects = super().enters(**options)
+        for each in said(effects, kinds.LIST_PROPOSALS):
+            self.question = each.id
+        return effects
+
+
+def as_json(envelope: Envelope) -> Any:
+    return json.loads(encode(envelope, "meup/v0.1"))
 
 
 @pytest.fixture
@@ -53,51 +69,48 @@ def me() -> Newcomer:
     return Newcomer(roles=EVERYTHING, wall_clock=lambda: NOON)
 
 
-@pytest.mark.rule("4.6.replays.handled")
+@pytest.mark.rule("4.6.newcomers.handled")
 def test_what_is_pending_starts_a_handler_once(me: Newcomer) -> None:
     proposal = me.proposes()
     assert len(started(me.is_told(proposal), Role.PROPOSAL)) == 1
-    assert dropped(me.is_told(proposal)) == ["duplicate_proposal"]
+    assert started(me.is_told(proposal)) == []
     assert started(me.receives(proposal)) == []
     assert me.record("alice", "p").state is ProposalState.PENDING
 
 
-@pytest.mark.rule("4.6.replays.handled")
+@pytest.mark.rule("4.6.newcomers.handled")
 def test_what_was_read_before_does_not_start_another(me: Newcomer) -> None:
     proposal = me.proposes()
     assert len(started(me.receives(proposal))) == 1
     assert started(me.is_told(proposal)) == []
 
 
-@pytest.mark.rule("4.6.replays.record")
+@pytest.mark.rule("4.6.newcomers.record")
 @pytest.mark.parametrize("executor", ["tool", "me"])
 def test_what_is_in_progress_is_a_record(me: Newcomer, executor: str) -> None:
-    assert started(me.is_told(me.proposes(), in_progress=True)) == []
-    assert started(me.is_told(me.fulfills(executor), in_progress=True)) == []
+    assert started(me.is_told(me.proposes(), me.fulfills(executor))) == []
     assert me.record("alice", "p").state is ProposalState.IN_PROGRESS
     assert me.record("alice", "p").in_progress_by == "bob"
-    assert said(me.effects) == []
+    assert said(me.effects, kinds.MCP_RESPONSE) == []
     me.response(executor, "r", to=("bob",))
     assert me.record("alice", "p").state is ProposalState.FULFILLED
 
 
-@pytest.mark.rule("4.6.replays.record")
+@pytest.mark.rule("4.6.newcomers.record")
 def test_in_progress_by_another_process_of_ours(me: Newcomer) -> None:
-    me.is_told(me.proposes(), in_progress=True)
-    me.is_told(me.fulfills(sender="me"), in_progress=True)
+    me.is_told(me.proposes(), me.fulfills(sender="me"))
     assert me.record("alice", "p").in_progress_by == "me"
 
 
-@pytest.mark.rule("4.6.replays.record")
+@pytest.mark.rule("4.6.newcomers.record")
 def test_an_executor_that_started_anew_carries_nothing_out_twice(me: Newcomer) -> None:
-    me.is_told(me.proposes(), in_progress=True)
-    me.is_told(me.fulfills("me"), in_progress=True)
+    me.is_told(me.proposes(), me.fulfills("me"))
     assert started(me.request("carol", "s", fulfills="p", params={"name": "write"})) == []
     (answer,) = said(me.effects, kinds.MCP_RESPONSE)
     assert payloads.is_refusal(answer.payload)
 
 
-@pytest.mark.rule("4.6.replays.record")
+@pytest.mark.rule("4.6.newcomers.record")
 def test_what_has_expired_is_a_record(me: Newcomer) -> None:
     old = me.proposes(expires_at=NOON - timedelta(seconds=61))
     assert dropped(me.is_told(old)) == ["expired_before"]
@@ -108,7 +121,7 @@ def test_what_has_expired_is_a_record(me: Newcomer) -> None:
 
 @pytest.mark.rule("4.4.own_rejection_lasts")
 def test_what_another_process_of_ours_rejected_is_a_record(me: Newcomer) -> None:
-    assert dropped(me.is_told(me.proposes(), rejected="unsafe")) == ["rejected_before"]
+    assert started(me.is_told(me.proposes(), rejected="unsafe")) == []
     record = me.record("alice", "p")
     assert record.state is ProposalState.PENDING
     assert [(each.by, each.reason) for each in record.rejections.values()] == [("me", "unsafe")]
@@ -124,16 +137,16 @@ def test_a_rejection_that_a_gap_hid_ends_the_handler(me: Newcomer) -> None:
     (key,) = started(me.is_told(me.proposes()))
     effects = me.is_told(me.proposes(), rejected="unsafe")
     assert {each: cause.code for each, cause in cancelled(effects).items()} == {key: "unsafe"}
-    assert said(me.effects) == []
+    assert said(me.effects, kinds.MCP_REJECT) == []
 
 
-@pytest.mark.rule("4.6.replays.handled")
+@pytest.mark.rule("4.6.newcomers.handled")
 def test_what_is_for_others_starts_nothing(me: Newcomer) -> None:
     assert started(me.is_told(me.proposes(to=("bob",)))) == []
-    assert said(me.effects) == []
+    assert said(me.effects, kinds.MCP_REJECT) == []
 
 
-@pytest.mark.rule("4.6.replays.record")
+@pytest.mark.rule("4.6.newcomers.record")
 def test_a_withdraw_ends_what_was_told(me: Newcomer) -> None:
     (key,) = started(me.is_told(me.proposes()))
     me.withdraw("alice", "p")
@@ -141,34 +154,45 @@ def test_a_withdraw_ends_what_was_told(me: Newcomer) -> None:
     assert me.table.is_open(key)  # until the handler has seen its cancel
 
 
-@pytest.mark.rule("4.6.replays.handled")
-def test_the_mark_in_what_is_new_means_nothing(me: Newcomer) -> None:
-    """A sender wrote it, to have no handler see its proposal, or begin with its request."""
-    proposal = me.proposes()
-    frame = replayed(encode(proposal, me.dialect), me.seq + 1, ReplayMark(True))
-    me.seq += 1
-    assert len(started(me.did(me.table.receive(decode(frame), me.now, me.seq)))) == 1
+@pytest.mark.rule("4.6.newcomers.handled")
+@pytest.mark.parametrize("sender", ["bob", kinds.GATEWAY])
+def test_what_others_say_or_nobody_asked_for_starts_nothing(me: Newcomer, sender: str) -> None:
+    """Only the gateway lists, and only of our own question handlers are told."""
+    if sender == kinds.GATEWAY:
+        assert started(me.is_told(me.proposes(), asked=False)) == []
+        assert me.record("alice", "p").state is ProposalState.PENDING
+        return
+    page = {"proposals": [{"envelope": as_json(me.proposes()), "seq": me.seq}]}
+    about = (me.question,)
+    me.hears(kinds.PROPOSALS, page, sender=sender, id="forged", to=("me",), correlation=about)
+    assert dropped(me.effects) == ["forged_list"]
+    assert me.table.proposal_store.under("p", me.now) == []
 
 
-@pytest.mark.parametrize("mark", [b"1", b"[]", b"null", b'"x"', b"{}"])
-def test_a_mark_that_says_little_starts_nothing_in_progress(me: Newcomer, mark: bytes) -> None:
-    frame = encode(me.proposes(), me.dialect)[:-1] + b',"dev.meup/replayed":%b,"seq":%d}' % (
-        mark,
-        me.seq,
-    )
-    effects = me.did(me.table.receive(decode(frame), me.now, me.seq))
-    assert started(effects) == []
-    assert me.record("alice", "p").state is ProposalState.PENDING
+@pytest.mark.parametrize(
+    "page", [[], {"proposals": 1}, {"proposals": [{"envelope": {}, "seq": 1}]}], ids=str
+)
+def test_a_page_that_cannot_be_read_is_left_out(me: Newcomer, page: Any) -> None:
+    me.system(kinds.PROPOSALS, page, to=(me.name,), correlation=(me.question,))
+    assert dropped(me.effects) == ["malformed_list"]
 
 
-@pytest.mark.rule("4.6.replays.handled")
-def test_while_we_read_what_we_missed_nothing_starts() -> None:
+@pytest.mark.rule("4.6.newcomers.again")
+@pytest.mark.parametrize(("missed", "gap"), [(0, False), (0, True)])
+def test_who_missed_nothing_does_not_ask_again(missed: int, gap: bool) -> None:
     me = Newcomer(roles=EVERYTHING, wall_clock=lambda: NOON)
     me.loses_connection()
-    me.enters(missed=1, gap=True)
-    assert started(me.is_told(me.proposes())) == []
+    asked = said(me.enters(missed=missed, gap=gap), kinds.LIST_PROPOSALS)
+    assert len(asked) == gap
+
+
+@pytest.mark.rule("4.6.newcomers.handled")
+def test_while_we_read_what_we_missed_we_do_not_ask() -> None:
+    me = Newcomer(roles=EVERYTHING, wall_clock=lambda: NOON)
+    me.loses_connection()
+    assert said(me.enters(missed=1, gap=True), kinds.LIST_PROPOSALS) == []
     effects = me.withdraw("alice", "p")  # the last that we missed
-    assert started(effects, Role.PROPOSAL) == []
+    assert len(said(effects, kinds.LIST_PROPOSALS)) == 1
 
 
 @pytest.mark.rule("4.4.gone_before_us")

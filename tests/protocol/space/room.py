@@ -1,0 +1,132 @@
+"""A room: a space's host, and participants who say things."""
+
+import json
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from tests.spaces import (
+    TAKEN_OVER,
+    Allowance,
+    FrameFormat,
+    MemoryJournal,
+    Place,
+    SpaceCounters,
+    SpaceServer,
+    member_capabilities,
+)
+
+NOW = 1_735_689_600_000_000
+CALL = {"method": "tools/call", "params": {"name": "write"}}
+
+Said = dict[str, Any]
+
+MAY: dict[str, list[Said]] = {
+    "ann": [{"kind": "*"}],
+    "eve": [{"kind": "*"}],
+    "tools": [{"kind": "*"}],
+    "reviewer": [{"kind": "mcp/*"}],
+    "writer": [{"kind": "mcp/request", "payload": {"params": {"name": "write"}}}],
+    "censor": [{"kind": "mcp/reject"}],
+    "guest": [{"kind": "chat"}, {"kind": "mcp/proposal"}],
+}
+
+
+class Member:
+    """A member that keeps what it gets."""
+
+    place = Place.ANSWERING
+
+    def __init__(
+        self,
+        participant: str,
+        *,
+        seen: int | None = None,
+        dialect: str = "meup/v0.1",
+        resumes: bool = True,
+    ) -> None:
+        self.participant = participant
+        self.last_seen = seen
+        self.form = FrameFormat(dialect, resumes)
+        self.heard: list[Said] = []
+
+    def deliver(self, packed: bytes) -> None:
+        self.heard.append(json.loads(packed))
+
+    def close(self, code: int, reason: str) -> None:
+        assert code == TAKEN_OVER
+
+    def ready(self, then: Callable[[], None]) -> None:
+        then()
+
+
+class Room:
+    """A host with participants who say things."""
+
+    def __init__(self, *, entries: int = 100_000) -> None:
+        ids = count(1)
+        self.now = NOW
+        self.allowance = Allowance()
+        self.journal = MemoryJournal(lambda: self.now, max_entries=entries)
+        self.new_id: Callable[[], str] = lambda: f"g{next(ids)}"
+        self.restart()
+
+    def restart(self) -> None:
+        self.host = SpaceServer(
+            "demo",
+            participants={name: member_capabilities(listed) for name, listed in MAY.items()},
+            journal=self.journal,
+            new_id=self.new_id,
+            now=lambda: self.now,
+            counters=SpaceCounters(),
+            allowance=self.allowance,
+        )
+
+    def say(self, sender: str, kind: str, payload: Said, id: str, **header: Any) -> None:
+        frame = {
+            "protocol": "meup/v0.1",
+            "id": id,
+            "from": sender,
+            "kind": kind,
+            "payload": payload,
+            **header,
+        }
+        refused: list[Any] = []
+        self.host.owner.receive_as(sender, json.dumps(frame).encode(), "meup/v0.1", refused.append)
+        assert hasattr(refused[0], "seq"), refused
+
+    def propose(self, sender: str, id: str, *, tool: str = "write", **header: Any) -> None:
+        call = {"method": "tools/call", "params": {"name": tool}}
+        self.say(sender, "mcp.proposal", header.pop("payload", call), id, **header)
+
+    def request(self, sender: str, id: str, proposal: str) -> None:
+        self.say(
+            sender, "mcp.request", {**CALL, "id": id}, id, correlationId=proposal, to=["tools"]
+        )
+
+    def cancel(self, sender: str, request: str) -> None:
+        cancel = {"method": "notifications/cancelled", "params": {"requestId": request}}
+        self.say(sender, "mcp.request", cancel, f"c{request}", to=["tools"])
+
+    def respond(self, request: str) -> None:
+        self.say("tools", "mcp.response", {"result": {}}, f"re-{request}", correlationId=request)
+
+    def withdraw(self, sender: str, proposal: str) -> None:
+        self.say(
+            sender, "mcp.withdraw", {"reason": "other"}, f"w{proposal}", correlationId=proposal
+        )
+
+    def list_for(self, name: str, **query: Any) -> list[Said]:
+        """The proposals that a newcomer is told of, which it asks for."""
+        asker = self.joins(name)
+        frame = {"protocol": "meup/v0.1", "id": "ask", "from": name, "kind": "space.list-proposals"}
+        question = json.dumps({**frame, "payload": {"to_decide": True, **query}}).encode()
+        self.host.receive(asker, question)
+        assert asker.heard[-1]["kind"] == "space.proposals"
+        listed: list[Said] = asker.heard[-1]["payload"].get("proposals", [])
+        return listed
+
+    def joins(self, name: str, **how: Any) -> Member:
+        member = Member(name, **how)
+        self.host.join(member)
+        return member
