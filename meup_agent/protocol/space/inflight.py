@@ -322,16 +322,17 @@ class InFlight:
 
         Of a decided proposal ``by`` is the participant that decided it; empty: it expired.
         """
-        if item.is_proposal and not item.state.is_pending:
+        is_proposal = item.is_proposal
+        if is_proposal and not item.state.is_pending:
             self._ended += 1
             if item.state is ProposalState.EXPIRED:
                 by, reason = "", Reason.TIMEOUT
             item.decision = ItemDecision(self._ended, self.at, by, str(reason), rule)
             key = (item.envelope.sender, item.number)
             self._decided.put(key, item, self.at / 1_000_000, size=item.size)
-        if self.is_listed(item):
-            shelf = self._proposals if item.is_proposal else self._requests
-            self._remove(shelf, item.envelope.sender, item.envelope.id)
+        shelf, envelope = self._proposals if is_proposal else self._requests, item.envelope
+        if shelf.get(envelope.sender, envelope.id) is item:
+            self._remove(shelf, envelope.sender, envelope.id)
 
     def is_listed(self, item: OpenItem) -> bool:
         """True if an item has not ended, and no other one is open in its place."""
@@ -366,13 +367,14 @@ class InFlight:
     def _requested(
         self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: int | None
     ) -> OpenItem | None:
-        call = payloads.read_call(payload)
-        if call.method == kinds.CANCELLED:
-            params = call.params
+        if payload.get("method") == kinds.CANCELLED:
+            params = payloads.as_object(payload.get("params"))
             by = payloads.on_behalf_of(envelope.sender, params)
             self._cancelled(by, params.get("requestId"))
         elif not is_notification(payload):
-            fulfills = self._fulfilled_by(envelope, call) if envelope.correlation else None
+            fulfills = None
+            if envelope.correlation:
+                fulfills = self._fulfilled_by(envelope, payloads.read_call(payload))
             if fulfills is not None:
                 fulfills.step(ProposalEvent.REQUEST)
             rpc_name = payloads.rpc_name(payload.get("id"))
@@ -518,7 +520,8 @@ class InFlight:
 
     def expire_unannounced(self, at: int) -> None:
         """End the proposals whose time is over, unless their ends are still to be announced."""
-        if not self._announces_expiries:
+        due = self._deadlines.next
+        if due is not None and due < at and not self._announces_expiries:
             self.expire(at)
 
     def _watch(self, proposal: OpenItem) -> None:
@@ -538,8 +541,9 @@ class InFlight:
         """End what a response answers; a refused proposal waits again (PROTOCOL 4.2)."""
         refused = payloads.is_refusal(payload)
         for correlated in response.correlation:
-            self._learn_tools(correlated, response.sender, payload)
-            for request in self._requests.under(correlated):
+            asked = self._requests.under(correlated)
+            self._learn_tools(asked, correlated, response.sender, payload)
+            for request in asked:
                 if not request.envelope.concerns(response.sender):
                     continue
                 if refused:
@@ -551,9 +555,11 @@ class InFlight:
             if "result" in payload:
                 self._responded_late(correlated, response.sender)
 
-    def _learn_tools(self, request_id: str, sender: str, payload: dict[str, Any]) -> None:
+    def _learn_tools(
+        self, asked: tuple[OpenItem, ...], request_id: str, sender: str, payload: dict[str, Any]
+    ) -> None:
         """Learn from an answer to a request for tools, which may be one of several answers."""
-        for request in self._requests.under(request_id):
+        for request in asked:
             if request.listing is not None and request.envelope.concerns(sender):
                 self.tool_owners.learn(sender, payload, request.listing)
                 return

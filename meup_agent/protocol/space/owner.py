@@ -9,7 +9,7 @@ closed at once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -495,17 +495,20 @@ class SpaceOwner:
         self._counters.accepted += 1
         envelope = accepted.envelope
         log_cancel(self._name, envelope)
-        before = [
-            self._direct(self._taking_part(each.participant), each.draft)
-            for each in accepted.before
-        ]
+        before: Sequence[DirectMessage] = ()
+        if accepted.before:
+            before = [
+                self._direct(self._taking_part(each.participant), each.draft)
+                for each in accepted.before
+            ]
         if accepted.closes:
             self._queue(StreamEndMessage(accepted.closes))
         deliver = partial(self._deliver_accepted, accepted, before, then)
         self._journal.append(
             self._name, accepted.at, envelope, accepted.facts, deliver, accepted.changes
         )
-        self._follow_all(accepted.then, accepted.at, sender)
+        if accepted.then:
+            self._follow_all(accepted.then, accepted.at, sender)
         due = self._state.open.next_expiry
         if due is None:
             return
@@ -551,12 +554,14 @@ class SpaceOwner:
         entry: Entry,
     ) -> None:
         """Deliver an accepted envelope that is kept, behind notices that must come before it."""
-        for each in (accepted.receipt, accepted.begun):
-            if each is not None:
-                each.seq = entry.seq
+        if accepted.receipt is not None:
+            accepted.receipt.seq = entry.seq
+        if accepted.begun is not None:
+            accepted.begun.seq = entry.seq
         for message in before:
             self._hand_on(message)
-        self._deliver(entry)
+        self._handed_on = entry.seq
+        self._hand_on(entry)
         if then is not None:
             then(entry)
 

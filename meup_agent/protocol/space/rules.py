@@ -239,11 +239,14 @@ class Rules:
         if not request.to:
             return None
         names: tuple[str, ...] = ()
-        call = payloads.read_call(arrival.payload)
-        if not (request.correlation and self._open.find_proposed(request, call)):
+        carries_out = bool(request.correlation) and bool(
+            self._open.find_proposed(request, payloads.read_call(arrival.payload))
+        )
+        if not carries_out:
             names = payloads.exchanges_of(request.correlation, arrival.payload)
-        if any(self._answers(each, request, names) for each in request.to):
-            return None
+        for each in request.to:
+            if self._answers(each, request, names):
+                return None
         return refuse(
             request,
             NOT_ANSWERING,
@@ -253,7 +256,9 @@ class Rules:
 
     def _answers(self, participant: str, request: Envelope, names: tuple[str, ...]) -> bool:
         """True if a participant may answer what belongs to exchanges; one that is away may come."""
-        for item in self._open.begun(participant, names) if names else ():
+        if not names:
+            return participant not in self._aside
+        for item in self._open.begun(participant, names):
             if item.beside is not None:
                 return item.beside in self._beside
         asked_about = names[len(request.correlation) :]

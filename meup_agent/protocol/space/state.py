@@ -539,14 +539,13 @@ class SpaceState:
 
     def _marks(self, inbound: InboundFrame, *, beside: int | None) -> tuple[Fact, ...]:
         """The marks of an accepted envelope: findings of its decision that it does not say."""
-        envelope, payload = inbound.envelope, inbound.payload
+        envelope = inbound.envelope
         marks = [BESIDE_MARK] if beside is not None and envelope.kind in _BEGINS else []
-        if envelope.kind == kinds.MCP_RESPONSE and not payloads.is_refusal(payload):
-            marks += [
-                answer_mark(each.envelope)
-                for each in self._rules.answered_proposals(envelope, inbound.at)
-            ]
-        if envelope.kind == kinds.MCP_PROPOSAL and not (
+        if envelope.kind == kinds.MCP_RESPONSE:
+            answered = self._rules.answered_proposals(envelope, inbound.at)
+            if answered and not payloads.is_refusal(inbound.payload):
+                marks += [answer_mark(each.envelope) for each in answered]
+        elif envelope.kind == kinds.MCP_PROPOSAL and not (
             self._rules.has_place(envelope.sender, inbound.at)
             or self.open.is_open(envelope.sender, envelope.id, inbound.at)
         ):
@@ -594,11 +593,13 @@ class SpaceState:
         beside: int | None,
     ) -> OpenItem | None:
         """Let an accepted envelope take effect, live or read from the journal; what it began."""
-        self.control.remember(envelope)
-        for proposer, proposal in answers_in(facts):
-            self.open.answered(proposer, proposal, envelope.sender, at)
-        for gone_until in rooms_made_in(facts):
-            self.open.drop_abandoned(envelope.sender, at, gone_until)
+        if envelope.kind in CONTROL_KINDS:
+            self.control.remember(envelope)
+        if facts:
+            for proposer, proposal in answers_in(facts):
+                self.open.answered(proposer, proposal, envelope.sender, at)
+            for gone_until in rooms_made_in(facts):
+                self.open.drop_abandoned(envelope.sender, at, gone_until)
         if envelope.kind == kinds.MCP_REQUEST and self._rpc_ids is not None:
             self._rpc_ids.heard(envelope, payload)
         if envelope.kind not in TRACKED_KINDS:
