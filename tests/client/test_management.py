@@ -9,7 +9,6 @@ import pytest
 from meup_agent import Space
 from meup_agent.errors import OutcomeUnknown, Refused
 from meup_agent.types import Grant, Invitation
-from tests.patience import PATIENCE
 from tests.session.gate import End, Gate, present
 from tests.wire import kinds
 
@@ -26,18 +25,17 @@ def gate(anyio_backend: object) -> Gate:
 async def managed(gate: Gate, do: Callable[[Space], Awaitable[Any]], *, answer: Any) -> Any:
     """The result or error of a verb when a gateway answers in some way."""
     found: list[Any] = []
-    with anyio.fail_after(PATIENCE):
-        async with present(gate, None, "bob") as (session, end):
-            async with anyio.create_task_group() as tasks:
+    async with present(gate, None, "bob") as (session, end):
+        async with anyio.create_task_group() as tasks:
 
-                async def act() -> None:
-                    try:
-                        found.append(await do(Space(session)))
-                    except (Refused, OutcomeUnknown) as error:
-                        found.append(error)
+            async def act() -> None:
+                try:
+                    found.append(await do(Space(session)))
+                except (Refused, OutcomeUnknown) as error:
+                    found.append(error)
 
-                tasks.start_soon(act)
-                await answer(end)
+            tasks.start_soon(act)
+            await answer(end)
     return found[0]
 
 

@@ -15,6 +15,7 @@ from meup_agent.errors import HandshakeRefused, TransportError
 from meup_agent.session import Session
 from meup_agent.types import Cause
 from tests.gateways import Connector, MemoryTransport, memory_connector
+from tests.patience import PATIENCE
 from tests.tables import Key, Role, Work
 from tests.wire import OURS, JsonObject, decode, draft, encode, kinds, payloads, said_by
 
@@ -44,38 +45,24 @@ class End:
         self.heard: list[Envelope] = []
 
     async def welcome(self, *present: str) -> None:
-        await self.say(
-            kinds.SYSTEM_WELCOME,
-            {
-                "you": {"id": ME, "capabilities": EVERYTHING},
-                "participants": [{"id": name, "capabilities": EVERYTHING} for name in present],
-                **self.gives,
-            },
-            sender=kinds.GATEWAY,
-            to=(ME,),
-        )
+        you, *others = ({"id": name, "capabilities": EVERYTHING} for name in (ME, *present))
+        payload = {"you": you, "participants": others, **self.gives}
+        await self.say(kinds.SYSTEM_WELCOME, payload, sender=kinds.GATEWAY, to=(ME,))
 
     async def presence(self, event: str, name: str) -> None:
         payload = {"event": event, "participant": {"id": name, "capabilities": EVERYTHING}}
         await self.say(kinds.SYSTEM_PRESENCE, payload, sender=kinds.GATEWAY)
 
+    async def refuse(self, about: Envelope, payload: Any) -> None:
+        """Say that an envelope is not let through."""
+        header: dict[str, Any] = {"to": (ME,), "correlation": (about.id,)}
+        await self.say(kinds.SYSTEM_ERROR, payload, sender=kinds.GATEWAY, **header)
+
     async def say(
-        self,
-        kind: str,
-        payload: Any,
-        *,
-        sender: str,
-        id: str = "",
-        to: tuple[str, ...] = (),
-        correlation: tuple[str, ...] = (),
+        self, kind: str, payload: Any, *, sender: str, id: str = "", **header: Any
     ) -> str:
         id = id or f"{sender}-{next(_numbers)}"
-        await self.raw(
-            encode(
-                draft(kind, payload, id=id, sender=sender, to=to, correlation=correlation),
-                self.dialect,
-            )
-        )
+        await self.echo(draft(kind, payload, id=id, sender=sender, **header))
         return id
 
     async def request(self, method: str, *, sender: str, id: str = "", **params: Any) -> str:
@@ -84,13 +71,9 @@ class End:
         return await self.say(kinds.MCP_REQUEST, payload, sender=sender, id=id, to=(ME,))
 
     async def respond(self, request: Envelope, result: Any, *, sender: str) -> None:
-        await self.say(
-            kinds.MCP_RESPONSE,
-            payloads.result(request.id, result),
-            sender=sender,
-            to=(request.sender,),
-            correlation=(request.id,),
-        )
+        header: dict[str, Any] = {"to": (request.sender,), "correlation": (request.id,)}
+        payload = payloads.result(request.id, result)
+        await self.say(kinds.MCP_RESPONSE, payload, sender=sender, **header)
 
     async def raw(self, frame: bytes) -> None:
         await self.transport.send(frame)
@@ -222,28 +205,24 @@ async def present(
     *others: str,
     settings: Settings | None = None,
     participant: str | None = None,
+    patience: float = PATIENCE,
 ) -> AsyncGenerator[tuple[Session, End]]:
-    """A session that has been welcomed, and the gateway's end of its connection."""
-    session = Session(
-        gate.connector(),
-        token="secret",
-        handlers=handlers or Recorder(),
-        settings=settings,
-        space="demo",
-        participant=participant,
-        name=ME,
-    )
+    """A welcomed session and the gateway's end of its connection, for a block that may not hang."""
+    options: dict[str, Any] = {"settings": settings, "space": "demo", "participant": participant}
+    handlers = handlers or Recorder()
+    session = Session(gate.connector(), token="secret", handlers=handlers, name=ME, **options)
     end: End | None = None
 
     async def welcome() -> None:
         nonlocal end
         end = await gate.welcomed(*others)
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(welcome)
-        async with session:
-            assert end is not None
-            yield session, end
+    with anyio.fail_after(patience):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(welcome)
+            async with session:
+                assert end is not None
+                yield session, end
 
 
 class Caller:

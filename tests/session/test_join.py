@@ -61,38 +61,34 @@ async def test_a_gateway_that_answers_with_no_dialect_gets_a_join_frame_first(
     existing: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    with anyio.fail_after(PATIENCE):
-        async with present(existing) as (session, end):
-            session.send_message("chat", {"message": "hi"})
-            assert await end.joined() == JOIN
-            assert end.headers["Authorization"] == "Bearer secret"
-            await end.hear(kinds.CHAT)
+    async with present(existing) as (session, end):
+        session.send_message("chat", {"message": "hi"})
+        assert await end.joined() == JOIN
+        assert end.headers["Authorization"] == "Bearer secret"
+        await end.hear(kinds.CHAT)
     assert "secret" not in caplog.text
 
 
 @pytest.mark.rule("2.join_frame")
 async def test_a_gateway_that_took_the_header_gets_none(gate: Gate) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with present(gate) as (session, end):
-            session.send_message("chat", {"message": "hi"})
-            await end.hear(kinds.CHAT)
+    async with present(gate) as (session, end):
+        session.send_message("chat", {"message": "hi"})
+        await end.hear(kinds.CHAT)
 
 
 @pytest.mark.rule("2.join_frame")
 async def test_a_join_frame_is_sent_again_on_each_connection(existing: Gate) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with present(existing, settings=AT_ONCE) as (_, end):
-            assert await end.joined() == JOIN
-            again = await dropped(existing, end)
-            assert again.headers["Authorization"] == "Bearer secret"
+    async with present(existing, settings=AT_ONCE) as (_, end):
+        assert await end.joined() == JOIN
+        again = await dropped(existing, end)
+        assert again.headers["Authorization"] == "Bearer secret"
 
 
 @pytest.mark.rule("2.join_frame")
 async def test_who_we_must_be_is_said_also_to_a_gateway_that_took_the_header(gate: Gate) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with present(gate, participant=ME) as (session, end):
-            assert await end.joined() == JOIN | {"protocol": "meup/v0.1"}
-            assert session.me == ME
+    async with present(gate, participant=ME) as (session, end):
+        assert await end.joined() == JOIN | {"protocol": "meup/v0.1"}
+        assert session.me == ME
 
 
 async def test_a_gateway_that_takes_us_for_somebody_else_is_left(gate: Gate) -> None:
@@ -152,17 +148,16 @@ async def test_the_dialect_is_the_one_of_the_welcome(gate: Gate, speaks: str, ad
 
 @pytest.mark.rule("1.dialect_adopted")
 async def test_what_was_queued_is_said_in_the_dialect_of_the_next_gateway(existing: Gate) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with present(existing, settings=AT_ONCE) as (session, end):
-            await end.joined()
-            assert session.dialect == "mew/v0.4"
-            existing.dialect = "meup/v0.2"
-            again = await dropped(existing, end)
-            session.send_message("chat", {"message": "hi"})
-            await again.echo(await probe(again))
-            chat = json.loads(await anext(again.transport))
-            assert (chat["protocol"], chat["payload"]["text"]) == ("meup/v0.2", "hi")
-            assert session.dialect == "meup/v0.2"
+    async with present(existing, settings=AT_ONCE) as (session, end):
+        await end.joined()
+        assert session.dialect == "mew/v0.4"
+        existing.dialect = "meup/v0.2"
+        again = await dropped(existing, end)
+        session.send_message("chat", {"message": "hi"})
+        await again.echo(await probe(again))
+        chat = json.loads(await anext(again.transport))
+        assert (chat["protocol"], chat["payload"]["text"]) == ("meup/v0.2", "hi")
+        assert session.dialect == "meup/v0.2"
 
 
 @pytest.mark.rule("1.dialect_adopted", "1.rpc_ids")
@@ -170,115 +165,108 @@ async def test_what_names_no_dialect_is_read_in_the_gateways(existing: Gate) -> 
     recorder = Recorder()
     existing.dialect = "mcpx/v0.1"
     frame = {"id": "f1", "from": "bob", "to": [ME], "kind": "mcp"}
-    with anyio.fail_after(PATIENCE):
-        async with present(existing, recorder) as (session, end):
-            await end.joined()
-            call = payloads.request("tools/call", {"name": "x"}, "1")
-            await end.raw(json.dumps({**frame, "payload": call}).encode())
-            await recorder.has(started=1)
-            assert recorder.started[0][1].envelope.kind == kinds.MCP_REQUEST
-            with session.watchers.watch() as watcher:
-                answer = {**frame, "to": ["bob"], "from": ME, "payload": payloads.result("1", 5)}
-                await end.raw(json.dumps(answer).encode())
-                heard = await anext(watcher)
-                assert (heard.kind, heard.correlation) == (kinds.MCP_RESPONSE, ("f1",))
+    async with present(existing, recorder) as (session, end):
+        await end.joined()
+        call = payloads.request("tools/call", {"name": "x"}, "1")
+        await end.raw(json.dumps({**frame, "payload": call}).encode())
+        await recorder.has(started=1)
+        assert recorder.started[0][1].envelope.kind == kinds.MCP_REQUEST
+        with session.watchers.watch() as watcher:
+            answer = {**frame, "to": ["bob"], "from": ME, "payload": payloads.result("1", 5)}
+            await end.raw(json.dumps(answer).encode())
+            heard = await anext(watcher)
+            assert (heard.kind, heard.correlation) == (kinds.MCP_RESPONSE, ("f1",))
 
 
 @pytest.mark.rule("2.probe")
 async def test_after_a_reconnect_nothing_is_said_before_the_probe_is_back(existing: Gate) -> None:
     recorder = Recorder(lambda *_: True)
-    with anyio.fail_after(PATIENCE):
-        async with present(existing, recorder, settings=AT_ONCE) as (session, end):
-            await end.joined()
-            recorder.started.clear()
-            with session.watchers.watch() as watcher:
-                again = await dropped(existing, end)
-                said = session.send_message("chat", {"message": "hi"})
-                sent = await probe(again)
-                await wait_all_tasks_blocked()
-                assert len(session.outbox) == 1, "it was said before we knew that we are in"
-                await again.echo(sent)
-                assert (await again.hear()).id == said.id
-                await again.say(kinds.CHAT, {"message": "after"}, sender="bob", id="last")
-                seen = [envelope.id async for envelope in until(watcher, "last")]
-            assert sent.id not in seen
-            assert all(work.envelope.id != sent.id for _, work in recorder.started)
-            assert not session.counters
+    async with present(existing, recorder, settings=AT_ONCE) as (session, end):
+        await end.joined()
+        recorder.started.clear()
+        with session.watchers.watch() as watcher:
+            again = await dropped(existing, end)
+            said = session.send_message("chat", {"message": "hi"})
+            sent = await probe(again)
+            await wait_all_tasks_blocked()
+            assert len(session.outbox) == 1, "it was said before we knew that we are in"
+            await again.echo(sent)
+            assert (await again.hear()).id == said.id
+            await again.say(kinds.CHAT, {"message": "after"}, sender="bob", id="last")
+            seen = [envelope.id async for envelope in until(watcher, "last")]
+        assert sent.id not in seen
+        assert all(work.envelope.id != sent.id for _, work in recorder.started)
+        assert not session.counters
 
 
 @pytest.mark.rule("2.probe")
 async def test_an_error_about_the_probe_shows_as_well_that_we_are_heard(existing: Gate) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with present(existing, settings=AT_ONCE) as (session, end):
-            await end.joined()
-            again = await dropped(existing, end)
-            said = session.send_message("chat", {"message": "hi"})
-            await refuse(again, await probe(again), your_capabilities=[{"kind": "chat"}])
-            assert (await again.hear()).id == said.id
-            assert not session.counters
+    async with present(existing, settings=AT_ONCE) as (session, end):
+        await end.joined()
+        again = await dropped(existing, end)
+        said = session.send_message("chat", {"message": "hi"})
+        await refuse(again, await probe(again), your_capabilities=[{"kind": "chat"}])
+        assert (await again.hear()).id == said.id
+        assert not session.counters
 
 
 @pytest.mark.rule("2.probe")
 async def test_who_is_evicted_later_joins_again_when_it_shows(existing: Gate) -> None:
     """The gateway may notice the end of the older connection long after the probe."""
-    with anyio.fail_after(PATIENCE):
-        async with present(existing, settings=AT_ONCE) as (session, end):
-            await end.joined()
-            session.send_message("chat", {"message": "lost"})
-            await refuse(end, await end.hear(kinds.CHAT), your_capabilities=[])
-            assert await end.joined() == JOIN
-            said = session.send_message("chat", {"message": "hi"})
-            await end.welcome()
-            sent = await probe(end)
-            await wait_all_tasks_blocked()
-            assert len(session.outbox) == 1, "it was said before we were in again"
-            await end.echo(sent)
-            assert (await end.hear()).id == said.id
+    async with present(existing, settings=AT_ONCE) as (session, end):
+        await end.joined()
+        session.send_message("chat", {"message": "lost"})
+        await refuse(end, await end.hear(kinds.CHAT), your_capabilities=[])
+        assert await end.joined() == JOIN
+        said = session.send_message("chat", {"message": "hi"})
+        await end.welcome()
+        sent = await probe(end)
+        await wait_all_tasks_blocked()
+        assert len(session.outbox) == 1, "it was said before we were in again"
+        await end.echo(sent)
+        assert (await end.hear()).id == said.id
 
 
 @pytest.mark.rule("2.probe")
 async def test_an_echo_of_an_older_probe_counts_too(existing: Gate) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with present(existing, settings=AT_ONCE) as (session, end):
-            await end.joined()
-            again = await dropped(existing, end)
-            said = session.send_message("chat", {"message": "hi"})
-            first = await probe(again)
-            await refuse(again, first, your_capabilities=[])
-            await again.joined()
-            await probe(again)
-            await again.echo(first)
-            assert (await again.hear()).id == said.id
+    async with present(existing, settings=AT_ONCE) as (session, end):
+        await end.joined()
+        again = await dropped(existing, end)
+        said = session.send_message("chat", {"message": "hi"})
+        first = await probe(again)
+        await refuse(again, first, your_capabilities=[])
+        await again.joined()
+        await probe(again)
+        await again.echo(first)
+        assert (await again.hear()).id == said.id
 
 
 @pytest.mark.rule("2.probe")
 @pytest.mark.parametrize("forged", ["by another", "in our name", "not the gateway's"])
 async def test_what_is_no_answer_proves_nothing(existing: Gate, forged: str) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with present(existing, settings=AT_ONCE) as (_, end):
-            await end.joined()
-            again = await dropped(existing, end)
-            sent = await probe(again)
-            if forged == "by another":
-                await again.say(sent.kind, {}, sender="bob", id=sent.id, to=(ME,))
-            elif forged == "in our name":
-                await again.say(sent.kind, {}, sender=ME, id="other", correlation=(sent.id,))
-            else:
-                await again.say(
-                    kinds.SYSTEM_ERROR, {"error": "x"}, sender="bob", correlation=(sent.id,)
-                )
-            await refuse(again, sent, your_capabilities=[])
-            await again.joined()
+    async with present(existing, settings=AT_ONCE) as (_, end):
+        await end.joined()
+        again = await dropped(existing, end)
+        sent = await probe(again)
+        if forged == "by another":
+            await again.say(sent.kind, {}, sender="bob", id=sent.id, to=(ME,))
+        elif forged == "in our name":
+            await again.say(sent.kind, {}, sender=ME, id="other", correlation=(sent.id,))
+        else:
+            await again.say(
+                kinds.SYSTEM_ERROR, {"error": "x"}, sender="bob", correlation=(sent.id,)
+            )
+        await refuse(again, sent, your_capabilities=[])
+        await again.joined()
 
 
 @pytest.mark.rule("2.probe")
 async def test_a_gateway_that_states_what_it_gives_is_not_probed(gate: Gate) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with present(gate, settings=AT_ONCE) as (session, end):
-            end.drop()
-            again = await gate.welcomed()
-            said = session.send_message("chat", {"message": "hi"})
-            assert (await again.hear()).id == said.id
+    async with present(gate, settings=AT_ONCE) as (session, end):
+        end.drop()
+        again = await gate.welcomed()
+        said = session.send_message("chat", {"message": "hi"})
+        assert (await again.hear()).id == said.id
 
 
 @pytest.mark.rule("2.probe")
@@ -288,35 +276,33 @@ async def test_a_gateway_that_may_never_send_a_probe_back_is_not_probed(
 ) -> None:
     """Only those of two dialects are known to do so; of another it would lock us out."""
     existing.dialect = dialect
-    with anyio.fail_after(PATIENCE):
-        async with present(existing, settings=AT_ONCE) as (session, end):
-            await end.joined()
-            again = await dropped(existing, end)
-            said = session.send_message("chat", {"message": "hi"})
-            assert (await again.hear()).id == said.id
+    async with present(existing, settings=AT_ONCE) as (session, end):
+        await end.joined()
+        again = await dropped(existing, end)
+        said = session.send_message("chat", {"message": "hi"})
+        assert (await again.hear()).id == said.id
 
 
 @pytest.mark.rule("2.probe", "4.14.on_join")
 async def test_an_answer_that_nobody_heard_is_said_when_we_are_in_again(existing: Gate) -> None:
     recorder = Recorder()
-    with anyio.fail_after(PATIENCE):
-        async with present(existing, recorder, settings=AT_ONCE) as (session, end):
-            await end.joined()
-            await end.request("tools/call", sender="bob", id="r1", name="x")
-            await recorder.has(started=1)
-            session.returned(recorder.started[0][0], {"content": []})
-            lost = await end.hear(kinds.MCP_RESPONSE)
-            await refuse(end, lost, your_capabilities=[])
-            assert await end.joined() == JOIN
-            await end.echo(await probe(end))
-            again = await end.hear(kinds.MCP_RESPONSE)
-            assert (again.id, again.correlation) == (lost.id, ("r1",))
-            # A gateway that refuses it all the same is not asked for ever.
-            await refuse(end, again, your_capabilities=[])
-            assert await end.joined() == JOIN
-            await end.echo(await probe(end))
-            said = session.send_message("chat", {"message": "hi"})
-            assert (await end.hear()).id == said.id
+    async with present(existing, recorder, settings=AT_ONCE) as (session, end):
+        await end.joined()
+        await end.request("tools/call", sender="bob", id="r1", name="x")
+        await recorder.has(started=1)
+        session.returned(recorder.started[0][0], {"content": []})
+        lost = await end.hear(kinds.MCP_RESPONSE)
+        await refuse(end, lost, your_capabilities=[])
+        assert await end.joined() == JOIN
+        await end.echo(await probe(end))
+        again = await end.hear(kinds.MCP_RESPONSE)
+        assert (again.id, again.correlation) == (lost.id, ("r1",))
+        # A gateway that refuses it all the same is not asked for ever.
+        await refuse(end, again, your_capabilities=[])
+        assert await end.joined() == JOIN
+        await end.echo(await probe(end))
+        said = session.send_message("chat", {"message": "hi"})
+        assert (await end.hear()).id == said.id
 
 
 async def until(watcher: Any, last: str) -> Any:

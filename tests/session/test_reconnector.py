@@ -1,7 +1,9 @@
 """Dialling again, and stopping: an hour of it, on a clock that jumps (PROTOCOL 3)."""
 
+import math
 import random
 from collections.abc import Generator
+from contextlib import AbstractAsyncContextManager
 
 import anyio
 import pytest
@@ -20,7 +22,8 @@ from meup_agent.errors import (
 from meup_agent.session import Session
 from meup_agent.session.connection import WELCOME_SECONDS
 from meup_agent.session.reconnector import LONGEST_RETRY_AFTER, Token
-from tests.session.gate import End, Gate, Recorder, present
+from tests.session import gate as gates
+from tests.session.gate import End, Gate, Recorder
 
 pytestmark = pytest.mark.anyio
 
@@ -47,11 +50,22 @@ def session_at(gate: Gate, token: Token = "secret", settings: Settings = PATIENT
     )
 
 
-async def dial_for(gate: Gate, seconds: float) -> list[float]:
-    """The pauses before each attempt but the first, of a session that no gateway welcomes."""
+def present(gate: Gate) -> AbstractAsyncContextManager[tuple[Session, End]]:
+    """A welcomed session and the gateway's end, for as many hours as the test lets pass."""
+    return gates.present(gate, settings=PATIENT, patience=math.inf)
+
+
+async def dial(gate: Gate, token: Token = "secret", settings: Settings = PATIENT) -> None:
+    """Dial a gateway that never welcomes."""
+    async with session_at(gate, token, settings):
+        pytest.fail("nobody has welcomed us")
+
+
+async def dial_for(gate: Gate, seconds: float, settings: Settings = PATIENT) -> list[float]:
+    """The pauses before each attempt but the first, at an address where nobody is."""
+    gate.always = DOWN
     with anyio.move_on_after(seconds):
-        async with session_at(gate):
-            pytest.fail("nobody has welcomed us")
+        await dial(gate, settings=settings)
     return pauses(gate)
 
 
@@ -64,7 +78,6 @@ def limit(attempt: int, backoff: Backoff = Backoff()) -> float:  # noqa: B008 - 
 
 
 async def test_pauses_grow_to_a_limit_with_full_jitter_from_the_first_on(gate: Gate) -> None:
-    gate.always = DOWN
     waits = await dial_for(gate, 3600)
     assert len(waits) > 200
     assert all(0 <= wait <= limit(attempt) for attempt, wait in enumerate(waits, 1))
@@ -76,7 +89,6 @@ async def test_pauses_grow_to_a_limit_with_full_jitter_from_the_first_on(gate: G
 async def test_first_pause_is_jittered_as_well(gate: Gate) -> None:
     firsts = []
     for _ in range(40):
-        gate.always = DOWN
         gate.attempts.clear()
         firsts.append((await dial_for(gate, 5))[0])
     assert max(firsts) <= 0.25
@@ -84,12 +96,8 @@ async def test_first_pause_is_jittered_as_well(gate: Gate) -> None:
 
 
 async def test_backoff_is_what_the_settings_say(gate: Gate) -> None:
-    gate.always = DOWN
     backoff = Backoff(first=2.0, longest=5.0)
-    with anyio.move_on_after(600):
-        async with session_at(gate, settings=Settings(backoff=backoff, first_welcome=None)):
-            pytest.fail("nobody has welcomed us")
-    waits = pauses(gate)
+    waits = await dial_for(gate, 600, Settings(backoff=backoff, first_welcome=None))
     assert all(wait <= limit(attempt, backoff) for attempt, wait in enumerate(waits, 1))
     assert max(waits) > 4
 
@@ -100,7 +108,7 @@ async def test_only_a_stable_welcome_begins_the_pauses_anew(
 ) -> None:
     gate.refusals.extend([DOWN] * 12)
     waits = []
-    async with present(gate, settings=PATIENT) as (_, end):
+    async with present(gate) as (_, end):
         for _ in range(25):
             await anyio.sleep(stable)
             end.drop()
@@ -113,7 +121,7 @@ async def test_only_a_stable_welcome_begins_the_pauses_anew(
 async def test_a_gateway_that_accepts_and_closes_at_once_is_not_dialled_ever_faster(
     gate: Gate,
 ) -> None:
-    async with present(gate, settings=PATIENT) as (_, end):
+    async with present(gate) as (_, end):
         started = anyio.current_time()
         for _ in range(60):
             await end.close(1012)
@@ -122,7 +130,7 @@ async def test_a_gateway_that_accepts_and_closes_at_once_is_not_dialled_ever_fas
 
 
 async def test_a_long_outage_after_a_stable_connection_is_backed_off_from(gate: Gate) -> None:
-    async with present(gate, settings=PATIENT) as (_, end):
+    async with present(gate) as (_, end):
         await anyio.sleep(3600)
         gate.always = DOWN
         gate.attempts.clear()
@@ -133,27 +141,21 @@ async def test_a_long_outage_after_a_stable_connection_is_backed_off_from(gate: 
 
 
 @pytest.mark.rule("3.codes.retry_after")
-async def test_retry_after_is_waited_for(gate: Gate) -> None:
-    gate.refuse(503, retry_after=120.0)
-    gate.refuse(429, retry_after=7.0)
-    async with present(gate, settings=PATIENT):
-        first, second = pauses(gate)
+async def test_retry_after_is_waited_for_up_to_a_limit(gate: Gate) -> None:
+    for status, seconds in ((503, 120.0), (429, 7.0), (503, 1e9)):
+        gate.refuse(status, retry_after=seconds)
+    async with present(gate):
+        first, second, third = pauses(gate)
     assert 120 <= first < 121
     assert 7 <= second < 8
-
-
-async def test_retry_after_has_a_limit(gate: Gate) -> None:
-    gate.refuse(503, retry_after=1e9)
-    async with present(gate, settings=PATIENT):
-        (pause,) = pauses(gate)
-    assert LONGEST_RETRY_AFTER <= pause < LONGEST_RETRY_AFTER + 1
+    assert LONGEST_RETRY_AFTER <= third < LONGEST_RETRY_AFTER + 1
 
 
 @pytest.mark.rule("3.codes.reconnect")
 @pytest.mark.parametrize("status", [429, 500, 502, 503])
 async def test_statuses_of_a_moment_are_tried_again(gate: Gate, status: int) -> None:
     gate.refuse(status, status)
-    async with present(gate, settings=PATIENT):
+    async with present(gate):
         assert len(gate.attempts) == 3
 
 
@@ -167,51 +169,39 @@ async def test_close_codes_of_a_moment_are_dialled_again(gate: Gate, code: int) 
         assert session.table.connected
 
 
-ENDS = [(400, SessionEnded), (404, NoSuchSpace), (401, TokenRefused), (403, TokenRefused)]
-
-
-@pytest.mark.rule("3.codes.stop")
-@pytest.mark.parametrize(("status", "error"), ENDS)
-async def test_statuses_that_end_it_before_the_first_welcome(
-    gate: Gate, status: int, error: type[SessionEnded]
-) -> None:
-    gate.always = HandshakeRefused(status, None, "the gateway's words")
-    with pytest.raises(error, match=r"ws://gate.*the gateway's words"):
-        async with session_at(gate):
-            pytest.fail("nobody has welcomed us")
-    assert len(gate.attempts) == 1
-
-
-@pytest.mark.parametrize(("status", "error"), ENDS)
-async def test_statuses_that_end_it_after_a_welcome(
-    gate: Gate, status: int, error: type[SessionEnded]
-) -> None:
-    with pytest.raises(ExceptionGroup) as caught:  # noqa: PT012
-        async with present(gate) as (_, end):
-            gate.always = HandshakeRefused(status, None, "the gateway's words")
-            end.drop()
-            await anyio.sleep_forever()
-    assert caught.group_contains(error, depth=1)
-    assert len(gate.attempts) == 2
-
-
-@pytest.mark.rule("3.codes.stop")
-@pytest.mark.parametrize(
-    ("code", "error"),
-    [
-        (4400, SessionEnded),
-        (4401, TokenRefused),
-        (4403, Kicked),
-        (4404, NoSuchSpace),
-        (4409, TakenOver),
-    ],
-)
-async def test_close_codes_that_end_it(gate: Gate, code: int, error: type[SessionEnded]) -> None:
+async def end(gate: Gate, error: type[SessionEnded], code: int) -> None:
+    """Close a connection, after which the session must end by an error."""
     with pytest.raises(ExceptionGroup) as caught:  # noqa: PT012
         async with present(gate) as (_, end):
             await end.close(code, "because")
             await anyio.sleep_forever()
     assert caught.group_contains(error, match="because", depth=1)
+
+
+@pytest.mark.rule("3.codes.stop")
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(400, SessionEnded), (404, NoSuchSpace), (401, TokenRefused), (403, TokenRefused)],
+)
+async def test_statuses_that_end_it(gate: Gate, status: int, error: type[SessionEnded]) -> None:
+    refusal = HandshakeRefused(status, None, "because")
+    gate.refusals.extend([None, refusal])
+    await end(gate, error, 1012)
+    assert len(gate.attempts) == 2
+    gate.always = refusal
+    with pytest.raises(error, match=r"ws://gate.*because"):
+        await dial(gate)
+    assert len(gate.attempts) == 3
+
+
+@pytest.mark.rule("3.codes.stop")
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [(4400, SessionEnded), (4401, TokenRefused), (4403, Kicked), (4404, NoSuchSpace),
+     (4409, TakenOver)],
+)  # fmt: skip
+async def test_close_codes_that_end_it(gate: Gate, code: int, error: type[SessionEnded]) -> None:
+    await end(gate, error, code)
     assert len(gate.attempts) == 1
 
 
@@ -219,35 +209,36 @@ async def test_403_without_a_reason_is_no_refused_token(gate: Gate) -> None:
     """An ASGI server says so of a path at which there is no gateway."""
     gate.always = HandshakeRefused(403)
     with pytest.raises(SessionEnded, match=r"no gateway is at this path, or.*MEUP_URL") as ended:
-        async with session_at(gate):
-            pytest.fail("nobody has welcomed us")
+        await dial(gate)
     assert type(ended.value) is SessionEnded
 
 
-async def sync_or_async(token: str, *, as_async: bool, asked: list[str]) -> Token:
-    def give() -> str:
-        asked.append(token)
-        return f"{token} {len(asked)}"
+class Vault:
+    """Gives a token of another number each time that it is asked."""
 
-    async def give_later() -> str:
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self) -> str:
+        self.asked += 1
+        return f"token {self.asked}"
+
+    async def later(self) -> str:
         await anyio.sleep(1)
-        return give()
-
-    return give_later if as_async else give
+        return self()
 
 
 @pytest.mark.parametrize("as_async", [False, True])
 async def test_a_token_callable_is_asked_once_for_each_attempt(gate: Gate, as_async: bool) -> None:
-    asked: list[str] = []
+    vault = Vault()
     gate.refuse(503, 503)
-    token = await sync_or_async("token", as_async=as_async, asked=asked)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(gate.welcomed)
-        async with session_at(gate, token):
+        async with session_at(gate, vault.later if as_async else vault):
             pass
     sent = [headers["Authorization"] for _, headers in gate.attempts]
     assert sent == ["Bearer token 1", "Bearer token 2", "Bearer token 3"]
-    assert len(asked) == 3
+    assert vault.asked == 3
 
 
 @pytest.mark.rule("3.codes.token_again")
@@ -258,20 +249,17 @@ async def test_a_token_callable_is_asked_once_for_each_attempt(gate: Gate, as_as
 async def test_a_token_that_is_refused_twice_ends_it(
     gate: Gate, status: int, words: str, error: type[SessionEnded]
 ) -> None:
-    asked: list[str] = []
+    vault = Vault()
     gate.always = HandshakeRefused(status, None, words)
-    token = await sync_or_async("token", as_async=False, asked=asked)
     with pytest.raises(error):
-        async with session_at(gate, token):
-            pytest.fail("nobody has welcomed us")
-    assert len(asked) == 2
+        await dial(gate, vault)
+    assert vault.asked == 2
 
 
 @pytest.mark.rule("3.codes.token_again")
 async def test_a_token_that_is_refused_twice_ends_it_after_a_welcome_too(gate: Gate) -> None:
     """A welcome of before says nothing about the token that is refused now."""
-    asked: list[str] = []
-    token = await sync_or_async("token", as_async=False, asked=asked)
+    vault = Vault()
     with pytest.raises(ExceptionGroup) as caught:  # noqa: PT012
         async with anyio.create_task_group() as tasks:
 
@@ -282,15 +270,14 @@ async def test_a_token_that_is_refused_twice_ends_it_after_a_welcome_too(gate: G
                 end.drop()
 
             tasks.start_soon(welcome_and_drop)
-            async with session_at(gate, token):
+            async with session_at(gate, vault):
                 await anyio.sleep_forever()
     assert caught.group_contains(TokenRefused, depth=1)
-    assert len(asked) == 3
+    assert vault.asked == 3
 
 
 async def test_the_second_question_is_open_again_after_a_welcome(gate: Gate) -> None:
-    asked: list[str] = []
-    token = await sync_or_async("token", as_async=False, asked=asked)
+    vault, done = Vault(), anyio.Event()
     gate.refuse(401)
     async with anyio.create_task_group() as tasks:
 
@@ -302,11 +289,10 @@ async def test_the_second_question_is_open_again_after_a_welcome(gate: Gate) -> 
             await gate.welcomed()
             done.set()
 
-        done = anyio.Event()
         tasks.start_soon(welcome_twice)
-        async with session_at(gate, token):
+        async with session_at(gate, vault):
             await done.wait()
-    assert len(asked) == 4
+    assert vault.asked == 4
 
 
 async def test_what_a_token_callable_raises_comes_out_as_itself(gate: Gate) -> None:
@@ -314,8 +300,7 @@ async def test_what_a_token_callable_raises_comes_out_as_itself(gate: Gate) -> N
         raise LookupError("no token in the vault")
 
     with pytest.raises(LookupError, match="vault"):
-        async with session_at(gate, lost):
-            pytest.fail("nobody has welcomed us")
+        await dial(gate, lost)
 
 
 async def test_a_token_that_cannot_be_had_after_a_welcome_is_asked_for_again(gate: Gate) -> None:
@@ -365,8 +350,7 @@ async def test_the_first_welcome_is_waited_for_so_long(gate: Gate, failure: Cann
     gate.always = failure
     began = anyio.current_time()
     with pytest.raises(CannotConnect, match=r"no welcome came from ws://gate in 10 s: ") as caught:
-        async with session_at(gate, settings=Settings()):
-            pytest.fail("nobody has welcomed us")
+        await dial(gate, settings=Settings())
     assert anyio.current_time() - began == pytest.approx(10.0)
     assert str(failure) in str(caught.value)
     assert caught.value.__cause__ is failure

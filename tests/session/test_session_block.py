@@ -20,15 +20,14 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_nothing_is_said_before_the_welcome(gate: Gate) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with present(gate, settings=AT_ONCE) as (session, end):
-            end.drop()
-            again = await gate.accept()
-            said = session.send_message("chat", {"message": "hi"})
-            await anyio.wait_all_tasks_blocked()
-            assert len(session.outbox) == 1
-            await again.welcome()
-            assert (await again.hear()).id == said.id
+    async with present(gate, settings=AT_ONCE) as (session, end):
+        end.drop()
+        again = await gate.accept()
+        said = session.send_message("chat", {"message": "hi"})
+        await anyio.wait_all_tasks_blocked()
+        assert len(session.outbox) == 1
+        await again.welcome()
+        assert (await again.hear()).id == said.id
 
 
 async def test_what_is_open_at_the_end_is_withdrawn_and_cancelled_before_we_go(gate: Gate) -> None:
