@@ -2,6 +2,8 @@
 
 import json
 import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -30,14 +32,10 @@ def existing(gate: Gate) -> Gate:
     return gate
 
 
-async def refuse(end: End, envelope: Envelope, **payload: Any) -> None:
-    await end.say(
-        kinds.SYSTEM_ERROR,
-        {"error": "capability_violation", "attempted_kind": envelope.kind, **payload},
-        sender=kinds.GATEWAY,
-        to=(ME,),
-        correlation=(envelope.id,),
-    )
+async def refuse(end: End, envelope: Envelope, *capabilities: object) -> None:
+    """Refuse it as what a participant with these capabilities may not send."""
+    error = {"error": "capability_violation", "attempted_kind": envelope.kind}
+    await end.refuse(envelope, {**error, "your_capabilities": capabilities})
 
 
 async def dropped(gate: Gate, end: End) -> End:
@@ -47,6 +45,24 @@ async def dropped(gate: Gate, end: End) -> End:
     await again.joined()
     await again.welcome()
     return again
+
+
+@asynccontextmanager
+async def joined(
+    gate: Gate, handlers: Recorder | None = None
+) -> AsyncGenerator[tuple[Session, End]]:
+    """A session that has joined by its frame, and the gateway's end of its connection."""
+    async with present(gate, handlers, settings=AT_ONCE) as (session, end):
+        assert await end.joined() == JOIN
+        yield session, end
+
+
+@asynccontextmanager
+async def rejoined(gate: Gate) -> AsyncGenerator[tuple[Session, End, Envelope]]:
+    """A session that has lost its first connection, its second one, and what it wants to say."""
+    async with joined(gate) as (session, end):
+        again = await dropped(gate, end)
+        yield session, again, session.send_message("chat", {"message": "hi"})
 
 
 async def probe(end: End) -> Envelope:
@@ -61,11 +77,12 @@ async def test_a_gateway_that_answers_with_no_dialect_gets_a_join_frame_first(
     existing: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    async with present(existing) as (session, end):
+    async with joined(existing) as (session, end):
         session.send_message("chat", {"message": "hi"})
-        assert await end.joined() == JOIN
-        assert end.headers["Authorization"] == "Bearer secret"
         await end.hear(kinds.CHAT)
+        again = await dropped(existing, end)
+        for each in (end, again):
+            assert each.headers["Authorization"] == "Bearer secret"
     assert "secret" not in caplog.text
 
 
@@ -74,14 +91,6 @@ async def test_a_gateway_that_took_the_header_gets_none(gate: Gate) -> None:
     async with present(gate) as (session, end):
         session.send_message("chat", {"message": "hi"})
         await end.hear(kinds.CHAT)
-
-
-@pytest.mark.rule("2.join_frame")
-async def test_a_join_frame_is_sent_again_on_each_connection(existing: Gate) -> None:
-    async with present(existing, settings=AT_ONCE) as (_, end):
-        assert await end.joined() == JOIN
-        again = await dropped(existing, end)
-        assert again.headers["Authorization"] == "Bearer secret"
 
 
 @pytest.mark.rule("2.join_frame")
@@ -148,8 +157,7 @@ async def test_the_dialect_is_the_one_of_the_welcome(gate: Gate, speaks: str, ad
 
 @pytest.mark.rule("1.dialect_adopted")
 async def test_what_was_queued_is_said_in_the_dialect_of_the_next_gateway(existing: Gate) -> None:
-    async with present(existing, settings=AT_ONCE) as (session, end):
-        await end.joined()
+    async with joined(existing) as (session, end):
         assert session.dialect == "mew/v0.4"
         existing.dialect = "meup/v0.2"
         again = await dropped(existing, end)
@@ -165,8 +173,7 @@ async def test_what_names_no_dialect_is_read_in_the_gateways(existing: Gate) -> 
     recorder = Recorder()
     existing.dialect = "mcpx/v0.1"
     frame = {"id": "f1", "from": "bob", "to": [ME], "kind": "mcp"}
-    async with present(existing, recorder) as (session, end):
-        await end.joined()
+    async with joined(existing, recorder) as (session, end):
         call = payloads.request("tools/call", {"name": "x"}, "1")
         await end.raw(json.dumps({**frame, "payload": call}).encode())
         await recorder.has(started=1)
@@ -181,8 +188,7 @@ async def test_what_names_no_dialect_is_read_in_the_gateways(existing: Gate) -> 
 @pytest.mark.rule("2.probe")
 async def test_after_a_reconnect_nothing_is_said_before_the_probe_is_back(existing: Gate) -> None:
     recorder = Recorder(lambda *_: True)
-    async with present(existing, recorder, settings=AT_ONCE) as (session, end):
-        await end.joined()
+    async with joined(existing, recorder) as (session, end):
         recorder.started.clear()
         with session.watchers.watch() as watcher:
             again = await dropped(existing, end)
@@ -193,7 +199,9 @@ async def test_after_a_reconnect_nothing_is_said_before_the_probe_is_back(existi
             await again.echo(sent)
             assert (await again.hear()).id == said.id
             await again.say(kinds.CHAT, {"message": "after"}, sender="bob", id="last")
-            seen = [envelope.id async for envelope in until(watcher, "last")]
+            seen = []
+            while "last" not in seen:
+                seen.append((await anext(watcher)).id)
         assert sent.id not in seen
         assert all(work.envelope.id != sent.id for _, work in recorder.started)
         assert not session.counters
@@ -201,11 +209,8 @@ async def test_after_a_reconnect_nothing_is_said_before_the_probe_is_back(existi
 
 @pytest.mark.rule("2.probe")
 async def test_an_error_about_the_probe_shows_as_well_that_we_are_heard(existing: Gate) -> None:
-    async with present(existing, settings=AT_ONCE) as (session, end):
-        await end.joined()
-        again = await dropped(existing, end)
-        said = session.send_message("chat", {"message": "hi"})
-        await refuse(again, await probe(again), your_capabilities=[{"kind": "chat"}])
+    async with rejoined(existing) as (session, again, said):
+        await refuse(again, await probe(again), {"kind": "chat"})
         assert (await again.hear()).id == said.id
         assert not session.counters
 
@@ -213,10 +218,9 @@ async def test_an_error_about_the_probe_shows_as_well_that_we_are_heard(existing
 @pytest.mark.rule("2.probe")
 async def test_who_is_evicted_later_joins_again_when_it_shows(existing: Gate) -> None:
     """The gateway may notice the end of the older connection long after the probe."""
-    async with present(existing, settings=AT_ONCE) as (session, end):
-        await end.joined()
+    async with joined(existing) as (session, end):
         session.send_message("chat", {"message": "lost"})
-        await refuse(end, await end.hear(kinds.CHAT), your_capabilities=[])
+        await refuse(end, await end.hear(kinds.CHAT))
         assert await end.joined() == JOIN
         said = session.send_message("chat", {"message": "hi"})
         await end.welcome()
@@ -229,12 +233,9 @@ async def test_who_is_evicted_later_joins_again_when_it_shows(existing: Gate) ->
 
 @pytest.mark.rule("2.probe")
 async def test_an_echo_of_an_older_probe_counts_too(existing: Gate) -> None:
-    async with present(existing, settings=AT_ONCE) as (session, end):
-        await end.joined()
-        again = await dropped(existing, end)
-        said = session.send_message("chat", {"message": "hi"})
+    async with rejoined(existing) as (_, again, said):
         first = await probe(again)
-        await refuse(again, first, your_capabilities=[])
+        await refuse(again, first)
         await again.joined()
         await probe(again)
         await again.echo(first)
@@ -244,19 +245,16 @@ async def test_an_echo_of_an_older_probe_counts_too(existing: Gate) -> None:
 @pytest.mark.rule("2.probe")
 @pytest.mark.parametrize("forged", ["by another", "in our name", "not the gateway's"])
 async def test_what_is_no_answer_proves_nothing(existing: Gate, forged: str) -> None:
-    async with present(existing, settings=AT_ONCE) as (_, end):
-        await end.joined()
-        again = await dropped(existing, end)
+    async with rejoined(existing) as (_, again, _said):
         sent = await probe(again)
         if forged == "by another":
             await again.say(sent.kind, {}, sender="bob", id=sent.id, to=(ME,))
         elif forged == "in our name":
             await again.say(sent.kind, {}, sender=ME, id="other", correlation=(sent.id,))
         else:
-            await again.say(
-                kinds.SYSTEM_ERROR, {"error": "x"}, sender="bob", correlation=(sent.id,)
-            )
-        await refuse(again, sent, your_capabilities=[])
+            error = {"error": "x"}
+            await again.say(kinds.SYSTEM_ERROR, error, sender="bob", correlation=(sent.id,))
+        await refuse(again, sent)
         await again.joined()
 
 
@@ -276,40 +274,29 @@ async def test_a_gateway_that_may_never_send_a_probe_back_is_not_probed(
 ) -> None:
     """Only those of two dialects are known to do so; of another it would lock us out."""
     existing.dialect = dialect
-    async with present(existing, settings=AT_ONCE) as (session, end):
-        await end.joined()
-        again = await dropped(existing, end)
-        said = session.send_message("chat", {"message": "hi"})
+    async with rejoined(existing) as (_, again, said):
         assert (await again.hear()).id == said.id
 
 
 @pytest.mark.rule("2.probe", "4.14.on_join")
 async def test_an_answer_that_nobody_heard_is_said_when_we_are_in_again(existing: Gate) -> None:
     recorder = Recorder()
-    async with present(existing, recorder, settings=AT_ONCE) as (session, end):
-        await end.joined()
+    async with joined(existing, recorder) as (session, end):
         await end.request("tools/call", sender="bob", id="r1", name="x")
         await recorder.has(started=1)
         session.returned(recorder.started[0][0], {"content": []})
         lost = await end.hear(kinds.MCP_RESPONSE)
-        await refuse(end, lost, your_capabilities=[])
+        await refuse(end, lost)
         assert await end.joined() == JOIN
         await end.echo(await probe(end))
         again = await end.hear(kinds.MCP_RESPONSE)
         assert (again.id, again.correlation) == (lost.id, ("r1",))
         # A gateway that refuses it all the same is not asked for ever.
-        await refuse(end, again, your_capabilities=[])
+        await refuse(end, again)
         assert await end.joined() == JOIN
         await end.echo(await probe(end))
         said = session.send_message("chat", {"message": "hi"})
         assert (await end.hear()).id == said.id
-
-
-async def until(watcher: Any, last: str) -> Any:
-    async for envelope in watcher:
-        yield envelope
-        if envelope.id == last:
-            return
 
 
 @pytest.mark.rule("2.probe")
@@ -319,10 +306,7 @@ def test_a_gateway_that_stays_silent_is_joined_again_and_then_dialled_again(
     async def run() -> None:
         gate = Gate()
         gate.answer, gate.gives, gate.dialect = {}, {}, "meup/v0.2"
-        async with present(gate, settings=AT_ONCE) as (session, end):
-            await end.joined()
-            again = await dropped(gate, end)
-            session.send_message("chat", {"message": "hi"})
+        async with rejoined(gate) as (_, again, _said):
             before = anyio.current_time()
             for _ in range(PROBE_ATTEMPTS - 1):
                 await probe(again)

@@ -1,20 +1,25 @@
 """A gateway with a console, agents in its spaces, and browsers without a script."""
 
+import re
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import anyio
+import anyio.lowlevel
 import httpx
 import pytest
 
 from meup_agent import Agent, ProposalHandle, Space
+from meup_agent.approval import Reviewer
 from meup_agent.gateway import Config, Gateway, GatewayLimits, ThreadedGateway
 from meup_agent.gateway.console import Console
 from tests.gateways import one_space_config
-from tests.no_tls import NO_TLS
+from tests.no_tls import ALONE
 from tests.patience import PATIENCE, patient
 
 PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
@@ -116,8 +121,32 @@ class Browser:
         """Fill in the form of a page, and send it."""
         return await self.post(action, {**await self.fields(path, action), **fields})
 
+    async def page(self, path: str = "/inbox", *words: str, gone: str = "") -> str:
+        """A page, once it has some words, and another one no more."""
+        while True:
+            page = (await self.get(path)).text
+            if all(each in page for each in words) and not (gone and gone in page):
+                return page
+            await anyio.lowlevel.checkpoint()
+
+    async def key(self, *words: str) -> str:
+        """The key of the first decision, once the inbox has one, and some words."""
+        return key_in(await self.page("/inbox", 'data-key="', *words))
+
+    async def decide(self, key: str, verb: str = "approve", **fields: str) -> httpx.Response:
+        """Take a decision by its form, with the word that a dangerous one asks for."""
+        fields = {"word": "approve"} | fields if verb == "approve" else fields
+        return await self.submit("/inbox", f"/inbox/{key}/{verb}", **fields)
+
     async def sign_in(self, token: str) -> httpx.Response:
         return await self.submit("/sign-in", "/sign-in", token=token)
+
+
+def key_in(page: str) -> str:
+    """The key of the decision that an inbox shows."""
+    found = re.search(r'data-key="([0-9a-f]{24})"', page)
+    assert found is not None, "nothing waits"
+    return found[1]
 
 
 def fields_in(page: str, action: str, having: str = "csrf") -> dict[str, str]:
@@ -149,13 +178,7 @@ class Site:
 
     async def browser(self, participant: str | None = None, space: str | None = None) -> Browser:
         """A browser, signed in as a participant."""
-        client = httpx.AsyncClient(
-            base_url=self.gateway.http_url,
-            trust_env=False,
-            verify=NO_TLS,
-            timeout=PATIENCE,
-            follow_redirects=False,
-        )
+        client = httpx.AsyncClient(base_url=self.gateway.http_url, **ALONE)
         browser = Browser(await self.stack.enter_async_context(client), self.gateway.http_url)
         if participant is not None:
             answer = await browser.sign_in(self.token(participant, space))
@@ -174,12 +197,9 @@ class Site:
     async def post(self, participant: str, envelope: dict[str, Any]) -> None:
         """Send an envelope as it is, over HTTP."""
         headers = {"Authorization": f"Bearer {self.token(participant, 'demo')}"}
-        async with httpx.AsyncClient(
-            base_url=self.gateway.http_url, trust_env=False, verify=NO_TLS, timeout=PATIENCE
-        ) as client:
-            answer = await client.post(
-                f"/participants/{participant}/messages", json=envelope, headers=headers
-            )
+        path = f"/participants/{participant}/messages"
+        async with httpx.AsyncClient(base_url=self.gateway.http_url, **ALONE) as client:
+            answer = await client.post(path, json=envelope, headers=headers)
         assert answer.status_code in (200, 202), answer.text
 
     async def tools(self) -> Space:
@@ -201,6 +221,29 @@ class Site:
             return "sent"
 
         return await self.join("tools", agent)
+
+    async def proposer(self) -> Space:
+        """Let tools join, and who proposes their calls."""
+        await self.tools()
+        return await self.join("proposer")
+
+    async def review(self, policy: str) -> None:
+        """Let a reviewer with a policy join."""
+        folder = self.stack.enter_context(TemporaryDirectory())
+        file = Path(folder, "policy.yaml")
+        await anyio.Path(file).write_text(policy)
+        token = self.token("reviewer", "demo")
+        joining = Reviewer(file).join(self.gateway.url, space="demo", token=token)
+        await self.stack.enter_async_context(joining)
+
+    async def asked(
+        self, arguments: dict[str, Any] | None = None, who: str = "you", to: str = ""
+    ) -> tuple[ProposalHandle, Browser, str, str]:
+        """A proposal, the browser of who decides about it, the page there, and its key."""
+        proposal = await self.propose(await self.proposer(), arguments, to=to)
+        browser = await self.browser(who)
+        page = await browser.page()
+        return proposal, browser, page, key_in(page)
 
     async def propose(
         self,

@@ -1,15 +1,11 @@
 """Edits: the fields of a tool's schema, and what the schema says of what was typed."""
 
-from pathlib import Path
 from typing import Any
 
-import anyio
-import anyio.lowlevel
 import httpx
 import pytest
 
 from meup_agent import Fulfillment
-from meup_agent.approval import Reviewer
 from meup_agent.gateway.console.schema_form import (
     MAX_FIELD_CHARS,
     MAX_SCHEMA_FIELDS,
@@ -95,14 +91,10 @@ def test_schema_that_is_too_much_for_a_form_has_none() -> None:
 
 async def begin(site: Site) -> tuple[Browser, str, Any]:
     """A browser at the decision about a call with a schema, the decision's key, its proposal."""
-    await site.tools()
-    proposer = await site.join("proposer")
-    proposal = await site.propose(proposer, {"to": "a@b", "copies": 2}, tool="send_report")
+    given = {"to": "a@b", "copies": 2}
+    proposal = await site.propose(await site.proposer(), given, tool="send_report")
     browser = await site.browser("you")
-    page = ""
-    while "fields-form" not in page:
-        page = (await browser.get("/inbox")).text
-    return browser, page.partition('data-key="')[2][:24], proposal
+    return browser, await browser.key("fields-form"), proposal
 
 
 async def test_edit_that_does_not_fit_the_schema_is_not_sent(site: Site) -> None:
@@ -132,22 +124,19 @@ async def test_edit_that_does_not_fit_the_schema_is_not_sent(site: Site) -> None
     assert site.ran == [{"to": "a@b", "copies": 3, "form": "pdf", "urgent": False}]
 
 
+POLICY = """
+rules:
+  - deny: {tool: send_report, arguments: {copies: 3}, name: paper, explain: too many}
+  - ask: {tool: send_report, name: by hand}
+end: true
+"""
+
+
 @pytest.mark.rule("4.4.edits_judged")
-async def test_edit_that_a_rule_denies_is_not_sent_and_not_lost(site: Site, tmp_path: Path) -> None:
-    policy = tmp_path / "policy.yaml"
-    policy.write_text(
-        "rules:\n"
-        "  - deny: {tool: send_report, arguments: {copies: 3}, name: paper, explain: too many}\n"
-        "  - ask: {tool: send_report, name: by hand}\n"
-        "end: true\n"
-    )
-    reviewer = Reviewer(policy).join(
-        site.gateway.url, space="demo", token=site.token("reviewer", "demo")
-    )
-    await site.stack.enter_async_context(reviewer)
+async def test_edit_that_a_rule_denies_is_not_sent_and_not_lost(site: Site) -> None:
+    await site.review(POLICY)
     browser, key, proposal = await begin(site)
-    while "by hand" not in (await browser.get("/inbox")).text:
-        await anyio.lowlevel.checkpoint()
+    await browser.page("/inbox", "by hand")
     action = f"/inbox/{key}/edit"
 
     async def send(copies: str) -> httpx.Response:

@@ -23,7 +23,6 @@ from meup_agent.gateway.console.template_environment import key_of
 from meup_agent.gateway.console.timeline import SpaceFeed, SpaceFeeds
 from meup_agent.gateway.edge.flow import ChunkWriter
 from tests.gateway.console.conftest import Browser, Site, two_spaces
-from tests.gateway.console.test_inbox_page import proposer_of
 from tests.gateways import GatewayRuntime
 from tests.no_tls import ALONE
 from tests.patience import PATIENCE
@@ -234,7 +233,7 @@ async def test_proposal_of_before_a_browser_came_is_followed() -> None:
 
 async def test_stream_tells_nothing_of_what_comes_after_its_session(site: Site) -> None:
     browser = await site.browser("you")
-    proposer = await proposer_of(site)
+    proposer = await site.proposer()
     heard = b""
     async with browser.client.stream("GET", "/console/events?topics=inbox,space") as answer:
         chunks = answer.aiter_bytes()

@@ -125,21 +125,14 @@ def test_calls_that_are_remembered_are_bounded() -> None:
 
 
 async def test_inbox_follows_a_fulfillment_between_others(site: Site) -> None:
-    await site.tools()
-    proposer = await site.join("proposer")
+    proposer = await site.proposer()
     other = await site.join("other", Agent("other"))
     browser = await site.browser("you")
     with anyio.fail_after(PATIENCE):
-        assert "Nothing" in (await browser.get("/inbox")).text
+        await browser.page("/inbox", "Nothing")
         handle = await site.propose(proposer)
         await until(lambda: any(each.id == handle.id for each in other.proposals))
-
-        async def shown() -> str:
-            return (await browser.get("/inbox")).text
-
-        while "write_file" not in await shown():
-            await anyio.lowlevel.checkpoint()
+        await browser.page("/inbox", "write_file")
         (record,) = other.proposals
         await other.proposal(record.envelope).fulfill()
-        while "write_file" in await shown():
-            await anyio.lowlevel.checkpoint()
+        await browser.page(gone="write_file")

@@ -8,10 +8,10 @@ import pytest
 
 from meup_agent.gateway.console.pages import PAGES
 from tests.gateway.console.conftest import Site, fields_in
-from tests.gateway.console.test_inbox_page import proposer_of
 
 pytestmark = pytest.mark.anyio
 
+FORM = "application/x-www-form-urlencoded"
 CHANGING = [each.path for each in PAGES if each.method == "POST"]
 
 
@@ -49,11 +49,11 @@ async def test_changing_request_without_its_sessions_token_is_refused(
 @pytest.mark.parametrize(
     ("content", "media", "status"),
     [
-        (b"csrf=%zz\xff", "application/x-www-form-urlencoded", 400),
+        (b"csrf=%zz\xff", FORM, 400),
         (b"{}", "application/json", 415),
         (b"csrf=1", "text/plain", 415),
-        (b"a=1&" * 1_000, "application/x-www-form-urlencoded", 400),
-        (b"a" * 13_000_000, "application/x-www-form-urlencoded", 413),
+        (b"a=1&" * 1_000, FORM, 400),
+        (b"a" * 13_000_000, FORM, 413),
     ],
 )
 async def test_form_that_no_page_sends_is_refused(
@@ -103,21 +103,17 @@ async def test_static_files_are_safe_and_kept(site: Site) -> None:
 
 
 async def test_participant_of_another_space_sees_and_decides_nothing_here(site: Site) -> None:
-    proposer = await proposer_of(site)
-    await site.propose(proposer, {"path": "secret-plan.md"})
-    here, there = await site.browser("you"), await site.browser("you", "elsewhere")
-    page = await here.get("/inbox")
-    assert "secret-plan.md" in page.text
-    key = re.search(r'data-key="([0-9a-f]{24})"', page.text)
-    assert key is not None
+    _, here, page, key = await site.asked({"path": "secret-plan.md"})
+    there = await site.browser("you", "elsewhere")
+    assert "secret-plan.md" in page
     seqs = re.findall(r"/console/envelopes/(\d+)", (await here.get("/timeline")).text)
     assert seqs
-    paths = ["/inbox", f"/inbox/{key[1]}", f"/proposals/{key[1]}", "/timeline"]
-    for path in [*paths, *(f"/envelopes/{seq}" for seq in seqs), f"/proposals/{key[1]}/export"]:
+    paths = ["/inbox", f"/inbox/{key}", f"/proposals/{key}", "/timeline"]
+    for path in [*paths, *(f"/envelopes/{seq}" for seq in seqs), f"/proposals/{key}/export"]:
         assert "secret-plan" not in (await there.get(path)).text
-    approve = fields_in(page.text, f"/inbox/{key[1]}/approve")
+    approve = fields_in(page, f"/inbox/{key}/approve")
     csrf = (await there.fields("/health", "/sign-out"))["csrf"]
-    answer = await there.post(f"/inbox/{key[1]}/approve", {**approve, "csrf": csrf})
+    answer = await there.post(f"/inbox/{key}/approve", {**approve, "csrf": csrf})
     assert answer.status_code == 409
     assert site.ran == []
 

@@ -36,15 +36,14 @@ def slow_down(site: Site, participant: str) -> None:
 
 
 def test_gauge_near_its_end_says_so() -> None:
-    assert [Gauge("g", "", value, 10).is_near for value in (0, 7, 8, 10)] == [
-        False, False, True, True,
-    ]  # fmt: skip
+    near = [Gauge("g", "", value, 10).is_near for value in (0, 7, 8, 10)]
+    assert near == [False, False, True, True]
 
 
 async def test_limits_near_their_end_are_named(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meup_agent.gateway.console.pages.health.MAX_SESSIONS", 2)
     await site.browser("looker")
-    page = (await (await site.browser("you")).get("/health")).text
+    page = await (await site.browser("you")).page("/health")
     near = re.findall(r'<li class="near"><label for="gauge-\d+">(\w+)', page)
     assert near == ["Browsers"]
     assert "near its end" in page
@@ -53,11 +52,8 @@ async def test_limits_near_their_end_are_named(site: Site, monkeypatch: pytest.M
 async def test_journal_tells_its_size(site: Site) -> None:
     browser = await site.browser("you")
     await site.post("boss", BIG)
-    size = re.search(
-        r"all spaces of the gateway</dt><dd>([^<]+)<", (await browser.get("/health")).text
-    )
-    assert size is not None
-    assert re.fullmatch(r"\d{2,3} KiB", size[1])
+    page = await browser.page("/health")
+    assert re.search(r"all spaces of the gateway</dt><dd>\d{2,3} KiB<", page)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +70,7 @@ async def test_journal_near_its_limit_is_named() -> None:
     async with open_site(config) as site:
         browser = await site.browser("you")
         await site.post("boss", BIG)
-        page = (await browser.get("/health")).text
+        page = await browser.page("/health")
         gauge = re.search(r'<li class="near"><label[^>]*>Journal .*?max="220000"[^\n]*?</li>', page)
         assert gauge is not None
         assert "KiB of 215 KiB <strong>near its end" in gauge[0]
@@ -89,38 +85,29 @@ def test_plot_is_drawn_from_what_grew() -> None:
     assert plot.points == "0.0,22.0 240.0,2.0"
     assert samples.level("As it is", "accepted").latest == 30.0
     assert Samples().growth("Nothing", "accepted").points == ""
+    later = Samples()
+    for at in (0.0, 10.0, 40.0):
+        later.note(at, {"n": 1})
+    assert later.level("N", "n").points == "0.0,2.0 60.0,2.0 240.0,2.0"
 
 
 def test_plot_says_in_words_what_it_shows() -> None:
-    samples = Samples()
-    assert (
-        samples.level("Size", "s", size).label
-        == "Size: now 0 bytes, measured while this page is open"
-    )
-    samples.note(0.0, {"s": 2_048})
-    assert (
-        samples.level("Size", "s", size).label
-        == "Size: now 2.0 KiB, measured while this page is open"
-    )
-    samples.note(90.0, {"s": 1_024})
-    assert (
-        samples.level("Size", "s", size).label
-        == "Size: now 1.0 KiB, at most 2.0 KiB in the last 1 min 30 s"
-    )
-
-
-def test_points_stand_where_their_time_is() -> None:
-    samples = Samples()
-    for at in (0.0, 10.0, 40.0):
-        samples.note(at, {"n": 1})
-    assert samples.level("N", "n").points == "0.0,2.0 60.0,2.0 240.0,2.0"
+    samples, said = Samples(), list[str]()
+    for noted in ((), ((0.0, 2_048),), ((90.0, 1_024),)):
+        for at, value in noted:
+            samples.note(at, {"s": value})
+        said.append(samples.level("Size", "s", size).label)
+    assert said == [
+        "Size: now 0 bytes, measured while this page is open",
+        "Size: now 2.0 KiB, measured while this page is open",
+        "Size: now 1.0 KiB, at most 2.0 KiB in the last 1 min 30 s",
+    ]
 
 
 def test_reason_that_comes_up_later_began_at_nothing() -> None:
     samples = Samples()
-    samples.note(0.0, {}, {})
-    samples.note(1.0, {}, {"refused x": 4})
-    samples.note(2.0, {}, {"refused x": 4})
+    for at, reasons in enumerate(({}, {"refused x": 4}, {"refused x": 4})):
+        samples.note(float(at), {}, reasons)
     plot = samples.growth("x", "refused x")
     assert (plot.latest, plot.highest) == (0.0, 4.0)
 
@@ -135,22 +122,7 @@ def test_samples_and_their_reasons_are_bounded() -> None:
     assert not samples.has(f"reason {MAX_REASONS}")
 
 
-async def test_slow_member_and_refusals_are_named(site: Site) -> None:
-    looker, boss = await site.join("looker"), await site.join("boss")
-    with pytest.raises(MeupError):
-        await looker.request("tools", "tools/list", {})
-    slow_down(site, "looker")
-    await boss.chat("to a connection that takes nothing")
-    browser = await site.browser("you")
-    page = ""
-    while "bytes wait<" not in page and "KiB wait<" not in page:
-        page = (await browser.get("/health")).text
-    assert re.search(r'<bdi class="name">looker</bdi>: [\d.,]+ (bytes|KiB) wait', page)
-    assert re.search(r"<td>refused</td><td><code>[\w/]+</code></td>", page)
-    assert re.search(r"(bytes|KiB) wait for it", (await browser.get("/participants")).text)
-
-
-async def test_slow_members_journal_and_drops_are_plotted(
+async def test_slow_members_journal_and_drops_are_named_and_plotted(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plots, "SAMPLE_SECONDS", 0.0)
@@ -168,6 +140,10 @@ async def test_slow_members_journal_and_drops_are_plotted(
         said = await plots_of(browser)
     assert re.match(r"now 2\d\d KiB, at most 2\d\d KiB", said["Size of the journal"])
     assert any(name.startswith("refused ") and name.endswith(", a second") for name in said)
+    page = await browser.page("/health", " wait<")
+    assert re.search(r'<bdi class="name">looker</bdi>: [\d.,]+ (bytes|KiB) wait', page)
+    assert re.search(r"<td>refused</td><td><code>[\w/]+</code></td>", page)
+    assert re.search(r"(bytes|KiB) wait for it", await browser.page("/participants"))
     # What is slow in a space is nobody's business in another one.
     elsewhere = await plots_of(await site.browser("you", space="elsewhere"))
     assert elsewhere["Slow members"].startswith("now 0, measured")
@@ -175,8 +151,8 @@ async def test_slow_members_journal_and_drops_are_plotted(
 
 async def test_what_is_dropped_for_one_reason_is_named_with_it(site: Site) -> None:
     browser = await site.browser("you")
-    assert "Nothing was refused or dropped." in (await browser.get("/health")).text
+    await browser.page("/health", "Nothing was refused or dropped.")
     for _ in range(2):
         await site.post("boss", {"id": "twice", "kind": "chat", "payload": {"text": "hello"}})
-    page = (await browser.get("/health")).text
+    page = await browser.page("/health")
     assert re.search(r"<td>repeated</td><td><code>accepted before</code></td>.*?>1</td></tr>", page)

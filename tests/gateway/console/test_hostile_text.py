@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from tests.gateway.console.conftest import Site
-from tests.gateway.console.test_inbox_page import proposer_of
+from tests.gateway.console.conftest import Site, key_in
 
 pytestmark = pytest.mark.anyio
 
@@ -39,31 +38,28 @@ def assert_inert(page: str) -> None:
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_hostile_text_is_inert(site: Site, name: str) -> None:
     text = HOSTILE[name]
-    proposer = await proposer_of(site)
+    proposer = await site.proposer()
     tool = text[:200] or "t"
     await site.propose(proposer, {"path": text, text[:100]: [text[:500]]}, tool=tool)
     await proposer.chat(text)
     browser = await site.browser("you")
     page = (await browser.get("/inbox")).text
     assert_inert(page)
-    key = re.search(r'data-key="([0-9a-f]{24})"', page)
-    assert key is not None
-    for path in ("/timeline", f"/proposals/{key[1]}", f"/inbox/{key[1]}", "/participants"):
+    key = key_in(page)
+    for path in ("/timeline", f"/proposals/{key}", f"/inbox/{key}", "/participants"):
         answer = await browser.get(path)
         assert answer.status_code == 200
         assert_inert(answer.text)
     seqs = re.findall(r"/console/envelopes/(\d+)", (await browser.get("/timeline")).text)
     for seq in set(seqs):
         assert_inert((await browser.get(f"/envelopes/{seq}")).text)
-    await browser.submit("/inbox", f"/inbox/{key[1]}/reject", reason="unsafe", words=text[:2_000])
-    assert_inert((await browser.get(f"/proposals/{key[1]}")).text)
+    await browser.decide(key, "reject", reason="unsafe", words=text[:2_000])
+    assert_inert((await browser.get(f"/proposals/{key}")).text)
     assert_inert((await browser.get("/inbox")).text)
 
 
 async def test_marked_text_says_what_it_is(site: Site) -> None:
-    proposer = await proposer_of(site)
-    await site.propose(proposer, {"path": HOSTILE["direction"]})
-    page = (await (await site.browser("you")).get("/inbox")).text
+    _, _, page, _ = await site.asked({"path": HOSTILE["direction"]})
     assert re.search(r'class="mark" title="[^"]*U\+202E[^"]*"', page)
 
 

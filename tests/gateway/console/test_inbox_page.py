@@ -4,30 +4,18 @@ import re
 
 import pytest
 
-from meup_agent import Agent, Fulfillment, Rejection, Space
+from meup_agent import Agent, Fulfillment, Rejection
 from meup_agent.errors import ToolError
 from meup_agent.gateway.console.template_environment import compile_templates, iso, make_environment
-from tests.gateway.console.conftest import Browser, Site, fields_in
+from tests.gateway.console.conftest import Site, fields_in
 
 pytestmark = pytest.mark.anyio
 
-
-async def proposer_of(site: Site) -> Space:
-    await site.tools()
-    return await site.join("proposer")
-
-
-async def card(browser: Browser) -> tuple[str, str]:
-    """The page of the first decision, and its key."""
-    page = (await browser.get("/inbox")).text
-    found = re.search(r'data-key="([0-9a-f]{24})"', page)
-    assert found is not None, "nothing waits"
-    return page, found[1]
+HELLO = {"path": "a.md", "text": "hello"}
 
 
 async def test_inbox_shows_the_exact_call(site: Site) -> None:
-    await site.propose(await proposer_of(site), {"path": "a.md", "text": "<b>hi</b>"})
-    page, _ = await card(await site.browser("you"))
+    _, _, page, _ = await site.asked({"path": "a.md", "text": "<b>hi</b>"})
     assert "&lt;b&gt;hi&lt;/b&gt;" in page
     assert "<b>hi" not in page
     assert "Approve" in page
@@ -35,10 +23,10 @@ async def test_inbox_shows_the_exact_call(site: Site) -> None:
 
 
 async def test_queue_says_how_many_wait_and_for_how_long(site: Site) -> None:
-    proposer = await proposer_of(site)
+    proposer = await site.proposer()
     for each in ("a.md", "b.md"):
         await site.propose(proposer, {"path": each})
-    page = (await (await site.browser("you")).get("/inbox")).text
+    page = await (await site.browser("you")).page()
     assert re.search(r'id="count">2<', page)
     ages = re.findall(r'"age">came <time datetime="([^"]*)" data-ago>[^<]*</time>', page)
     runtime = site.console.runtime
@@ -49,16 +37,13 @@ async def test_queue_says_how_many_wait_and_for_how_long(site: Site) -> None:
 
 
 async def test_approved_call_runs(site: Site) -> None:
-    proposal = await site.propose(await proposer_of(site))
-    browser = await site.browser("you")
-    _, key = await card(browser)
-    answer = await browser.submit("/inbox", f"/inbox/{key}/approve", word="approve")
-    assert answer.status_code == 303
+    proposal, browser, _, key = await site.asked()
+    assert (await browser.decide(key)).status_code == 303
     outcome = await proposal.outcome()
     assert isinstance(outcome, Fulfillment)
     assert outcome.by == "you"
-    assert site.ran == [{"path": "a.md", "text": "hello"}]
-    page = (await browser.get("/inbox")).text
+    assert site.ran == [HELLO]
+    page = await browser.page()
     assert "Nothing waits for you" in page
     assert "Approved: write_file ran: written" in page
     chain = await browser.get(re.findall(r'href="/console([^"]*)">Look at it', page)[0])
@@ -76,9 +61,8 @@ async def test_hostile_answer_is_told_as_text(site: Site) -> None:
     await site.join("tools", agent)
     await site.propose(await site.join("proposer"))
     browser = await site.browser("you")
-    _, key = await card(browser)
-    await browser.submit("/inbox", f"/inbox/{key}/approve", word="approve")
-    page = (await browser.get("/inbox")).text
+    await browser.decide(await browser.key())
+    page = await browser.page()
     notice = re.findall(r'<p class="notice.*?</p>', page)[0]
     assert "write_file ran; the tool failed: ToolError: &lt;script&gt;" in notice
     assert "\u202e" not in page
@@ -87,32 +71,24 @@ async def test_hostile_answer_is_told_as_text(site: Site) -> None:
 
 
 async def test_rejected_call_does_not_run(site: Site) -> None:
-    proposal = await site.propose(await proposer_of(site), to="you")
-    browser = await site.browser("you")
-    _, key = await card(browser)
-    answer = await browser.submit(
-        "/inbox", f"/inbox/{key}/reject", reason="unsafe", words="not today"
-    )
+    proposal, browser, _, key = await site.asked(to="you")
+    answer = await browser.decide(key, "reject", reason="unsafe", words="not today")
     assert answer.status_code == 303
     outcome = await proposal.outcome()
     assert isinstance(outcome, Rejection)
     assert (outcome.by, outcome.reason) == ("you", "unsafe")
-    page = (await browser.get(f"/proposals/{key}")).text
-    assert "not today" in page
+    assert "not today" in await browser.page(f"/proposals/{key}")
     assert site.ran == []
 
 
 async def test_edit_is_shown_before_it_is_sent(site: Site) -> None:
-    proposal = await site.propose(await proposer_of(site))
-    browser = await site.browser("you")
-    _, key = await card(browser)
-    action = f"/inbox/{key}/edit"
-    shown = await browser.submit("/inbox", action, arguments='{"path": "b.md", "text": "hello"}')
+    proposal, browser, _, key = await site.asked()
+    shown = await browser.decide(key, "edit", arguments='{"path": "b.md", "text": "hello"}')
     assert shown.status_code == 200
-    assert "What you change" in shown.text
     assert site.ran == []
-    assert "a.md" in shown.text
-    assert "b.md" in shown.text
+    for words in ("What you change", "a.md", "b.md"):
+        assert words in shown.text
+    action = f"/inbox/{key}/edit"
     answer = await browser.post(action, {**fields_in(shown.text, action), "word": "approve"})
     assert answer.status_code == 303
     outcome = await proposal.outcome()
@@ -123,10 +99,8 @@ async def test_edit_is_shown_before_it_is_sent(site: Site) -> None:
 
 @pytest.mark.parametrize("typed", ["{", "[1]", '"text"', "", "[" * 100_000])
 async def test_edit_that_is_no_object_is_refused_and_kept(site: Site, typed: str) -> None:
-    await site.propose(await proposer_of(site))
-    browser = await site.browser("you")
-    _, key = await card(browser)
-    answer = await browser.submit("/inbox", f"/inbox/{key}/edit", arguments=typed)
+    _, browser, _, key = await site.asked()
+    answer = await browser.decide(key, "edit", arguments=typed)
     assert answer.status_code == 400
     assert 'role="alert"' in answer.text
     assert fields_in(answer.text, f"/inbox/{key}/edit", "arguments")["arguments"] == typed
@@ -134,33 +108,27 @@ async def test_edit_that_is_no_object_is_refused_and_kept(site: Site, typed: str
 
 
 async def test_decided_proposal_is_not_decided_again(site: Site) -> None:
-    proposal = await site.propose(await proposer_of(site))
-    you, other = await site.browser("you"), await site.browser("other")
-    page, key = await card(you)
-    theirs, _ = await card(other)
+    proposal, you, page, key = await site.asked()
+    other = await site.browser("other")
+    theirs = await other.page()
     approve = f"/inbox/{key}/approve"
     await you.post(approve, {**fields_in(page, approve), "word": "approve"})
     await proposal.outcome()
     answer = await other.post(approve, {**fields_in(theirs, approve), "word": "approve"})
     assert answer.status_code in (303, 409)
-    assert site.ran == [{"path": "a.md", "text": "hello"}]
+    assert site.ran == [HELLO]
 
 
 async def test_other_call_than_was_shown_is_not_approved(site: Site) -> None:
-    await site.propose(await proposer_of(site))
-    browser = await site.browser("you")
-    page, key = await card(browser)
-    fields = fields_in(page, f"/inbox/{key}/approve")
-    answer = await browser.post(f"/inbox/{key}/approve", {**fields, "digest": "0" * 64})
+    _, browser, _, key = await site.asked()
+    answer = await browser.decide(key, word="", digest="0" * 64)
     assert answer.status_code == 409
     assert "another one than you were shown" in answer.text
     assert site.ran == []
 
 
 async def test_withdrawn_proposal_leaves(site: Site) -> None:
-    proposal = await site.propose(await proposer_of(site))
-    browser = await site.browser("you")
-    page, key = await card(browser)
+    proposal, browser, page, key = await site.asked()
     await proposal.withdraw()
     answer = await browser.post(f"/inbox/{key}/reject", fields_in(page, f"/inbox/{key}/reject"))
     assert answer.status_code in (303, 409)
@@ -168,31 +136,24 @@ async def test_withdrawn_proposal_leaves(site: Site) -> None:
 
 
 async def test_dangerous_call_asks_for_the_word(site: Site) -> None:
-    await site.propose(await proposer_of(site), {"path": "safe\u202egpj.exe"})
-    browser = await site.browser("you")
-    page, key = await card(browser)
+    _, browser, page, key = await site.asked({"path": "safe\u202egpj.exe"})
     assert "Look twice" in page
     for word in ("", "yes", "approve it"):
-        answer = await browser.submit("/inbox", f"/inbox/{key}/approve", word=word)
+        answer = await browser.decide(key, word=word)
         assert answer.status_code == 400
         assert "marked as dangerous" in answer.text
     assert site.ran == []
-    answer = await browser.submit("/inbox", f"/inbox/{key}/approve", word=" Approve ")
-    assert answer.status_code == 303
+    assert (await browser.decide(key, word=" Approve ")).status_code == 303
 
 
 async def test_card_tells_the_record_and_what_differs_from_before_one_signed_in(site: Site) -> None:
-    proposer = await proposer_of(site)
+    proposer = await site.proposer()
     other = await site.browser("other")
     before = await site.propose(proposer, {"path": "a.md", "text": "then"}, to="other")
-    key = ""
-    while not key:
-        found = re.search(r'data-key="([0-9a-f]{24})"', (await other.get("/inbox")).text)
-        key = found[1] if found else ""
-    await other.submit("/inbox", f"/inbox/{key}/reject", reason="unsafe")
+    await other.decide(await other.key(), "reject", reason="unsafe")
     assert isinstance(await before.outcome(), Rejection)
     await site.propose(proposer, {"path": "a.md", "text": "now"})
-    page, _ = await card(await site.browser("you"))
+    page = await (await site.browser("you")).page()
     assert "Its only one so far was rejected." in page
     assert 'class="was"><code>then</code>' in page
     assert 'class="is"><code>now</code>' in page
@@ -204,24 +165,18 @@ async def test_what_comes_alone_is_told_at_once(
 ) -> None:
     monkeypatch.setattr("meup_agent.gateway.console.feed.GATHER_SECONDS", 3_600.0)
     browser = await site.browser("you")
-    proposer = await proposer_of(site)
-
-    async def version() -> str:
-        found = re.search(r'data-version="([^"]+)"', (await browser.get("/inbox")).text)
-        assert found is not None
-        return found[1]
-
-    before = await version()
+    proposer = await site.proposer()
+    before = re.search(r'data-version="[^"]+"', await browser.page())
+    assert before is not None
     await site.propose(proposer)
-    while await version() == before:
-        pass
+    await browser.page("/inbox", "data-version=", gone=before[0])
 
 
 async def test_first_screen_compiles_nothing_once_its_templates_are(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("meup_agent.gateway.console.template_environment.COMPILE_SECONDS", 0.0)
-    await site.propose(await proposer_of(site))
+    await site.propose(await site.proposer())
     browser = await site.browser("you")
     kept = make_environment().cache
     assert kept is not None

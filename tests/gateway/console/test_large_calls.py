@@ -24,8 +24,6 @@ from meup_agent.gateway.console.template_environment import (
     json_lines,
 )
 from tests.gateway.console.conftest import Site, fields_in
-from tests.gateway.console.test_inbox_page import proposer_of
-from tests.gateway.console.test_proposal_page import key_of_first
 from tests.gateways import Identity
 from tests.wire import Call
 
@@ -128,10 +126,8 @@ async def test_request_that_counts_as_many_waits_for_as_many() -> None:
 async def test_call_that_a_page_cuts_asks_for_the_word(site: Site) -> None:
     # Short enough for all that looks at its characters: a line for each line of nothing.
     given = {"path": "a.md", "text": "x", "more": [0] * MAX_LINES}
-    await site.propose(await proposer_of(site), given)
-    browser = await site.browser("you")
-    key = await key_of_first(browser)
-    page = (await browser.get(f"/inbox/{key}")).text
+    _, browser, _, key = await site.asked(given)
+    page = await browser.page(f"/inbox/{key}")
     assert "it is more than this page shows" in page
     assert "it is long" not in page
     fields = fields_in(page, f"/inbox/{key}/approve")
@@ -153,10 +149,8 @@ def test_json_is_shown_whole_or_said_not_to_be() -> None:
 
 async def test_large_call_is_shown_and_decided_and_not_edited(site: Site) -> None:
     given = {"path": "a.md", "text": "é" * MAX_EDITED_BYTES}
-    proposal = await site.propose(await proposer_of(site), given)
-    browser = await site.browser("you")
-    key = await key_of_first(browser)
-    page = (await browser.get(f"/inbox/{key}")).text
+    proposal, browser, _, key = await site.asked(given)
+    page = await browser.page(f"/inbox/{key}")
     assert "It is too large to be edited here" in page
     assert "it is long" in page
     assert len(page) < 4 * MAX_EDITED_BYTES

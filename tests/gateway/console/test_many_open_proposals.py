@@ -8,9 +8,8 @@ import anyio.lowlevel
 import pytest
 
 from meup_agent import Rejection
-from tests.gateway.console.conftest import Browser, Site
+from tests.gateway.console.conftest import Browser, Site, key_in
 from tests.gateway.console.test_event_streams import stream
-from tests.gateway.console.test_inbox_page import proposer_of
 
 pytestmark = pytest.mark.anyio
 
@@ -31,11 +30,9 @@ def _one_is_many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def until_shown(browser: Browser, *words: str, rows: int = 1) -> str:
     """The inbox, as soon as some words are in it, and so many rows in its queue."""
-    while True:
-        page = (await browser.get("/inbox")).text
-        if all(each in page for each in words) and page.count('id="q-') == rows:
-            return page
+    while (page := await browser.page("/inbox", *words)).count('id="q-') != rows:
         await anyio.lowlevel.checkpoint()
+    return page
 
 
 def waiting(page: str) -> int:
@@ -45,11 +42,10 @@ def waiting(page: str) -> int:
 
 
 async def test_record_and_similar_call_come_to_the_first_screen(site: Site) -> None:
-    proposer = await proposer_of(site)
+    proposer = await site.proposer()
     before = await site.propose(proposer, {"path": "a.md", "text": "then"}, to="other")
     other = await site.browser("other")
-    key = (await until_shown(other, "write_file")).partition('data-key="')[2][:24]
-    await other.submit("/inbox", f"/inbox/{key}/reject", reason="unsafe")
+    await other.decide(key_in(await until_shown(other, "write_file")), "reject", reason="unsafe")
     assert isinstance(await before.outcome(), Rejection)
     for number in range(3):
         await site.propose(proposer, {"path": "a.md", "text": f"now{number}"})
@@ -67,13 +63,13 @@ async def test_rest_is_read_once_a_browser_has_opened_its_stream(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("meup_agent.gateway.console.shared_desk.STREAM_SECONDS", math.inf)
-    proposer = await proposer_of(site)
+    proposer = await site.proposer()
     before = await site.propose(proposer, {"path": "then.md"})
     other = await site.browser("other")
     await other.get("/inbox")
     async with stream(site.gateway.http_url, other):
-        key = (await until_shown(other, "write_file")).partition('data-key="')[2][:24]
-        await other.submit("/inbox", f"/inbox/{key}/reject", reason="unsafe")
+        key = key_in(await until_shown(other, "write_file"))
+        await other.decide(key, "reject", reason="unsafe")
         assert isinstance(await before.outcome(), Rejection)
     for number in range(3):
         await site.propose(proposer, {"path": f"now{number}.md"})
@@ -104,12 +100,11 @@ async def test_own_proposals_of_the_one_whose_session_all_follow_wait_for_the_ot
 
 
 async def test_each_of_many_is_decided_as_it_was_shown(site: Site) -> None:
-    proposer = await proposer_of(site)
+    proposer = await site.proposer()
     proposals = [await site.propose(proposer, {"path": f"{n}.md"}) for n in range(3)]
     you = await site.browser("you")
     for left in (2, 1, 0):
-        page = await until_shown(you, "write_file", rows=left + 1)
-        key = page.partition('data-key="')[2][:24]
+        key = key_in(await until_shown(you, "write_file", rows=left + 1))
         answer = await you.submit(f"/inbox/{key}", f"/inbox/{key}/approve", word="approve")
         assert answer.status_code == 303
     assert {each["path"] for each in site.ran} == {"0.md", "1.md", "2.md"}

@@ -1,23 +1,13 @@
 """A person in a browser beside the agent with the same token."""
 
 import anyio
-import anyio.lowlevel
 import pytest
 
-from meup_agent import Agent, Space
+from meup_agent import Agent
 from tests.gateway.console.conftest import Site
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
-
-
-def here(space: Space) -> set[str]:
-    return {each.id for each in space.participants}
-
-
-async def until(space: Space, *names: str) -> None:
-    for each in names:
-        await space.present(each, timeout=PATIENCE)
 
 
 async def test_person_is_one_participant_however_many_browsers_it_has(site: Site) -> None:
@@ -25,7 +15,7 @@ async def test_person_is_one_participant_however_many_browsers_it_has(site: Site
     for _ in range(3):
         browser = await site.browser("you")
         await browser.get("/inbox")
-    await until(boss, "you")
+    await boss.present("you", timeout=PATIENCE)
     assert site.gateway.counters.taken_over == 0
     # Boss, and two connections of you: one by which it is present, and one of the desk.
     assert site.gateway.counters.joined == 3
@@ -67,15 +57,11 @@ async def test_agent_that_comes_takes_the_place_and_nothing_is_lost(
     proposer = await site.join("proposer")
     proposal = await site.propose(proposer)
     browser = await site.browser("you")
-    page = (await browser.get("/inbox")).text
-    key = page.partition('data-key="')[2][:24]
-    answer = await browser.submit("/inbox", f"/inbox/{key}/approve", word="approve")
-    assert answer.status_code == 303
+    assert (await browser.decide(await browser.key())).status_code == 303
     await begun.wait()
     await site.join("you")
     go_on.set()
     assert await proposal.result() == "a.mdhello"
     await site.propose(proposer, {"path": "next.md"})
     # Its session connects anew after a moment.
-    while "next.md" not in (await browser.get("/inbox")).text:
-        await anyio.lowlevel.checkpoint()
+    await browser.page("/inbox", "next.md")

@@ -1,23 +1,13 @@
 """A proposal's page and its export: the whole chain, with edits, words, and who decided."""
 
 import json
-import re
 from typing import Any
 
 import pytest
 
-from tests.gateway.console.conftest import Browser, Site
-from tests.gateway.console.test_inbox_page import proposer_of
+from tests.gateway.console.conftest import Browser, Site, fields_in
 
 pytestmark = pytest.mark.anyio
-
-
-async def key_of_first(browser: Browser) -> str:
-    """The address of the proposal that the inbox shows, once there is one."""
-    found = None
-    while found is None:
-        found = re.search(r'data-key="(\w{24})"', (await browser.get("/inbox")).text)
-    return found[1]
 
 
 async def exported(browser: Browser, key: str) -> dict[str, Any]:
@@ -32,18 +22,14 @@ async def exported(browser: Browser, key: str) -> dict[str, Any]:
 
 
 async def test_export_has_the_edited_chain(site: Site) -> None:
-    proposal = await site.propose(await proposer_of(site))
-    browser = await site.browser("you")
-    key = await key_of_first(browser)
+    proposal, browser, _, key = await site.asked()
     given = json.dumps({"path": "b.md", "text": "hello"})
-    page = await browser.submit(f"/inbox/{key}", f"/inbox/{key}/edit", arguments=given)
+    action = f"/inbox/{key}/edit"
+    page = await browser.submit(f"/inbox/{key}", action, arguments=given)
     assert page.status_code == 200
-    seen = re.search(r'name="seen"[^>]*>\n(.*?)</textarea>', page.text, re.DOTALL)
-    assert seen is not None
-    text = seen[1].replace("&#34;", '"')
     # The word, since the page may ask before the tools of the executor are known.
-    fields = {"arguments": text, "seen": text, "word": "approve"}
-    done = await browser.submit(f"/inbox/{key}", f"/inbox/{key}/edit", **fields)
+    fields = {**fields_in(page.text, action, "seen"), "word": "approve"}
+    done = await browser.post(action, fields)
     assert done.status_code == 303, done.text
     await proposal.outcome()
     said = await exported(browser, key)
@@ -57,14 +43,10 @@ async def test_export_has_the_edited_chain(site: Site) -> None:
 
 
 async def test_export_has_the_words_of_a_rejection(site: Site) -> None:
-    proposal = await site.propose(await proposer_of(site), to="you")
-    browser = await site.browser("you")
-    key = await key_of_first(browser)
+    proposal, browser, _, key = await site.asked(to="you")
     words = "not <b>this</b>\x1b[31m one"
-    fields = {"reason": "unsafe", "words": words}
-    await browser.submit(f"/inbox/{key}", f"/inbox/{key}/reject", **fields)
+    await browser.decide(key, "reject", reason="unsafe", words=words)
     await proposal.outcome()
-    said = await exported(browser, key)
-    (rejection,) = said["rejections"]
+    (rejection,) = (await exported(browser, key))["rejections"]
     assert (rejection["by"], rejection["reason"]) == ("you", "unsafe")
     assert rejection["explanation"] == words

@@ -1,6 +1,5 @@
 """One inbox for all who see the same, and an own one for who does not."""
 
-import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +11,6 @@ from meup_agent import Agent, ProposalState
 from meup_agent.gateway.console.feed import InboxFeed
 from meup_agent.gateway.console.shared_desk import NamedPeople
 from tests.gateway.console.conftest import Browser, Site, open_site
-from tests.gateway.console.test_inbox_page import proposer_of
 from tests.patience import PATIENCE
 from tests.tables import ProposalKey
 from tests.wire import kinds
@@ -20,76 +18,51 @@ from tests.wire import kinds
 pytestmark = pytest.mark.anyio
 
 
-async def shown(browser: Browser) -> str:
-    return (await browser.get("/inbox")).text
-
-
-async def until_shown(browser: Browser, text: str, *, there: bool = True) -> str:
-    """The inbox, as soon as a text is in it, or not any more."""
-    with anyio.fail_after(PATIENCE):
-        while (text in (page := await shown(browser))) != there:
-            await anyio.lowlevel.checkpoint()
-    return page
-
-
-def key_in(page: str) -> str:
-    found = re.search(r'data-key="([0-9a-f]{24})"', page)
-    assert found is not None, "nothing waits"
-    return found[1]
-
-
-async def approve(browser: Browser) -> int:
-    key = key_in(await shown(browser))
-    answer = await browser.submit("/inbox", f"/inbox/{key}/approve", word="approve")
-    return answer.status_code
-
-
 async def reject(browser: Browser) -> int:
-    key = key_in(await shown(browser))
-    answer = await browser.submit("/inbox", f"/inbox/{key}/reject", reason="unsafe", words="no")
+    answer = await browser.decide(await browser.key(), "reject", reason="unsafe", words="no")
     return answer.status_code
 
 
 async def test_who_rejects_sees_it_go_and_the_others_do_not(site: Site) -> None:
-    proposer = await proposer_of(site)
+    proposer = await site.proposer()
     # The first leads: its session is the one that both follow.
     for decider, other in (("boss", "reviewer"), ("reviewer", "boss")):
         mine, theirs = await site.browser(decider), await site.browser(other)
         proposal = await site.propose(proposer, {"path": f"{decider}.md"})
-        await until_shown(mine, f"{decider}.md")
-        await until_shown(theirs, f"{decider}.md")
+        await mine.page("/inbox", f"{decider}.md")
+        await theirs.page("/inbox", f"{decider}.md")
         assert await reject(mine) == 303
-        assert f"{decider}.md" not in await shown(mine)
-        assert f"{decider}.md" in await shown(theirs)
+        assert f"{decider}.md" not in await mine.page()
+        assert f"{decider}.md" in await theirs.page()
         await proposal.withdraw()
-        await until_shown(theirs, f"{decider}.md", there=False)
+        await theirs.page(gone=f"{decider}.md")
 
 
 async def test_one_of_many_approves_for_all(site: Site) -> None:
-    proposal = await site.propose(await proposer_of(site))
+    proposal = await site.propose(await site.proposer())
     browsers = [await site.browser(each) for each in ("boss", "reviewer")]
     for each in browsers:
-        assert "write_file" in await shown(each)
-    assert await approve(browsers[1]) == 303
+        assert "write_file" in await each.page()
+    assert (await browsers[1].decide(await browsers[1].key())).status_code == 303
     await proposal.outcome()
     assert len(site.ran) == 1
     for each in browsers:
-        await until_shown(each, "write_file</span>", there=False)
+        await each.page(gone="write_file</span>")
 
 
 async def test_proposal_for_one_is_shown_to_that_one_alone(site: Site) -> None:
-    proposer = await proposer_of(site)
+    proposer = await site.proposer()
     mine, theirs = await site.browser("boss"), await site.browser("reviewer")
     for each in (mine, theirs):
-        assert "Nothing waits" in await shown(each)
+        assert "Nothing waits" in await each.page()
     proposal = await site.propose(proposer, {"path": "secret.md"}, to="reviewer")
-    assert "secret.md" in await until_shown(theirs, "secret.md")
-    assert "secret.md" not in await shown(mine)
+    assert "secret.md" in await theirs.page("/inbox", "secret.md")
+    assert "secret.md" not in await mine.page()
     # Who signs in later, and who leads next, see what is theirs as well.
     again = await site.browser("reviewer")
-    assert "secret.md" in await shown(again)
+    assert "secret.md" in await again.page()
     await proposal.withdraw()
-    await until_shown(theirs, "secret.md", there=False)
+    await theirs.page(gone="secret.md")
 
 
 async def test_proposal_that_names_many_opens_their_desks_one_after_the_other(
@@ -97,25 +70,25 @@ async def test_proposal_that_names_many_opens_their_desks_one_after_the_other(
 ) -> None:
     monkeypatch.setattr("meup_agent.gateway.console.desk.MAX_OPENING", 1)
     async with open_site() as site:
-        proposer = await proposer_of(site)
+        proposer = await site.proposer()
         people = ("boss", "reviewer", "you", "other")
         browsers = [await site.browser(each) for each in people]
         for each in browsers:
-            await shown(each)
+            await each.page()
         handle = proposer.propose("tools", "write_file", {"path": "all.md"}, ttl=600, to=people)
         async with handle:
             for each in browsers:
-                await until_shown(each, "all.md")
+                await each.page("/inbox", "all.md")
 
 
 async def test_own_proposal_does_not_wait_for_its_proposer(site: Site) -> None:
     await site.tools()
     boss = await site.join("boss")
     mine, theirs = await site.browser("boss"), await site.browser("reviewer")
-    await shown(mine)
+    await mine.page()
     await site.propose(boss, {"path": "by-the-boss.md"})
-    await until_shown(theirs, "by-the-boss.md")
-    assert "by-the-boss.md" not in await shown(mine)
+    await theirs.page("/inbox", "by-the-boss.md")
+    assert "by-the-boss.md" not in await mine.page()
 
 
 async def test_capabilities_that_change_change_what_is_shown(site: Site) -> None:
@@ -123,51 +96,46 @@ async def test_capabilities_that_change_change_what_is_shown(site: Site) -> None
     boss = await site.join("boss")
     await site.propose(await site.join("proposer"))
     looker, you = await site.browser("looker"), await site.browser("you")
-    assert "write_file" in await shown(you)
-    assert "Nothing waits" in await shown(looker)
+    assert "write_file" in await you.page()
+    assert "Nothing waits" in await looker.page()
     await boss.grant("looker", [{"kind": "mcp/reject"}])
-    assert "Reject" in await until_shown(looker, "write_file")
+    assert "Reject" in await looker.page("/inbox", "write_file")
     await boss.revoke("looker", [{"kind": "mcp/reject"}])
-    await until_shown(looker, "write_file", there=False)
-    assert "write_file" in await shown(you)
+    await looker.page(gone="write_file")
+    assert "write_file" in await you.page()
 
 
 async def test_others_go_on_when_the_one_whose_session_they_follow_is_removed(site: Site) -> None:
-    proposer = await proposer_of(site)
+    proposer = await site.proposer()
     kicker = await site.join("boss")
     first, second = await site.browser("you"), await site.browser("other")
     # With the same capabilities as the first.
     await kicker.grant("other", [{"kind": "chat"}])
     for each in (first, second):
-        assert "Nothing waits" in await shown(each)
+        assert "Nothing waits" in await each.page()
     await kicker.kick("you")
     await site.propose(proposer)
-    await until_shown(second, "write_file")
+    await second.page("/inbox", "write_file")
     assert (await first.get("/inbox")).status_code == 403
 
 
-async def test_one_whom_a_proposal_names_is_removed_and_the_gateway_goes_on(site: Site) -> None:
-    """Its desk of its own, which nobody needs any more, once kept the gateway's loop for ever."""
-    boss, proposer = await site.join("boss"), await proposer_of(site)
-    named, other = await site.browser("other"), await site.browser("boss")
-    await site.propose(proposer, to="other")
-    await until_shown(named, "write_file")
-    await boss.kick("other")
-    while (await named.get("/inbox")).status_code != 403:
-        await anyio.lowlevel.checkpoint()
-    assert (await other.get("/inbox")).status_code == 200
-
-
-async def test_one_whom_a_proposal_names_goes_away_and_the_gateway_goes_on(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("way", ["removed", "away"])
+async def test_gateway_goes_on_without_the_one_whom_a_proposal_names(
+    site: Site, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """Its desk of its own, which nobody needs any more, once kept the gateway's loop for ever."""
-    await site.propose(await proposer_of(site), to="other")
+    boss = await site.join("boss")
+    await site.propose(await site.proposer(), to="other")
     named, other = await site.browser("other"), await site.browser("boss")
-    await until_shown(named, "write_file")
-    monkeypatch.setattr("meup_agent.gateway.console.presence.IDLE_SECONDS", 0.0)
-    await named.get("/inbox")
-    monkeypatch.undo()
+    await named.page("/inbox", "write_file")
+    if way == "removed":
+        await boss.kick("other")
+        while (await named.get("/inbox")).status_code != 403:
+            await anyio.lowlevel.checkpoint()
+    else:
+        monkeypatch.setattr("meup_agent.gateway.console.presence.IDLE_SECONDS", 0.0)
+        await named.get("/inbox")
+        monkeypatch.undo()
     for _ in range(5):
         assert (await other.get("/inbox")).status_code == 200
 
@@ -175,34 +143,34 @@ async def test_one_whom_a_proposal_names_goes_away_and_the_gateway_goes_on(
 async def test_an_inbox_that_nobody_leads_any_more_is_led_by_the_next(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    proposer = await proposer_of(site)
+    proposer = await site.proposer()
     monkeypatch.setattr("meup_agent.gateway.console.presence.IDLE_SECONDS", 0.0)
     first = await site.browser("boss")
-    await shown(first)
+    await first.page()
     monkeypatch.undo()
     second = await site.browser("reviewer")
-    await shown(second)
+    await second.page()
     proposal = await site.propose(proposer)
-    await until_shown(second, "write_file")
-    assert await approve(second) == 303
+    await second.page("/inbox", "write_file")
+    assert (await second.decide(await second.key())).status_code == 303
     await proposal.outcome()
     assert proposal.state is ProposalState.FULFILLED
 
 
 async def test_word_about_a_decision_waits_for_the_next_page(site: Site) -> None:
-    await site.propose(await proposer_of(site))
+    await site.propose(await site.proposer())
     browser = await site.browser("boss")
     assert await reject(browser) == 303
     for headers in ({"Sec-Fetch-Dest": "empty"}, {"Accept": "text/html"}):
         part = await browser.get("/inbox", headers=headers)
         assert "Rejected: write_file" not in part.text
-    assert "Rejected: write_file" in await shown(browser)
+    assert "Rejected: write_file" in await browser.page()
 
 
 async def test_answer_to_a_form_can_be_loaded_anew(site: Site) -> None:
-    await site.propose(await proposer_of(site))
+    await site.propose(await site.proposer())
     browser = await site.browser("boss")
-    key = key_in(await shown(browser))
+    key = await browser.key()
     for verb in ("approve", "edit", "reject", "vote"):
         answer = await browser.get(f"/inbox/{key}/{verb}")
         assert answer.status_code == 303
@@ -226,9 +194,9 @@ async def test_sharing_people_take_one_session_between_them(site: Site) -> None:
     watcher = await site.join("looker", Agent("looker"))
     askers: list[str] = []
     with watcher.watch() as envelopes:
-        await site.propose(await proposer_of(site))
+        await site.propose(await site.proposer())
         for each in ("boss", "reviewer"):
-            await shown(await site.browser(each))
+            await (await site.browser(each)).page()
         await watcher.chat("enough")
         with anyio.fail_after(PATIENCE):
             async for envelope in envelopes:

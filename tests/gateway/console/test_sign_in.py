@@ -10,14 +10,15 @@ from meup_agent.gateway import TlsConfig
 from meup_agent.gateway.console.sign_in import LINK_SECONDS, SESSION_AGE, SESSION_IDLE
 from tests.gateway.console.conftest import PARTICIPANTS, Browser, Site, open_site
 from tests.gateways import one_space_config
-from tests.patience import PATIENCE
+from tests.no_tls import ALONE
 from tests.transport.peers import CERTIFICATE
 
 pytestmark = pytest.mark.anyio
 
 
-def path_of(link: str) -> str:
-    return link.partition("/console")[2]
+def link_of(site: Site) -> str:
+    """The path of a link that signs in."""
+    return site.console.sign_in_link("/console", site.token("you")).partition("/console")[2]
 
 
 async def is_signed_in(browser: Browser) -> bool:
@@ -32,21 +33,17 @@ async def test_token_opens_a_session(site: Site) -> None:
     assert "HttpOnly" in said
     assert "SameSite=strict" in said
     assert "Path=/console" in said
-    page = await browser.get("/inbox")
-    assert "Nothing waits for you" in page.text
-    assert '<bdi class="name">you</bdi>' in page.text
+    await browser.page("/inbox", "Nothing waits for you", '<bdi class="name">you</bdi>')
+    for name, value in browser.client.cookies.items():
+        assert site.token("you") not in (name, value)
 
 
 async def test_cookies_are_secure_under_tls() -> None:
-    config = replace(
-        one_space_config("demo", PARTICIPANTS), tls=TlsConfig(CERTIFICATE, CERTIFICATE)
-    )
-    async with open_site(config) as site:
+    tls = TlsConfig(CERTIFICATE, CERTIFICATE)
+    async with open_site(replace(one_space_config("demo", PARTICIPANTS), tls=tls)) as site:
         trust = ssl.create_default_context(cafile=str(CERTIFICATE))
         origin = site.gateway.http_url.replace("127.0.0.1", "localhost")
-        async with httpx.AsyncClient(
-            base_url=origin, trust_env=False, verify=trust, timeout=PATIENCE
-        ) as client:
+        async with httpx.AsyncClient(**{**ALONE, "verify": trust}, base_url=origin) as client:
             browser = Browser(client, origin)
             form = await browser.get("/sign-in")
             entered = await browser.sign_in(site.token("you"))
@@ -57,20 +54,14 @@ async def test_cookies_are_secure_under_tls() -> None:
             assert await is_signed_in(browser)
 
 
-async def test_cookie_is_no_token(site: Site) -> None:
-    browser = await site.browser("you")
-    for name, value in browser.client.cookies.items():
-        assert site.token("you") not in (name, value)
-
-
 async def test_page_without_a_session_leads_to_the_sign_in_and_back(site: Site) -> None:
     browser = await site.browser()
     answer = await browser.get("/timeline")
     assert answer.status_code == 303
     where = answer.headers["location"]
     assert where.startswith("/console/sign-in?next=")
-    fields = await browser.fields(where.removeprefix("/console"), "/sign-in")
-    answer = await browser.post("/sign-in", {**fields, "token": site.token("you")})
+    where = where.removeprefix("/console")
+    answer = await browser.submit(where, "/sign-in", token=site.token("you"))
     assert answer.headers["location"] == "/console/timeline"
 
 
@@ -78,9 +69,8 @@ async def test_page_without_a_session_leads_to_the_sign_in_and_back(site: Site) 
     "given", ["https://evil.example/", "//evil.example/", "/\\evil.example", "/../x", "/a?b=c"]
 )
 async def test_sign_in_leads_nowhere_else(site: Site, given: str) -> None:
-    browser = await site.browser()
-    fields = await browser.fields("/sign-in", "/sign-in")
-    answer = await browser.post("/sign-in", {**fields, "token": site.token("you"), "next": given})
+    fields = {"token": site.token("you"), "next": given}
+    answer = await (await site.browser()).submit("/sign-in", "/sign-in", **fields)
     assert answer.headers["location"] == "/console/inbox"
 
 
@@ -93,17 +83,10 @@ async def test_unknown_token_opens_nothing(site: Site) -> None:
     assert not await is_signed_in(browser)
 
 
-async def test_guessing_is_limited_like_every_login(site: Site) -> None:
+async def test_guessing_is_limited_like_every_login_and_keeps_no_long_token_out(site: Site) -> None:
     browser = await site.browser()
     statuses = [(await browser.sign_in(f"guess-{at}")).status_code for at in range(25)]
-    assert statuses[:20] == [401] * 20
-    assert statuses[20:] == [429] * 5
-
-
-async def test_guesses_keep_no_long_token_out(site: Site) -> None:
-    browser = await site.browser()
-    for at in range(25):
-        await browser.sign_in(f"guess-{at}")
+    assert statuses == [401] * 20 + [429] * 5
     assert (await browser.sign_in(site.token("you"))).status_code == 303
 
 
@@ -124,21 +107,18 @@ async def test_signing_out_ends_the_session(site: Site) -> None:
     assert not await is_signed_in(stolen)
 
 
-async def test_idle_session_ends(site: Site) -> None:
-    browser = await site.browser("you")
-    site.clock.now += SESSION_IDLE - 1
-    assert await is_signed_in(browser)
-    site.clock.now += SESSION_IDLE + 1
-    assert not await is_signed_in(browser)
-
-
-async def test_session_ends_however_it_is_used(site: Site) -> None:
-    browser = await site.browser("you")
+async def test_session_ends_when_it_is_idle_and_however_it_is_used(site: Site) -> None:
+    idle, used = await site.browser("you"), await site.browser("you")
     for _ in range(int(SESSION_AGE / SESSION_IDLE)):
         site.clock.now += SESSION_IDLE - 1
-        assert await is_signed_in(browser)
+        assert await is_signed_in(used)
+    # The other one was not seen for longer than that.
+    assert not await is_signed_in(idle)
     site.clock.now += SESSION_IDLE - 1
-    assert not await is_signed_in(browser)
+    assert not await is_signed_in(used)
+    idle = await site.browser("you")
+    site.clock.now += SESSION_IDLE + 1
+    assert not await is_signed_in(idle)
 
 
 async def test_session_ends_with_its_token(site: Site) -> None:
@@ -157,8 +137,7 @@ async def test_session_has_a_new_cookie_at_each_sign_in(site: Site) -> None:
     planted = {"meup_1": "planted", f"meup_{site.gateway.port}": "planted"}
     for name, value in planted.items():
         browser.client.cookies.set(name, value)
-    fields = await browser.fields("/sign-in", "/sign-in")
-    await browser.post("/sign-in", {**fields, "token": site.token("you")})
+    await browser.sign_in(site.token("you"))
     given = [each.value for each in browser.client.cookies.jar if each.path == "/console"]
     assert given
     assert "planted" not in given
@@ -171,12 +150,14 @@ async def test_session_has_a_new_cookie_at_each_sign_in(site: Site) -> None:
 # --- links ---
 
 
-async def test_link_signs_in_once(site: Site) -> None:
-    link = path_of(site.console.sign_in_link("/console", site.token("you")))
-    browser, thief = await site.browser(), await site.browser()
-    shown = await browser.get(link)
-    assert "Continue as" in shown.text
-    assert "you" in shown.text
+async def test_link_signs_in_once_and_no_look_at_it_uses_it(site: Site) -> None:
+    link = link_of(site)
+    browser, thief, other = [await site.browser() for _ in range(3)]
+    for _ in range(3):
+        await browser.page(link, "Continue as", "you")
+    assert not await is_signed_in(browser)
+    # Its form belongs to one browser.
+    assert (await other.post("/link", await browser.fields(link, "/link"))).status_code == 403
     stolen = await thief.fields(link, "/link")
     answer = await browser.submit(link, "/link")
     assert (answer.status_code, answer.headers["location"]) == (303, "/console/inbox")
@@ -186,17 +167,8 @@ async def test_link_signs_in_once(site: Site) -> None:
     assert not await is_signed_in(thief)
 
 
-async def test_looking_at_a_link_does_not_use_it(site: Site) -> None:
-    link = path_of(site.console.sign_in_link("/console", site.token("you")))
-    scanner, browser = await site.browser(), await site.browser()
-    for _ in range(3):
-        assert (await scanner.get(link)).status_code == 200
-    assert not await is_signed_in(scanner)
-    assert (await browser.submit(link, "/link")).status_code == 303
-
-
 async def test_link_ends_after_ten_minutes(site: Site) -> None:
-    link = path_of(site.console.sign_in_link("/console", site.token("you")))
+    link = link_of(site)
     browser = await site.browser()
     fields = await browser.fields(link, "/link")
     site.clock.now += LINK_SECONDS + 1
@@ -205,14 +177,6 @@ async def test_link_ends_after_ten_minutes(site: Site) -> None:
     assert "<h1>The link is over</h1>" in ended.text
     assert (await browser.post("/link", fields)).status_code == 403
     assert not await is_signed_in(browser)
-
-
-async def test_form_for_a_link_belongs_to_one_browser(site: Site) -> None:
-    link = path_of(site.console.sign_in_link("/console", site.token("you")))
-    browser, other = await site.browser(), await site.browser()
-    fields = await browser.fields(link, "/link")
-    assert (await other.post("/link", fields)).status_code == 403
-    assert (await browser.post("/link", fields)).status_code == 303
 
 
 async def test_page_that_is_not_there_is_said(site: Site) -> None:

@@ -1,15 +1,13 @@
 """MEUP's words: each page explains those that it uses, once, where they first stand on it."""
 
 import re
-from pathlib import Path
 
-import anyio.lowlevel
 import pytest
 
-from meup_agent.approval import Reviewer
 from meup_agent.gateway.console.template_environment import FOLDER
 from meup_agent.gateway.console.terms import TERMS, PageTerms, sentence
-from tests.gateway.console.conftest import Browser, Site
+from tests.gateway.console.conftest import Site, key_in
+from tests.gateway.console.test_voting import POLICY
 
 pytestmark = pytest.mark.anyio
 
@@ -33,12 +31,6 @@ NOT_OURS = re.compile(
 )
 """Words of others, choices, and links before a page begins."""
 
-POLICY = """
-rules:
-  - quorum: {tool: write_file, of: 2, among: [you, voter], name: four eyes}
-end: true
-"""
-
 
 def problems_of(page: str) -> list[str]:
     """The words of a page that it does not explain in the part where they first stand, and once."""
@@ -56,19 +48,6 @@ def problems_of(page: str) -> list[str]:
         if not explained or whole != 1:
             problems.append(f"{word}: explained {whole} times; stands in {texts[first].split()}")
     return problems
-
-
-async def page_with(browser: Browser, path: str, *words: str) -> str:
-    """A page, once it has some words."""
-    while True:
-        page = (await browser.get(path)).text
-        if all(each in page for each in words):
-            return page
-        await anyio.lowlevel.checkpoint()
-
-
-def key_in(page: str) -> str:
-    return page.partition('data-key="')[2][:24]
 
 
 def test_word_is_explained_once() -> None:
@@ -102,14 +81,13 @@ async def test_each_page_of_an_empty_space(site: Site, who: str) -> None:
 
 
 async def test_each_page_of_a_space_at_work(site: Site) -> None:
-    await site.tools()
-    proposer = await site.join("proposer")
+    proposer = await site.proposer()
     browser = await site.browser("boss")
     taken = await site.propose(proposer, {"path": "old.md"})
-    await page_with(browser, "/inbox", "old.md")
+    await browser.page("/inbox", "old.md")
     await taken.withdraw()
     await site.propose(proposer)
-    page = await page_with(browser, "/inbox", "a.md", "withdrawn")
+    page = await browser.page("/inbox", "a.md", "withdrawn")
     assert "<em>withdraw</em>" in page
     assert problems_of(page) == []
     for path in ("/timeline", "/participants", "/health", f"/proposals/{key_in(page)}"):
@@ -120,35 +98,26 @@ async def test_each_page_of_a_space_at_work(site: Site) -> None:
 
 
 async def test_card_that_others_have_rejected(site: Site) -> None:
-    await site.tools()
-    proposer = await site.join("proposer")
+    proposer = await site.proposer()
     given, asked = {"path": "a.md"}, ("you", "other")
     proposal = proposer.propose("tools", "write_file", given, ttl=600, to=asked, wait="all")
     await site.stack.enter_async_context(proposal)
     other, you = await site.browser("other"), await site.browser("you")
-    key = key_in(await page_with(other, "/inbox", "a.md"))
-    await other.submit("/inbox", f"/inbox/{key}/reject", reason="unsafe")
-    page = await page_with(you, "/inbox", "Rejected so far by")
-    assert problems_of(page) == []
+    await other.decide(await other.key("a.md"), "reject", reason="unsafe")
+    assert problems_of(await you.page("/inbox", "Rejected so far by")) == []
 
 
-async def test_pages_of_a_call_that_is_voted_on(site: Site, tmp_path: Path) -> None:
-    policy = tmp_path / "policy.yaml"
-    policy.write_text(POLICY)
-    await site.tools()
-    reviewer = Reviewer(policy).join(
-        site.gateway.url, space="demo", token=site.token("reviewer", "demo")
-    )
-    await site.stack.enter_async_context(reviewer)
-    proposal = await site.propose(await site.join("proposer"))
+async def test_pages_of_a_call_that_is_voted_on(site: Site) -> None:
+    await site.review(POLICY)
+    proposal = await site.propose(await site.proposer())
     key = ""
     for who in ("you", "voter"):
         browser = await site.browser(who)
-        page = await page_with(browser, "/inbox", "four eyes", "Vote for it")
+        page = await browser.page("/inbox", "four eyes", "Vote for it")
         key = key_in(page)
         assert "<em>rule</em>" in page
         assert problems_of(page) == []
-        await browser.submit("/inbox", f"/inbox/{key}/vote", vote="approve")
+        await browser.decide(key, "vote", vote="approve")
     await proposal.outcome()
     story = (await (await site.browser("boss")).get(f"/proposals/{key}")).text
     assert "<em>vote</em>" in story

@@ -14,7 +14,6 @@ from meup_agent.gateway.console.timeline import PAGE_ROWS
 from meup_agent.gateway.console.timeline_rows import TimelineRow, fold_rows
 from meup_agent.wording import REASONS
 from tests.gateway.console.conftest import PARTICIPANTS, Browser, Site, open_site
-from tests.gateway.console.test_inbox_page import proposer_of
 from tests.gateways import one_space_config
 from tests.wire import draft
 
@@ -120,6 +119,7 @@ def test_fold_stands_where_its_newest_part_does() -> None:
 @pytest.mark.parametrize(
     ("shown", "seqs"),
     [
+        (read_filter({"tone": "<b>", "state": "x", "thread": "../.."}), [1, 2, 3]),
         (RowFilter(), [1, 2, 3]),
         (RowFilter(participant="a"), [1, 3]),
         (RowFilter(participant="c"), [2]),
@@ -136,10 +136,6 @@ def test_filter_passes_rows(shown: RowFilter, seqs: list[int]) -> None:
         row(3, thread="k", state="pending", tone="proposal"),
     ]
     assert [each.seq for each in rows if shown.passes(each)] == seqs
-
-
-def test_filter_that_names_nothing_shows_everything() -> None:
-    assert read_filter({"tone": "<b>", "state": "x", "thread": "../.."}) == RowFilter()
 
 
 @pytest.mark.parametrize(
@@ -159,12 +155,10 @@ def test_envelope_has_a_verb_and_a_colour(
     assert (verb, tone) == said
 
 
-async def page_once(browser: Browser, words: str) -> str:
-    """The timeline, once it has some words."""
-    page = ""
-    while words not in page:
-        page = (await browser.get("/timeline")).text
-    return page
+def older_than(page: str) -> str:
+    found = re.search(r"/timeline\?before=(\d+)\"", page)
+    assert found is not None
+    return found[1]
 
 
 async def rows_of(browser: Browser, **query: str) -> list[tuple[str, str]]:
@@ -174,14 +168,14 @@ async def rows_of(browser: Browser, **query: str) -> list[tuple[str, str]]:
 
 
 async def test_timeline_is_filtered_without_a_script(site: Site) -> None:
-    proposer = await proposer_of(site)
+    proposer = await site.proposer()
     browser = await site.browser("you")
     taken = await site.propose(proposer, {"path": "old.md"})
-    await page_once(browser, "old.md")
+    await browser.page("/timeline", "old.md")
     await taken.withdraw()
     await site.propose(proposer)
     await proposer.chat("between")
-    await page_once(browser, "between")
+    await browser.page("/timeline", "between")
     assert await rows_of(browser, state="withdrawn") == [
         ("withdraw", "withdrawn"),
         ("proposal", "withdrawn"),
@@ -190,7 +184,7 @@ async def test_timeline_is_filtered_without_a_script(site: Site) -> None:
         ("proposal", "pending"),
         ("proposal", "withdrawn"),
     ]
-    page = (await browser.get("/timeline", params={"state": "withdrawn"})).text
+    page = await browser.page("/timeline?state=withdrawn")
     thread = re.search(r'data-thread="(\w{24})"', page)
     assert thread is not None
     assert len(await rows_of(browser, thread=thread[1])) == 2
@@ -198,7 +192,7 @@ async def test_timeline_is_filtered_without_a_script(site: Site) -> None:
 
 
 async def test_older_page_knows_the_proposals_of_its_rows(site: Site) -> None:
-    proposer = await proposer_of(site)
+    proposer = await site.proposer()
     proposal = await site.propose(proposer, {"path": "old.md"})
     for number in range(PAGE_ROWS - 10):
         await proposer.chat(f"meanwhile {number}")
@@ -207,11 +201,10 @@ async def test_older_page_knows_the_proposals_of_its_rows(site: Site) -> None:
         await proposer.chat(f"later {number}")
     browser = await site.browser("you")
     # The feed of the space begins here: it knows nothing of what was said before.
-    first = await page_once(browser, f"later {PAGE_ROWS - 1}")
+    first = await browser.page("/timeline", f"later {PAGE_ROWS - 1}")
     assert "withdraws" not in first
-    older = re.search(r"/timeline\?before=(\d+)\"", first)
-    assert older is not None
-    found = await rows_of(browser, before=older[1], part="rows", tone="withdraw")
+    older = older_than(first)
+    found = await rows_of(browser, before=older, part="rows", tone="withdraw")
     assert found == [("withdraw", "withdrawn")]
 
 
@@ -222,19 +215,20 @@ async def test_page_that_is_drawn_anew_has_what_was_loaded(
     for number in range(2 * PAGE_ROWS + 10):
         await proposer.chat(f"message {number}.")
     browser = await site.browser("you")
-    first = await page_once(browser, f"message {2 * PAGE_ROWS + 9}.")
-    older = re.search(r"/timeline\?before=(\d+)\"", first)
-    assert older is not None
+    first = await browser.page("/timeline", f"message {2 * PAGE_ROWS + 9}.")
+    older = older_than(first)
     assert len(await rows_of(browser)) == PAGE_ROWS
     await proposer.chat("one more")
-    await page_once(browser, "one more")
-    assert len(await rows_of(browser, kept=older[1])) == PAGE_ROWS + 1
+    await browser.page("/timeline", "one more")
+    assert len(await rows_of(browser, kept=older)) == PAGE_ROWS + 1
     assert len(await rows_of(browser, kept="1")) > 2 * PAGE_ROWS
     monkeypatch.setattr("meup_agent.gateway.console.pages.timeline.MAX_KEPT_ROWS", PAGE_ROWS + 5)
     assert len(await rows_of(browser, kept="1")) == PAGE_ROWS + 5
 
 
-async def test_thoughts_and_streams_are_one_row_each(site: Site) -> None:
+async def test_thoughts_and_streams_are_one_row_each_and_say_how_long_ago(
+    site: Site,
+) -> None:
     for said in (
         {"kind": "reasoning/start", "id": "t", "payload": {"message": "Where to begin"}},
         {"kind": "reasoning/thought", "context": "t", "payload": {"message": "a <b>thought</b>"}},
@@ -242,23 +236,17 @@ async def test_thoughts_and_streams_are_one_row_each(site: Site) -> None:
         {"kind": "reasoning/conclusion", "context": "t", "payload": {"message": "So be it"}},
     ):
         await site.post("boss", said)
-    page = (await (await site.browser("you")).get("/timeline")).text
+    page = await (await site.browser("you")).page("/timeline")
     assert page.count('id="group-') == 2
     # The gateway opened the stream.
     assert re.findall(r'class="parts-count">(\d)<', page) == ["3", "2"]
     assert "opens a stream" in page
     assert "a &lt;b&gt;thought" in page
-
-
-async def test_row_says_how_long_ago_it_was(site: Site) -> None:
-    await site.post("boss", {"kind": "reasoning/start", "id": "t", "payload": {"message": "Hm"}})
-    await site.post("boss", {"kind": "reasoning/thought", "context": "t", "payload": {}})
-    page = (await (await site.browser("you")).get("/timeline")).text
     rows = page.partition('id="rows"')[2]
     clocks = re.findall(r'<time datetime="([^"]*)" title="[^"]* UTC">[\d:]{8}</time>', rows)
     since = re.findall(r'<time datetime="([^"]*)" data-ago>[^<]+</time>', rows)
-    # The row, and each of its parts.
-    assert len(clocks) >= 3
+    # The rows, and each of their parts.
+    assert len(clocks) >= 5
     assert since == clocks
 
 
@@ -268,7 +256,7 @@ async def test_head_of_a_column_has_the_whole_name() -> None:
     config = one_space_config("demo", {**PARTICIPANTS, named: [{"kind": "chat"}]})
     async with open_site(config) as site:
         await (await site.join(named)).chat("hello")
-        page = await page_once(await site.browser("you"), "hello")
+        page = await (await site.browser("you")).page("/timeline", "hello")
         heads = page.partition('class="lane names"')[2].partition("</div>")[0]
         assert f'<span title="{escape(named)}"><bdi' in heads
         assert "<b onclick" not in heads

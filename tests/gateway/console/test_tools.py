@@ -9,12 +9,13 @@ import pytest
 from meup_agent import Agent, Fulfillment
 from meup_agent.client.messages import Request
 from meup_agent.errors import RequestError
-from tests.gateway.console.conftest import Browser, Site
+from tests.gateway.console.conftest import Site
 from tests.patience import PATIENCE
 from tests.wire import ACCEPT_CALL, ACCEPT_TOOLS, CHANGED, TOOL_CHANGES
 
 pytestmark = pytest.mark.anyio
 
+CHANGED_WORDS = "does not offer this tool as it was accepted"
 LINE = "inputSchema.properties.<b>cmd</b> is new"
 
 
@@ -50,20 +51,12 @@ class ChangedServer:
         return [params for each, params in self.got if each == method]
 
 
-async def key_once(browser: Browser, words: str) -> str:
-    """The key of the first decision, once its page has some words."""
-    while words not in (page := (await browser.get("/inbox")).text):
-        await anyio.lowlevel.checkpoint()
-    return page.partition('data-key="')[2][:24]
-
-
 async def test_difference_is_shown_and_accepted_as_it_was_shown(site: Site) -> None:
     server = ChangedServer()
     await site.join("tools", server.agent)
     await site.propose(await site.join("proposer"))
     you = await site.browser("you")
-    await key_once(you, "does not offer this tool as it was accepted")
-    page = (await you.get("/inbox")).text
+    page = await you.page("/inbox", CHANGED_WORDS)
     assert 'href="/console/tools?who=tools"' in page
     shown = (await you.get("/tools?who=tools")).text
     assert "inputSchema.properties.&lt;b&gt;cmd&lt;/b&gt; is new" in shown
@@ -103,7 +96,7 @@ async def test_call_is_approved_with_the_form_that_was_shown(site: Site) -> None
     proposing = proposer.propose("boss", "write_file", {"path": "a.md"}, ttl=600)
     proposal = await site.stack.enter_async_context(proposing)
     you = await site.browser("you")
-    key = await key_once(you, "does not offer this tool as it was accepted")
+    key = await you.key(CHANGED_WORDS)
     fields = await you.fields("/inbox", f"/inbox/{key}/approve")
     server.form = "f2"
     await boss.send("mcp/request", {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
@@ -112,11 +105,10 @@ async def test_call_is_approved_with_the_form_that_was_shown(site: Site) -> None
         action = f"/inbox/{key}/approve"
         while (await you.fields("/inbox", action))["digest"] == fields["digest"]:
             await anyio.lowlevel.checkpoint()
-        await key_once(you, "does not offer this tool as it was accepted")
+        await you.key(CHANGED_WORDS)
     answer = await you.post(f"/inbox/{key}/approve", {**fields, "word": "approve"})
     assert answer.status_code == 409
     assert "The call, or its tool, is another one than you were shown" in answer.text
-    answer = await you.submit("/inbox", f"/inbox/{key}/approve", word="approve")
-    assert answer.status_code == 303
+    assert (await you.decide(key)).status_code == 303
     assert isinstance(await proposal.outcome(), Fulfillment)
     assert [each["form"] for each in server.sent(ACCEPT_CALL)] == ["f2"]

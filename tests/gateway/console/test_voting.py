@@ -1,16 +1,13 @@
 """Voting in the inbox, where a rule asks for several people."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import pytest
 
 from meup_agent import Agent, Fulfillment, Request
-from meup_agent.approval import Reviewer
-from tests.gateway.console.conftest import Browser, Site, fields_in
+from tests.gateway.console.conftest import Site, fields_in, key_in
 
 pytestmark = pytest.mark.anyio
 
@@ -21,35 +18,17 @@ end: true
 """
 
 
-async def key_once(browser: Browser, *words: str) -> str:
-    """The key of the first decision, once its page has some words."""
-    while True:
-        page = (await browser.get("/inbox")).text
-        if all(each in page for each in words):
-            return page.partition('data-key="')[2][:24]
-        await anyio.lowlevel.checkpoint()
-
-
-async def test_two_votes_carry_a_call_out(site: Site, tmp_path: Path) -> None:
-    policy = tmp_path / "policy.yaml"
-    policy.write_text(POLICY)
-    await site.tools()
-    reviewer = Reviewer(policy).join(
-        site.gateway.url, space="demo", token=site.token("reviewer", "demo")
-    )
-    await site.stack.enter_async_context(reviewer)
-    proposal = await site.propose(await site.join("proposer"))
+async def test_two_votes_carry_a_call_out(site: Site) -> None:
+    await site.review(POLICY)
+    proposal = await site.propose(await site.proposer())
     you, voter = await site.browser("you"), await site.browser("voter")
-    key = await key_once(you, "four eyes", "Vote for it")
-    answer = await you.submit("/inbox", f"/inbox/{key}/vote", vote="approve")
-    assert answer.status_code == 303
+    key = await you.key("four eyes", "Vote for it")
+    assert (await you.decide(key, "vote", vote="approve")).status_code == 303
     assert site.ran == []
     # The other one sees who has voted.
-    key = await key_once(voter, "Vote for it", "for it</li>")
-    answer = await voter.submit("/inbox", f"/inbox/{key}/vote", vote="maybe")
-    assert answer.status_code == 400
-    answer = await voter.submit("/inbox", f"/inbox/{key}/vote", vote="approve")
-    assert answer.status_code == 303
+    key = await voter.key("Vote for it", "for it</li>")
+    assert (await voter.decide(key, "vote", vote="maybe")).status_code == 400
+    assert (await voter.decide(key, "vote", vote="approve")).status_code == 303
     outcome = await proposal.outcome()
     assert isinstance(outcome, Fulfillment)
     assert outcome.by == "reviewer"
@@ -88,9 +67,8 @@ async def test_approval_is_a_vote_before_a_desk_of_ones_own_was_told_the_rule(si
         {"proposal": proposal.id, "proposer": "proposer", "rule": rule, "kind": "quorum"}
         | {"of": 2, "among": ["you", "voter"], "votes": {}}
     )
-    key = await key_once(you, "four eyes", "Vote for it")
-    page = (await you.get("/inbox")).text
-    assert "Vote for it" in page
+    page = await you.page("/inbox", "four eyes", "Vote for it")
+    key = key_in(page)
     assert "Approve" not in page.partition("</article>")[0].partition('id="acts"')[2]
     fields = fields_in(page, f"/inbox/{key}/vote")
     answer = await you.post(f"/inbox/{key}/approve", {**fields, "word": "approve"})
