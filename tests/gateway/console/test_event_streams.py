@@ -1,12 +1,12 @@
 """Event streams of browsers: bounded in number and in bytes, and ended with their session."""
 
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import anyio
 import httpx
 import pytest
-from anyio.abc import TaskGroup
+from anyio.abc import SocketStream, TaskGroup
 
 from meup_agent.gateway import Gateway
 from meup_agent.gateway.console import Console
@@ -34,18 +34,24 @@ pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def stream(url: str, browser: Browser) -> AsyncGenerator[bytes]:
-    """The head and the first event of a stream, which is open for the length of a block."""
-    host, port = url.removeprefix("http://").split(":")
+async def opened(browser: Browser, version: str) -> AsyncGenerator[tuple[SocketStream, bytes]]:
+    """The socket of a stream, its head and first event."""
+    place = browser.origin.removeprefix("http://")
+    host, port = place.split(":")
     cookie = "; ".join(f"{name}={value}" for name, value in browser.client.cookies.items())
+    head = f"GET /console/events?topics=inbox HTTP/{version}\r\nHost: {place}\r\nCookie: {cookie}"
     async with await anyio.connect_tcp(host, int(port)) as sock:
-        path = "/console/events?topics=inbox"
-        await sock.send(
-            f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nCookie: {cookie}\r\n\r\n".encode()
-        )
+        await sock.send(f"{head}\r\n\r\n".encode())
         heard = b""
-        while not (b"event: hello" in heard or b"HTTP/1.1 4" in heard):
+        while not ((b"event: hello" in heard and heard.endswith(b"\n")) or b"HTTP/1.1 4" in heard):
             heard += await sock.receive()
+        yield sock, heard
+
+
+@asynccontextmanager
+async def stream(browser: Browser) -> AsyncGenerator[bytes]:
+    """The head and the first event of a stream, which is open for the length of a block."""
+    async with opened(browser, "1.1") as (_, heard):
         yield heard
 
 
@@ -65,19 +71,15 @@ async def test_queue_hands_over_what_waits_in_parts() -> None:
     for _ in range(3):
         queue.put(b"x" * (PIECE_BYTES // 2))
     queue.put(b"y" * (2 * PIECE_BYTES))
-    assert [len(await queue.take()) for _ in range(3)] == [
-        PIECE_BYTES,
-        PIECE_BYTES // 2,
-        2 * PIECE_BYTES,
-    ]
+    taken = [len(await queue.take()) for _ in range(3)]
+    assert taken == [PIECE_BYTES, PIECE_BYTES // 2, 2 * PIECE_BYTES]
 
 
 async def test_unread_queue_keeps_the_word_that_something_was_missed() -> None:
     queue, event = EventQueue(["inbox"]), b"x" * 1_000
     for _ in range(10 * MAX_QUEUED_BYTES // len(event)):
         queue.put(event)
-    waiting = 0
-    first = b""
+    first, waiting = b"", 0
     with anyio.move_on_after(0):
         while True:
             piece = await queue.take()
@@ -140,7 +142,7 @@ async def test_one_person_holds_so_many_streams_and_no_more(
     closing = anyio.Event()
 
     async def listen() -> None:
-        async with stream(site.gateway.http_url, browser) as first:
+        async with stream(browser) as first:
             heard.append(first)
             await closing.wait()
 
@@ -153,7 +155,7 @@ async def test_one_person_holds_so_many_streams_and_no_more(
                 await anyio.lowlevel.checkpoint()
             assert sum(b" 200 " in each[:20] for each in heard) == most
             assert sum(b" 429 " in each[:20] for each in heard) == 4 * most
-            async with stream(site.gateway.http_url, other) as first:
+            async with stream(other) as first:
                 assert b" 200 " in first[:20]
             closing.set()
 
@@ -161,8 +163,8 @@ async def test_one_person_holds_so_many_streams_and_no_more(
 @asynccontextmanager
 async def signed_in(
     monkeypatch: pytest.MonkeyPatch,
-) -> AsyncGenerator[tuple[str, Browser, list[SpaceFeeds]]]:
-    """The address of a gateway, a person's browser, and the feeds behind its pages."""
+) -> AsyncGenerator[tuple[Browser, list[SpaceFeeds]]]:
+    """A person's browser, and the feeds behind its pages."""
     made: list[SpaceFeeds] = []
 
     class Feeds(SpaceFeeds):
@@ -177,11 +179,11 @@ async def signed_in(
     ):
         browser = Browser(client, gateway.http_url)
         await browser.sign_in(gateway.token("you"))
-        yield gateway.http_url, browser, made
+        yield browser, made
 
 
 async def test_unread_stream_ends_with_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with signed_in(monkeypatch) as (url, browser, made), stream(url, browser):
+    async with signed_in(monkeypatch) as (browser, made), stream(browser):
         queues = made[0].of("demo").queues
         (queue,) = queues
         # More than its socket and its queue take, so that the gateway waits for the browser.
@@ -260,16 +262,11 @@ async def test_browser_gets_what_is_pushed_to_all(
         return write(self, chunk)
 
     monkeypatch.setattr(ChunkWriter, "write", note)
-    async with signed_in(monkeypatch) as (url, browser, made), AsyncExitStack() as stack:
-        cookie = "; ".join(f"{name}={value}" for name, value in browser.client.cookies.items())
-        host, port = url.removeprefix("http://").split(":")
-        sock = await stack.enter_async_context(await anyio.connect_tcp(host, int(port)))
-        head = [f"GET /console/events HTTP/{version}", f"Host: {host}:{port}", f"Cookie: {cookie}"]
-        await sock.send("\r\n".join([*head, "", ""]).encode())
-        heard = b""
+    async with (
+        signed_in(monkeypatch) as (browser, made),
+        opened(browser, version) as (sock, heard),
+    ):
         with anyio.fail_after(PATIENCE):
-            while b"event: hello" not in heard or not heard.endswith(b"\n"):
-                heard += await sock.receive()
             queues = made[0].of("demo").queues
             queues.publish("inbox", pack("inbox", {"number": 1}))
             queues.publish("inbox", pack("inbox", {"number": 2}))

@@ -67,7 +67,7 @@ async def test_rest_is_read_once_a_browser_has_opened_its_stream(
     before = await site.propose(proposer, {"path": "then.md"})
     other = await site.browser("other")
     await other.get("/inbox")
-    async with stream(site.gateway.http_url, other):
+    async with stream(other):
         key = key_in(await until_shown(other, "write_file"))
         await other.decide(key, "reject", reason="unsafe")
         assert isinstance(await before.outcome(), Rejection)
@@ -78,7 +78,7 @@ async def test_rest_is_read_once_a_browser_has_opened_its_stream(
         page = (await you.get("/inbox")).text
         # Each is counted, and one alone is listed.
         assert (waiting(page), page.count('id="q-')) == (3, 1)
-    async with stream(site.gateway.http_url, you):
+    async with stream(you):
         page = await until_shown(you, "Its only one so far was rejected.", rows=3)
     assert waiting(page) == 3
 

@@ -66,12 +66,10 @@ class Hall:
         """The inbox of a person, until the test ends."""
         return (await self._stack.enter_async_context(self.desk(name))).inbox
 
-    async def propose(
-        self, a: int, ttl: float | None = 600, *, to: str = "", tool: str = "add"
-    ) -> ProposalHandle:
+    async def propose(self, a: int, ttl: float | None = 600, to: str = "") -> ProposalHandle:
         """Propose until the test ends; what is proposed is open then for all."""
-        call = {"a": a, "b": 1} if tool == "add" else {"version": a}
-        proposal = self.proposer.propose("tools", tool, call, ttl=ttl, to=to or ())
+        call = {"a": a, "b": 1}
+        proposal = self.proposer.propose("tools", "add", call, ttl=ttl, to=to or ())
         handle = await self._stack.enter_async_context(proposal)
         host = self.meeting.space._runtime.spaces["demo"]
         await until(lambda: any(each.envelope.id == handle.id for each in host.owner.in_flight))
@@ -79,7 +77,8 @@ class Hall:
 
 
 @asynccontextmanager
-async def hall(*others: Agent | str) -> AsyncGenerator[Hall]:
+async def open_hall(*others: Agent | str) -> AsyncGenerator[Hall]:
+    """A space in which desks can be opened, for the length of a block."""
     meeting = InMemory()
     # Desks are written to as members over sockets are.
     meeting.space._runtime.batcher = WriteBatcher(asyncio.get_running_loop())
@@ -88,68 +87,71 @@ async def hall(*others: Agent | str) -> AsyncGenerator[Hall]:
             yield Hall(meeting, proposer, stack)
 
 
+@pytest.fixture
+async def hall() -> AsyncGenerator[Hall]:
+    async with open_hall() as opened:
+        yield opened
+
+
 def numbers(inbox: Inbox) -> list[int]:
     return [item.arguments["a"] for item in inbox.items]
 
 
-async def found(inbox: Inbox, handle: ProposalHandle) -> InboxItem:
-    """A proposal of an inbox that shows one proposal."""
-    await until(lambda: inbox.find("proposer", handle.id) is not None)
-    item = inbox.find("proposer", handle.id)
+async def found(inbox: Inbox, id: str, proposer: str = "proposer") -> InboxItem:
+    """A proposal, once an inbox shows it."""
+    await until(lambda: inbox.find(proposer, id) is not None)
+    item = inbox.find(proposer, id)
     assert item is not None
     return item
 
 
-async def test_the_most_urgent_of_ours_is_there_at_once_and_the_rest_follows() -> None:
-    async with hall() as h:
-        for a, ttl in ((1, None), (2, 60), (3, 600)):
-            await h.propose(a, ttl)
-        await h.propose(4, 30, to="mallory")
-        inbox = await h.inbox()
-        assert (numbers(inbox), inbox.unlisted) == ([2], 3)
-        changes = inbox.changes()
-        await inbox.settle(PATIENCE)
-        assert (numbers(inbox), inbox.unlisted) == ([2, 3, 1], 0)
-        told = changes.taken()
-        assert any(isinstance(each, InboxRenewed) for each in told)
-        assert not any(isinstance(each, ItemArrived) for each in told)
-        # Of what comes from now on, each is told.
-        await h.propose(5, 20)
-        await until(lambda: numbers(inbox) == [5, 2, 3, 1])
+async def test_the_most_urgent_of_ours_is_there_at_once_and_the_rest_follows(hall: Hall) -> None:
+    for a, ttl in ((1, None), (2, 60), (3, 600)):
+        await hall.propose(a, ttl)
+    await hall.propose(4, 30, to="mallory")
+    inbox = await hall.inbox()
+    assert (numbers(inbox), inbox.unlisted) == ([2], 3)
+    changes = inbox.changes()
+    await inbox.settle(PATIENCE)
+    assert (numbers(inbox), inbox.unlisted) == ([2, 3, 1], 0)
+    told = changes.taken()
+    assert any(isinstance(each, InboxRenewed) for each in told)
+    assert not any(isinstance(each, ItemArrived) for each in told)
+    # Of what comes from now on, each is told.
+    await hall.propose(5, 20)
+    await until(lambda: numbers(inbox) == [5, 2, 3, 1])
 
 
 async def test_one_that_is_decided_before_its_turn_is_never_listed(
-    turns: pytest.MonkeyPatch,
+    hall: Hall, turns: pytest.MonkeyPatch
 ) -> None:
     begin_turns_after(turns, 0.1)
-    async with hall() as h:
-        first, second = await h.propose(1, 60), await h.propose(2)
-        third = await h.propose(3)
-        inbox = await h.inbox()
-        assert (numbers(inbox), inbox.unlisted) == ([1], 2)
-        await second.withdraw()
-        await inbox.settle(PATIENCE)
-        assert (numbers(inbox), inbox.unlisted) == ([1, 3], 0)
-        assert inbox.find("proposer", second.id) is None
-        for each in (first, third):
-            await inbox.approve(await found(inbox, each))
-            assert await each.result() in (2, 4)
+    first, second = await hall.propose(1, 60), await hall.propose(2)
+    third = await hall.propose(3)
+    inbox = await hall.inbox()
+    assert (numbers(inbox), inbox.unlisted) == ([1], 2)
+    await second.withdraw()
+    await inbox.settle(PATIENCE)
+    assert (numbers(inbox), inbox.unlisted) == ([1, 3], 0)
+    assert inbox.find("proposer", second.id) is None
+    for each in (first, third):
+        await inbox.approve(await found(inbox, each.id))
+        assert await each.result() in (2, 4)
 
 
-async def test_rejections_of_before_are_known() -> None:
-    async with hall() as h:
-        proposals = [await h.propose(1, 60), await h.propose(2)]
-        async with h.desk("reviewer") as desk:
-            for each in proposals:
-                await desk.inbox.reject(await found(desk.inbox, each), Reason.UNSAFE, "x" * 9_999)
-        inbox = await h.inbox()
+async def test_rejections_of_before_are_known(hall: Hall) -> None:
+    proposals = [await hall.propose(1, 60), await hall.propose(2)]
+    async with hall.desk("reviewer") as desk:
         for each in proposals:
-            [rejection] = (await found(inbox, each)).rejections
-            assert (rejection.by, rejection.reason) == ("reviewer", Reason.UNSAFE)
-        # What one has rejected does not come again.
-        again = await h.inbox("reviewer")
-        await again.settle(PATIENCE)
-        assert again.items == []
+            await desk.inbox.reject(await found(desk.inbox, each.id), Reason.UNSAFE, "x" * 9_999)
+    inbox = await hall.inbox()
+    for each in proposals:
+        [rejection] = (await found(inbox, each.id)).rejections
+        assert (rejection.by, rejection.reason) == ("reviewer", Reason.UNSAFE)
+    # What one has rejected does not come again.
+    again = await hall.inbox("reviewer")
+    await again.settle(PATIENCE)
+    assert again.items == []
 
 
 async def test_one_in_progress_waits_again_when_its_request_is_cancelled() -> None:
@@ -169,21 +171,20 @@ async def test_one_in_progress_waits_again_when_its_request_is_cancelled() -> No
             await inbox.approve(inbox.items[0])
 
     async with (
-        hall(deep) as h,
-        h.proposer.propose("deep", "dig", ttl=60),
-        h.desk("reviewer") as theirs,
+        open_hall(deep) as hall,
+        hall.proposer.propose("deep", "dig", ttl=60),
+        hall.desk("reviewer") as theirs,
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(approve, theirs.inbox)
         await begun.wait()
-        async with h.desk("second") as mine:
+        async with hall.desk("second") as mine:
             assert mine.inbox.items == []
             approval.cancel()
             await until(lambda: len(mine.inbox) == 1)
 
 
-def slow() -> tuple[Agent, anyio.Event]:
-    """Tools that answer when they are told."""
+async def test_one_that_is_carried_out_meanwhile_waits_for_nobody() -> None:
     agent, go = Agent("deep"), anyio.Event()
 
     @agent.tool
@@ -191,22 +192,15 @@ def slow() -> tuple[Agent, anyio.Event]:
         await go.wait()
         return version
 
-    return agent, go
-
-
-async def test_one_that_is_carried_out_meanwhile_waits_for_nobody() -> None:
-    agent, go = slow()
-    async with hall(agent) as h:
-        await h.propose(1)
-        proposal = h.proposer.propose("deep", "deploy", {"version": 7}, ttl=600)
+    async with open_hall(agent) as hall:
+        await hall.propose(1)
+        proposal = hall.proposer.propose("deep", "deploy", {"version": 7}, ttl=600)
         async with proposal as handle, anyio.create_task_group() as tasks:
-            async with h.desk("reviewer") as desk:
+            async with hall.desk("reviewer") as desk:
                 await until(lambda: len(desk.inbox) == 2)
-                item = desk.inbox.find("proposer", handle.id)
-                assert item is not None
-                tasks.start_soon(desk.inbox.approve, item)
+                tasks.start_soon(desk.inbox.approve, await found(desk.inbox, handle.id))
                 await until(lambda: len(desk.inbox) == 1)
-                async with h.desk("second") as mine:
+                async with hall.desk("second") as mine:
                     await mine.inbox.settle(PATIENCE)
                     assert numbers(mine.inbox) == [1]
                     go.set()
@@ -214,79 +208,69 @@ async def test_one_that_is_carried_out_meanwhile_waits_for_nobody() -> None:
                     assert numbers(mine.inbox) == [1]
 
 
-async def test_deadline_is_the_one_that_was_renewed() -> None:
-    async with hall() as h:
-        first = await h.propose(1, 60)
-        await first.renew(6_000)
-        inbox = await h.inbox()
-        [item] = inbox.items
-        assert item.seconds_left is not None
-        assert item.seconds_left > 600
+async def test_deadline_is_the_one_that_was_renewed(hall: Hall) -> None:
+    first = await hall.propose(1, 60)
+    await first.renew(6_000)
+    inbox = await hall.inbox()
+    [item] = inbox.items
+    assert item.seconds_left is not None
+    assert item.seconds_left > 600
 
 
-async def test_what_the_gateway_does_not_keep_is_counted(turns: pytest.MonkeyPatch) -> None:
+async def test_what_a_gateway_does_not_keep_counts(hall: Hall, turns: pytest.MonkeyPatch) -> None:
     turns.setattr("meup_agent.protocol.space.inflight.MAX_OPEN_BYTES", 0)
-    async with hall() as h:
-        for a in range(3):
-            await h.propose(a, 60 + a)
-        inbox = await h.inbox()
-        await inbox.settle(PATIENCE)
-        assert (inbox.items, inbox.left_out) == ([], 3)
+    for a in range(3):
+        await hall.propose(a, 60 + a)
+    inbox = await hall.inbox()
+    await inbox.settle(PATIENCE)
+    assert (inbox.items, inbox.left_out) == ([], 3)
 
 
-async def test_decided_proposals_are_read_afterwards() -> None:
-    async with hall() as h:
-        before = await h.propose(1)
-        async with h.desk("second") as desk:
-            await desk.inbox.approve(await found(desk.inbox, before))
-        await h.propose(2)
-        await h.propose(3)
-        inbox = await h.inbox()
-        changes = inbox.changes()
-        item = inbox.items[0]
-        await until(lambda: bool(item.record.endings))
-        await inbox.settle(PATIENCE)
-        assert any(isinstance(each, InboxRenewed) for each in changes.taken())
-        similar = item.similar
-        assert similar is not None
-        assert similar.past.id == before.id
-        assert item.record.counts == {ProposalState.FULFILLED: 1}
+async def test_decided_proposals_are_read_afterwards(hall: Hall) -> None:
+    before = await hall.propose(1)
+    async with hall.desk("second") as desk:
+        await desk.inbox.approve(await found(desk.inbox, before.id))
+    await hall.propose(2)
+    await hall.propose(3)
+    inbox = await hall.inbox()
+    changes = inbox.changes()
+    item = inbox.items[0]
+    await until(lambda: bool(item.record.endings))
+    await inbox.settle(PATIENCE)
+    assert any(isinstance(each, InboxRenewed) for each in changes.taken())
+    similar = item.similar
+    assert similar is not None
+    assert similar.past.id == before.id
+    assert item.record.counts == {ProposalState.FULFILLED: 1}
 
 
-async def votable(inbox: Inbox, handle: ProposalHandle) -> InboxItem:
-    """A proposal that we may vote about."""
-    item = await found(inbox, handle)
-    await until(lambda: Verb.VOTE in item.may)
-    return item
-
-
-async def test_votes_count_among_many(tmp_path: Path) -> None:
+async def test_votes_count_among_many(hall: Hall, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(POLICY)
-    async with hall() as h:
-        await h.join(Reviewer(policy))
-        for a in range(3):
-            await h.propose(a, 60 + a)
-        third = await h.propose(3, to="reviewer")
-        mine, yours = await h.inbox(), await h.inbox("deep")
-        for inbox in (mine, yours):
-            assert await inbox.approve(await votable(inbox, third)) is None
-        assert await third.result() == 4
+    await hall.join(Reviewer(policy))
+    for a in range(3):
+        await hall.propose(a, 60 + a)
+    third = await hall.propose(3, to="reviewer")
+    mine, yours = await hall.inbox(), await hall.inbox("deep")
+    for inbox in (mine, yours):
+        item = await found(inbox, third.id)
+        await until(lambda item=item: Verb.VOTE in item.may)
+        assert await inbox.approve(item) is None
+    assert await third.result() == 4
 
 
 @pytest.mark.rule("4.6.proposer_left", "4.4.before_it_is_sent")
-async def test_what_a_proposer_has_left_is_not_approved(turns: pytest.MonkeyPatch) -> None:
+async def test_what_its_proposer_left_is_not_approved(
+    hall: Hall, turns: pytest.MonkeyPatch
+) -> None:
     turns.setattr(AbsenceTracker, "left_after", lambda _, who, accepted: accepted - 31_000_000)
-    async with hall() as h:
-        call = {"name": "add", "arguments": {"a": 1, "b": 1}}
-        said = payloads.build_proposal("tools/call", call, target="tools", expires=None)
-        frame = encode(draft("mcp/proposal", said, id="left", sender="mallory"), "meup/v0.1")
-        host = h.meeting.space._runtime.spaces["demo"]
-        host.owner.receive_as("mallory", frame, "meup/v0.1", lambda _: None)
-        inbox = await h.inbox()
-        await until(lambda: inbox.find("mallory", "left") is not None)
-        item = inbox.find("mallory", "left")
-        assert item is not None
-        with pytest.raises(ParticipantGone):
-            await inbox.approve(item)
-        assert item.state is ProposalState.PENDING
+    call = {"name": "add", "arguments": {"a": 1, "b": 1}}
+    said = payloads.build_proposal("tools/call", call, target="tools", expires=None)
+    frame = encode(draft("mcp/proposal", said, id="left", sender="mallory"), "meup/v0.1")
+    host = hall.meeting.space._runtime.spaces["demo"]
+    host.owner.receive_as("mallory", frame, "meup/v0.1", lambda _: None)
+    inbox = await hall.inbox()
+    item = await found(inbox, "left", "mallory")
+    with pytest.raises(ParticipantGone):
+        await inbox.approve(item)
+    assert item.state is ProposalState.PENDING
