@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from websockets.asyncio.server import ServerConnection, broadcast, serve
 from websockets.exceptions import ConnectionClosed
@@ -30,6 +30,21 @@ __all__ = ["MEUP_V02", "MEW_V04", "ExistingGateway", "Heard", "Version"]
 LARGEST_FRAME = 100 * 2**20
 
 T = TypeVar("T")
+P = ParamSpec("P")
+G = TypeVar("G", bound="ExistingGateway")
+
+
+def in_loop(
+    work: Callable[Concatenate[G, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[G, P], T]:
+    """Run a method in the gateway's loop, and wait for it in the calling thread."""
+
+    def do(self: G, *args: P.args, **kwargs: P.kwargs) -> T:
+        assert self.loop is not None, "the gateway does not serve; enter in_thread() first"
+        future = asyncio.run_coroutine_threadsafe(work(self, *args, **kwargs), self.loop)
+        return future.result(PATIENCE * 2)
+
+    return do
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +106,9 @@ class ExistingGateway:
         space: str = "default",
     ) -> None:
         self.version = version
-        self._spaces = Spaces(
-            version,
-            tokens=dict(tokens or {}),
-            capabilities={name: list(one) for name, one in (capabilities or {}).items()},
-            defaults=list(defaults),
-            home=space,
-        )
-        self._loop: asyncio.AbstractEventLoop | None = None
+        held = {name: list(one) for name, one in (capabilities or {}).items()}
+        self._spaces = Spaces(version, dict(tokens or {}), held, list(defaults), home=space)
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._sockets: list[Socket] = []
         self._numbers = 0
         self._grants = 0
@@ -115,7 +125,7 @@ class ExistingGateway:
     def in_thread(self) -> Generator[Self]:
         """Serves until the block ends; then every socket is gone, without a close frame."""
         loop = asyncio.new_event_loop()
-        self._loop = loop
+        self.loop = loop
         with in_thread(loop, self._run):
             yield self
 
@@ -129,15 +139,12 @@ class ExistingGateway:
         with self._news:
             return list(self._frames)
 
-    def members(self, space: str | None = None) -> list[str]:
+    @in_loop
+    async def members(self, space: str | None = None) -> list[str]:
         """The clients that receive a broadcast, as far as the gateway knows."""
-
-        async def read() -> list[str]:
-            rooms = self._spaces.members
-            named = [rooms.get(space, {})] if space is not None else list(rooms.values())
-            return [name for room in named for name in room]
-
-        return self._do(read())
+        rooms = self._spaces.members
+        named = [rooms.get(space, {})] if space is not None else list(rooms.values())
+        return [name for room in named for name in room]
 
     def wait_joined(self, participant: str, times: int = 1) -> None:
         """Waits until the participant has joined so often since the start, and was welcomed."""
@@ -157,7 +164,10 @@ class ExistingGateway:
         """Waits until the gateway has noticed the end of so many connections since the start."""
         self._wait(lambda: self._ends >= times, f"the end of {times} connections")
 
-    def grant(self, participant: str, capabilities: Sequence[Json], *, by: str = "granter") -> str:
+    @in_loop
+    async def grant(
+        self, participant: str, capabilities: Sequence[Json], *, by: str = "granter"
+    ) -> str:
         """Does what a `capability/grant` from `by` does, whether `by` is there or not.
 
         The recipient is sent the second welcome (`mew/v0.4`) or the gateway's own `grant-ack`
@@ -166,115 +176,87 @@ class ExistingGateway:
         self._grants += 1
         grant_id = f"grant-{self._grants}"
         payload = {"recipient": participant, "capabilities": list(capabilities)}
-
-        async def work() -> None:
-            self._spaces.grant(participant, list(capabilities), grant_id)
-            self._relay(participant, "capability/grant", grant_id, by, payload)
-
-        self._do(work())
+        self._spaces.grant(participant, list(capabilities), grant_id)
+        self._relay(participant, "capability/grant", grant_id, by, payload)
         return grant_id
 
-    def revoke(self, participant: str, grant_id: str, *, by: str = "granter") -> None:
+    @in_loop
+    async def revoke(self, participant: str, grant_id: str, *, by: str = "granter") -> None:
         """Takes a grant back. The `capability/revoke` is relayed; no welcome tells of it."""
         payload = {"recipient": participant, "grant_id": grant_id}
+        self._spaces.revoke(participant, grant_id, None)
+        self._relay(participant, "capability/revoke", f"revoke-{grant_id}", by, payload)
 
-        async def work() -> None:
-            self._spaces.revoke(participant, grant_id, None)
-            self._relay(participant, "capability/revoke", f"revoke-{grant_id}", by, payload)
-
-        self._do(work())
-
-    def drop(self, participant: str) -> None:
+    @in_loop
+    async def drop(self, participant: str) -> None:
         """Ends the participant's connection without a close frame; the gateway notices it."""
+        socket = self._socket(participant)
+        socket.abort()
+        await asyncio.wait_for(socket.ended.wait(), PATIENCE)
 
-        async def work() -> None:
-            socket = self._socket(participant)
-            socket.abort()
-            await asyncio.wait_for(socket.ended.wait(), PATIENCE)
-
-        self._do(work())
-
-    def stall(self, participant: str) -> None:
+    @in_loop
+    async def stall(self, participant: str) -> None:
         """From now on the participant's connection is open, but nothing goes in or comes out.
 
         Not even its end is noticed: `release_close` has the gateway learn of it.
         """
+        socket = self._socket(participant)
+        socket.stalled = True
+        socket.connection.transport.pause_reading()
+        self._old[participant] = socket
 
-        async def work() -> None:
-            socket = self._socket(participant)
-            socket.stalled = True
-            socket.connection.transport.pause_reading()
-            self._old[participant] = socket
-
-        self._do(work())
-
-    def hold_close(self, participant: str, *, release_on_join: bool = False) -> None:
+    @in_loop
+    async def hold_close(self, participant: str, *, release_on_join: bool = False) -> None:
         """The end of the participant's present connection goes unnoticed until `release_close`.
 
         With `release_on_join` it is noticed right after the next join of the participant: the
         order of events in which the end of the old connection evicts the new one.
         """
+        socket = self._socket(participant)
+        socket.held = True
+        self._old[participant] = socket
+        if release_on_join:
+            self._release_on_join.add(participant)
 
-        async def work() -> None:
-            socket = self._socket(participant)
-            socket.held = True
-            self._old[participant] = socket
-            if release_on_join:
-                self._release_on_join.add(participant)
-
-        self._do(work())
-
-    def release_close(self, participant: str) -> None:
+    @in_loop
+    async def release_close(self, participant: str) -> None:
         """The gateway notices the end of the connection that was held or stalled.
 
         Waits for that end if it has not come yet; a stalled connection is ended here.
         """
+        socket = self._old.pop(participant)
+        self._release_on_join.discard(participant)
+        if socket.stalled:
+            socket.abort()
+        await asyncio.wait_for(socket.ended.wait(), PATIENCE)
+        if socket.held:
+            socket.held = False
+            self._notice_end(socket)
 
-        async def work() -> None:
-            socket = self._old.pop(participant)
-            self._release_on_join.discard(participant)
-            if socket.stalled:
-                socket.abort()
-            await asyncio.wait_for(socket.ended.wait(), PATIENCE)
-            if socket.held:
-                socket.held = False
-                self._notice_end(socket)
-
-        self._do(work())
-
-    def forge(self, frame: Json) -> None:
+    @in_loop
+    async def forge(self, frame: Json) -> None:
         """Delivers an envelope to all exactly as it is, and believes its sender."""
+        for peer in self._spaces.everybody():
+            peer.write(json.dumps(frame))
 
-        async def work() -> None:
-            for peer in self._spaces.everybody():
-                peer.write(json.dumps(frame))
-
-        self._do(work())
-
-    def say(self, to: str, frame: Json | str | bytes) -> None:
+    @in_loop
+    async def say(self, to: str, frame: Json | str | bytes) -> None:
         """Sends one participant an envelope, a text frame or a binary frame, exactly as it is."""
+        data = json.dumps(frame) if isinstance(frame, dict) else frame
+        self._socket(to).write(data)
 
-        async def work() -> None:
-            data = json.dumps(frame) if isinstance(frame, dict) else frame
-            self._socket(to).write(data)
-
-        self._do(work())
-
-    def restart(self) -> None:
+    @in_loop
+    async def restart(self) -> None:
         """All sockets are gone without close frames, and all but the configuration is forgotten.
 
         The port stays; who dials meanwhile is served by the new gateway.
         """
-
-        async def work() -> None:
-            self._spaces.forget()
-            for socket in self._sockets:
-                socket.participant = None
-            await self._end_all()
-            self._old.clear()
-            self._release_on_join.clear()
-
-        self._do(work())
+        self._spaces.forget()
+        for socket in self._sockets:
+            socket.participant = None
+        await self._end_all()
+        self._old.clear()
+        self._release_on_join.clear()
 
     async def _run(self, ready: threading.Event, stop: asyncio.Event) -> None:
         async with serve(
@@ -353,25 +335,13 @@ class ExistingGateway:
 
     def _relay(self, participant: str, kind: str, id: str, by: str, payload: Json) -> None:
         """Delivers what `by` said as this gateway does: to those named, or to everybody."""
-        envelope: Json = {
-            "protocol": self.version.protocol,
-            "id": id,
-            "ts": now(),
-            "from": by,
-            "to": [participant],
-            "kind": kind,
-            "payload": payload,
-        }
+        envelope: Json = {"protocol": self.version.protocol, "id": id, "ts": now(), "from": by}
+        envelope |= {"to": [participant], "kind": kind, "payload": payload}
         peers = self._spaces.everybody()
         if self.version.to_routes:
             peers = [peer for peer in peers if peer.participant == participant]
         for peer in peers:
             peer.write(json.dumps(envelope))
-
-    def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs in the gateway's loop, and waits for it in the calling thread."""
-        assert self._loop is not None, "the gateway does not serve; enter in_thread() first"
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE * 2)
 
     def _wait(self, arrived: Callable[[], bool], what: str) -> None:
         with self._news:

@@ -93,7 +93,7 @@ class Spaces:
     def hear(self, peer: Peer, data: str | bytes) -> Any:
         """Deals with one frame; what it held is returned, or the frame itself if it was no JSON."""
         text = data if isinstance(data, str) else data.decode(errors="replace")
-        if self.version.has_streams and is_stream_frame(text):
+        if self.version.is_newer and is_stream_frame(text):
             self._relay_data(peer, text)
             return data
         try:
@@ -119,7 +119,7 @@ class Spaces:
 
     def grant(self, recipient: str, capabilities: list[Json], grant_id: str) -> None:
         """Adds to what a participant may do and tells it so."""
-        if self.version.grants_welcome:
+        if self.version.is_newer:
             # By token: the name stands for whoever joined with the token that was made for it.
             made_for = [token for token, owner in self.tokens.items() if owner == recipient]
             holders = [name for name, token in self.shown_token.items() if token in made_for]
@@ -128,19 +128,13 @@ class Spaces:
         if peer is None:
             return
         self.granted.setdefault(recipient, {})[grant_id] = capabilities
-        if not self.version.grants_welcome:
+        if not self.version.is_newer:
             payload = {"status": "accepted", "grant_id": grant_id, "capabilities": capabilities}
             self._tell(peer, "capability/grant-ack", payload, name="ack", correlation=grant_id)
             return
         room = self.members[str(peer.space)]
-        welcome: Json = {
-            "you": {"id": recipient, "capabilities": self._all_of(recipient)},
-            "participants": [
-                {"id": other, "capabilities": self._all_of(other)}
-                for other in room
-                if other != recipient
-            ],
-        }
+        described = [{"id": each, "capabilities": self._all_of(each)} for each in room]
+        welcome = self._welcome(recipient, described)
         self._tell(peer, "system/welcome", welcome, name="welcome-update")
 
     def revoke(self, recipient: str, grant_id: str | None, capabilities: list[Json] | None) -> None:
@@ -161,7 +155,7 @@ class Spaces:
             self._complain(peer, problem, "VALIDATION_ERROR")
         elif frame.get("kind") == "system/join" or frame.get("type") == "join":
             self._join(peer, frame)
-        elif self.version.heartbeats and frame.get("kind") == "system/register":
+        elif self.version.is_newer and frame.get("kind") == "system/register":
             advice = "system/register is reserved for the gateway. Use capability/grant instead."
             self._refuse(peer, frame, {"error": "invalid_request", "message": advice})
         elif not self._may(peer, frame):
@@ -201,24 +195,23 @@ class Spaces:
         self.shown_token[participant] = token
         capabilities = self._resolve(token)
         self.held[participant] = capabilities
-        payload: Json = {
-            "you": {"id": participant, "capabilities": capabilities},
-            "participants": [
-                {"id": other, "capabilities": self.held.get(other, [])}
-                for other in room
-                if other != participant
-            ],
-        }
-        if self.version.has_streams:
+        described = [{"id": each, "capabilities": self.held.get(each, [])} for each in room]
+        payload = self._welcome(participant, described)
+        if self.version.is_newer:
             payload["active_streams"] = list(self.streams[peer.space].active.values())
         self.joins += 1
         self._tell(peer, "system/welcome", payload, name="welcome")
         others = [other for name, other in room.items() if name != participant]
         self._presence(others, "join", payload["you"])
 
+    def _welcome(self, participant: str, described: list[Json]) -> Json:
+        """The payload of a welcome, of what is said of everybody there."""
+        (you,) = (each for each in described if each["id"] == participant)
+        return {"you": you, "participants": [each for each in described if each is not you]}
+
     def _accept(self, peer: Peer, frame: Json) -> None:
         kind, payload = frame.get("kind"), frame.get("payload")
-        if kind == "space/invite" and self.version.makes_invitations:
+        if kind == "space/invite" and self.version.is_newer:
             self._invite(peer, frame)
             return
         recipient = given(payload, "recipient")
@@ -239,9 +232,9 @@ class Spaces:
         if correlation and not isinstance(correlation, list):
             envelope["correlation_id"] = [correlation]
         room = self.members.get(peer.space or "", {})
-        if self.version.has_streams and kind == "stream/request":
+        if self.version.is_newer and kind == "stream/request":
             self._open_stream(peer, envelope, room.values())
-        elif self.version.has_streams and kind == "stream/close":
+        elif self.version.is_newer and kind == "stream/close":
             self.streams[peer.space or ""].close(given(payload, "stream_id"))
         to = envelope.get("to")
         if self.version.to_routes and isinstance(to, list):
@@ -275,15 +268,10 @@ class Spaces:
         token = secrets.token_urlsafe(32)
         capabilities = self._extended(given(frame, "payload", "initial_capabilities") or [])
         self.invited[token] = capabilities
-        ack = {
-            "status": "created",
-            "participant_id": name,
-            "token": token,
-            "connection_url": self.address,
-        }
-        self._tell(
-            peer, "space/invite-ack", ack, name="invite-ack", correlation=frame.get("id", UNSET)
-        )
+        ack = {"status": "created", "participant_id": name, "token": token}
+        ack |= {"connection_url": self.address}
+        about = frame.get("id", UNSET)
+        self._tell(peer, "space/invite-ack", ack, name="invite-ack", correlation=about)
         more: Json = {"invited_by": peer.participant}
         if reason := given(frame, "payload", "reason"):
             more["reason"] = reason
@@ -300,7 +288,7 @@ class Spaces:
         return self._extended(self.capabilities.get(owner, self.defaults))
 
     def _extended(self, capabilities: list[Json]) -> list[Json]:
-        if self.version.answers_always and ANSWERING not in capabilities:
+        if self.version.is_newer and ANSWERING not in capabilities:
             return [*capabilities, ANSWERING]
         return list(capabilities)
 
@@ -309,9 +297,9 @@ class Spaces:
         return [*self.held.get(participant, []), *(entry for one in granted for entry in one)]
 
     def _may(self, peer: Peer, frame: Json) -> bool:
-        if self.version.heartbeats and frame.get("kind") == "system/heartbeat":
+        if self.version.is_newer and frame.get("kind") == "system/heartbeat":
             return True
-        return may(self._all_of(peer.participant or ""), frame, negations=self.version.negations)
+        return may(self._all_of(peer.participant or ""), frame, negations=self.version.is_newer)
 
     def _refuse(self, peer: Peer, frame: Json, payload: Json) -> None:
         correlation = frame.get("id") or UNSET
@@ -337,12 +325,8 @@ class Spaces:
 
     def _made(self, name: str, kind: str, *, sender: str = GATEWAY, to: Any = UNSET) -> Json:
         """The header of an envelope that the gateway makes."""
-        header: Json = {
-            "protocol": self.version.protocol,
-            "id": f"{name}-{milliseconds()}",
-            "ts": now(),
-            "from": sender,
-        }
+        header: Json = {"protocol": self.version.protocol, "id": f"{name}-{milliseconds()}"}
+        header |= {"ts": now(), "from": sender}
         if to is not UNSET:
             header["to"] = [to]
         return header | {"kind": kind}
@@ -357,5 +341,5 @@ class Spaces:
         if not text:
             return "Unexpected end of JSON input"
         at = problem.pos if isinstance(problem, json.JSONDecodeError) else 0
-        place = f" (line 1 column {at + 1})" if self.version.json_position else ""
+        place = f" (line 1 column {at + 1})" if self.version.is_newer else ""
         return f"Expected property name or '}}' in JSON at position {at}{place}"

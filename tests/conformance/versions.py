@@ -7,56 +7,28 @@ from dataclasses import dataclass
 class Version:
     """One existing gateway, as it was observed.
 
+    The newer one extends everybody's capabilities by `mcp/response`, relays `system/heartbeat` and
+    refuses `system/register` whatever the capabilities. It answers a grant with a second welcome
+    (the older one with a `grant-ack`), `space/invite` with a token (the older one relays it), and
+    `stream/request` with `stream/open`; it relays `#stream#data` as a binary frame, and has
+    `active_streams` in its welcome. `!value` in a capability means any other value to it, and its
+    complaint about bad JSON says line and column.
+
     Attributes:
         protocol: what it writes into the envelopes that it makes.
         accepts: what it lets pass in those of others; a missing one is filled in.
-        to_routes: an envelope with a list in `to` reaches those in the list and nobody else;
-            otherwise everything reaches everybody, the sender included.
-        answers_always: everybody's capabilities are extended by `mcp/response`.
-        heartbeats: `system/heartbeat` is relayed whatever the capabilities; `system/register`
-            is refused whatever they are.
-        grants_welcome: a grant brings its recipient a second welcome; otherwise a `grant-ack`.
-        makes_invitations: `space/invite` is answered with a token; otherwise it is relayed.
-        has_streams: `stream/request` is answered with `stream/open`, `#stream#data` is relayed as a
-            binary frame, and the welcome has `active_streams`.
-        negations: `!value` in a capability means any other value.
-        json_position: its complaint about bad JSON says line and column.
+        is_newer: whether it does all that.
     """
 
     protocol: str
     accepts: frozenset[str]
-    to_routes: bool
-    answers_always: bool
-    heartbeats: bool
-    grants_welcome: bool
-    makes_invitations: bool
-    has_streams: bool
-    negations: bool
-    json_position: bool
+    is_newer: bool
+
+    @property
+    def to_routes(self) -> bool:
+        """An envelope with a list in `to` reaches those in it alone; else all, its sender too."""
+        return not self.is_newer
 
 
-MEUP_V02 = Version(
-    protocol="meup/v0.2",
-    accepts=frozenset({"meup/v0.2"}),
-    to_routes=True,
-    answers_always=False,
-    heartbeats=False,
-    grants_welcome=False,
-    makes_invitations=False,
-    has_streams=False,
-    negations=False,
-    json_position=False,
-)
-
-MEW_V04 = Version(
-    protocol="mew/v0.4",
-    accepts=frozenset({"mew/v0.4", "mew/v0.3"}),
-    to_routes=False,
-    answers_always=True,
-    heartbeats=True,
-    grants_welcome=True,
-    makes_invitations=True,
-    has_streams=True,
-    negations=True,
-    json_position=True,
-)
+MEUP_V02 = Version("meup/v0.2", frozenset({"meup/v0.2"}), is_newer=False)
+MEW_V04 = Version("mew/v0.4", frozenset({"mew/v0.4", "mew/v0.3"}), is_newer=True)

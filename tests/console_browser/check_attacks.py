@@ -33,8 +33,7 @@ async def elsewhere(desk: Desk, page: Page, html: str) -> None:
 
 
 async def test_form_of_another_site_decides_nothing(desk: Desk) -> None:
-    await desk.site.tools()
-    await desk.site.propose(await desk.site.join("proposer"))
+    await desk.site.propose(await desk.site.proposer())
     page = await desk.open()
     await expect(page.locator("#call")).to_contain_text("a.md")
     await settled(page)

@@ -9,23 +9,20 @@ from playwright.async_api import Page, expect
 from meup_agent import Fulfillment, Rejection
 from meup_agent.gateway.console.sign_in import SESSION_IDLE, BrowserSessions, FormSeals
 from tests.console_browser.axe import violations
-from tests.console_browser.conftest import Desk, before_the_stream, settled
+from tests.console_browser.conftest import Desk, before_the_stream, card, settled
 
 pytestmark = pytest.mark.anyio
 
 
-async def card(page: Page, path: str) -> None:
-    """Wait for the decision about a file, with what its tool says of itself, to be taken."""
-    await expect(page.locator("#call")).to_contain_text(path)
-    await expect(page.locator("#word")).to_have_count(0)
-    await settled(page)
+async def begin_edit(page: Page, arguments: str) -> None:
+    await page.click("#edit-summary")
+    if not await page.locator("#json-form").is_visible():
+        await page.click("text=Arguments as JSON")
+    await page.fill("#arguments", arguments)
 
 
 async def test_approve_with_one_key(desk: Desk) -> None:
-    await desk.site.tools()
-    proposal = await desk.site.propose(await desk.site.join("proposer"))
-    page = await desk.open()
-    await card(page, "a.md")
+    proposal, page = await desk.asked()
     await page.keyboard.press("a")
     outcome = await proposal.outcome()
     assert isinstance(outcome, Fulfillment)
@@ -38,11 +35,7 @@ async def test_approve_with_one_key(desk: Desk) -> None:
 
 
 async def test_long_call_takes_the_key_twice(desk: Desk) -> None:
-    await desk.site.tools()
-    proposer = await desk.site.join("proposer")
-    proposal = await desk.site.propose(proposer, {"path": "a.md", "text": "line\n" * 900})
-    page = await desk.open()
-    await card(page, "a.md")
+    proposal, page = await desk.asked("line\n" * 900)
     await page.keyboard.press("a")
     await expect(page.locator("main")).to_contain_text("You have not seen all of the call")
     assert desk.site.ran == []
@@ -51,15 +44,9 @@ async def test_long_call_takes_the_key_twice(desk: Desk) -> None:
 
 
 async def test_edit_and_approve(desk: Desk) -> None:
-    await desk.site.tools()
-    proposal = await desk.site.propose(await desk.site.join("proposer"))
-    page = await desk.open()
-    await card(page, "a.md")
-    await page.click("#edit-summary")
+    proposal, page = await desk.asked()
+    await begin_edit(page, '{"path": "b.md"')
     form = page.locator("#json-form")
-    if not await form.is_visible():
-        await page.click("text=Arguments as JSON")
-    await page.fill("#arguments", '{"path": "b.md"')
     await expect(form.locator(".complaint")).to_contain_text("This is no JSON yet")
     await form.locator("button").click()
     await expect(page.locator("#arguments")).to_be_focused()
@@ -76,9 +63,8 @@ async def test_edit_and_approve(desk: Desk) -> None:
 
 async def test_edit_is_checked_against_the_schema_while_it_is_typed(desk: Desk) -> None:
     desk.expect("status of 400")
-    await desk.site.tools()
     given = {"to": "ann@example.org", "copies": 2}
-    proposal = await desk.site.propose(await desk.site.join("proposer"), given, tool="send_report")
+    proposal = await desk.site.propose(await desk.site.proposer(), given, tool="send_report")
     page = await desk.open()
     await card(page, "ann@example.org")
     await page.keyboard.press("e")
@@ -105,18 +91,8 @@ async def test_edit_is_checked_against_the_schema_while_it_is_typed(desk: Desk) 
     assert desk.site.ran == [{**given, "copies": 3, "form": "text", "urgent": False}]
 
 
-async def begin_edit(page: Page, arguments: str) -> None:
-    await page.click("#edit-summary")
-    if not await page.locator("#json-form").is_visible():
-        await page.click("text=Arguments as JSON")
-    await page.fill("#arguments", arguments)
-
-
 async def test_edited_call_is_not_approved_as_it_was_proposed(desk: Desk) -> None:
-    await desk.site.tools()
-    proposal = await desk.site.propose(await desk.site.join("proposer"))
-    page = await desk.open()
-    await card(page, "a.md")
+    proposal, page = await desk.asked()
     await begin_edit(page, '{"path": "b.md", "text": "hello"}')
     await page.keyboard.press("Escape")
     await page.keyboard.press("a")
@@ -141,10 +117,7 @@ async def test_edited_call_is_not_approved_as_it_was_proposed(desk: Desk) -> Non
 
 
 async def test_dropped_edit_leaves_the_call_as_it_was_proposed(desk: Desk) -> None:
-    await desk.site.tools()
-    proposal = await desk.site.propose(await desk.site.join("proposer"))
-    page = await desk.open()
-    await card(page, "a.md")
+    proposal, page = await desk.asked()
     await begin_edit(page, '{"path": "b.md", "text": "hello"}')
     await page.click("#drop-edit")
     await expect(page.locator("#edited")).to_be_hidden()
@@ -162,8 +135,7 @@ async def test_dropped_edit_leaves_the_call_as_it_was_proposed(desk: Desk) -> No
 
 
 async def test_what_has_just_changed_is_not_decided(desk: Desk) -> None:
-    await desk.site.tools()
-    proposer = await desk.site.join("proposer")
+    proposer = await desk.site.proposer()
     first = await desk.site.propose(proposer)
     second = await desk.site.propose(proposer, {"path": "b.md"})
     page = await desk.open()
@@ -182,8 +154,7 @@ async def test_what_has_just_changed_is_not_decided(desk: Desk) -> None:
 
 
 async def test_edit_of_one_proposal_is_not_that_of_the_next(desk: Desk) -> None:
-    await desk.site.tools()
-    proposer = await desk.site.join("proposer")
+    proposer = await desk.site.proposer()
     first = await desk.site.propose(proposer)
     await desk.site.propose(proposer, {"path": "b.md", "text": "second"})
     page = await desk.open()
@@ -194,11 +165,7 @@ async def test_edit_of_one_proposal_is_not_that_of_the_next(desk: Desk) -> None:
 
 
 async def test_reject_by_keyboard_alone(desk: Desk) -> None:
-    await desk.site.tools()
-    proposer = await desk.site.join("proposer")
-    proposal = await desk.site.propose(proposer, to="you")
-    page = await desk.open()
-    await card(page, "a.md")
+    proposal, page = await desk.asked(to="you")
     await page.keyboard.press("r")
     await expect(page.locator("#reason")).to_be_focused()
     await page.keyboard.press("ArrowDown")
@@ -210,18 +177,8 @@ async def test_reject_by_keyboard_alone(desk: Desk) -> None:
     assert (outcome.by, outcome.reason) == ("you", "disagree")
 
 
-async def test_without_a_script(desk: Desk) -> None:
-    await desk.site.tools()
-    proposal = await desk.site.propose(await desk.site.join("proposer"))
-    page = await desk.open(java_script_enabled=False)
-    await page.click("#approve")
-    assert isinstance(await proposal.outcome(), Fulfillment)
-    await expect(page.locator("main")).to_contain_text("Nothing waits for you")
-
-
 async def test_card_comes_and_goes_by_itself(desk: Desk) -> None:
-    await desk.site.tools()
-    proposer = await desk.site.join("proposer")
+    proposer = await desk.site.proposer()
     page = await desk.open()
     await expect(page.locator("main")).to_contain_text("Nothing waits for you")
     first = await desk.site.propose(proposer, {"path": "first.md"})
@@ -240,8 +197,7 @@ async def test_card_comes_and_goes_by_itself(desk: Desk) -> None:
 
 
 async def test_what_came_before_the_stream_began_is_told(desk: Desk) -> None:
-    await desk.site.tools()
-    proposer = await desk.site.join("proposer")
+    proposer = await desk.site.proposer()
     page = await desk.open()
     await expect(page.locator("main")).to_contain_text("Nothing waits for you")
     # Its first stream is not the one that is kept back.
@@ -254,10 +210,7 @@ async def test_what_came_before_the_stream_began_is_told(desk: Desk) -> None:
 
 
 async def test_why_a_card_went_is_told_beside_a_queue_that_is_loaded_anew(desk: Desk) -> None:
-    await desk.site.tools()
-    proposed = await desk.site.propose(await desk.site.join("proposer"), {"path": "a.md"})
-    page = await desk.open()
-    await card(page, "a.md")
+    proposed, page = await desk.asked()
     # As when the page and its stream begin at different moments.
     await page.evaluate("document.querySelector('.queue').dataset.version = 'another'")
     await proposed.withdraw()
@@ -266,8 +219,7 @@ async def test_why_a_card_went_is_told_beside_a_queue_that_is_loaded_anew(desk: 
 
 
 async def test_two_people_at_once(desk: Desk) -> None:
-    await desk.site.tools()
-    proposal = await desk.site.propose(await desk.site.join("proposer"))
+    proposal = await desk.site.propose(await desk.site.proposer())
     you, other = await desk.open("you"), await desk.open("other")
     await card(you, "a.md")
     await card(other, "a.md")
@@ -279,16 +231,12 @@ async def test_two_people_at_once(desk: Desk) -> None:
 
 async def test_edit_survives_reload_neighbour_and_a_killed_gateway(desk: Desk) -> None:
     desk.expect("Failed to load resource", "ERR_", "net::")
-    await desk.site.tools()
-    proposer = await desk.site.join("proposer")
+    proposer = await desk.site.proposer()
     await desk.site.propose(proposer)
     page = await desk.open()
     await card(page, "a.md")
-    await page.click("#edit-summary")
-    if not await page.locator("#json-form").is_visible():
-        await page.click("text=Arguments as JSON")
     typed = '{"path": "mine.md", "text": "typed"}'
-    await page.fill("#arguments", typed)
+    await begin_edit(page, typed)
     await desk.site.propose(proposer, {"path": "neighbour.md"})
     await expect(page.locator("#queue li")).to_have_count(2)
     await expect(page.locator("#arguments")).to_have_value(typed)
@@ -305,8 +253,7 @@ async def test_edit_survives_reload_neighbour_and_a_killed_gateway(desk: Desk) -
 
 
 async def test_edit_survives_a_neighbour_that_comes_before_it(desk: Desk) -> None:
-    await desk.site.tools()
-    proposer = await desk.site.join("proposer")
+    proposer = await desk.site.proposer()
     await desk.site.propose(proposer)
     page = await desk.open()
     await card(page, "a.md")
@@ -320,10 +267,7 @@ async def test_edit_survives_a_neighbour_that_comes_before_it(desk: Desk) -> Non
 
 async def test_what_was_typed_is_shown_after_all_else_is_forgotten(desk: Desk) -> None:
     desk.expect("Failed to load resource", "ERR_", "net::")
-    await desk.site.tools()
-    proposal = await desk.site.propose(await desk.site.join("proposer"))
-    page = await desk.open()
-    await card(page, "a.md")
+    proposal, page = await desk.asked()
     await begin_edit(page, '{"path": "mine.md"}')
     desk.site.gateway.kill()
     await expect(page.locator("#offline")).to_contain_text("nothing that you typed is lost")
@@ -344,10 +288,7 @@ async def test_what_was_typed_is_shown_after_all_else_is_forgotten(desk: Desk) -
 
 async def test_words_survive_a_decision_that_was_not_taken(desk: Desk) -> None:
     desk.expect("status of 403")
-    await desk.site.tools()
-    await desk.site.propose(await desk.site.join("proposer"), to="you")
-    page = await desk.open()
-    await card(page, "a.md")
+    _, page = await desk.asked(to="you")
     await page.fill("#words", "not this one")
     await page.evaluate("document.querySelector('#reject-form [name=csrf]').value = 'earlier'")
     await page.click("#reject")
@@ -361,8 +302,7 @@ async def test_session_that_expires_is_said(desk: Desk) -> None:
     page = await desk.open()
     await expect(page.locator("main")).to_contain_text("Nothing waits for you")
     desk.site.clock.now += SESSION_IDLE + 1
-    await desk.site.tools()
-    await desk.site.propose(await desk.site.join("proposer"))
+    await desk.site.propose(await desk.site.proposer())
     await expect(page.locator("#offline")).to_contain_text("signed out")
     assert await violations(page) == []
     await page.reload()

@@ -17,8 +17,7 @@ pytestmark = pytest.mark.anyio
 async def test_plots_are_seen(desk: Desk, monkeypatch: pytest.MonkeyPatch, look: str) -> None:
     monkeypatch.setattr(plots, "SAMPLE_SECONDS", 0.0)
     looker, boss = await desk.site.join("looker"), await desk.site.join("boss")
-    page = await desk.open("you", **LOOKS[look])
-    await page.goto(f"{desk.url}/health")
+    page = await desk.show("health", **LOOKS[look])
     for each in range(6):
         for _ in range(each % 3):
             with pytest.raises(MeupError):
@@ -40,8 +39,7 @@ async def test_plots_are_seen(desk: Desk, monkeypatch: pytest.MonkeyPatch, look:
 
 async def test_plots_are_drawn_anew(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots, "SAMPLE_SECONDS", 0.0)
-    page = await desk.open("you")
-    await page.goto(f"{desk.url}/health")
+    page = await desk.show("health")
     journal = page.get_by_role("img", name="Size of the journal")
     assert "measured while this page is open" in (await journal.get_attribute("aria-label") or "")
     # The page asks again by itself.

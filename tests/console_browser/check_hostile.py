@@ -2,16 +2,13 @@
 
 import json
 from collections.abc import AsyncGenerator
-from pathlib import Path
 from typing import Any
 
-import anyio
 import anyio.lowlevel
 import pytest
 from playwright.async_api import Browser, Page, expect
 
 from meup_agent import Agent
-from meup_agent.approval import Reviewer
 from tests.console_browser.axe import violations
 from tests.console_browser.conftest import Desk, open_desk
 from tests.gateway.console.conftest import PARTICIPANTS
@@ -69,15 +66,10 @@ def hostile_tools(text: str) -> Agent:
     return agent
 
 
-async def fill(desk: Desk, text: str, policy: Path) -> None:
+async def fill(desk: Desk, text: str) -> None:
     """Say hostile things in each field of each kind of envelope."""
-    site = desk.site
-    rule = f"rules:\n  - ask: {{tool: '*', name: {json.dumps(text[:200])}}}\nend: true\n"
-    await anyio.Path(policy).write_text(rule)
-    joining = Reviewer(policy).join(
-        site.gateway.url, space="demo", token=site.token("reviewer", "demo")
-    )
-    await site.stack.enter_async_context(joining)
+    site, named = desk.site, json.dumps(text[:200])
+    await site.review(f"rules:\n  - ask: {{tool: '*', name: {named}}}\nend: true\n")
     tools, proposer = NAMED[::-1], await site.join(NAMED)
     await site.join(tools, hostile_tools(text))
     given = {text[:300]: text, "choice": text[:300], "more": [{text[:90]: [text[:500]]}]}
@@ -103,10 +95,8 @@ async def assert_inert(page: Page) -> None:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-async def test_hostile_text_is_inert_and_the_layout_holds(
-    desk: Desk, name: str, tmp_path: Path
-) -> None:
-    await fill(desk, TEXTS[name], tmp_path / "policy.yaml")
+async def test_hostile_text_is_inert_and_the_layout_holds(desk: Desk, name: str) -> None:
+    await fill(desk, TEXTS[name])
     page = await desk.open("boss", viewport={"width": 320, "height": 640})
     await expect(page.locator("#call")).to_contain_text("<script>window.ran=1</script>")
     await expect(page.locator(".warning")).to_contain_text("destructive")

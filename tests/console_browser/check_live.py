@@ -57,8 +57,7 @@ async def test_stream_of_a_killed_tab_is_taken_over(desk: Desk) -> None:
     await second.wait_for_function(
         f"(said) => {{ const now = localStorage[{LEASE}]; return {taken}; }}", arg=said
     )
-    await desk.site.tools()
-    await desk.site.propose(await desk.site.join("proposer"))
+    await desk.site.propose(await desk.site.proposer())
     await expect(second.locator("#call")).to_contain_text("a.md")
 
 
@@ -92,8 +91,7 @@ async def two_tabs_without_locks(desk: Desk) -> tuple[Page, Page]:
 
 async def test_timeline_is_live_filtered_and_paused(desk: Desk) -> None:
     boss = await desk.site.join("boss")
-    page = await desk.open()
-    await page.goto(f"{desk.url}/timeline")
+    page = await desk.show("timeline")
     await boss.chat("good morning")
     await expect(page.locator("#rows")).to_contain_text("good morning")
     await page.click("#pause")
@@ -107,10 +105,8 @@ async def test_timeline_is_live_filtered_and_paused(desk: Desk) -> None:
 
 
 async def test_rows_are_filtered_by_the_state_of_their_proposal(desk: Desk) -> None:
-    await desk.site.tools()
-    proposer = await desk.site.join("proposer")
-    page = await desk.open()
-    await page.goto(f"{desk.url}/timeline")
+    proposer = await desk.site.proposer()
+    page = await desk.show("timeline")
     proposal = await desk.site.propose(proposer, {"path": "a.md"})
     chip = page.locator("#rows .t-proposal .state")
     await expect(chip).to_have_text("pending")
@@ -129,8 +125,7 @@ async def test_rows_are_filtered_by_the_state_of_their_proposal(desk: Desk) -> N
 
 
 async def test_thoughts_come_into_one_folded_row(desk: Desk) -> None:
-    page = await desk.open()
-    await page.goto(f"{desk.url}/timeline")
+    page = await desk.show("timeline")
     start = {"kind": "reasoning/start", "id": "t", "payload": {"message": "Where to begin?"}}
     await desk.site.post("boss", start)
     row = page.locator("#rows [id^=group-]")
@@ -169,8 +164,7 @@ async def test_cancel_chain_has_a_colour_of_its_own(desk: Desk) -> None:
         ),
     ):  # fmt: skip
         await desk.site.post(who, {"protocol": "meup/v0.1", **said})
-    page = await desk.open()
-    await page.goto(f"{desk.url}/timeline")
+    page = await desk.show("timeline")
     stroke = "each => getComputedStyle(each).stroke"
     colors = {
         tone: await page.locator(f"#rows .t-{tone} .arrow").first.evaluate(stroke)
@@ -188,8 +182,7 @@ async def test_older_rows_come_by_scrolling(desk: Desk) -> None:
     boss = await desk.site.join("boss")
     for number in range(150):
         await boss.chat(f"message {number}.")
-    page = await desk.open()
-    await page.goto(f"{desk.url}/timeline")
+    page = await desk.show("timeline")
     await expect(page.locator("#rows")).to_contain_text("message 149.")
     await page.locator("#older").scroll_into_view_if_needed()
     await expect(page.locator("#rows")).to_contain_text("message 0.")
@@ -200,8 +193,7 @@ async def test_older_rows_come_by_scrolling(desk: Desk) -> None:
 
 
 async def test_proposal_page_follows_its_proposal(desk: Desk) -> None:
-    await desk.site.tools()
-    proposal = await desk.site.propose(await desk.site.join("proposer"))
+    proposal = await desk.site.propose(await desk.site.proposer())
     page = await desk.open()
     await page.click("text=Its whole story")
     await expect(page.locator(".state")).to_have_text("pending")

@@ -51,10 +51,11 @@ async def fill(desk: Desk) -> None:
 
 
 async def assert_good(page: Page, name: str) -> None:
+    """Nothing is wider than the screen, and what axe can see is accessible."""
     width = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
     assert width <= 0, "it must be scrolled sideways"
     if name.rpartition("-")[2] in READ:
-        assert await violations(page) == []
+        assert await violations(page) == [], name
     await picture(page, name)
 
 

@@ -1,27 +1,18 @@
 """Managing a space and voting, in browsers."""
 
-from pathlib import Path
-
 import pytest
 from playwright.async_api import expect
 
 from meup_agent import Fulfillment
-from meup_agent.approval import Reviewer
 from tests.console_browser.axe import violations
 from tests.console_browser.conftest import Desk
+from tests.gateway.console.test_voting import POLICY
 
 pytestmark = pytest.mark.anyio
 
-QUORUM = """
-rules:
-  - quorum: {tool: write_file, of: 2, among: [you, voter], name: four eyes}
-end: true
-"""
-
 
 async def test_grant_try_revoke_invite_and_remove(desk: Desk) -> None:
-    page = await desk.open("boss")
-    await page.goto(f"{desk.url}/participants")
+    page = await desk.show("participants", "boss")
     card = page.locator(".person", has=page.locator("h2", has_text="looker"))
     await card.locator(".manage summary").click()
     await card.get_by_label("Grant a capability").fill('{"kind": "mcp/reject"}')
@@ -62,16 +53,10 @@ async def test_grant_try_revoke_invite_and_remove(desk: Desk) -> None:
     await expect(other.locator(".you")).to_contain_text("newcomer")
 
 
-async def test_vote_of_two_in_two_browsers(desk: Desk, tmp_path: Path) -> None:
-    policy = tmp_path / "policy.yaml"
-    policy.write_text(QUORUM)
+async def test_vote_of_two_in_two_browsers(desk: Desk) -> None:
     site = desk.site
-    await site.tools()
-    joining = Reviewer(policy).join(
-        site.gateway.url, space="demo", token=site.token("reviewer", "demo")
-    )
-    await site.stack.enter_async_context(joining)
-    proposal = await site.propose(await site.join("proposer"))
+    await site.review(POLICY)
+    proposal = await site.propose(await site.proposer())
     you, voter = await desk.open("you"), await desk.open("voter")
     for page in (you, voter):
         await expect(page.locator(".grounds")).to_contain_text("four eyes of reviewer: 2 votes of")

@@ -31,8 +31,7 @@ async def test_card_that_changes_is_not_another_one(desk: Desk) -> None:
 
 
 async def test_queue_that_is_loaded_anew_leaves_the_card(desk: Desk) -> None:
-    await desk.site.tools()
-    proposer = await desk.site.join("proposer")
+    proposer = await desk.site.proposer()
     await desk.site.propose(proposer)
     page = await desk.open()
     await expect(page.locator("#call")).to_contain_text("a.md")
@@ -49,8 +48,7 @@ async def test_queue_that_is_loaded_anew_leaves_the_card(desk: Desk) -> None:
 
 
 async def test_focus_on_a_button_does_not_pass_to_the_next_card(desk: Desk) -> None:
-    await desk.site.tools()
-    proposer = await desk.site.join("proposer")
+    proposer = await desk.site.proposer()
     first = await desk.site.propose(proposer)
     await desk.site.propose(proposer, {"path": "b.md"})
     page = await desk.open()
@@ -65,8 +63,7 @@ async def test_focus_on_a_button_does_not_pass_to_the_next_card(desk: Desk) -> N
 
 async def test_tab_is_not_that_of_another_participant(desk: Desk) -> None:
     desk.expect("409", "Failed to load resource")
-    await desk.site.tools()
-    proposer = await desk.site.join("proposer")
+    proposer = await desk.site.proposer()
     page = await desk.open("you")
     await expect(page.locator("main")).to_contain_text("Nothing waits for you")
     other = await desk.tab(page.context)
@@ -86,8 +83,7 @@ async def test_tab_is_not_that_of_another_participant(desk: Desk) -> None:
 
 async def test_card_that_its_gateway_has_forgotten_goes_with_a_word(desk: Desk) -> None:
     desk.expect("Failed to load resource", "ERR_", "net::", "Failed to fetch")
-    await desk.site.tools()
-    proposer = await desk.site.join("proposer")
+    proposer = await desk.site.proposer()
     await desk.site.propose(proposer)
     page = await desk.open()
     await expect(page.locator("#card")).to_contain_text("Writes a file")

@@ -4,11 +4,11 @@ import re
 from typing import Literal
 
 import pytest
-from playwright.async_api import Page, Route, expect
+from playwright.async_api import Route, expect
 
 from meup_agent.gateway.console.sign_in import SESSION_IDLE
 from meup_agent.gateway.console.timeline import PAGE_ROWS
-from tests.console_browser.axe import violations
+from tests.console_browser.check_pages import assert_good
 from tests.console_browser.conftest import Desk
 from tests.console_browser.pictures import picture
 
@@ -32,21 +32,13 @@ OVERLAPS = """() => [...document.querySelectorAll("#queue a")].flatMap(row => {
 COLORS = pytest.mark.parametrize("colors", ["light", "dark"])
 
 
-async def assert_good(page: Page, name: str) -> None:
-    width = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
-    assert width <= 0, "it must be scrolled sideways"
-    assert await violations(page) == [], name
-    await picture(page, name)
-
-
 @COLORS
 async def test_states_of_the_inbox(desk: Desk, colors: Literal["light", "dark"]) -> None:
     desk.expect("status of 400", "Failed to load resource", "ERR_", "net::")
     site = desk.site
     page = await desk.open(color_scheme=colors)
     await expect(page.locator("#card-title")).to_have_text("Nothing waits for you")
-    await site.tools()
-    proposer = await site.join("proposer")
+    proposer = await site.proposer()
     asked = await site.propose(proposer, {"path": "a.md", "text": "safe\u202egpj.exe"})
     await expect(page.locator(".warning")).to_contain_text("Look twice")
     await page.click("#approve")
@@ -127,8 +119,7 @@ async def test_nothing_moves_where_no_motion_is_wanted(desk: Desk) -> None:
 
 @pytest.mark.parametrize("width", [320, 1280])
 async def test_queue_tells_count_and_age(desk: Desk, width: int) -> None:
-    await desk.site.tools()
-    proposer = await desk.site.join("proposer")
+    proposer = await desk.site.proposer()
     await desk.site.propose(proposer, {}, "t" * 90)
     page = await desk.open(viewport={"width": width, "height": 700})
     await expect(page.locator("#count")).to_have_text("1")
@@ -148,8 +139,7 @@ async def test_queue_tells_count_and_age(desk: Desk, width: int) -> None:
 
 
 async def test_queue_is_walked_by_keys(desk: Desk) -> None:
-    await desk.site.tools()
-    proposer = await desk.site.join("proposer")
+    proposer = await desk.site.proposer()
     for name in ("first", "second", "third"):
         await desk.site.propose(proposer, {"path": f"{name}.md"})
     page = await desk.open()

@@ -17,8 +17,7 @@ AGED = """row => row.querySelector("time[data-ago]").dateTime =
 @pytest.mark.parametrize("width", [320, 1280])
 async def test_time_since_a_row_grows(desk: Desk, width: int) -> None:
     boss = await desk.site.join("boss")
-    page = await desk.open(viewport={"width": width, "height": 700})
-    await page.goto(f"{desk.url}/timeline")
+    page = await desk.show("timeline", viewport={"width": width, "height": 700})
     await expect(page.locator("#rows")).to_contain_text("boss came")
     await boss.chat("This row comes by itself.")
     row = page.locator("#rows > .row", has_text="This row comes by itself.")
@@ -35,8 +34,7 @@ async def test_time_since_a_row_grows(desk: Desk, width: int) -> None:
 
 async def test_row_that_comes_while_the_page_is_drawn_anew_stays(desk: Desk) -> None:
     boss = await desk.site.join("boss")
-    page = await desk.open()
-    await page.goto(f"{desk.url}/timeline")
+    page = await desk.show("timeline")
     rows = page.locator("#rows")
     while "before" not in await rows.inner_text():
         await boss.chat("before")  # until the stream has begun
@@ -63,7 +61,6 @@ async def test_row_that_comes_while_the_page_is_drawn_anew_stays(desk: Desk) -> 
 async def test_cut_head_of_a_column_has_its_whole_name(desk: Desk) -> None:
     for each in ("boss", "proposer", "tools", "looker", "reviewer", "voter", "other"):
         await desk.site.join(each)
-    page = await desk.open(viewport={"width": 640, "height": 700})
-    await page.goto(f"{desk.url}/timeline")
+    page = await desk.show("timeline", viewport={"width": 640, "height": 700})
     cut = page.locator(".names span", has_text="reviewer")
     await expect(cut).to_have_attribute("title", "reviewer")

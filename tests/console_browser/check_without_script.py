@@ -13,8 +13,7 @@ pytestmark = pytest.mark.anyio
 async def test_decisions(desk: Desk) -> None:
     desk.expect("status of 400")
     site = desk.site
-    await site.tools()
-    proposer = await site.join("proposer")
+    proposer = await site.proposer()
     given = {"to": "ann", "copies": 2}
     refused = await site.propose(proposer, {"path": "no.md"}, to="you")
     edited = await site.propose(proposer, given, tool="send_report")

@@ -20,6 +20,7 @@ from playwright.async_api import (
     expect,
 )
 
+from meup_agent import ProposalHandle
 from meup_agent.gateway import Config
 from tests.console_browser.axe import SCRIPT
 from tests.gateway.console.conftest import Site, open_site
@@ -91,6 +92,13 @@ async def settled(page: Page) -> None:
     await expect(page.locator("#acts [aria-disabled]")).to_have_count(0)
 
 
+async def card(page: Page, path: str) -> None:
+    """Wait for the decision about a file, with what its tool says of itself, to be taken."""
+    await expect(page.locator("#call")).to_contain_text(path)
+    await expect(page.locator("#word")).to_have_count(0)
+    await settled(page)
+
+
 class Desk:
     """A gateway with its console, and browsers at it."""
 
@@ -119,6 +127,20 @@ class Desk:
         await page.fill("#token", token or self.site.token(participant))
         await page.press("#token", "Enter")
         await page.wait_for_url("**/inbox")
+        return page
+
+    async def asked(self, text: str = "hello", to: str = "") -> tuple[ProposalHandle, Page]:
+        """A proposal to write a file, and the page of who decides about it."""
+        given = {"path": "a.md", "text": text}
+        proposal = await self.site.propose(await self.site.proposer(), given, to=to)
+        page = await self.open()
+        await card(page, "a.md")
+        return proposal, page
+
+    async def show(self, path: str, participant: str = "you", **options: Any) -> Page:
+        """A page in a browser of its own, signed in."""
+        page = await self.open(participant, **options)
+        await page.goto(f"{self.url}/{path}")
         return page
 
     async def tab(self, context: Any) -> Page:

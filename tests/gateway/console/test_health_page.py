@@ -93,8 +93,8 @@ def test_plot_is_drawn_from_what_grew() -> None:
 
 def test_plot_says_in_words_what_it_shows() -> None:
     samples, said = Samples(), list[str]()
-    for noted in ((), ((0.0, 2_048),), ((90.0, 1_024),)):
-        for at, value in noted:
+    for noted in ({}, {0.0: 2_048}, {90.0: 1_024}):
+        for at, value in noted.items():
             samples.note(at, {"s": value})
         said.append(samples.level("Size", "s", size).label)
     assert said == [
