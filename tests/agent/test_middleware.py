@@ -16,17 +16,12 @@ from tests.patience import PATIENCE
 
 
 async def inbound(message: InboundMessage, call_next: CallNext) -> Any: ...
-
-
 async def outbound(message: "OutboundMessage", call_next: CallNext) -> Any: ...
-
-
 async def both(message: InboundMessage | OutboundMessage, call_next: CallNext) -> Any: ...
 
 
 class Layer:
     async def __call__(self, message: InboundMessage, call_next: CallNext) -> Any: ...
-
     async def method(self, message: OutboundMessage, call_next: CallNext, /) -> Any: ...
 
 
@@ -51,20 +46,10 @@ def test_annotation_tells_what_passes(layer: Any, directions: tuple[int, int]) -
 
 
 async def no_annotation(message, call_next) -> Any: ...  # type: ignore[no-untyped-def]
-
-
 async def alone(message: InboundMessage) -> Any: ...
-
-
 async def by_name(*, message: InboundMessage, call_next: CallNext) -> Any: ...
-
-
 async def other_type(message: Annotated[str, "text"], call_next: CallNext) -> Any: ...
-
-
 async def unknown(message: "Nothing", call_next: CallNext) -> Any: ...  # type: ignore[name-defined]  # noqa: F821
-
-
 def plain(message: InboundMessage, call_next: CallNext) -> Any: ...
 
 

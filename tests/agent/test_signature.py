@@ -28,26 +28,12 @@ async def plain(path: str, ctx: Context, text: str = "") -> str:
 
 
 async def no_parameters() -> None: ...
-
-
 async def only_injected(ctx: Context, envelope: Envelope) -> None: ...
-
-
 async def as_string(path: "str", ctx: "Context") -> None: ...
-
-
 async def annotated(ctx: Annotated[Context, "the context"], n: Annotated[int, "n"]) -> None: ...
-
-
 async def aliased(ctx: Ctx, n: int) -> None: ...
-
-
 async def with_default(n: int, ctx: Context = None) -> None: ...  # type: ignore[assignment]
-
-
 async def keyword_only(*, n: int, ctx: Context) -> None: ...
-
-
 async def twice(one: Context, two: Context) -> None: ...
 
 
@@ -90,7 +76,6 @@ def plain_sync(n: int) -> int:
 
 class Callables:
     async def method(self, n: int, ctx: Context) -> None: ...
-
     def sync_method(self, n: int) -> None: ...
 
     @classmethod
@@ -175,50 +160,20 @@ def test_wrapper_is_read_through_in_the_module_of_what_it_wraps() -> None:
 
 
 async def optional(ctx: Context | None) -> None: ...
-
-
 async def optional_the_old_way(ctx: typing.Optional[Context]) -> None: ...  # noqa: UP045
-
-
 async def many(contexts: list[Context]) -> None: ...
-
-
 async def subclass(ctx: SpecialContext) -> None: ...
-
-
 async def of_another_role(proposal: Proposal) -> None: ...
-
-
 async def optional_of_another_role(proposal: Proposal | None = None) -> None: ...
-
-
 async def star(*paths: str) -> None: ...
-
-
 async def double_star(**options: str) -> None: ...
-
-
 async def positional_only(path: str, /) -> None: ...
-
-
 async def positional_only_injected(ctx: Context, /) -> None: ...
-
-
 async def unannotated(path, ctx: Context) -> None: ...  # type: ignore[no-untyped-def]
-
-
 async def no_such_name(path: "NoSuchName") -> None: ...  # type: ignore[name-defined] # noqa: F821
-
-
 async def syntax_error(path: "str |") -> None: ...  # type: ignore[valid-type] # noqa: F722
-
-
 async def unresolvable_return() -> "NoSuchName": ...  # type: ignore[name-defined] # noqa: F821
-
-
 async def not_json(callback: Callable[[], None]) -> None: ...
-
-
 async def arbitrary(path: str, thing: SyncCall) -> None: ...
 
 
@@ -283,8 +238,6 @@ def test_tool_that_cannot_work_fails(fn: Callable[..., Any], said: list[str]) ->
 
 
 async def wants_more(proposal: Proposal, verbose: bool) -> None: ...
-
-
 async def wants_more_by_default(proposal: Proposal, verbose: bool = False) -> None: ...
 
 

@@ -39,7 +39,7 @@ def in_loop(
 ) -> Callable[Concatenate[G, P], T]:
     """Run a method in the gateway's loop, and wait for it in the calling thread."""
 
-    def do(self: G, *args: P.args, **kwargs: P.kwargs) -> T:
+    def do(self: G, /, *args: P.args, **kwargs: P.kwargs) -> T:
         assert self.loop is not None, "the gateway does not serve; enter in_thread() first"
         future = asyncio.run_coroutine_threadsafe(work(self, *args, **kwargs), self.loop)
         return future.result(PATIENCE * 2)

@@ -100,4 +100,4 @@ def test_status_is_asked_for_and_answered_as_captured(controlled: Site) -> None:
         assert tester.until("participant/status")["payload"] == status
         # In words that only an older draft had, it is nothing that the gateway knows.
         slow.send("participant/requestStatus", {}, to=["tester"])
-        assert slow.until("system/error")["payload"]["error"] == "capability_violation"
+        assert slow.refusal() == "capability_violation"

@@ -269,7 +269,7 @@ def test_who_may_make_the_call_may_answer_its_proposal(dialect: str) -> None:
             assert proposer.until("mcp/response")["from"] == "approver"
             # It is decided now.
             approver.send("mcp/request", CALL, to=["files"], correlation_id=[proposal])
-            assert approver.until("system/error")["payload"]["error"] == "not_pending"
+            assert approver.refusal() == "not_pending"
 
 
 @pytest.mark.rule("3.answers_proposal")

@@ -31,8 +31,7 @@ def gateway() -> Generator[ThreadedGateway]:
 def test_the_file_says_what_its_participants_speak(
     gateway: ThreadedGateway, name: str, dialect: str
 ) -> None:
-    with Site(gateway, dialect).dial(path="/") as socket:
-        wire = Wire(socket, name, dialect)
+    with Site(gateway, dialect).by_frame(name) as wire:
         wire.write({"type": "join", "space": "demo", "token": f"change-me-{name}"})
         assert wire.hear("system/welcome")["protocol"] == dialect
 

@@ -6,7 +6,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from tests.conformance.conftest import PARTICIPANTS
-from tests.conformance.wire import V02, V04, Json, Site, Wire, serving
+from tests.conformance.wire import V02, V04, Json, Site, Wire, serving, serving_site
 
 HEADER = {"Authorization": "Bearer alice-token"}
 OWN: Json = {"participantId": "alice", "space": "demo", "token": "alice-token"}
@@ -14,8 +14,8 @@ OWN: Json = {"participantId": "alice", "space": "demo", "token": "alice-token"}
 
 @pytest.fixture
 def site(dialect: str) -> Generator[Site]:
-    with serving(PARTICIPANTS, dialect=dialect) as gateway:
-        yield Site(gateway, dialect)
+    with serving_site(PARTICIPANTS, dialect) as opened:
+        yield opened
 
 
 def envelope(dialect: str, payload: Json, **header: object) -> Json:
@@ -23,15 +23,20 @@ def envelope(dialect: str, payload: Json, **header: object) -> Json:
     return {"protocol": dialect, "id": "j1", "kind": "system/join", **header, "payload": payload}
 
 
+def may_speak(alice: Wire, dialect: str) -> None:
+    """Once it is welcomed in a dialect, what it says is heard."""
+    welcome = alice.hear("system/welcome")
+    assert (welcome["protocol"], welcome["payload"]["you"]["id"]) == (dialect, "alice")
+    alice.until("system/presence")
+    alice.send("chat", {"text": "hi"})
+    assert alice.hear("chat")["from"] == "alice"
+
+
 @pytest.mark.rule("3.join.header_alone")
 @pytest.mark.parametrize("path", ["/", "/ws", "/?space=demo"])
 def test_a_header_alone_joins(site: Site, path: str) -> None:
-    with site.dial(HEADER, path) as socket:
-        alice = Wire(socket, "alice", site.dialect)
-        assert alice.hear("system/welcome")["protocol"] == site.dialect
-        alice.until("system/presence")
-        alice.send("chat", {"text": "hi"})
-        assert alice.hear("chat")["from"] == "alice"
+    with site.by_frame("alice", path, headers=HEADER) as alice:
+        may_speak(alice, site.dialect)
 
 
 @pytest.mark.rule("3.join.header_alone", "3.join.envelope")
@@ -46,13 +51,9 @@ def test_frames_and_envelopes_join(
     """With a token in the header and none in the frame, or the other way, or in both."""
     left_out += ("token",) if headers else ()
     claims = {key: value for key, value in OWN.items() if key not in left_out}
-    with site.dial(headers, "/") as socket:
-        alice = Wire(socket, "alice", site.dialect)
+    with site.by_frame("alice", headers=headers) as alice:
         alice.write(envelope(site.dialect, claims) if as_envelope else {"type": "join", **claims})
-        assert alice.hear("system/welcome")["payload"]["you"]["id"] == "alice"
-        alice.until("system/presence")
-        alice.send("chat", {"text": "hi"})
-        assert alice.hear("chat")["from"] == "alice"
+        may_speak(alice, site.dialect)
 
 
 @pytest.mark.rule("3.join.envelope")
@@ -61,8 +62,7 @@ def test_the_name_may_be_called_otherwise_and_the_protocol_is_that_of_the_envelo
 ) -> None:
     other = V02 if site.dialect == V04 else V04
     claims = {"participant": "alice", "token": "alice-token", "capabilities": [{"kind": "*"}]}
-    with site.dial(path="/") as socket:
-        alice = Wire(socket, "alice", other)
+    with site.by_frame("alice", dialect=other) as alice:
         alice.write(envelope(other, claims, **{"from": "alice"}))
         welcome = alice.hear("system/welcome")
         assert welcome["protocol"] == other
@@ -86,8 +86,7 @@ def test_the_name_may_be_called_otherwise_and_the_protocol_is_that_of_the_envelo
 def test_a_join_as_somebody_else_is_refused(
     site: Site, headers: dict[str, str] | None, said: Json
 ) -> None:
-    with site.dial(headers, "/") as socket:
-        wire = Wire(socket, "alice", site.dialect)
+    with site.by_frame("alice", headers=headers) as wire:
         wire.write({"kind": "system/join", **said})
         assert wire.end() == 4401
 
@@ -105,8 +104,7 @@ def test_a_join_frame_behind_a_whole_handshake_must_fit_it(site: Site, claim: Js
 @pytest.mark.rule("3.join.header_alone")
 def test_what_is_said_first_joins_by_the_header(site: Site) -> None:
     """No second passes: only a join frame, which says more, is waited for."""
-    with site.dial(HEADER, "/") as socket:
-        alice = Wire(socket, "alice", site.dialect)
+    with site.by_frame("alice", headers=HEADER) as alice:
         sent = alice.send("chat", {"text": "hi"})
         alice.hear("system/welcome")
         alice.hear("system/presence")
@@ -143,8 +141,7 @@ def test_of_several_spaces_one_must_be_named(dialect: str) -> None:
     with serving(PARTICIPANTS, dialect=dialect, more=more) as gateway:
         site = Site(gateway, dialect)
         for frame in ({"type": "join", "token": "alice-token"}, envelope(dialect, OWN)):
-            with site.dial(HEADER, "/") as socket:
-                wire = Wire(socket, "alice", dialect)
+            with site.by_frame("alice", headers=HEADER) as wire:
                 wire.write(frame)
                 if "type" in frame:
                     assert wire.end() == 4400

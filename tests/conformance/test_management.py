@@ -2,18 +2,19 @@
 
 from collections.abc import Generator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from meup_agent.gateway import Config, Gateway, JournalConfig, SpaceConfig
+from meup_agent.gateway import Gateway, JournalConfig
 from tests.conformance.conftest import ServeSite, only_v04
 from tests.conformance.reference_peers import ReferencePeer
 from tests.conformance.versions import MEW_V04
 from tests.conformance.wire import Dialled, Json, Site, Wire, config_of
-from tests.gateways import Archive, participant
+from tests.gateways import Archive
 from tests.spaces import Audit
 
 LIST: Json = {"kind": "mcp/request", "payload": {"method": "tools/list"}}
@@ -50,6 +51,12 @@ def grant(manager: Wire, recipient: str, *capabilities: Json, **header: Any) -> 
     return manager.send("capability/grant", payload, to=[recipient], **header)
 
 
+def revoke(manager: Wire, recipient: str, granted: str) -> None:
+    """Take a grant back."""
+    payload = {"recipient": recipient, "grant_id": granted, "reason": "done"}
+    manager.send("capability/revoke", payload)
+
+
 def tries(wire: Wire, method: str = "tools/list") -> bool:
     """True for a request that is let through; whatever was said before is read over."""
     sent = wire.send("mcp/request", {"method": method})
@@ -73,13 +80,12 @@ def test_what_is_granted_is_added_and_what_is_revoked_is_gone_at_once(managed: S
         assert tries(alice, "tools/x")
         assert not tries(alice, "tools/call")
         for grant_id, method, other in ((first, "tools/list", "tools/x"), (second, "tools/x", "")):
-            revoke = {"recipient": "alice", "grant_id": grant_id, "reason": "done"}
-            manager.send("capability/revoke", revoke)
+            revoke(manager, "alice", grant_id)
             alice.until("capability/revoke")
             assert not tries(alice, method)
             assert tries(alice, other) is bool(other)
-        manager.send("capability/revoke", {"recipient": "alice", "grant_id": first})
-        assert manager.until("system/error")["payload"]["error"] == "unknown_grant"
+        revoke(manager, "alice", first)
+        assert manager.refusal() == "unknown_grant"
 
 
 @pytest.mark.rule("A.G7", "A.G19", "C.W9")
@@ -101,18 +107,18 @@ def test_a_grant_outlives_the_connection(managed: Site) -> None:
 def test_nobody_grants_without_the_right_to_or_what_they_lack(managed: Site) -> None:
     with managed.join("alice", "bob", "manager") as (alice, bob, manager):
         grant(alice, "alice", {"kind": "chat"})
-        assert alice.until("system/error")["payload"]["error"] == "capability_violation"
+        assert alice.refusal() == "capability_violation"
         for lacking in (LIST, {"kind": "*"}, {"kind": "capability/revoke"}, {"kind": "!chat"}):
             grant(bob, "alice", lacking)
             error = bob.until("system/error")["payload"]
             assert (error["error"], error["capability"]) == ("capability_lacking", lacking)
         grant(manager, "alice", {"kind": "mcp/request"})
-        assert manager.until("system/error")["payload"]["error"] == "capability_lacking"
+        assert manager.refusal() == "capability_lacking"
         for never in ({"kind": "system/presence"}, {"kind": "/(/"}):
             grant(manager, "alice", never)
-            assert manager.until("system/error")["payload"]["error"] == "invalid_capability"
+            assert manager.refusal() == "invalid_capability"
         grant(manager, "nobody", LIST)
-        assert manager.until("system/error")["payload"]["error"] == "unknown_participant"
+        assert manager.refusal() == "unknown_participant"
         assert not tries(alice)
 
 
@@ -126,7 +132,7 @@ def test_what_was_granted_on_ends_with_the_grant_before_it(managed: Site) -> Non
         alice.until("capability/grant")
         alice.until("capability/grant")
         assert tries(alice)
-        manager.send("capability/revoke", {"recipient": "bob", "grant_id": first})
+        revoke(manager, "bob", first)
         alice.until("capability/revoke")
         assert not tries(alice)
         assert not tries(bob)
@@ -157,7 +163,7 @@ def test_a_revocation_ends_what_is_in_flight(managed: Site) -> None:
         alice.until("capability/grant")
         request = alice.send("mcp/request", {"id": 7, "method": "tools/list"}, to=["bob"])
         assert bob.until("mcp/request")["id"] == request
-        manager.send("capability/revoke", {"recipient": "alice", "grant_id": granted})
+        revoke(manager, "alice", granted)
         cancel = bob.until("mcp/request")
         assert (cancel["from"], cancel["to"]) == ("system:gateway", ["bob"])
         assert cancel["correlation_id"] == [request]
@@ -178,7 +184,7 @@ def test_the_recipient_is_told_what_it_may_and_acknowledges(managed: Site) -> No
         manager.until("capability/grant")
         # Nothing but the grant lets it say so, and the gateway says it for nobody.
         alice.send("capability/grant-ack", {"status": "accepted"}, correlation_id=["another"])
-        assert alice.until("system/error")["payload"]["error"] == "capability_violation"
+        assert alice.refusal() == "capability_violation"
         alice.send("capability/grant-ack", {"status": "accepted"}, correlation_id=[granted])
         ack = manager.until("capability/grant-ack")
         assert (ack["from"], ack["correlation_id"]) == ("alice", [granted])
@@ -202,8 +208,8 @@ def test_participants_are_named_by_what_their_token_says(managed: Site) -> None:
     with managed.join("manager", "alice") as (manager, alice):
         granted = grant(manager, "alice", LIST)
         assert alice.until("system/welcome")["payload"]["you"]["id"] == "alice"
-        manager.send("capability/revoke", {"recipient": "bob", "grant_id": granted})
-        assert manager.until("system/error")["payload"]["error"] == "unknown_grant"
+        revoke(manager, "bob", granted)
+        assert manager.refusal() == "unknown_grant"
         assert tries(alice)
 
 
@@ -213,23 +219,22 @@ def test_participants_are_named_by_what_their_token_says(managed: Site) -> None:
 @pytest.mark.rule("A.G27", "C.W10")
 def test_who_is_invited_joins_with_what_they_were_given(managed: Site) -> None:
     with managed.join("manager", "alice") as (manager, alice):
-        payload = {"participant_id": "dave", "initial_capabilities": [LIST], "reason": "r"}
+        payload: Json = {"participant_id": "dave", "initial_capabilities": [LIST], "reason": "r"}
         manager.send("space/invite", payload)
         token = manager.until("space/invite-ack")["payload"]["token"]
         told = alice.until("system/presence")["payload"]
         assert (told["event"], told["participant"]["id"]) == ("invited", "dave")
         for _ in range(2):  # also when it comes back
-            with managed.dial({"Authorization": f"Bearer {token}"}) as socket:
-                dave = Wire(socket, "dave", managed.dialect)
+            header = {"Authorization": f"Bearer {token}"}
+            with managed.by_frame("dave", "/ws?space=demo", headers=header) as dave:
                 you = dave.hear("system/welcome")["payload"]["you"]
                 assert (you["id"], you["capabilities"]) == ("dave", [WITHDRAW, LIST, ANSWERS])
                 assert tries(dave)
         manager.send("space/invite", {"participant_id": "bob"})
         assert manager.until("space/invite-ack")["payload"]["status"] == "already_exists"
-        manager.send(
-            "space/invite", {"participant_id": "eve", "initial_capabilities": [{"kind": "*"}]}
-        )
-        assert manager.until("system/error")["payload"]["error"] == "capability_lacking"
+        payload |= {"participant_id": "eve", "initial_capabilities": [{"kind": "*"}]}
+        manager.send("space/invite", payload)
+        assert manager.refusal() == "capability_lacking"
 
 
 @pytest.mark.rule("C.W10", "C.W11")
@@ -285,11 +290,8 @@ def test_everything_that_was_done_to_a_space_can_be_read_later(
     dialect: str, tmp_path: Path
 ) -> None:
     """In the journal's file, by whom and in which order, and no token with it."""
-    members = {name: participant(name, may, (f"{name}-token",)) for name, may in PEOPLE.items()}
     file = tmp_path / "journal.db"
-    config = Config(
-        (SpaceConfig("demo", members, dialect=dialect),), journal=JournalConfig(path=file)
-    )
+    config = replace(config_of(PEOPLE, dialect=dialect), journal=JournalConfig(path=file))
     with Gateway(config=config).in_thread() as gateway:
         with Site(gateway, dialect).join("manager", "bob") as (manager, bob):
             first = grant(manager, "bob", LIST)
@@ -299,7 +301,7 @@ def test_everything_that_was_done_to_a_space_can_be_read_later(
             assert heard == [first, second]
             manager.send("space/invite", {"participant_id": "dave"})
             token = manager.until("space/invite-ack")["payload"]["token"]
-            manager.send("capability/revoke", {"recipient": "bob", "grant_id": first})
+            revoke(manager, "bob", first)
             manager.send("space/kick", {"participant_id": "bob", "reason": "noise"})
             assert grant(manager, "nobody", LIST)  # refused, so not done
             manager.until("system/error")

@@ -201,8 +201,7 @@ def test_the_token_of_the_header_says_who_joins(site: Site) -> None:
     ],
 )
 def test_a_join_frame_is_no_way_around_the_token(site: Site, claims: Json) -> None:
-    with site.dial(path="/spaces/demo") as socket:
-        wire = Wire(socket, "alice", site.dialect)
+    with site.by_frame("alice", "/spaces/demo") as wire:
         wire.write({"type": "join", "space": "demo", "protocol": site.dialect, **claims})
         assert wire.end() == 4401
 
@@ -210,8 +209,7 @@ def test_a_join_frame_is_no_way_around_the_token(site: Site, claims: Json) -> No
 @pytest.mark.rule("3.join.frame", "A.G18")
 @pytest.mark.parametrize("path", ["/", "/ws", "/spaces/demo", "/participants/alice/ws"])
 def test_any_path_does_for_a_join_frame(site: Site, path: str) -> None:
-    with site.dial(path=path) as socket:
-        wire = Wire(socket, "alice", site.dialect)
+    with site.by_frame("alice", path) as wire:
         claims = {"participantId": "alice", "space": "demo", "token": "alice-token"}
         wire.write({"type": "join", "protocol": site.dialect, **claims})
         assert wire.hear("system/welcome")["payload"]["you"]["id"] == "alice"

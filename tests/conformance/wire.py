@@ -36,15 +36,9 @@ class Wire:
     def send(self, kind: str, payload: object = None, /, **header: object) -> str:
         """Sends an envelope that has all that the dialect wants; returns its id."""
         self._ids += 1
-        fields: Json = {
-            "protocol": self.dialect,
-            "id": f"{self.name}-{self._ids}",
-            "ts": "2025-01-01T00:00:00.000Z",
-            "from": self.name,
-            "kind": kind,
-            "payload": {} if payload is None else payload,
-            **header,
-        }
+        fields: Json = {"protocol": self.dialect, "id": f"{self.name}-{self._ids}"}
+        fields |= {"ts": "2025-01-01T00:00:00.000Z", "from": self.name, "kind": kind}
+        fields |= {"payload": {} if payload is None else payload, **header}
         self.write({name: value for name, value in fields.items() if value is not LEFT_OUT})
         return str(fields["id"])
 
@@ -70,17 +64,22 @@ class Wire:
 
     def until(self, kind: str) -> Json:
         """The next envelope of a kind, whatever comes before."""
-        while True:
-            said: Json = json.loads(self.read())
-            if said["kind"] == kind:
-                return said
+        while (said := self.hear_any())["kind"] != kind:
+            pass
+        return said
 
     def refused(self) -> Json:
         """The payload of the next message, which must be the gateway's error."""
-        payload: Json = self.hear("system.error" if self.dialect == V01 else "system/error")[
-            "payload"
-        ]
+        payload: Json = self.hear(self.own("system/error"))["payload"]
         return payload
+
+    def refusal(self) -> str:
+        """The code of the gateway's next error, whatever comes before."""
+        return str(self.until(self.own("system/error"))["payload"]["error"])
+
+    def own(self, kind: str) -> str:
+        """A kind of the gateway's, in the member's dialect."""
+        return kind.replace("/", ".") if self.dialect == V01 else kind
 
     def end(self) -> int:
         """The close code; nothing is expected before it."""
@@ -113,14 +112,9 @@ class Site:
         self, headers: Mapping[str, str] | None = None, path: str = "/ws?space=demo"
     ) -> ClientConnection:
         """A connection whose handshake has gone through, for `with`."""
-        return connect(
-            self.gateway.url + path,
-            additional_headers=headers,
-            compression=None,
-            max_size=None,
-            open_timeout=PATIENCE,
-            close_timeout=0.2,
-        )
+        options: Json = {"compression": None, "max_size": None, "close_timeout": 0.2}
+        options |= {"additional_headers": headers, "open_timeout": PATIENCE}
+        return connect(self.gateway.url + path, **options)
 
     @contextmanager
     def join(
@@ -132,10 +126,23 @@ class Site:
             for name in names:
                 wire = stack.enter_context(self.member(name, dialect=dialect, space=space))
                 joined.append(wire)
-                wire.until("system.welcome" if wire.dialect == V01 else "system/welcome")
+                wire.until(wire.own("system/welcome"))
                 for each in joined:
-                    each.until("system.presence" if each.dialect == V01 else "system/presence")
+                    each.until(each.own("system/presence"))
             yield joined
+
+    @contextmanager
+    def by_frame(
+        self,
+        name: str,
+        path: str = "/",
+        *,
+        dialect: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Generator[Wire]:
+        """A connection that has said nothing yet, for a join frame of a participant's."""
+        with self.dial(headers, path) as socket:
+            yield Wire(socket, name, dialect or self.dialect)
 
     @contextmanager
     def member(
@@ -148,25 +155,24 @@ class Site:
     ) -> Generator[Wire]:
         """A member whose handshake says all, with more headers, and who has read nothing yet."""
         spoken = dialect or self.dialect
-        headers = {
-            "Authorization": f"Bearer {self.gateway.token(name, space)}",
-            "MEUP-Protocol": spoken,
-            **(more or {}),
-        }
+        headers = {"Authorization": f"Bearer {self.gateway.token(name, space)}"}
+        headers |= {"MEUP-Protocol": spoken, **(more or {})}
         with self.dial(headers, f"/ws?space={space}") as socket:
             yield Wire(socket, name, spoken)
 
 
 def serving(
-    participants: Mapping[str, Capabilities],
-    *,
-    dialect: str | None = None,
-    dialects: Mapping[str, str] | None = None,
-    more: Mapping[str, Mapping[str, Capabilities]] | None = None,
+    participants: Mapping[str, Capabilities], **options: Any
 ) -> AbstractContextManager[ThreadedGateway]:
-    """A gateway in a thread; see :func:`config_of`."""
-    config = config_of(participants, dialect=dialect, dialects=dialects, more=more)
-    return Gateway(config=config).in_thread()
+    """A gateway in a thread; its options are those of :func:`config_of`."""
+    return Gateway(config=config_of(participants, **options)).in_thread()
+
+
+@contextmanager
+def serving_site(participants: Mapping[str, Capabilities], dialect: str) -> Generator[Site]:
+    """A gateway in a thread, with a default dialect, and how to join it."""
+    with serving(participants, dialect=dialect) as gateway:
+        yield Site(gateway, dialect)
 
 
 def config_of(
@@ -191,8 +197,7 @@ def config_of(
     }
     spaces = [SpaceConfig("demo", members, dialect=dialect)]
     for space, others in (more or {}).items():
-        there = {
-            name: participant(name, may, (f"{name}-token-{space}",)) for name, may in others.items()
-        }
+        tokens = {name: (f"{name}-token-{space}",) for name in others}
+        there = {name: participant(name, may, tokens[name]) for name, may in others.items()}
         spaces.append(SpaceConfig(space, there, dialect=dialect))
     return Config(tuple(spaces))

@@ -241,5 +241,23 @@ class Caller:
                 self.error = error
 
 
+@asynccontextmanager
+async def unread(handlers: Recorder) -> AsyncGenerator[tuple[Session, MemoryTransport]]:
+    """A session at a gateway that takes one frame at a time, and its end of the connection."""
+    ends: list[MemoryTransport] = []
+
+    async def accept(end: MemoryTransport, headers: object) -> dict[str, str]:
+        ends.append(end)
+        await end.send(
+            b'{"kind":"system.welcome","id":"1","from":"system:gateway",'
+            b'"payload":{"you":{"id":"alice","capabilities":[]},"participants":[]}}'
+        )
+        return {"MEUP-Protocol": "meup/v0.1"}
+
+    connector = memory_connector(accept, capacity=1)
+    async with Session(connector, token=None, handlers=handlers) as session:
+        yield session, ends[0]
+
+
 def method_of(envelope: Any) -> str:
     return payloads.read_call(envelope.payload).method

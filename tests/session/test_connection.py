@@ -90,9 +90,8 @@ async def test_what_is_sent_twice_is_the_same_twice() -> None:
     """A reader tells a repetition from a new envelope of the same id by what is in it."""
     outbox, owner = Outbox(), Owner()
     connection = SessionConnection(outbox, owner, dialect="meup/v0.1", new_id=new_id)
-    outbox.put(
-        draft("chat", {"message": "hi"}, id="1", sender=ME), Priority.TALK, anyio.current_time()
-    )
+    said = draft("chat", {"message": "hi"}, id="1", sender=ME)
+    outbox.put(said, Priority.TALK, anyio.current_time())
     first, second = CutOff(), CutOff()
     with anyio.fail_after(PATIENCE):
         assert await connection.use(first) is not None

@@ -8,12 +8,10 @@ import pytest
 from meup_agent import Space
 from meup_agent.errors import NotExpressible, NotSent, Refused, RequestTimeout, UsageError
 from meup_agent.protocol.control_payloads import ASKED
-from meup_agent.session import Session
 from meup_agent.session.envelope_listeners import WATCHED
 from meup_agent.session.outbox import MAX_ENVELOPES
-from tests.gateways import memory_connector
 from tests.patience import PATIENCE
-from tests.session.gate import AT_ONCE, ME, Caller, Gate, Recorder, method_of, present
+from tests.session.gate import AT_ONCE, ME, Caller, Gate, Recorder, method_of, present, unread
 from tests.tables import Priority
 from tests.wire import MAX_FRAME_BYTES, kinds, payloads
 
@@ -23,32 +21,20 @@ pytestmark = pytest.mark.anyio
 async def test_the_reader_waits_for_nobody(gate: Gate) -> None:
     """Neither for handlers that never end, nor for a gateway that takes nothing."""
     handlers = Recorder()
-    ends: list[Any] = []
-
-    async def accept(end: Any, headers: object) -> dict[str, str]:
-        ends.append(end)
-        await end.send(
-            b'{"kind":"system.welcome","id":"1","from":"system:gateway",'
-            b'"payload":{"you":{"id":"alice","capabilities":[]},"participants":[]}}'
-        )
-        return {"MEUP-Protocol": "meup/v0.1"}
-
     with anyio.fail_after(PATIENCE):
-        connector = memory_connector(accept, capacity=1)
-        async with Session(connector, token=None, handlers=handlers) as session:
+        async with unread(handlers) as (session, end):
             for _ in range(10):
                 session.send_message("chat", {"message": "nobody reads this"})
             for number in range(50):
-                await ends[0].send(
-                    b'{"kind":"chat","id":"%d","from":"bob","payload":{"message":"x"}}' % number
-                )
+                said = b'{"kind":"chat","id":"%d","from":"bob","payload":{"message":"x"}}'
+                await end.send(said % number)
             await handlers.has(started=50)
             assert session.table.connected
             assert len(session.outbox) >= 8
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(session.outbox.wait_emptied)
                 for _ in range(10):
-                    await anext(ends[0])
+                    await anext(end)
 
 
 def timers() -> int:
@@ -218,13 +204,9 @@ async def test_progress_that_a_callback_cannot_take_harms_nothing(
             tasks.start_soon(caller.run, ask)
             request = await end.hear(kinds.MCP_REQUEST)
             token = request.payload["params"]["_meta"]["progressToken"]
-            await end.say(
-                kinds.MCP_REQUEST,
-                payloads.progress(token, 1, 2, None),
-                sender="tools",
-                to=(ME,),
-                correlation=(request.id,),
-            )
+            progress = payloads.progress(token, 1, 2, None)
+            header: dict[str, Any] = {"to": (ME,), "correlation": (request.id,)}
+            await end.say(kinds.MCP_REQUEST, progress, sender="tools", **header)
             await end.respond(request, "done", sender="tools")
     assert caller.result == "done"
     assert "on_progress failed" in caplog.text

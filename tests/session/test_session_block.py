@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable
 from itertools import product
-from typing import Any
 
 import anyio
 import pytest
@@ -11,9 +10,9 @@ import trio
 from meup_agent import Space
 from meup_agent.errors import OutcomeUnknown, TakenOver
 from meup_agent.session import Session
-from tests.gateways import memory_connector
+from tests.gateways import MemoryTransport
 from tests.patience import PATIENCE
-from tests.session.gate import AT_ONCE, Caller, Gate, Recorder, method_of, present
+from tests.session.gate import AT_ONCE, Caller, Gate, Recorder, method_of, present, unread
 from tests.wire import kinds
 
 pytestmark = pytest.mark.anyio
@@ -52,31 +51,19 @@ async def test_what_is_open_at_the_end_is_withdrawn_and_cancelled_before_we_go(g
 
 async def test_the_last_words_leave_although_the_gateway_reads_slowly(gate: Gate) -> None:
     """The envelope that is on its way when the outbox is empty must not be cut off."""
-    ends: list[Any] = []
+    heard: list[bytes] = []
 
-    async def accept(end: Any, headers: object) -> dict[str, str]:
-        ends.append(end)
-        await end.send(
-            b'{"kind":"system.welcome","id":"1","from":"system:gateway",'
-            b'"payload":{"you":{"id":"alice","capabilities":[]},"participants":[]}}'
-        )
-        return {"MEUP-Protocol": "meup/v0.1"}
+    async def read_slowly(end: MemoryTransport) -> None:
+        async for frame in end:
+            heard.append(frame)
+            await anyio.lowlevel.checkpoint()
 
     with anyio.fail_after(PATIENCE):
-        heard: list[bytes] = []
-
-        async def read_slowly() -> None:
-            async for frame in ends[0]:
-                heard.append(frame)
-                await anyio.lowlevel.checkpoint()
-
-        async with anyio.create_task_group() as tasks:
-            connector = memory_connector(accept, capacity=1)
-            async with Session(connector, token=None, handlers=Recorder()) as session:
-                tasks.start_soon(read_slowly)
-                for number in range(20):
-                    session.send_message("chat", {"message": str(number)})
-        assert [str(n).encode() in frame for n, frame in enumerate(heard)] == [True] * 20
+        async with anyio.create_task_group() as tasks, unread(Recorder()) as (session, end):
+            tasks.start_soon(read_slowly, end)
+            for number in range(20):
+                session.send_message("chat", {"message": str(number)})
+    assert [str(n).encode() in frame for n, frame in enumerate(heard)] == [True] * 20
 
 
 async def test_a_cancelled_block_still_withdraws(gate: Gate) -> None:

@@ -28,11 +28,6 @@ def link(request: pytest.FixtureRequest) -> TransportPair:
     return SocketLink(request.getfixturevalue("tls_server"), tls=True)
 
 
-async def check_end(link: TransportPair, peer: Peer, code: int, reason: str = "") -> None:
-    """The other end has seen the end, with its code and reason where there are such."""
-    assert await peer.end() == (code, reason)
-
-
 async def rest(transport: Transport) -> list[bytes]:
     return [frame async for frame in transport]
 
@@ -51,18 +46,12 @@ async def send_until_stuck(transport: Transport, size: int) -> int:
 async def test_messages_go_both_ways_in_order(link: TransportPair) -> None:
     frames = [b'{"n":%d}' % n for n in range(50)]
     async with linked(link) as (transport, peer):
-        for frame in frames:
-            await transport.send(frame)
+        assert transport.response_headers["meup-protocol"] == "meup/v0.1"
+        await send_all(transport, frames)
         assert [await peer.receive() for _ in frames] == frames
-        for frame in frames:
-            await peer.send(frame)
+        await send_all(peer, frames)
         assert [await anext(transport) for _ in frames] == frames
         assert transport.closed is None
-
-
-async def test_the_answer_of_the_handshake_can_be_read(link: TransportPair) -> None:
-    async with linked(link) as (transport, _):
-        assert transport.response_headers["meup-protocol"] == "meup/v0.1"
 
 
 async def test_largest_message_goes_both_ways(link: TransportPair) -> None:
@@ -134,13 +123,21 @@ async def test_peer_vanishes(link: TransportPair) -> None:
         assert caught.value.code == 1006
 
 
-async def test_closing_says_why_and_may_be_repeated(link: TransportPair) -> None:
+@pytest.mark.parametrize(
+    ("reason", "told"), [("done", "done"), ("ü" * 100, "ü" * 61)], ids=["short", "cut"]
+)
+async def test_closing_says_why_once(link: TransportPair, reason: str, told: str) -> None:
     async with linked(link) as (transport, peer):
-        await transport.aclose(4000, "done")
-        assert transport.closed == CloseInfo(4000, "done", local=True)
+        for code in (0, 999, 1004, 1005, 1006, 1015, 2999, 5000):
+            with pytest.raises(ValueError, match=str(code)):
+                await transport.aclose(code)
+            assert transport.closed is None
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
+                tasks.start_soon(transport.aclose, 4000, reason)
         await transport.aclose(1001, "again")
-        assert transport.closed == CloseInfo(4000, "done", local=True)
-        await check_end(link, peer, 4000, "done")
+        assert transport.closed == CloseInfo(4000, told, local=True)
+        assert await peer.end() == (4000, told)
         assert await rest(transport) == []
         with pytest.raises(TransportClosed, match="4000"):
             await transport.send(b"late")
@@ -151,91 +148,49 @@ async def test_aborting_sends_no_close_frame(link: TransportPair) -> None:
         await transport.abort()
         await transport.abort()
         assert transport.closed == CloseInfo(1006)
-        await check_end(link, peer, 1006)
+        assert await peer.end() == (1006, "")
         assert await rest(transport) == []
         with pytest.raises(TransportClosed, match="1006"):
             await transport.send(b"late")
 
 
-async def test_two_tasks_close_at_once(link: TransportPair) -> None:
-    async with linked(link) as (transport, peer):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(transport.aclose, 4000, "one")
-            tasks.start_soon(transport.aclose, 4000, "one")
-        await check_end(link, peer, 4000, "one")
-
-
-async def test_long_reason_is_cut_between_characters(link: TransportPair) -> None:
-    async with linked(link) as (transport, peer):
-        await transport.aclose(4000, "ü" * 100)
-        await check_end(link, peer, 4000, "ü" * 61)
-
-
-async def test_code_that_may_not_be_sent_is_refused(link: TransportPair) -> None:
-    async with linked(link) as (transport, _):
-        for code in (0, 999, 1004, 1005, 1006, 1015, 2999, 5000):
-            with pytest.raises(ValueError, match=str(code)):
-                await transport.aclose(code)
-            assert transport.closed is None
-
-
-async def test_leaving_the_block_closes(link: TransportPair) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with linked(link) as (transport, peer):
-            pass
-        assert transport.closed == CloseInfo(1000, local=True)
-        await check_end(link, peer, 1000)
-
-
-async def test_cancelled_block_closes_politely(link: TransportPair) -> None:
+@pytest.mark.parametrize("way", ["left", "cancelled", "cancelled with words of its own"])
+async def test_end_of_the_block_closes_politely(link: TransportPair, way: str) -> None:
+    own = way.endswith("own")
     with anyio.fail_after(PATIENCE):
         with anyio.CancelScope() as scope:
             async with linked(link) as (transport, peer):
-                scope.cancel()
-                await anyio.sleep_forever()
-        assert scope.cancelled_caught
-        assert transport.closed == CloseInfo(1000, local=True)
-        await check_end(link, peer, 1000)
-
-
-async def test_cancelled_block_may_close_in_its_own_words(link: TransportPair) -> None:
-    with anyio.fail_after(PATIENCE):
-        with anyio.CancelScope() as scope:
-            async with linked(link) as (transport, peer):
-                scope.cancel()
+                if way != "left":
+                    scope.cancel()
                 try:
-                    await anyio.sleep_forever()
+                    await checkpoint()
                 finally:
-                    await transport.aclose(1001, "shutting down")
-        await check_end(link, peer, 1001, "shutting down")
+                    if own:
+                        await transport.aclose(1001, "shutting down")
+        assert scope.cancelled_caught is (way != "left")
+        told = CloseInfo(1001, "shutting down") if own else CloseInfo(1000)
+        assert transport.closed == CloseInfo(told.code, told.reason, local=True)
+        assert await peer.end() == (told.code, told.reason)
 
 
 async def test_what_the_block_raises_leaves_it_as_it_was(link: TransportPair) -> None:
-    problem = KeyError("mine")
-    with anyio.fail_after(PATIENCE):
-        with pytest.raises(KeyError) as caught:
+    for problem in (KeyError("mine"), ExceptionGroup("mine too", [KeyError(), ValueError()])):
+        with pytest.raises(type(problem)) as caught:
             async with linked(link):
                 raise problem
-    assert caught.value is problem
-    assert problem.__context__ is None
-    group = ExceptionGroup("mine too", [KeyError(), ValueError()])
-    with anyio.fail_after(PATIENCE):
-        with pytest.raises(ExceptionGroup) as caught_group:
-            async with linked(link):
-                raise group
-    assert caught_group.value is group
+        assert caught.value is problem
+        assert problem.__context__ is None
 
 
 async def test_error_while_cancelled_leaves_as_it_was(link: TransportPair) -> None:
-    with anyio.fail_after(PATIENCE):
-        with anyio.CancelScope() as scope:
-            with pytest.raises(KeyError):  # noqa: PT012 - the block is what is tested
-                async with linked(link):
-                    scope.cancel()
-                    try:
-                        await checkpoint()
-                    finally:
-                        raise KeyError
+    with anyio.CancelScope() as scope:
+        with pytest.raises(KeyError):  # noqa: PT012 - the block is what is tested
+            async with linked(link):
+                scope.cancel()
+                try:
+                    await checkpoint()
+                finally:
+                    raise KeyError
 
 
 async def test_cancelled_wait_loses_no_message(link: TransportPair) -> None:
@@ -259,21 +214,13 @@ async def test_cancelled_wait_loses_no_message(link: TransportPair) -> None:
         assert received == [b"%d" % n for n in range(20)]
 
 
-async def test_second_reader_is_refused(link: TransportPair) -> None:
-    async with linked(link) as (transport, _):
+async def test_second_reader_is_refused_and_the_end_wakes_the_first(link: TransportPair) -> None:
+    async with linked(link) as (transport, peer):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(rest, transport)
             await anyio.wait_all_tasks_blocked()
             with pytest.raises(anyio.BusyResourceError):
                 await anext(transport)
-            await transport.aclose()
-
-
-async def test_end_wakes_the_reader(link: TransportPair) -> None:
-    async with linked(link) as (transport, peer):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(rest, transport)
-            await anyio.wait_all_tasks_blocked()
             await peer.vanish()
 
 
@@ -331,8 +278,7 @@ async def test_sender_cancelled_before_its_turn_disturbs_nobody(link: TransportP
         done = anyio.Event()
 
         async def send() -> None:
-            for frame in frames:
-                await transport.send(frame)
+            await send_all(transport, frames)
             done.set()
 
         async with anyio.create_task_group() as tasks:
@@ -417,6 +363,6 @@ async def test_what_was_sent_just_before_the_end_still_arrives(link: TransportPa
             assert [await peer.receive() for _ in frames] == frames
 
 
-async def send_all(transport: Transport, frames: list[bytes]) -> None:
+async def send_all(transport: Transport | Peer, frames: list[bytes]) -> None:
     for frame in frames:
         await transport.send(frame)

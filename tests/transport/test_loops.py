@@ -34,54 +34,27 @@ async def test_a_notification_is_not_kept_for_a_later_waiter() -> None:
     assert again == 2
 
 
-async def test_a_cancelled_wait_takes_no_other_waiters_notification() -> None:
-    condition = Condition()
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_cancelled_wait_takes_no_other_waiters_notification(at_once: bool) -> None:
+    condition, given_up = Condition(), anyio.CancelScope()
     woken: list[str] = []
-    given_up = anyio.CancelScope()
 
-    async def give_up() -> None:
-        with given_up:
+    async def wait(who: str, scope: anyio.CancelScope) -> None:
+        with scope:
             await condition.wait()
-            woken.append("who gave up")
-
-    async def stay() -> None:
-        await condition.wait()
-        woken.append("who stayed")
+            await anyio.lowlevel.checkpoint()
+            woken.append(who)
 
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(give_up)
-            tasks.start_soon(stay)
+            tasks.start_soon(wait, "who gave up", given_up)
+            tasks.start_soon(wait, "who stayed", anyio.CancelScope())
             await anyio.wait_all_tasks_blocked()
             given_up.cancel()
-            await anyio.wait_all_tasks_blocked()
+            if not at_once:
+                await anyio.wait_all_tasks_blocked()
             condition.notify_all()
     assert woken == ["who stayed"]
-
-
-async def test_who_is_woken_and_cancelled_at_once_leaves_nobody_asleep() -> None:
-    condition = Condition()
-    woken: list[str] = []
-    cancelled = anyio.CancelScope()
-
-    async def wait() -> None:
-        with cancelled:
-            await condition.wait()
-        await anyio.lowlevel.checkpoint()
-        woken.append("cancelled")
-
-    async def stay() -> None:
-        await condition.wait()
-        woken.append("stayed")
-
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(wait)
-            tasks.start_soon(stay)
-            await anyio.wait_all_tasks_blocked()
-            cancelled.cancel()
-            condition.notify_all()
-    assert sorted(woken) == ["cancelled", "stayed"]
 
 
 async def test_waits_that_are_given_up_leave_nothing_behind() -> None:

@@ -5,6 +5,7 @@ import socket
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import anyio
 import pytest
@@ -16,7 +17,7 @@ from websockets.server import ServerProtocol
 
 from meup_agent.errors import CannotConnect, ConfigurationError, HandshakeRefused, TransportClosed
 from meup_agent.transport import websocket
-from tests.gateways import CloseInfo, Connector, Transport, websocket_connector
+from tests.gateways import CloseInfo, Transport, websocket_connector
 from tests.patience import PATIENCE
 from tests.transport.peers import Server, SocketPeer
 
@@ -42,10 +43,14 @@ async def dialled(server: Server) -> AsyncGenerator[tuple[Transport, SocketPeer]
             yield transport, await server.accept()
 
 
-async def cannot_connect(connector: Connector, said: str) -> None:
-    with anyio.fail_after(PATIENCE), pytest.raises(CannotConnect, match=said):
-        async with connector({}):
+async def cannot_connect(
+    said: str, address: str, error: type[Exception] = CannotConnect, **options: Any
+) -> Any:
+    """The error with which an address is not connected to."""
+    with anyio.fail_after(PATIENCE), pytest.raises(error, match=said) as caught:
+        async with websocket_connector(address, **options)({}):
             pytest.fail("must not connect")
+    return caught.value
 
 
 async def shake_hands(stream: SocketStream) -> ServerProtocol:
@@ -67,18 +72,23 @@ async def read_all(stream: SocketStream) -> None:
             await stream.receive()
 
 
-async def test_handshake_carries_space_and_headers(server: Server) -> None:
+async def test_handshake_carries_space_and_headers_and_logs_no_token(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
     while not server.requests.empty():
         server.requests.get()
     connector = websocket_connector(f"ws://127.0.0.1:{server.port}", space="a b")
     with anyio.fail_after(PATIENCE):
-        async with connector({"Authorization": "Bearer t", "MEUP-Protocol": "meup/v0.1"}):
+        async with connector({"Authorization": "Bearer secret", "MEUP-Protocol": "meup/v0.1"}):
             await server.accept()
     request = server.requests.get_nowait()
     assert request.path == "/ws?space=a%20b"
-    assert request.headers["Authorization"] == "Bearer t"
+    assert request.headers["Authorization"] == "Bearer secret"
     assert request.headers["MEUP-Protocol"] == "meup/v0.1"
     assert "Sec-WebSocket-Extensions" not in request.headers
+    ours = [record for record in caplog.records if record.name == "websockets.client"]
+    assert "secret" not in "".join(record.getMessage() for record in ours)
 
 
 @pytest.mark.parametrize(
@@ -89,26 +99,21 @@ async def test_refused_handshake_says_why(
     server: Server, status: int, wait: str, seconds: float | None
 ) -> None:
     query = f"status={status}" + (f"&wait={wait}" if wait else "")
-    connector = websocket_connector(f"ws://127.0.0.1:{server.port}/ws?{query}", space="demo")
-    with anyio.fail_after(PATIENCE):
-        with pytest.raises(HandshakeRefused, match=str(status)) as caught:
-            async with connector({}):
-                pytest.fail("must not connect")
-    assert caught.value.status == status
-    assert caught.value.retry_after == seconds
-    assert caught.value.body == "the gateway says no"
+    address = f"ws://127.0.0.1:{server.port}/ws?{query}"
+    refused = await cannot_connect(str(status), address, HandshakeRefused, space="demo")
+    assert (refused.status, refused.retry_after) == (status, seconds)
+    assert refused.body == "the gateway says no"
 
 
 async def test_nobody_listens() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         where = f"127.0.0.1:{taken.getsockname()[1]}"
-        await cannot_connect(websocket_connector(f"ws://{where}"), f"{where}: connection refused")
+        await cannot_connect(f"{where}: connection refused", f"ws://{where}")
 
 
 async def test_name_does_not_exist() -> None:
-    nowhere = websocket_connector("ws://nowhere.invalid:8420")
-    await cannot_connect(nowhere, r"nowhere\.invalid:8420: ")
+    await cannot_connect(r"nowhere\.invalid:8420: ", "ws://nowhere.invalid:8420")
 
 
 def test_unusable_address_fails_before_anything_is_dialled() -> None:
@@ -124,13 +129,12 @@ async def test_header_with_a_line_break_is_not_sent(server: Server) -> None:
 
 async def test_peer_without_tls(server: Server) -> None:
     where = f"localhost:{server.port}"
-    await cannot_connect(websocket_connector(f"wss://{where}"), f"{where}: ")
+    await cannot_connect(f"{where}: ", f"wss://{where}")
 
 
 async def test_certificate_that_nobody_trusts(tls_server: Server) -> None:
-    address = f"wss://localhost:{tls_server.port}"
-    connector = websocket_connector(address, ssl=ssl.create_default_context())
-    await cannot_connect(connector, "is not to be trusted: self-signed")
+    address, trusts = f"wss://localhost:{tls_server.port}", ssl.create_default_context()
+    await cannot_connect("is not to be trusted: self-signed", address, ssl=trusts)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +148,7 @@ async def test_peer_that_is_no_gateway(answer: bytes) -> None:
                 await stream.send(answer)
 
     async with listening(serve) as address:
-        await cannot_connect(websocket_connector(address), address.removeprefix("ws://"))
+        await cannot_connect(address.removeprefix("ws://"), address)
 
 
 async def test_peer_that_never_answers_the_handshake() -> None:
@@ -153,8 +157,7 @@ async def test_peer_that_never_answers_the_handshake() -> None:
             await anyio.sleep_forever()
 
     async with listening(serve) as address:
-        connector = websocket_connector(address, handshake_timeout=0.1)
-        await cannot_connect(connector, r"no answer within 0\.1 seconds")
+        await cannot_connect(r"no answer within 0\.1 seconds", address, handshake_timeout=0.1)
 
 
 async def test_attempt_cancelled_at_any_step_leaves_no_connection() -> None:
@@ -265,27 +268,23 @@ async def test_peer_that_answers_pings_is_kept() -> None:
             assert transport.closed is None
 
 
+def frame(opcode: Opcode, payload: bytes) -> bytes:
+    return Frame(opcode, payload).serialize(mask=False)
+
+
+CUT = [frame(Opcode.TEXT, b"whole"), frame(Opcode.TEXT, b"x" * 1_000)[:500]]
+
+
 @pytest.mark.parametrize(
     ("frames", "read", "code"),
-    [
-        ([Frame(Opcode.CLOSE, b"").serialize(mask=False)], [], 1005),
-        (
-            [
-                Frame(Opcode.TEXT, b"whole").serialize(mask=False),
-                Frame(Opcode.TEXT, b"x" * 1_000).serialize(mask=False)[:500],
-            ],
-            [b"whole"],
-            1006,
-        ),
-    ],
+    [([frame(Opcode.CLOSE, b"")], [], 1005), (CUT, [b"whole"], 1006)],
     ids=["close without a code", "end in the middle of a message"],
 )
 async def test_end_that_says_nothing(frames: list[bytes], read: list[bytes], code: int) -> None:
     async def serve(stream: SocketStream) -> None:
         async with stream:
             await shake_hands(stream)
-            for frame in frames:
-                await stream.send(frame)
+            await stream.send(b"".join(frames))
             if code == 1005:
                 await stream.receive()
 
@@ -299,9 +298,9 @@ async def test_peer_that_breaks_the_protocol() -> None:
     async def serve(stream: SocketStream) -> None:
         async with stream:
             await shake_hands(stream)
-            await stream.send(Frame(Opcode.CONT, b"of nothing").serialize(mask=False))
-            frame = bytearray(await stream.receive())
-            mask, payload = frame[2:6], frame[6:]
+            await stream.send(frame(Opcode.CONT, b"of nothing"))
+            answer = bytearray(await stream.receive())
+            mask, payload = answer[2:6], answer[6:]
             payload = bytearray(b ^ mask[i % 4] for i, b in enumerate(payload))
             codes.append(int(Close.parse(bytes(payload)).code))
 
@@ -326,23 +325,11 @@ async def test_two_connections_of_one_connector(server: Server) -> None:
                 assert (await anext(first), await anext(second)) == (b"left", b"right")
 
 
-async def test_token_is_never_logged(server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    with anyio.fail_after(PATIENCE):
-        async with websocket_connector(f"ws://127.0.0.1:{server.port}")(
-            {"Authorization": "Bearer secret"}
-        ):
-            await server.accept()
-    ours = [record for record in caplog.records if record.name == "websockets.client"]
-    assert "secret" not in "".join(record.getMessage() for record in ours)
-
-
 @pytest.mark.parametrize("installed", ["16.0", "16.1.2", "17.0", "17.0.0rc1"])
 async def test_library_too_old_for_trio_is_refused_in_a_sentence(
     installed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("websockets.version.version", installed)
     monkeypatch.setattr(websocket, "runs_on_asyncio", lambda: False)
-    with pytest.raises(ConfigurationError, match=rf"17\.0\.1 or newer, and {installed} is"):
-        async with websocket_connector("ws://localhost:9")({}):
-            pass
+    said = rf"17\.0\.1 or newer, and {installed} is"
+    await cannot_connect(said, "ws://localhost:9", ConfigurationError)
