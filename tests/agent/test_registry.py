@@ -19,10 +19,15 @@ from tests.wire import draft, kinds, payloads
 free = Decorators()
 
 
-def agent() -> tuple[Registry, Decorators]:
-    """An agent's registry, and its decorators."""
-    registry = Registry()
-    return registry, Decorators(registry.add)
+@pytest.fixture
+def registry() -> Registry:
+    return Registry()
+
+
+@pytest.fixture
+def own(registry: Registry) -> Decorators:
+    """The decorators of the agent whose registry it is."""
+    return Decorators(registry.add)
 
 
 def names(registry: Registry) -> list[str]:
@@ -85,16 +90,15 @@ class Files(Base):
 # --- registering ----------------------------------------------------------------------------
 
 
-def test_second_tool_of_a_name_fails() -> None:
-    registry, decorators = agent()
+def test_second_tool_of_a_name_fails(registry: Registry, own: Decorators) -> None:
 
-    @decorators.tool
+    @own.tool
     async def say(text: str) -> str:
         return text
 
     with pytest.raises(HandlerDefinitionError) as caught:
 
-        @decorators.tool(name="say")
+        @own.tool(name="say")
         async def other(text: str) -> str:
             return text
 
@@ -105,12 +109,11 @@ def test_second_tool_of_a_name_fails() -> None:
     assert [each.fn for each in find(registry, Role.REQUEST, "say")] == [say]
 
 
-def test_method_without_its_instance_fails() -> None:
-    _, decorators = agent()
+def test_method_without_its_instance_fails(own: Decorators) -> None:
     with pytest.raises(HandlerDefinitionError, match="include") as caught:
 
         class Broken:
-            @decorators.tool
+            @own.tool
             async def read(self, path: str) -> str:
                 return path
 
@@ -120,8 +123,7 @@ def test_method_without_its_instance_fails() -> None:
 # --- including ------------------------------------------------------------------------------
 
 
-def test_module_gives_what_it_defines_and_what_it_exports() -> None:
-    registry, _ = agent()
+def test_module_gives_what_it_defines_and_what_it_exports(registry: Registry) -> None:
     registry.include(marked)
     assert sorted(names(registry)) == ["bye", "exported", "greet"]
     greet = tool(registry, "greet")
@@ -129,26 +131,15 @@ def test_module_gives_what_it_defines_and_what_it_exports() -> None:
     assert greet.fn is marked.greet
 
 
-def test_including_again_changes_nothing() -> None:
-    registry, _ = agent()
-    registry.include(marked)
-    registry.include(marked_elsewhere)
-    registry.include(marked)
-    files = Files("/")
-    registry.include(files)
-    registry.include(files)
-    assert len(names(registry)) == len(set(names(registry))) == 8
-
-
-def test_function_marked_by_an_agents_own_decorator_is_included_once() -> None:
-    registry, decorators = agent()
-
-    @decorators.tool
+def test_including_again_changes_nothing(registry: Registry, own: Decorators) -> None:
+    @own.tool
     async def say(text: str) -> str:
         return text
 
-    registry.include(say)
-    assert names(registry) == ["say"]
+    files = Files("/")
+    for source in (say, marked, marked_elsewhere, marked, files, files):
+        registry.include(source)
+    assert len(names(registry)) == len(set(names(registry))) == 9
 
 
 def result_of(awaitable: Awaitable[Any]) -> Any:
@@ -158,8 +149,7 @@ def result_of(awaitable: Awaitable[Any]) -> Any:
     return stopped.value.value
 
 
-def test_methods_are_bound_when_included() -> None:
-    registry, _ = agent()
+def test_methods_are_bound_when_included(registry: Registry) -> None:
     registry.include(Files("/root"))
     assert names(registry) == ["read", "double", "class_name", "write"]
 
@@ -175,27 +165,17 @@ def test_methods_are_bound_when_included() -> None:
     assert call("class_name", suffix="!") == "Files!"
 
 
-def test_methods_keep_the_order_in_which_they_are_written() -> None:
-    registry, _ = agent()
-    registry.include(Files("/"))
+def test_methods_are_handlers_in_their_order_and_once(registry: Registry) -> None:
+    registry.include(Files("/a"))
     (first,) = find(registry, Role.PROPOSAL, "write_a")
     assert first.fn.__name__ == "second"
-
-
-def test_override_without_a_mark_is_no_handler() -> None:
-    registry, _ = agent()
-    registry.include(Files("/"))
+    # One that overrides another has no mark of its own.
     assert tool(registry, "overridden") is None
-
-
-def test_two_objects_of_a_class_are_two_sets_of_tools() -> None:
-    registry, _ = agent()
-    registry.include(Files("/a"))
     with pytest.raises(HandlerDefinitionError, match="a tool named 'read' exists already"):
         registry.include(Files("/b"))
 
 
-def test_wrapper_around_a_marked_function_is_what_runs() -> None:
+def test_wrapper_around_a_marked_function_is_what_runs(registry: Registry) -> None:
     @free.tool
     async def inner(text: str) -> str:
         return text
@@ -206,14 +186,13 @@ def test_wrapper_around_a_marked_function_is_what_runs() -> None:
 
     module = types.ModuleType(__name__)
     module.inner = guarded  # type: ignore[attr-defined]
-    registry, _ = agent()
     registry.include(module)
     this = tool(registry, "inner")
     assert this is not None
     assert this.fn is guarded
 
 
-def test_partial_and_object_in_a_module_are_included() -> None:
+def test_partial_and_object_in_a_module_are_included(registry: Registry) -> None:
     class Greeter:
         async def __call__(self, name: str) -> str:
             return name
@@ -224,12 +203,11 @@ def test_partial_and_object_in_a_module_are_included() -> None:
     module = types.ModuleType("elsewhere")
     module.write = free.tool(functools.partial(write, "/"))  # type: ignore[attr-defined]
     module.greet = free.tool(name="greet")(Greeter())  # type: ignore[attr-defined]
-    registry, _ = agent()
     registry.include(module)
     assert names(registry) == ["write", "greet"]
 
 
-def test_values_of_a_module_are_not_touched() -> None:
+def test_values_of_a_module_are_not_touched(registry: Registry) -> None:
     class NotReady:
         def __getattr__(self, name: str) -> Any:
             raise RuntimeError("not ready")
@@ -238,7 +216,6 @@ def test_values_of_a_module_are_not_touched() -> None:
     module.proxy = NotReady()  # type: ignore[attr-defined]
     module.say = marked.greet  # type: ignore[attr-defined]
     module.__all__ = ["say"]  # type: ignore[attr-defined]
-    registry, _ = agent()
     registry.include(module)
     assert names(registry) == ["greet"]
 
@@ -252,8 +229,7 @@ def test_values_of_a_module_are_not_touched() -> None:
         (future_hints.at_module_level, "in an object of type function"),
     ],
 )
-def test_including_nothing_fails(source: object, said: str) -> None:
-    registry, _ = agent()
+def test_including_nothing_fails(registry: Registry, source: object, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         registry.include(source)
 

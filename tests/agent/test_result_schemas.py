@@ -34,9 +34,6 @@ jsonschema: Any = import_module("jsonschema")  # comes with mcp, and without typ
 )
 def test_some_annotations_promise_no_structure(annotation: Any) -> None:
     assert tool_of(returning(annotation)).output_schema is None
-
-
-def test_no_annotation_promises_no_structure() -> None:
     assert tool_of(lambda: 1, name="one").output_schema is None
 
 
@@ -44,13 +41,16 @@ def under_result(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {"result": schema}, "required": ["result"]}
 
 
-ITEM_SCHEMA = {
-    "type": "object",
-    "title": "Item",
-    "properties": {"name": {"type": "string"}, "count": {"type": "integer", "default": 1}},
-    "required": ["name"],
-}
-INTEGER = {"type": "integer"}
+def named(title: str, properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    schema = {"type": "object", "title": title, "properties": properties}
+    return schema | ({"required": list(required)} if required else {})
+
+
+INTEGER, STRING = {"type": "integer"}, {"type": "string"}
+ITEM_SCHEMA = named("Item", {"name": STRING, "count": {**INTEGER, "default": 1}}, "name")
+ITEMS = {"type": "array", "items": {"$ref": "#/$defs/Item"}}
+CHILDREN = {"type": "array", "items": {"$ref": "#/$defs/Tree"}, "default": []}
+TREE_SCHEMA = named("Tree", {"children": CHILDREN})
 
 RETURNS = [
     (str, under_result({"type": "string"})),
@@ -61,45 +61,9 @@ RETURNS = [
     (dict, {"type": "object", "additionalProperties": True}),
     (dict[str, int], {"type": "object", "additionalProperties": INTEGER}),
     (Item, ITEM_SCHEMA),
-    (
-        Old,
-        {
-            "type": "object",
-            "title": "Old",
-            "properties": {"name": {"type": "string"}, "size": INTEGER},
-            "required": ["name"],
-        },
-    ),
-    (
-        list[Item],
-        {
-            **under_result({"type": "array", "items": {"$ref": "#/$defs/Item"}}),
-            "$defs": {"Item": ITEM_SCHEMA},
-        },
-    ),
-    (
-        Tree,
-        {
-            "type": "object",
-            "title": "Tree",
-            "properties": {
-                "children": {"type": "array", "items": {"$ref": "#/$defs/Tree"}, "default": []}
-            },
-            "$defs": {
-                "Tree": {
-                    "type": "object",
-                    "title": "Tree",
-                    "properties": {
-                        "children": {
-                            "type": "array",
-                            "items": {"$ref": "#/$defs/Tree"},
-                            "default": [],
-                        }
-                    },
-                }
-            },
-        },
-    ),
+    (Old, named("Old", {"name": STRING, "size": INTEGER}, "name")),
+    (list[Item], {**under_result(ITEMS), "$defs": {"Item": ITEM_SCHEMA}}),
+    (Tree, {**TREE_SCHEMA, "$defs": {"Tree": TREE_SCHEMA}}),
 ]
 
 

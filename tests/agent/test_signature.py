@@ -150,6 +150,9 @@ def test_what_a_partial_has_fixed_is_no_argument(
     signature = read(fn)
     assert parameters_of(signature) == arguments
     assert signature.injected == reads(ctx=Context)
+    # Nor does its keyword become an argument that a stranger could set otherwise.
+    described = signature.arguments.schema["properties"] if signature.arguments else {}
+    assert list(described) == arguments
 
 
 def test_wrapper_is_read_through_in_the_module_of_what_it_wraps() -> None:
@@ -195,20 +198,14 @@ TOOLS_THAT_FAIL = [
     (optional_the_old_way, ["'ctx'", "annotate it as Context"]),
     (many, ["'contexts' is list[", "annotate it as Context"]),
     (subclass, ["'ctx' is SpecialContext", "annotate it as Context"]),
-    (
-        of_another_role,
-        ["'proposal' is Proposal", "this handler can have: Context, Space, Envelope"],
-    ),
+    (of_another_role, ["'proposal' is Proposal", "handler can have: Context, Space, Envelope"]),
     (optional_of_another_role, ["'proposal' is", "have"]),
     (star, ["'*paths'", "name each parameter"]),
     (double_star, ["'**options'", "name each parameter"]),
     (positional_only, ["'path' is positional-only", "'/'"]),
     (positional_only_injected, ["'ctx' is positional-only"]),
     (unannotated, ["'path' has no annotation", "the argument's type", "Context, Space, Envelope"]),
-    (
-        no_such_name,
-        ["'path'", "'NoSuchName' cannot be resolved", "is not defined", "at module level"],
-    ),
+    (no_such_name, ["'path'", "'NoSuchName' cannot be resolved", "is not defined", "at module"]),
     (syntax_error, ["'path'", "'str |' cannot be resolved"]),
     (unresolvable_return, ["its return annotation 'NoSuchName' cannot be resolved"]),
     (future_hints.in_a_local_scope(), ["'item'", "'Local' cannot be resolved", "at module level"]),
@@ -237,6 +234,9 @@ def test_tool_that_cannot_work_fails(fn: Callable[..., Any], said: list[str]) ->
     )
 
 
+INJECTED, TO_INJECT = "Context, Space, Envelope, Proposal", "what is to be injected"
+
+
 async def wants_more(proposal: Proposal, verbose: bool) -> None: ...
 async def wants_more_by_default(proposal: Proposal, verbose: bool = False) -> None: ...
 
@@ -244,21 +244,9 @@ async def wants_more_by_default(proposal: Proposal, verbose: bool = False) -> No
 @pytest.mark.parametrize(
     ("fn", "said"),
     [
-        (
-            wants_more,
-            [
-                "'verbose' is bool, which cannot be injected",
-                "this handler can have: Context, Space, Envelope, Proposal",
-            ],
-        ),
+        (wants_more, ["'verbose' is bool, which cannot be injected", f"can have: {INJECTED}"]),
         (wants_more_by_default, ["'verbose' is bool"]),
-        (
-            unannotated,
-            [
-                "'path' has no annotation; annotate it with what is to be injected: "
-                "Context, Space, Envelope, Proposal"
-            ],
-        ),
+        (unannotated, [f"'path' has no annotation; annotate it with {TO_INJECT}: {INJECTED}"]),
         (no_such_name, ["'NoSuchName' cannot be resolved"]),
         (star, ["'*paths'"]),
         (generator, ["it is a generator"]),
@@ -288,12 +276,3 @@ def test_other_handler_that_cannot_work_fails(fn: Callable[..., Any], said: list
 def test_what_is_no_function_fails(fn: Any, said: str) -> None:
     with pytest.raises(HandlerDefinitionError, match=said):
         read(fn)
-
-
-def test_definition_holds_for_what_a_partial_makes_optional() -> None:
-    # A partial's keyword does not become an argument that a stranger could set otherwise.
-    async def write(path: str, root: str) -> None: ...
-
-    tool = read(functools.partial(write, root="/safe"))
-    assert tool.arguments is not None
-    assert list(tool.arguments.schema["properties"]) == ["path"]

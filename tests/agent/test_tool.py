@@ -73,28 +73,17 @@ def test_description_comes_from_the_function() -> None:
 
 
 def test_description_comes_from_the_decorator() -> None:
-    described = tool_of(
-        write_file,
-        name="files.write-1",
-        title="Write",
-        description="",
-        read_only=False,
-        destructive=True,
-        idempotent=True,
-        open_world=False,
-    ).describe()
-    assert described["name"] == "files.write-1"
-    assert described["title"] == "Write"
-    assert described["description"] == ""
+    options: dict[str, Any] = {"name": "files.write-1", "title": "Write", "description": ""}
+    hints = {"read_only": False, "destructive": True, "idempotent": True, "open_world": False}
+    described = tool_of(write_file, **options, **hints).describe()
+    assert options.items() <= described.items()
     assert described["annotations"] == {
         "readOnlyHint": False,
         "destructiveHint": True,
         "idempotentHint": True,
         "openWorldHint": False,
     }
-
-
-def test_hints_that_were_not_given_are_not_said() -> None:
+    # Hints that were not given are not said.
     described = tool_of(write_file, read_only=True).describe()
     assert described["annotations"] == {"readOnlyHint": True}
 
@@ -146,6 +135,8 @@ def test_description_is_the_callers_to_change() -> None:
 # --- schemas of arguments -------------------------------------------------------------------
 
 
+WHERE = {"description": "Where"}
+DESCRIBED = Annotated[str, Field(**WHERE, min_length=1, examples=["a"])]
 ARGUMENTS = [
     (str, {"type": "string"}, "a", "a"),
     (int, {"type": "integer"}, "5", 5),
@@ -155,20 +146,11 @@ ARGUMENTS = [
     (set[int], {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, [1], {1}),
     (Color, {"type": "string", "enum": ["red", "blue"], "title": "Color"}, "red", Color.RED),
     (Path, {"type": "string", "format": "path"}, "a/b", Path("a/b")),
-    (
-        Annotated[str, Field(description="Where", min_length=1, examples=["a"])],
-        {"type": "string", "description": "Where", "minLength": 1, "examples": ["a"]},
-        "x",
-        "x",
-    ),
+    (DESCRIBED, {"type": "string", "minLength": 1, "examples": ["a"]} | WHERE, "x", "x"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("annotation", "schema", "sent", "got"),
-    ARGUMENTS,
-    ids=[f"{index}-{row[0]}" for index, row in enumerate(ARGUMENTS)],
-)
+@pytest.mark.parametrize(("annotation", "schema", "sent", "got"), ARGUMENTS)
 def test_argument_is_described_and_read(
     annotation: Any, schema: dict[str, Any], sent: Any, got: Any
 ) -> None:
@@ -185,6 +167,9 @@ def test_argument_is_described_and_read(
     assert type(bound["value"]) is type(got)
 
 
+NESTED = {"must": 1, "inner": [{"name": "a"}]}
+
+
 @pytest.mark.parametrize(
     ("annotation", "sent", "got"),
     [
@@ -196,11 +181,7 @@ def test_argument_is_described_and_read(
         (Old, {"name": "a"}, {"name": "a"}),
         (list[Old | None], [None, {"name": "a", "size": 1}], [None, Old(name="a", size=1)]),
         (typing.Optional[Old], {"name": "a"}, {"name": "a"}),  # noqa: UP045
-        (
-            Annotated[Nested, Field(description="n")],
-            {"must": 1, "inner": [{"name": "a"}]},
-            {"must": 1, "inner": [{"name": "a"}]},
-        ),
+        (Annotated[Nested, Field(description="n")], NESTED, NESTED),
         (Decimal, "1.50", Decimal("1.50")),
     ],
 )
@@ -213,13 +194,13 @@ def test_structured_argument_is_read(annotation: Any, sent: Any, got: Any) -> No
 
 
 def test_stdlib_typed_dict_keeps_what_is_required() -> None:
-    wrong: dict[str, Any]
-    for wrong in ({"size": 1}, {"name": "a", "size": "big"}):
+    wrong: dict[Any, list[dict[str, Any]]] = {
+        Old: [{"size": 1}, {"name": "a", "size": "big"}],
+        Nested: [{}, {"must": 0}, {"must": 1, "inner": [{}]}],
+    }
+    for annotation, value in ((each, value) for each in wrong for value in wrong[each]):
         with pytest.raises(InvalidArguments):
-            tool_of(one(Old)).bind({"value": wrong})
-    for wrong in ({}, {"must": 0}, {"must": 1, "inner": [{}]}):
-        with pytest.raises(InvalidArguments):
-            tool_of(one(Nested)).bind({"value": wrong})
+            tool_of(one(annotation)).bind({"value": value})
 
 
 @pytest.mark.parametrize(
@@ -282,28 +263,21 @@ def test_default_reaches_the_function(
         assert tool.input_schema["properties"]["value"] == described
 
 
-def test_default_in_the_annotation_counts() -> None:
+def test_default_in_the_annotation_counts_and_a_mutable_one_is_not_shared() -> None:
     assert tool_of(one(Annotated[int, Field(default=5)])).bind({}) == {"value": 5}
-
-
-def test_mutable_default_is_not_shared() -> None:
     tool = tool_of(one(list[int], [1]))
     tool.bind({})["value"].append(2)
     assert tool.bind({}) == {"value": [1]}
 
 
 def test_annotations_that_are_equal_keep_their_order_and_defaults() -> None:
-    text_first, number_first = tool_of(one(str | int)), tool_of(one(int | str))
-    assert [each["type"] for each in text_first.input_schema["properties"]["value"]["anyOf"]] == [
-        *("string", "integer")
-    ]
-    assert [each["type"] for each in number_first.input_schema["properties"]["value"]["anyOf"]] == [
-        *("integer", "string")
-    ]
-    given = [tool_of(one(int | bool | float, default)).bind({}) for default in (1, True, 1.0, -0.0)]
-    assert list(map(repr, given)) == [
-        f"{{'value': {default!r}}}" for default in (1, True, 1.0, -0.0)
-    ]
+    text, number = "string", "integer"
+    for annotation, order in ((str | int, [text, number]), (int | str, [number, text])):
+        schema = tool_of(one(annotation)).input_schema["properties"]["value"]
+        assert [each["type"] for each in schema["anyOf"]] == order
+    for default in (1, True, 1.0, -0.0):
+        bound = tool_of(one(int | bool | float, default)).bind({})
+        assert repr(bound) == repr({"value": default})
 
 
 # --- names that pydantic keeps for itself ---------------------------------------------------
@@ -345,9 +319,6 @@ def test_alias_is_the_name_that_callers_use() -> None:
     assert tool.bind({"the-value": 1}) == {"value": 1}
     with pytest.raises(InvalidArguments, match="'the-value' is required"):
         tool.bind({"value": 1})
-
-
-def test_choice_of_aliases_is_honoured() -> None:
     tool = tool_of(one(int, Field(validation_alias=AliasChoices("first", "second"))))
     assert tool.bind({"second": 1}) == {"value": 1}
 

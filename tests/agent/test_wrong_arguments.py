@@ -16,30 +16,23 @@ async def search(
 ) -> None: ...
 
 
+GOOD: dict[str, Any] = {"query": "q", "limit": 1, "items": []}
+NO_TEXT, NO_LIST = "should be a valid string", "should be a valid list"
+NOT_KNOWN = "is not an argument"
+
+
 @pytest.mark.parametrize(
     ("arguments", "problems"),
     [
         ({}, {"query": "is required", "limit": "is required", "items": "is required"}),
         (None, {"query": "is required"}),
-        ({"query": "q", "limit": "five", "items": []}, {"limit": "should be a valid integer"}),
-        ({"query": 5, "limit": 1, "items": []}, {"query": "should be a valid string"}),
-        (
-            {"query": "q", "limit": 0, "items": []},
-            {"limit": "should be greater than or equal to 1"},
-        ),
-        (
-            {"query": "q", "limit": 1, "items": [{"name": "a"}, {"count": 1}]},
-            {"items[1].name": "is required"},
-        ),
-        (
-            {"query": "q", "limit": 1, "items": [], "ctx": {}, "more": 1},
-            {"ctx": "is not an argument", "more": "is not an argument"},
-        ),
-        ({"query": "q", "limit": 1, "items": '["a"]'}, {"items": "should be a valid list"}),
-        (
-            {"query": None, "limit": 1, "items": None},
-            {"query": "should be a valid string", "items": "should be a valid list"},
-        ),
+        (GOOD | {"limit": "five"}, {"limit": "should be a valid integer"}),
+        (GOOD | {"query": 5}, {"query": NO_TEXT}),
+        (GOOD | {"limit": 0}, {"limit": "should be greater than or equal to 1"}),
+        (GOOD | {"items": [{"name": "a"}, {"count": 1}]}, {"items[1].name": "is required"}),
+        (GOOD | {"ctx": {}, "more": 1}, {"ctx": NOT_KNOWN, "more": NOT_KNOWN}),
+        (GOOD | {"items": '["a"]'}, {"items": NO_LIST}),
+        (GOOD | {"query": None, "items": None}, {"query": NO_TEXT, "items": NO_LIST}),
     ],
 )
 def test_wrong_argument_is_named(arguments: Any, problems: dict[str, str]) -> None:

@@ -36,6 +36,18 @@ only_on_v04 = pytest.mark.parametrize("version", [MEW_V04], ids=["mew-v0.4"])
 AT_ONCE = Settings(backoff=Backoff(first=0.0, longest=0.0))
 
 
+def writer(calls: list[str], answer: str = "wrote {}") -> Agent:
+    """A tool owner that notes what it is called with."""
+    agent = Agent("files")
+
+    @agent.tool
+    async def write(path: str) -> str:
+        calls.append(path)
+        return answer.format(path)
+
+    return agent
+
+
 def gateway_of(version: Version) -> ExistingGateway:
     return ExistingGateway(
         version,

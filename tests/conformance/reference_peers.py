@@ -96,17 +96,8 @@ class ReferencePeer:
     def send(self, kind: str, payload: Any, **header: Any) -> str:
         """Sends an envelope with the next of the ids, and returns that id."""
         id = f"{self.name}-{next(self._numbers)}"
-        self.send_raw(
-            {
-                "protocol": self.version.protocol,
-                "id": id,
-                "ts": now(),
-                "from": self.name,
-                "kind": kind,
-                **header,
-                "payload": payload,
-            }
-        )
+        made = {"protocol": self.version.protocol, "id": id, "ts": now(), "from": self.name}
+        self.send_raw({**made, "kind": kind, **header, "payload": payload})
         return id
 
     def send_raw(self, frame: Json) -> None:
@@ -119,12 +110,8 @@ class ReferencePeer:
     def _connect(self) -> None:
         self._numbers = itertools.count(1)
         stack = self._stack = ExitStack()
-        join: Json = {
-            "type": "join",
-            "participantId": self.name,
-            "space": self.space,
-            "token": self.token,
-        }
+        join: Json = {"type": "join", "participantId": self.name}
+        join |= {"space": self.space, "token": self.token}
         path, headers = "/", {}
         if self.version.to_routes:
             join |= {"protocol": self.version.protocol, "id": "join", "from": self.name}
@@ -132,15 +119,9 @@ class ReferencePeer:
             headers = {"Authorization": f"Bearer {self.token}", "X-Participant-ID": self.name}
         else:
             join["capabilities"] = []
-        socket = stack.enter_context(
-            connect(
-                self.url + path,
-                additional_headers=headers,
-                compression=None,
-                close_timeout=CLOSE_TIMEOUT,
-                open_timeout=PATIENCE,
-            )
-        )
+        options: Json = {"close_timeout": CLOSE_TIMEOUT, "open_timeout": PATIENCE}
+        options |= {"additional_headers": headers, "compression": None}
+        socket = stack.enter_context(connect(self.url + path, **options))
         self._socket = socket
         self.send_raw(join)
         self._note(json.loads(socket.recv(PATIENCE)))
@@ -300,10 +281,7 @@ class Proposer(ReferencePeer):
             self.send("mcp/withdraw", {"reason": "timeout"}, correlation_id=[proposal])
 
     def react(self, envelope: Json) -> None:
-        correlation = envelope.get("correlation_id")
-        first = str(
-            correlation[0] if isinstance(correlation, list) and correlation else correlation
-        )
+        first = first_of(envelope.get("correlation_id"))
         if envelope.get("kind") == "mcp/request":
             self._proposal_of[str(envelope.get("id"))] = first
         elif envelope.get("kind") == "mcp/response":

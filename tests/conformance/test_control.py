@@ -63,9 +63,8 @@ def test_paused_participant_begins_nothing(controlled: Site) -> None:
         # It may not be done by all.
         refused = slow.send("participant/pause", {}, to=["tester"])
         assert answer_to(slow, refused) == "capability_violation"
-        pause = tester.send(
-            "participant/pause", {"reason": "x", "timeout_seconds": 3600}, to=["slow"]
-        )
+        payload = {"reason": "x", "timeout_seconds": 3600}
+        pause = tester.send("participant/pause", payload, to=["slow"])
         assert slow.until("participant/pause")["id"] == pause
         begin_nothing(slow, tester, "paused")
         # A new connection lifts no pause.

@@ -54,17 +54,12 @@ async def test_their_terminal_controls_our_agent(gateway: ThreadedGateway, speak
     def control() -> None:
         # In the order of the captures, and with their words.
         assert answers(tester, "request-status", {}, "active") == [("status", "active")]
-        assert answers(tester, "pause", {"reason": "x", "timeout_seconds": 0.2}, "timeout") == [
-            ("status", "paused"),
-            ("status", "active"),
-            ("resume", "timeout"),
-        ]
-        assert answers(tester, "compact", {}, "compacted") == [
-            ("compact-done", "skipped"),
-            ("status", "compacted"),
-        ]
-        assert answers(tester, "clear", {}, "cleared") == [("status", "cleared")]
-        assert answers(tester, "restart", {}, "restarted") == [("status", "restarted")]
+        said = answers(tester, "pause", {"reason": "x", "timeout_seconds": 0.2}, "timeout")
+        assert said == [("status", "paused"), ("status", "active"), ("resume", "timeout")]
+        said = answers(tester, "compact", {}, "compacted")
+        assert said == [("compact-done", "skipped"), ("status", "compacted")]
+        for kind, word in (("clear", "cleared"), ("restart", "restarted")):
+            assert answers(tester, kind, {}, word) == [("status", word)]
         sent = tester.send("chat", {"text": "hello", "format": "plain"}, to=["slow"])
         acknowledged = tester.until("chat/acknowledge")
         assert acknowledged["correlation_id"] == [sent]
@@ -79,10 +74,9 @@ async def test_their_terminal_controls_our_agent(gateway: ThreadedGateway, speak
 
             async def serve() -> None:
                 options: dict[str, Any] = {"token": "slow-token", "space": "demo"}
+                options["settings"] = Settings(dialect=speaks)
                 with pytest.raises(Exception, match="shut this participant down"):
-                    async with agent.join(
-                        gateway.url, settings=Settings(dialect=speaks), **options
-                    ):
+                    async with agent.join(gateway.url, **options):
                         await anyio.sleep_forever()
 
             tasks.start_soon(serve)
@@ -109,19 +103,14 @@ async def test_our_supervisor_controls_their_agent(gateway: ThreadedGateway) -> 
                 await to_thread.run_sync(lambda: answer(kind, *said))
 
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(
-                    answering, "request-status", ("status", {**status, "status": "active"})
-                )
+                said = ("status", {**status, "status": "active"})
+                tasks.start_soon(answering, "request-status", said)
                 told = await boss.request_status("slow")
                 assert (told.status, told.fields["tokens"]) == ("active", 12)
             async with anyio.create_task_group() as tasks:
-                done = {"skipped": True, "status": "skipped"}
-                tasks.start_soon(
-                    answering,
-                    "compact",
-                    ("status", {**status, "status": "compacting"}),
-                    ("compact-done", done),
-                )
+                done = ("compact-done", {"skipped": True, "status": "skipped"})
+                said = ("status", {**status, "status": "compacting"})
+                tasks.start_soon(answering, "compact", said, done)
                 compacted = await boss.compact("slow")
                 assert compacted.skipped
             pause = await boss.pause("slow", reason="x", timeout=3600)

@@ -42,22 +42,11 @@ async def test_an_agent_proposes_what_existing_participants_approve_and_run(
     gateway: ThreadedGateway,
 ) -> None:
     """The one that approves says nowhere what its request is for: it reports by a chat."""
-    tools = ToolOwner(
-        gateway.url,
-        "tools",
-        {"add": lambda arguments: {"result": arguments["a"] + 1}},
-        version=MEW_V04,
-        space="demo",
-        token="change-me-tools",
-    )
-    approver = Fulfiller(
-        gateway.url,
-        "approver",
-        executor="tools",
-        version=MEUP_V02,
-        space="demo",
-        token="change-me-approver",
-    )
+    answers = {"add": lambda arguments: {"result": arguments["a"] + 1}}
+    theirs = {"version": MEW_V04, "space": "demo", "token": "change-me-tools"}
+    tools = ToolOwner(gateway.url, "tools", answers, **theirs)
+    theirs |= {"version": MEUP_V02, "token": "change-me-approver"}
+    approver = Fulfiller(gateway.url, "approver", executor="tools", **theirs)
     agent, heard, came = Agent("proposer"), list[str](), anyio.Event()
 
     @agent.on_chat

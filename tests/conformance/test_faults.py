@@ -12,6 +12,7 @@ from meup_agent.testing import FaultPlan, Faults, FaultyConnector
 from tests.conformance.gateways import ExistingGateway, Heard
 from tests.conformance.people import SPACE, joined, patiently
 from tests.gateways import Connector, Transport, websocket_connector
+from tests.interaction.cast import willing
 from tests.interaction.people import files
 from tests.patience import PATIENCE
 
@@ -190,7 +191,6 @@ async def test_a_withdrawal_that_was_said_while_nobody_heard_stops_the_work_afte
     gateway: ExistingGateway,
 ) -> None:
     agent, began, ended = Agent("files"), anyio.Event(), anyio.Event()
-    reviewer = Agent("reviewer")
 
     @agent.tool
     async def wait() -> None:
@@ -200,11 +200,7 @@ async def test_a_withdrawal_that_was_said_while_nobody_heard_stops_the_work_afte
         finally:
             ended.set()
 
-    @reviewer.on_proposal
-    async def review(proposal: Proposal) -> None:
-        await proposal.fulfill()
-
-    async with joined(gateway, agent), joined(gateway, reviewer):
+    async with joined(gateway, agent), joined(gateway, willing()):
         async with joined(gateway, "proposer") as space:
             async with space.propose("files", "wait", to="reviewer"):
                 await began.wait()

@@ -42,14 +42,9 @@ async def test_system_messages_of_others_change_nothing(gateway: ExistingGateway
     welcome = {"you": {"id": "mallory", "capabilities": []}, "participants": []}
     async with joined(gateway, "reviewer"), joined(gateway, agent) as space:
         before = (space.me, space.participants, space.guarantees)
-        await after(
-            gateway,
-            space,
-            envelope(gateway, "system/welcome", welcome, to=["caller"]),
-            envelope(
-                gateway, "system/presence", {"event": "leave", "participant": {"id": "reviewer"}}
-            ),
-        )
+        leave = {"event": "leave", "participant": {"id": "reviewer"}}
+        forged = envelope(gateway, "system/welcome", welcome, to=["caller"])
+        await after(gateway, space, forged, envelope(gateway, "system/presence", leave))
         assert (space.me, space.participants, space.guarantees) == before
     assert told == []
 
@@ -96,9 +91,7 @@ async def test_what_is_missing_or_unknown_ends_nothing(gateway: ExistingGateway)
         chat = envelope(gateway, "chat", {"text": "binary"}, id="binary")
         with space.watch() as watcher:
             gateway.say("caller", json.dumps(chat).encode())
-            async for seen in watcher:
-                assert seen.id == "binary"
-                break
+            assert (await anext(watcher)).id == "binary"
 
 
 @pytest.mark.rule("4.1.only_the_proposer", "5.who.withdraw")
@@ -115,10 +108,8 @@ async def test_a_withdraw_by_another_stops_nothing(gateway: ExistingGateway) -> 
     async with joined(gateway, agent) as there, joined(gateway, "proposer") as space:
         async with space.propose("files", "write", to="reviewer") as proposal:
             await began.wait()
-            body = {"reason": "policy"}
-            withdraw = envelope(
-                gateway, "mcp/withdraw", body, correlation_id=proposal.id, to=["reviewer"]
-            )
+            body, header = {"reason": "policy"}, {"correlation_id": proposal.id, "to": ["reviewer"]}
+            withdraw = envelope(gateway, "mcp/withdraw", body, **header)
             await after(gateway, there, withdraw)
             may_go_on.set()
             assert proposal.state is ProposalState.PENDING

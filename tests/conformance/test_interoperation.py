@@ -3,13 +3,13 @@
 import json
 import socket as sockets
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from meup_agent.gateway import Config, Gateway, GatewayLimits, SpaceConfig
-from tests.conformance.wire import Site
-from tests.gateways import participant
+from meup_agent.gateway import Config, Gateway, GatewayLimits
+from tests.conformance.wire import Site, config_of
 from tests.patience import PATIENCE
 from tests.wire import MAX_FRAME_BYTES
 
@@ -54,10 +54,8 @@ def test_a_binary_frame_that_holds_an_envelope_is_one(site: Site) -> None:
 
 def limited(dialect: str, **limits: Any) -> Config:
     """A space with one participant, and limits."""
-    alice = participant("alice", [{"kind": "chat"}], ("alice-token",))
-    return Config(
-        (SpaceConfig("demo", {"alice": alice}, dialect=dialect),), limits=GatewayLimits(**limits)
-    )
+    config = config_of({"alice": [{"kind": "chat"}]}, dialect=dialect)
+    return replace(config, limits=GatewayLimits(**limits))
 
 
 @pytest.mark.rule("E.E9")

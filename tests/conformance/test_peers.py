@@ -8,7 +8,7 @@ import pytest
 from meup_agent import Agent, Fulfillment, Proposal, Reason, Withdrawal
 from meup_agent.errors import ProposalEdited, RequestError
 from tests.conformance.gateways import ExistingGateway
-from tests.conformance.people import SPACE, joined, only_on_v04, patiently
+from tests.conformance.people import SPACE, joined, only_on_v04, patiently, writer
 from tests.conformance.reference_peers import Bridge, Fulfiller, Proposer, ReferencePeer, ToolOwner
 
 pytestmark = pytest.mark.anyio
@@ -16,17 +16,6 @@ pytestmark = pytest.mark.anyio
 
 def options(gateway: ExistingGateway) -> dict[str, Any]:
     return {"version": gateway.version, "space": SPACE}
-
-
-def files(calls: list[str]) -> Agent:
-    agent = Agent("files")
-
-    @agent.tool
-    async def write(path: str) -> str:
-        calls.append(path)
-        return f"wrote {path}"
-
-    return agent
 
 
 ANSWERS: dict[str, Any] = {
@@ -45,9 +34,8 @@ async def test_their_tools_are_called_whatever_they_answer(gateway: ExistingGate
             assert await space.call("typescript", "five") == 5
             assert await space.call("typescript", "text") == "text"
             await space.call("typescript", "nothing")
-            assert (
-                await space.call("typescript", "content") == ANSWERS["content"]["result"]["content"]
-            )
+            content = ANSWERS["content"]["result"]["content"]
+            assert await space.call("typescript", "content") == content
             assert len(await space.tools("typescript")) == len(ANSWERS)
             with pytest.raises(RequestError, match="no such file") as error:
                 await space.call("typescript", "fails")
@@ -64,9 +52,9 @@ async def test_their_answers_to_notifications_make_no_noise(
             with space.watch() as watcher:
                 notification = {"jsonrpc": "2.0", "method": "notifications/initialized"}
                 sent = await space.send("mcp/request", notification, to="typescript")
-                async for envelope in watcher:
-                    if envelope.kind == "mcp/response" and sent in envelope.correlation:
-                        break
+                while sent not in (said := await anext(watcher)).correlation:
+                    pass
+                assert said.kind == "mcp/response"
     assert owner.you["id"] == "typescript"
     assert caplog.text == ""
 
@@ -79,9 +67,8 @@ async def test_their_heartbeats_and_registrations_make_no_noise(
     async with joined(gateway, "caller") as space, joined(gateway, "reviewer") as other:
         with space.watch() as watcher, Bridge(gateway.url, "typescript", **options(gateway)):
             marker = await other.chat("after")
-            async for envelope in watcher:
-                if envelope.id == marker:
-                    break
+            while (await anext(watcher)).id != marker:
+                pass
     assert caplog.text == ""
 
 
@@ -91,7 +78,7 @@ async def test_what_they_say_after_a_restart_is_new_though_its_id_is_not(
 ) -> None:
     calls: list[str] = []
     with ReferencePeer(gateway.url, "typescript", **options(gateway)) as peer:
-        async with joined(gateway, files(calls)):
+        async with joined(gateway, writer(calls)):
             for path in ("a", "b"):
                 call = {"name": "write", "arguments": {"path": path}}
                 payload = {"method": "tools/call", "params": call}
@@ -119,15 +106,11 @@ async def test_their_proposal_is_fulfilled_and_they_learn_the_outcome(
     async def review(proposal: Proposal) -> None:
         seen.append(await proposal.fulfill(executor="files"))
 
-    async with joined(gateway, files(calls)), joined(gateway, reviewer):
+    async with joined(gateway, writer(calls)), joined(gateway, reviewer):
         with Proposer(gateway.url, "typescript", **options(gateway)) as proposer:
             params = {"name": "write", "arguments": {"path": "a"}}
             proposal = proposer.propose("tools/call", params, to=["reviewer"])
-
-            def outcome(envelope: Any) -> bool:
-                return bool(envelope.get("kind") == "mcp/response")
-
-            await patiently(proposer.wait_heard, outcome)
+            await patiently(proposer.wait_heard, lambda said: said.get("kind") == "mcp/response")
             result = proposer.outcomes[proposal]["payload"]["result"]
     assert result["structuredContent"] == {"result": "wrote a"}
     assert calls == ["a"]
@@ -184,7 +167,7 @@ async def test_their_answer_to_our_proposal_itself_is_its_outcome(
     gateway: ExistingGateway, to: tuple[str, ...]
 ) -> None:
     calls: list[str] = []
-    async with joined(gateway, files(calls)):
+    async with joined(gateway, writer(calls)):
         with Fulfiller(gateway.url, "typescript", executor="files", **options(gateway)):
             async with joined(gateway, "proposer") as space:
                 async with space.propose("files", "write", {"path": "a"}, to=to) as proposal:
@@ -208,7 +191,7 @@ async def test_their_answers_to_what_was_asked_of_others_are_left_out(
     """They answer whatever they see."""
     calls: list[str] = []
     answers = {"write": {"result": "not mine to answer"}}
-    async with joined(gateway, files(calls)):
+    async with joined(gateway, writer(calls)):
         with ToolOwner(gateway.url, "typescript", answers, **options(gateway)):
             async with joined(gateway, "caller") as space:
                 for _ in range(10):

@@ -74,15 +74,10 @@ class Replay:
         if record["dir"] == "open":
             headers = record.get("headers", {})
             offered = headers.pop("Sec-WebSocket-Extensions", "")
-            self._open[number] = self._stack.enter_context(
-                connect(
-                    self._url + record["path"],
-                    additional_headers=headers,
-                    compression="deflate" if "permessage-deflate" in offered else None,
-                    open_timeout=PATIENCE,
-                    close_timeout=0.2,
-                )
-            )
+            options: Json = {"open_timeout": PATIENCE, "close_timeout": 0.2}
+            options["compression"] = "deflate" if "permessage-deflate" in offered else None
+            socket = connect(self._url + record["path"], additional_headers=headers, **options)
+            self._open[number] = self._stack.enter_context(socket)
         elif record["dir"] == "close" and number in self._open:
             self._open.pop(number).close()
         elif said:

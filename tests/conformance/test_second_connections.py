@@ -1,54 +1,83 @@
-"""An existing gateway knows no observers: a second join throws the running agent out."""
+"""An existing gateway knows one connection: a second join throws the running agent out."""
 
 from collections.abc import Generator
+from functools import partial
+from typing import Any
 
 import anyio
 import pytest
 
 from meup_agent import Agent
-from meup_agent.errors import CannotObserve, ObservingOnly
+from meup_agent.errors import CannotJoinBeside, CannotObserve, ObservingOnly
 from tests.cli.commands import exit_codes
 from tests.cli.processes import INTERRUPT, meup, running
-from tests.conformance.gateways import MEUP_V02, MEW_V04, ExistingGateway
+from tests.conformance.gateways import ExistingGateway, Version
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.rule("3.observe.no_echo")
+observing = pytest.mark.rule("3.observe.no_echo")
+beside = pytest.mark.rule("3.beside.no_echo")
+PLACE: Any = {"space": "demo", "token": "my-token"}
 
 
-@pytest.fixture(params=[MEUP_V02, MEW_V04], ids=lambda each: each.protocol)
-def existing(request: pytest.FixtureRequest) -> Generator[ExistingGateway]:
-    gateway = ExistingGateway(
-        request.param,
-        tokens={"my-token": "reviewer"},
-        capabilities={"reviewer": [{"kind": "*"}, {"kind": "mcp/*"}]},
-        space="demo",
-    )
-    with gateway.in_thread():
-        yield gateway
+@pytest.fixture
+def existing(version: Version) -> Generator[ExistingGateway]:
+    may = {"reviewer": [{"kind": "*"}, {"kind": "mcp/*"}]}
+    tokens = {"my-token": "reviewer"}
+    with ExistingGateway(
+        version, tokens=tokens, capabilities=may, space="demo"
+    ).in_thread() as found:
+        yield found
 
 
+@beside
+@pytest.mark.anyio
+@pytest.mark.parametrize("participant", [None, "reviewer"])
+async def test_no_join_frame_is_sent_beside_an_agent_which_stays(
+    existing: ExistingGateway, participant: str | None
+) -> None:
+    join = partial(Agent("reviewer").join, existing.url, **PLACE)
+    with anyio.fail_after(PATIENCE):
+        async with join(participant="reviewer") as running:
+            with pytest.raises(CannotJoinBeside, match=r"knows no connection beside.*--as"):
+                async with join(participant=participant, beside=True):
+                    pass
+            await running.chat("still here")
+            assert running.connected
+    assert len([each for each in existing.frames if each.frame.get("type") == "join"]) == 1
+
+
+@beside
+@pytest.mark.anyio
+async def test_who_may_take_over_joins_though_it_asks_for_a_place_beside(
+    existing: ExistingGateway,
+) -> None:
+    joining = Agent("reviewer").join(existing.url, **PLACE, beside=True, take_over=True)
+    with anyio.fail_after(PATIENCE):
+        async with joining as space:
+            assert space.me == "reviewer"
+            await space.chat("hello")
+
+
+@observing
 @pytest.mark.anyio
 @pytest.mark.parametrize("participant", [None, "reviewer"])
 async def test_no_join_frame_is_sent_without_the_echo(
     existing: ExistingGateway, participant: str | None
 ) -> None:
-    looker = Agent("reviewer")
+    joining = Agent("reviewer").join(existing.url, **PLACE, participant=participant, observe=True)
     with pytest.raises(CannotObserve, match=r"knows no observers.*--take-over"):
-        async with looker.join(
-            existing.url, space="demo", token="my-token", participant=participant, observe=True
-        ):
+        async with joining:
             pass
     assert existing.frames == []
 
 
+@observing
 @pytest.mark.anyio
 async def test_who_takes_over_joins_and_says_nothing_all_the_same(
     existing: ExistingGateway,
 ) -> None:
-    looker = Agent("reviewer")
-    async with looker.join(
-        existing.url, space="demo", token="my-token", observe=True, take_over=True
-    ) as space:
+    joining = Agent("reviewer").join(existing.url, **PLACE, observe=True, take_over=True)
+    async with joining as space:
         with anyio.fail_after(PATIENCE), space.watch() as envelopes:
             assert (space.me, space.observing) == ("reviewer", False)
             assert [each.id for each in space.participants] == ["reviewer"]
@@ -67,6 +96,7 @@ async def test_who_takes_over_joins_and_says_nothing_all_the_same(
     assert join.frame["type"] == "join"
 
 
+@observing
 @pytest.mark.parametrize("command", ["who", "tail"])
 def test_a_command_ends_with_one_sentence(existing: ExistingGateway, command: str) -> None:
     variables = {"MEUP_URL": existing.url, "MEUP_SPACE": "demo", "MEUP_TOKEN": "my-token"}
@@ -78,6 +108,7 @@ def test_a_command_ends_with_one_sentence(existing: ExistingGateway, command: st
     assert existing.frames == []
 
 
+@observing
 def test_a_command_joins_where_it_may_take_over(existing: ExistingGateway) -> None:
     variables = {"MEUP_URL": existing.url, "MEUP_SPACE": "demo", "MEUP_TOKEN": "my-token"}
     words = ("--take-over", "--participant", "reviewer")
