@@ -1,7 +1,5 @@
 """Incidents of decisions: another call than the decided one, more than one, or against it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable
 from itertools import count

@@ -1,7 +1,5 @@
 """Incidents of display: what the approver could not see."""
 
-from __future__ import annotations
-
 from itertools import count
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Incidents of identity: who approved, and who asked."""
 
-from __future__ import annotations
-
 import anyio
 import httpx
 

@@ -1,7 +1,5 @@
 """Incident: the scenario that repeats a report here, and the rule that stops it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Final

@@ -1,7 +1,5 @@
 """A space in which an agent that is not trusted tries to get a call carried out."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager

@@ -1,7 +1,5 @@
 """Incidents of rules: mistyped, failing, by name alone, or about what has changed since."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 

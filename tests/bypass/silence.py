@@ -1,7 +1,5 @@
 """Incidents of silence: nobody decided, too late, or there was nobody to decide."""
 
-from __future__ import annotations
-
 import anyio
 
 from meup_agent import Agent, Proposal

@@ -1,7 +1,5 @@
 """Each published incident is tried: with its rule, and, so that it proves something, without."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
