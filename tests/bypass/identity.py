@@ -171,9 +171,6 @@ async def _post(place: Place, participant: str, *, token: str) -> None:
         await until(lambda: bool(place.ran))
 
 
-# --- no rule stops this ---
-
-
 @incident(off=None)
 async def stolen_token(place: Place) -> None:
     path = place.folder / "token"

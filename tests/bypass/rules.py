@@ -207,9 +207,6 @@ async def description_changed(place: Place) -> None:
             place.ran.append("do")
 
 
-# --- no rule stops these ---
-
-
 @incident(off=None)
 async def chained_command(place: Place) -> None:
     reviewer = Agent("reviewer")

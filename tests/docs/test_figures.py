@@ -1,7 +1,5 @@
 """Limits and settings in the reference are those of the code."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from runpy import run_path
 from typing import Any
@@ -61,7 +59,7 @@ def test_limits_of_the_package_are_written_from_its_code(hook: dict[str, Any]) -
         ('MAX_NAME = "a"\n"""A text."""', []),
     ],
 )
-def test_a_documented_limit_is_a_row(
+def test_limit_is_a_row(
     hook: dict[str, Any], source: str, rows: list[tuple[str, str, str]]
 ) -> None:
     constants: Callable[[str], Any] = hook["constants"]

@@ -156,9 +156,7 @@ def printing(space: Space, pages: int) -> AbstractAsyncContextManager[ProposalHa
 
 
 @pytest.mark.parametrize("backend", PROGRAMS)
-def test_only_an_answer_that_names_the_question_counts(
-    gateway: ThreadedGateway, backend: str
-) -> None:
+def test_an_answer_that_names_the_question_counts(gateway: ThreadedGateway, backend: str) -> None:
     async def converse(space: Space, screen: Terminal) -> None:
         async with printing(space, 1) as first, printing(space, 2) as second:
             await screen.shows('proposal 1: ["proposer", "print_pages", {"pages": 1}]\n')
@@ -184,9 +182,7 @@ def test_only_an_answer_that_names_the_question_counts(
 
 
 @pytest.mark.parametrize("backend", PROGRAMS)
-def test_a_withdrawn_question_takes_no_answer_with_it(
-    gateway: ThreadedGateway, backend: str
-) -> None:
+def test_a_withdrawn_question_takes_no_answer(gateway: ThreadedGateway, backend: str) -> None:
     async def converse(space: Space, screen: Terminal) -> None:
         async with printing(space, 1) as first, printing(space, 2) as second:
             await screen.shows("type: 1 yes")

@@ -25,7 +25,7 @@ def example(file: str) -> Any:
     return import_module(f"examples.{file.removesuffix('.py')}")
 
 
-async def test_supervisor_looks_after_its_worker(
+async def test_supervisor(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     worker, supervisor = example("controlled_worker.py"), example("supervisor.py")

@@ -186,9 +186,7 @@ def test_fulfiller_notes_a_withdrawal(gateway: ThreadedGateway) -> None:
 
 
 @pytest.mark.parametrize("tool", ["export", "export_in_a_thread"])
-def test_long_job_leaves_a_whole_file_or_none(
-    gateway: ThreadedGateway, tmp_path: Path, tool: str
-) -> None:
+def test_long_job_leaves_whole_files(gateway: ThreadedGateway, tmp_path: Path, tool: str) -> None:
     async def export(space: Space) -> None:
         name = await space.call("tools", tool, {"rows": 3})
         assert (tmp_path / name).read_text(encoding="utf-8") == "0,0\n1,1\n2,4\n"
@@ -216,7 +214,7 @@ def test_long_job_leaves_a_whole_file_or_none(
 
 
 @pytest.mark.parametrize("tool", ["export", "export_in_a_thread"])
-def test_long_job_cleans_up_when_its_agent_is_stopped(
+def test_long_job_cleans_up_when_stopped(
     gateway: ThreadedGateway, tmp_path: Path, tool: str
 ) -> None:
     async def begin_and_stop(space: Space) -> None:

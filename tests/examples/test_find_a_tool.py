@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 ANYTHING = [{"kind": "*"}]
 
 
-async def test_the_example_calls_no_participant_that_took_the_name(
+async def test_no_participant_that_took_the_name_is_called(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     there = MemorySpace(participants={"tools": ANYTHING, "thief": ANYTHING, "bot": ANYTHING})

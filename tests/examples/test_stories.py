@@ -12,9 +12,7 @@ __all__ = ["gateway"]
 
 
 @pytest.mark.parametrize("rejected", ["", "back_up", "migrate", "announce"])
-def test_cascade_ends_with_the_step_that_is_rejected(
-    gateway: ThreadedGateway, rejected: str
-) -> None:
+def test_cascade_ends_with_the_rejected_step(gateway: ThreadedGateway, rejected: str) -> None:
     tools, fulfiller, ran = Agent("tools"), Agent("fulfiller"), list[str]()
 
     for step in ("back_up", "migrate", "restart", "announce"):

@@ -50,9 +50,6 @@ async def ended(reader: asyncio.StreamReader) -> bytes:
     return b""
 
 
-# --- handshakes ------------------------------------------------------------------------------
-
-
 async def test_slow_handshake_byte_by_byte_is_still_one() -> None:
     async with running(handshake_timeout=PATIENCE) as gateway, raw(gateway) as (reader, writer):
         for byte in head(gateway):
@@ -127,9 +124,6 @@ async def test_no_space_is_joined_by_another_name(space: str) -> None:
             await stranger.wait_closed()
         assert stranger.close_code == 4404
         assert (stranger.close_reason or "").isprintable()
-
-
-# --- frames ----------------------------------------------------------------------------------
 
 
 async def test_pings_of_who_reads_nothing_do_not_fill_the_gateway() -> None:
@@ -218,8 +212,6 @@ async def test_half_closed_socket_leaves() -> None:
                 pass
         await undisturbed(bob)
 
-
-# --- names and patterns -----------------------------------------------------------------------
 
 UNFIT = ["a\n", "\u001b[2J", "\u202egnp.exe", "\u200b", "\u2028", "\ufeff", "x" * 257, "\x7f"]
 

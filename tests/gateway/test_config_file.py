@@ -161,9 +161,7 @@ def test_file_in_the_form_of_existing_gateways(tmp_path: Path) -> None:
     assert (config.host, config.port, config.limits) == ("127.0.0.1", 8420, GatewayLimits())
 
 
-def test_environment_over_file_over_default(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEUP_GATEWAY_PORT", "9000")
     monkeypatch.setenv("MEUP_GATEWAY_HOST", "")
     config = load(tmp_path, GOOD + "gateway: {port: 8000, host: 0.0.0.0, max_connections: 7}\n")
@@ -171,9 +169,7 @@ def test_environment_over_file_over_default(
     assert config.limits == GatewayLimits(max_connections=7)
 
 
-def test_what_starts_participants_elsewhere_is_ignored_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_keys_without_use_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     text = GOOD.replace(
         "  bob: {tokens: [bob-token]}",
         "  bob: {tokens: [bob-token], auto_start: true, command: node, type: local, fifo: true}",
@@ -186,9 +182,7 @@ def test_what_starts_participants_elsewhere_is_ignored_with_a_warning(
     ]
 
 
-def test_participant_without_tokens_is_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_token_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     load(tmp_path, GOOD.replace("[bob-token]", "[]"))
     assert "bob in space demo has no token" in caplog.text
 

@@ -66,9 +66,6 @@ async def flood(writer: asyncio.StreamWriter, chunk: bytes, sent: list[int]) -> 
             sent.append(len(chunk))
 
 
-# --- before the join -------------------------------------------------------------------------
-
-
 @pytest.mark.rule("3.join.budget")
 @pytest.mark.parametrize("kind", FLOODS)
 @pytest.mark.limit("join_frames")
@@ -115,9 +112,6 @@ async def test_bytes_before_the_join_count_together() -> None:
     async with running(**limits) as gateway, stranger(gateway) as (reader, writer):
         writer.write(masked(0x8A, b"p" * 125) * 200)
         assert await said_close(reader) == 1009
-
-
-# --- after the join --------------------------------------------------------------------------
 
 
 @pytest.mark.rule("3.frames")
@@ -198,9 +192,6 @@ async def test_close_frame_behind_a_flood_is_heard_when_its_turn_comes() -> None
         async with shaken(gateway, "mallory") as (reader, writer):
             writer.write(masked(0x8A) * 500 + masked(0x88, struct.pack("!H", 1000)))
             assert await said_close(reader) == 1000
-
-
-# --- one turn of the loop --------------------------------------------------------------------
 
 
 @pytest.mark.rule("3.frames")

@@ -43,9 +43,6 @@ def anyio_backend() -> Any:
     return "asyncio"
 
 
-# --- the pace itself -------------------------------------------------------------------------
-
-
 @pytest.mark.rule("3.join.pages")
 def test_pages_of_an_address_are_counted_by_themselves(pace: JoinThrottle) -> None:
     for _ in range(2):
@@ -61,9 +58,7 @@ def test_pages_of_an_address_are_counted_by_themselves(pace: JoinThrottle) -> No
 
 
 @pytest.mark.limit("joins_per_second", "joins_burst")
-def test_participant_that_joins_too_often_is_told_when_to_come_back(
-    pace: JoinThrottle, clock: Clock
-) -> None:
+def test_who_joins_too_often_is_told_when_to_come_back(pace: JoinThrottle, clock: Clock) -> None:
     for _ in range(3):
         pace.join(ANN)
     for _ in range(5):
@@ -114,9 +109,6 @@ def test_memory_of_who_came_is_bounded(pace: JoinThrottle, monkeypatch: pytest.M
     pace.connect("10.0.0.99")
     with pytest.raises(NotAdmitted):
         pace.connect("10.0.0.99")
-
-
-# --- over sockets ----------------------------------------------------------------------------
 
 
 def limited(**limits: Any) -> Gateway:
@@ -193,9 +185,7 @@ async def test_address_whose_connections_do_not_join_is_refused_for_a_while() ->
 
 @pytest.mark.anyio
 @pytest.mark.rule("3.join.storm")
-async def test_crowd_that_joins_at_once_is_many_events_and_few_writes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_crowd_that_joins_at_once_is_few_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     crowd = [f"m{number}" for number in range(100)]
     writes: list[int] = []
     write = WebSocketConnection.write
@@ -242,12 +232,7 @@ def head_of(token: str) -> bytes:
     ).encode()
 
 
-# --- the log ---------------------------------------------------------------------------------
-
-
-def test_refusals_are_logged_at_a_pace_and_counted(
-    clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_refusals_are_logged_at_a_pace(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "meup_agent.gateway")
     refusals = RefusalLog(clock)
     for number in range(LINES_BURST + 900):

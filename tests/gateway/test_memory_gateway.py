@@ -113,9 +113,7 @@ async def test_handshake_without_a_token_is_refused(space: MemorySpace) -> None:
     assert refused.value.status == 401
 
 
-async def test_restart_while_connections_are_open_leaves_nothing_of_them(
-    space: MemorySpace,
-) -> None:
+async def test_restart_leaves_nothing_of_open_connections(space: MemorySpace) -> None:
     async with space.connector("alice")({}) as older:
         space.restart()
         async with space.connector("alice")({}) as newer:

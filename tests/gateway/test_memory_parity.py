@@ -99,9 +99,7 @@ async def test_newer_connection_takes_over(site: Site) -> None:
         (b"[" * 300, "too_deep"),
     ],
 )
-async def test_bad_frame_costs_its_sender_an_error_and_nobody_anything(
-    site: Site, frame: bytes, code: str
-) -> None:
+async def test_bad_frame_costs_its_sender_an_error(site: Site, frame: bytes, code: str) -> None:
     async with site.join("alice", "bob") as (alice, bob):
         await alice.send(frame)
         if code == "invalid_utf8" and site.is_mounted:
@@ -189,9 +187,7 @@ async def test_only_the_proposer_withdraws(site: Site) -> None:
         ({"MEUP-Protocol": "meup/v9"}, "demo", 400),
     ],
 )
-async def test_stranger_is_refused(
-    site: Site, headers: dict[str, str], space: str, status: int
-) -> None:
+async def test_stranger(site: Site, headers: dict[str, str], space: str, status: int) -> None:
     with pytest.raises(HandshakeRefused) as refused:
         async with site.dial(space=space, headers=headers):
             pass

@@ -23,9 +23,6 @@ from tests.patience import PATIENCE
 pytestmark = pytest.mark.anyio
 
 
-# --- frames ----------------------------------------------------------------------------------
-
-
 async def test_fragments_and_binary_messages_are_joined(gateway: Gateway) -> None:
     async with pair(gateway) as (alice, bob):
         sent = envelope("alice", payload={"message": "ä" * 50}).decode()
@@ -100,9 +97,6 @@ async def test_silent_client_is_pinged_and_lost() -> None:
             await undisturbed(bob)
 
 
-# --- writing ---------------------------------------------------------------------------------
-
-
 async def test_lively_turn_is_no_slow_reader() -> None:
     limits = GatewayLimits(max_queued_frames=8)
     async with Gateway(participants=PARTICIPANTS, limits=limits) as gateway:
@@ -157,9 +151,6 @@ async def test_slow_reader_that_never_reads_is_dropped() -> None:
                 while runtime.open_connections > 2:
                     await anyio.lowlevel.checkpoint()
             await undisturbed(bob)
-
-
-# --- stopping --------------------------------------------------------------------------------
 
 
 async def test_graceful_stop_closes_with_1012() -> None:
@@ -249,12 +240,7 @@ async def test_host_that_is_not_found_is_told_in_a_sentence() -> None:
     assert "Errno" not in str(raised.value)
 
 
-# --- log -------------------------------------------------------------------------------------
-
-
-async def test_log_has_a_line_an_event_and_no_token(
-    gateway: Gateway, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_log_has_no_token(gateway: Gateway, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(1, logger="meup_agent")
     caplog.set_level(1, logger="picows")
     caplog.handler.setLevel(1)

@@ -39,9 +39,7 @@ async def test_nothing_comes_before_the_join_frame(gateway: Gateway) -> None:
         ({"type": None}, 4400),
     ],
 )
-async def test_join_frame_is_refused(
-    gateway: Gateway, changes: dict[str, object], code: int
-) -> None:
+async def test_wrong_join_frame(gateway: Gateway, changes: dict[str, object], code: int) -> None:
     async with pair(gateway) as (_, bob), dial(gateway, path="/ws") as stranger:
         await stranger.send(join_frame(gateway, **changes))
         assert await close_code(stranger) == code
@@ -52,9 +50,7 @@ async def test_join_frame_is_refused(
 @pytest.mark.parametrize(
     "first", ["", "{", "[]", "5", envelope("alice").decode(), "x" * 9_000, b"\xff", "[" * 9_000]
 )
-async def test_something_else_than_a_join_frame_is_refused(
-    gateway: Gateway, first: str | bytes
-) -> None:
+async def test_what_is_no_join_frame_is_refused(gateway: Gateway, first: str | bytes) -> None:
     async with dial(gateway, path="/ws") as stranger:
         await stranger.send(first)
         assert await close_code(stranger) == 4400

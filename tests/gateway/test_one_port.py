@@ -85,9 +85,6 @@ async def over_tls(gateway: Gateway) -> AsyncGenerator[Streams]:
             await streams[1].wait_closed()
 
 
-# --- both at one port --------------------------------------------------------------------------
-
-
 async def test_http_and_websocket_have_one_address() -> None:
     async with running() as gateway:
         assert gateway.http_url == gateway.url.replace("ws://", "http://")
@@ -240,9 +237,6 @@ async def test_upgrade_that_only_http_reads_to_its_end_is_none() -> None:
         assert (await answer(reader))[0] == 426
 
 
-# --- strangers ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("said", [b"", b"G", b"GET /healthz HTTP/1.1\r\nHost: x\r\n"])
 @pytest.mark.limit("handshake_timeout")
 async def test_head_that_never_ends_is_dropped(said: bytes) -> None:
@@ -370,9 +364,6 @@ async def test_as_many_callers_by_http_as_connections() -> None:
         assert statuses == [200, 200, 200, 503, 503]
         async with dial(gateway, "bob") as bob:
             await undisturbed(bob)
-
-
-# --- the end -----------------------------------------------------------------------------------
 
 
 async def test_gateway_that_stops_waits_for_no_head() -> None:

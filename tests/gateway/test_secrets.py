@@ -135,12 +135,7 @@ def contents(folder: Path) -> bytes:
     return b"".join(each.read_bytes() for each in folder.iterdir())
 
 
-# --- guessing --------------------------------------------------------------------------------
-
-
-async def test_failed_logins_are_limited_wherever_they_come_in(
-    tmp_path: Path, said: pytest.LogCaptureFixture
-) -> None:
+async def test_failed_logins_are_limited(tmp_path: Path, said: pytest.LogCaptureFixture) -> None:
     limits: dict[str, Any] = {"failed_tokens": 3, "failed_token_seconds": 3_600.0}
     async with running(tmp_path, **limits) as gateway, dial(gateway, TOKENS["bob"]) as bob:
         assert (await refused(gateway, MADE_UP)).status_code == 401
@@ -166,9 +161,6 @@ async def test_right_token_is_no_guess(tmp_path: Path) -> None:
         for _ in range(5):
             async with dial(gateway, TOKENS["alice"]) as alice:
                 await hear_until(alice, "system.welcome")
-
-
-# --- leaking ---------------------------------------------------------------------------------
 
 
 async def test_no_token_is_logged_answered_or_kept(

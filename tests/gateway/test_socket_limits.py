@@ -52,9 +52,6 @@ def errors(said: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [each["payload"] for each in said if each["kind"] == "system.error"]
 
 
-# --- a participant ---------------------------------------------------------------------------
-
-
 @pytest.mark.rule("3.limits")
 async def test_what_comes_too_fast_is_read_later_and_its_sender_is_told_once() -> None:
     async with limited(messages_per_second=400, messages_burst=20) as gateway:
@@ -119,9 +116,7 @@ async def test_who_is_slowed_is_closed_like_everybody_when_the_gateway_stops() -
 
 
 @pytest.mark.rule("3.withdraw.rate")
-async def test_withdrawals_that_come_too_fast_are_read_later_and_their_sender_is_told_once() -> (
-    None
-):
+async def test_withdrawals_that_come_too_fast_are_read_later() -> None:
     async with limited(withdrawals_per_second=200, withdrawals_burst=2) as gateway:
         async with pair(gateway) as (alice, bob):
             withdraw = {"kind": "mcp.withdraw"}
@@ -211,9 +206,6 @@ async def test_too_large_a_message_names_the_limit() -> None:
         assert await close_code(alice) == 1009
 
 
-# --- a space ---------------------------------------------------------------------------------
-
-
 @pytest.mark.rule("3.limits")
 @pytest.mark.limit("max_members")
 async def test_full_space_takes_nobody_else() -> None:
@@ -231,9 +223,6 @@ async def test_full_space_takes_nobody_else() -> None:
         async with dial(gateway, "alice") as newer:
             assert (await read(newer))[0]["kind"] == "system.welcome"
         assert await close_code(alice) == 4409
-
-
-# --- an address ------------------------------------------------------------------------------
 
 
 async def refusal(gateway: Gateway, token: str) -> tuple[int, str | None]:
@@ -267,9 +256,7 @@ async def with_a_short_token(**limits: Any) -> AsyncGenerator[Gateway]:
 
 
 @pytest.mark.rule("3.guesses")
-async def test_address_that_guesses_tokens_is_refused_short_ones_whatever_they_are(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_who_guesses_tokens_is_refused_short_ones(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "meup_agent")
     async with with_a_short_token(failed_tokens=3, failed_token_seconds=100) as gateway:
         statuses = [(await refusal(gateway, f"guess-{number}"))[0] for number in range(4)]
@@ -325,9 +312,6 @@ async def test_members_with_the_right_token_are_never_counted() -> None:
         assert [await status(gateway, SHORT) for _ in range(5)] == [101] * 5
 
 
-# --- a port ----------------------------------------------------------------------------------
-
-
 def with_tls(**limits: Any) -> Config:
     config = one_space_config("demo", PARTICIPANTS, GatewayLimits(**limits))
     return replace(config, tls=TlsConfig(CERTIFICATE, CERTIFICATE))
@@ -351,9 +335,7 @@ async def test_plain_words_at_a_tls_port_are_not_understood() -> None:
             assert b"HTTP" not in await reader.read()
 
 
-async def test_who_leaves_in_the_middle_of_a_tls_handshake_is_one_line_of_the_log(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_tls_handshake_that_ends_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with Gateway(config=with_tls()) as gateway:
         async with raw(gateway):

@@ -123,9 +123,7 @@ def test_a_file_with_its_participants_in_a_list(tmp_path: Path) -> None:
         ('tokens: ["crane-token"]', 'token: "crane-token"', "did you mean token"),
     ],
 )
-def test_what_looks_like_a_key_of_ours_is_an_error(
-    tmp_path: Path, old: str, new: str, said: str
-) -> None:
+def test_misspelt_keys_are_errors(tmp_path: Path, old: str, new: str, said: str) -> None:
     assert old in MEUP_V02
     with pytest.raises(ConfigurationError, match=said):
         load(written(tmp_path, MEUP_V02.replace(old, new)))
@@ -137,9 +135,6 @@ def test_a_file_of_our_own_form_stays_strict(tmp_path: Path) -> None:
         load(written(tmp_path, ours))
     with pytest.raises(ConfigurationError, match=r"fifo: unknown key"):
         load(written(tmp_path, ours.replace("capabilities: [{kind: system/*}]", "fifo: true")))
-
-
-# --- tokens ---
 
 
 @pytest.mark.rule("3.space_yaml.tokens")
@@ -202,7 +197,7 @@ def test_the_environment_wins_over_the_file(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such rights")
 @pytest.mark.rule("3.space_yaml.tokens")
-def test_a_token_that_others_can_read_is_warned_of(
+def test_token_others_can_read_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = written(tmp_path, MEW_V04)

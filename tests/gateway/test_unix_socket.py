@@ -149,9 +149,7 @@ async def hear_out(path: Path, said: bytes) -> bytes:
         (b"nonsense\r\n\r\n", b" 400 "),
     ],
 )
-async def test_nonsense_ends_its_own_connection_alone(
-    place: Place, said: bytes, status: bytes
-) -> None:
+async def test_nonsense_ends_its_connection(place: Place, said: bytes, status: bytes) -> None:
     assert status in await hear_out(place.path, said)
     await test_http_is_served_there_too(place)
 
@@ -215,9 +213,6 @@ async def test_where_nothing_listens_the_path_is_named() -> None:
                     pass
 
 
-# --- the file ---
-
-
 def test_a_socket_is_its_users_alone_and_gone_at_the_end(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
@@ -253,9 +248,6 @@ def test_a_socket_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"none/x\.sock cannot be made \(no such file"):
         with bind_socket(tmp_path / "none" / "x.sock"):
             pass
-
-
-# --- the address ---
 
 
 @pytest.mark.parametrize("path", ["/run/meup.sock", "/a b/é%?#.sock", "/" + os.fsdecode(b"\xff")])

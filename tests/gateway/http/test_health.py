@@ -90,7 +90,7 @@ async def test_disk_that_is_full(asked: Asked, monkeypatch: pytest.MonkeyPatch) 
     assert await asked.say() == 503
 
 
-async def test_who_waits_when_the_disk_turns_out_full_is_answered_at_once(
+async def test_a_full_disk_is_answered_at_once(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(context, "JOURNAL_SECONDS", 300.0)

@@ -80,7 +80,7 @@ def test_a_question_is_answered_to_the_caller_and_kept_nowhere(api: Api) -> None
         (b'{"kind":"chat","payload":{"n":-%b}}' % (b"9" * 309), 400, "invalid_json"),
     ],
 )
-def test_what_a_connection_is_refused_is_refused_here(
+def test_what_is_refused_to_a_connection(
     api: Api, envelope: object, status: int, error: str
 ) -> None:
     with api.join("alice") as running:
@@ -206,9 +206,6 @@ def test_who_says_too_much_is_told_when_to_come_back() -> None:
             0.001,
         )
         assert int(answer.headers["retry-after"]) > 1
-
-
-# --- reading ---
 
 
 def test_a_page_that_is_short_since_messages_are_large_is_not_the_last(tmp_path: Path) -> None:

@@ -104,9 +104,7 @@ def test_a_join_frame_joins_by_any_path(place: MountedPlace, path: str) -> None:
         ({"protocol": "x"}, 4400),
     ],
 )
-def test_who_does_not_join_is_closed(
-    place: MountedPlace, fields: dict[str, str], code: int
-) -> None:
+def test_wrong_join_frame_is_closed(place: MountedPlace, fields: dict[str, str], code: int) -> None:
     with dial(place.url) as stranger:
         stranger.send(join_frame(place, **fields))
         assert end_of(stranger) == code

@@ -44,7 +44,7 @@ def said(number: int) -> str:
     return envelope("alice", id=str(number), payload={"message": "x" * 1_000}).decode()
 
 
-def test_members_are_not_read_from_while_the_disk_is_behind(
+def test_members_wait_while_the_disk_is_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "MAX_PENDING", 100)

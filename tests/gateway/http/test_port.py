@@ -44,9 +44,7 @@ def test_it_speaks_tls_as_the_other_port_does() -> None:
         assert answer.json() == {"status": "ok"}
 
 
-def test_who_dials_it_for_websocket_is_told_of_the_right_port(
-    api: Api, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_websocket_is_told_of_the_right_port(api: Api, caplog: pytest.LogCaptureFixture) -> None:
     dialled = api.gateway.http_url.replace("http", "ws")
     with pytest.raises(InvalidStatus) as raised:
         connect(

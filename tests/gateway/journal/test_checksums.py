@@ -124,9 +124,7 @@ async def test_audit_names_what_it_cannot_read(path: Path, clock: Clock, what: s
 
 
 @pytest.mark.rule("9.damage.named")
-async def test_damaged_numbers_are_told_as_ranges_and_not_without_end(
-    path: Path, clock: Clock
-) -> None:
+async def test_damaged_numbers_are_told_as_some_ranges(path: Path, clock: Clock) -> None:
     async with opened(path, clock) as journal:
         await kept(journal, *map(chat, range(100)))
     change(path, "DELETE FROM entry WHERE seq % 10 IN (1, 2) AND seq > ?", NOW + 2)
@@ -159,9 +157,7 @@ async def test_fact_that_is_damaged_is_known_again_from_the_entries(
 
 
 @pytest.mark.rule("9.damage.facts")
-async def test_fact_that_a_lost_entry_may_have_ended_does_not_hold_again(
-    path: Path, clock: Clock
-) -> None:
+async def test_fact_that_a_lost_entry_may_have_ended_is_gone(path: Path, clock: Clock) -> None:
     async with opened(path, clock) as journal:
         await kept(journal, chat(1), facts=(Fact("grant/1", {}), Fact("grant/2", {})))
         (ending,) = await kept(journal, chat(2), facts=(Fact("grant/1", None),))
@@ -183,7 +179,7 @@ async def test_fact_that_a_lost_entry_may_have_ended_does_not_hold_again(
     ],
     ids=["floor", "range", "no-range"],
 )
-async def test_what_the_file_says_of_its_numbers_is_checked_too(
+async def test_ranges_of_the_file_are_checked(
     path: Path, clock: Clock, sql: str, told: str
 ) -> None:
     entries = await write(path, clock)
@@ -209,9 +205,7 @@ def break_index(path: Path, entries: int) -> None:
     replace_content(path, bytes(changed))
 
 
-async def test_index_that_leaves_out_an_entry_is_refused_and_made_anew(
-    path: Path, clock: Clock
-) -> None:
+async def test_index_that_leaves_out_an_entry_is_made_anew(path: Path, clock: Clock) -> None:
     entries = await write(path, clock)
     break_index(path, len(entries))
     assert "its pages do not fit together" in refusal(path)
@@ -246,9 +240,7 @@ async def test_file_that_was_cut_to_nothing_is_refused_where_that_can_be_known(
     assert caplog.messages == [f"the journal {path} is an empty file, so a new one begins"]
 
 
-async def test_what_a_killed_process_left_of_a_new_file_is_in_the_way_of_nothing(
-    path: Path, clock: Clock
-) -> None:
+async def test_new_file_of_a_killed_process_is_replaced(path: Path, clock: Clock) -> None:
     entries = await write(path, clock)
     change(path, CHANGES["no JSON"], entries[0].seq)
     replace_content(path.with_name("journal.db.new"), content(path))
@@ -259,7 +251,7 @@ async def test_what_a_killed_process_left_of_a_new_file_is_in_the_way_of_nothing
 
 @pytest.mark.rule("9.damage.named")
 @pytest.mark.parametrize("what", ["no UTF-8", "frame"])
-async def test_damage_that_is_found_while_the_gateway_runs_stops_it_by_number(
+async def test_damage_that_is_found_later_names_its_number(
     path: Path, clock: Clock, what: str
 ) -> None:
     failed = anyio.Event()

@@ -61,7 +61,7 @@ async def test_numbers_grow_over_all_spaces(make_journal: MakeJournal) -> None:
         assert journal.floor("demo") == journal.floor("other") == start
 
 
-async def test_entry_says_where_when_and_what_holds_by_it(
+async def test_entry_says_where_when_and_what_holds(
     make_journal: MakeJournal, clock: Clock
 ) -> None:
     facts = (Fact("grant/1", {"to": "bob", "n": None}), Fact("grant/2", None))
@@ -121,9 +121,7 @@ async def test_recovered_are_the_latest(make_journal: MakeJournal) -> None:
         assert recovered(NOW, 0) == []
 
 
-async def test_number_comes_with_the_entry_and_is_the_latest_then(
-    make_journal: MakeJournal,
-) -> None:
+async def test_number_comes_with_the_entry_and_is_latest(make_journal: MakeJournal) -> None:
     told: list[tuple[int, int]] = []
     async with make_journal() as journal:
 
@@ -218,7 +216,7 @@ def test_engine_is_chosen_by_the_configuration(path: Path) -> None:
         ({"path": "j", "max_bytes": 7_000}, 7_000),
     ],
 )
-async def test_limit_of_a_journal_is_that_of_its_engine(
+async def test_limit_is_the_engine_s(
     tmp_path: Path, keys: dict[str, Any], max_bytes: int | None
 ) -> None:
     if "path" in keys:

@@ -53,9 +53,6 @@ async def rows(path: Path, clock: Clock, **config: Any) -> list[str]:
         return ids(await read(journal))
 
 
-# --- what is no damage -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("cut", [0, 1, 100, FRAME, FRAME + 1, 10 * FRAME, 10 * FRAME + 77])
 async def test_torn_end_is_what_a_power_cut_leaves(path: Path, clock: Clock, cut: int) -> None:
     await killed(path, clock)
@@ -67,7 +64,7 @@ async def test_torn_end_is_what_a_power_cut_leaves(path: Path, clock: Clock, cut
     assert not list(path.parent.glob("*damaged*"))
 
 
-async def test_last_frame_that_is_wrong_is_a_torn_end(
+async def test_wrong_last_frame_is_torn(
     path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     await killed(path, clock)
@@ -132,8 +129,6 @@ async def test_transaction_that_was_not_committed_is_no_damage(path: Path, clock
     second.close()
 
 
-# --- what is ---------------------------------------------------------------------------------
-
 PLACES: dict[str, Callable[[int], int]] = {
     "page": lambda frame: HEAD + frame * FRAME + 24 + 1_000,
     "salt": lambda frame: HEAD + frame * FRAME + 9,
@@ -185,9 +180,7 @@ async def test_damage_in_the_middle_is_kept_told_and_a_gap(
 
 
 @pytest.mark.rule("6.journal.damage")
-async def test_what_no_power_cut_can_have_done_is_refused_with_full(
-    path: Path, clock: Clock
-) -> None:
+async def test_what_no_power_cut_has_done_is_refused_with_full(path: Path, clock: Clock) -> None:
     await killed(path, clock, synchronous="full")
     flip(wal_of(path), PLACES["page"](frames_of(path) // 2))
     before = {each.name: each.read_bytes() for each in path.parent.glob("journal.db*")}
@@ -203,9 +196,7 @@ async def test_what_no_power_cut_can_have_done_is_refused_with_full(
     assert await rows(path, clock, synchronous="full") == left
 
 
-async def test_last_transaction_of_a_power_cut_is_not_refused_with_full(
-    path: Path, clock: Clock
-) -> None:
+async def test_last_transaction_is_not_refused_with_full(path: Path, clock: Clock) -> None:
     """Its frames reach the disk in any order, and no participant was told that they are there."""
     await killed(path, clock)
     connection = sqlite3.connect(path, isolation_level=None)
@@ -228,7 +219,7 @@ async def test_last_transaction_of_a_power_cut_is_not_refused_with_full(
 
 
 @pytest.mark.parametrize(("at", "certain"), [(24, True), (0, True), (4, True), (16, False)])
-async def test_head_that_is_wrong_loses_everything_and_is_found(
+async def test_wrong_head_loses_everything(
     path: Path, clock: Clock, at: int, certain: bool
 ) -> None:
     await killed(path, clock)
@@ -292,9 +283,6 @@ async def test_gap_is_told_also_when_all_around_it_is_forgotten(path: Path, cloc
         assert journal.resume_from("demo", last.seq) == last.seq
 
 
-# --- what the index of a killed process tells ------------------------------------------------
-
-
 async def killed_with_index(path: Path, clock: Clock, **config: Any) -> None:
     running = path.with_name("running.db")
     async with opened(running, clock, **config) as journal:
@@ -334,9 +322,7 @@ def cut(file: Path, size: int | None) -> None:
         file.write_bytes(file.read_bytes()[:size])
 
 
-async def test_index_of_another_turn_or_of_a_file_in_the_database_tells_nothing(
-    path: Path, clock: Clock
-) -> None:
+async def test_index_of_another_turn_tells_nothing(path: Path, clock: Clock) -> None:
     await killed_with_index(path, clock)
     other = path.with_name("other.db")
     await killed(other, clock, commits=3)

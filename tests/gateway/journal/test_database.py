@@ -125,9 +125,7 @@ def test_empty_file_becomes_a_journal(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("said", "means"), [("normal", 1), ("full", 2)])
-def test_how_surely_it_is_on_the_disk(
-    path: Path, said: Literal["normal", "full"], means: int
-) -> None:
+def test_synchronous_writes(path: Path, said: Literal["normal", "full"], means: int) -> None:
     with closing(Database(path, said)) as database:
         assert database.writer.execute("PRAGMA synchronous").fetchone() == (means,)
         assert database.writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)

@@ -1,7 +1,5 @@
 """The table of decisions and the index of names: what the fold of all entries would say."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sqlite3
@@ -245,9 +243,7 @@ async def test_the_table_and_the_index_say_what_the_fold_says(
 
 
 @pytest.mark.rule("9.decisions")
-async def test_what_is_written_while_a_proposal_is_read_hides_none_of_its_entries(
-    path: Path, clock: Clock
-) -> None:
+async def test_writing_hides_no_entry_of_a_proposal_that_is_read(path: Path, clock: Clock) -> None:
     history = History(path, Random(0), clock)
     reader, loop, kept = history.journal._database.reader, asyncio.get_running_loop(), Event()
 

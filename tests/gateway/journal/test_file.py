@@ -154,9 +154,7 @@ async def test_page_ends_before_it_is_too_large(path: Path, clock: Clock) -> Non
         assert ids(journal.recover("demo", since=0, limit=100).entries) == list("01234")
 
 
-async def test_killed_process_leaves_what_was_committed_and_no_more(
-    path: Path, clock: Clock
-) -> None:
+async def test_killed_process_leaves_what_was_committed(path: Path, clock: Clock) -> None:
     follows: list[Entry] = []
     async with opened(path, clock) as journal:
         await kept(journal, chat(1))
@@ -167,9 +165,7 @@ async def test_killed_process_leaves_what_was_committed_and_no_more(
         assert ids(await read(journal)) == ["1"]
 
 
-async def test_one_failure_of_what_follows_keeps_nothing_from_the_others(
-    path: Path, clock: Clock
-) -> None:
+async def test_one_failed_callback_keeps_nothing_from_the_others(path: Path, clock: Clock) -> None:
     follows: list[Entry] = []
     raised: list[BaseException] = []
 
@@ -219,9 +215,7 @@ async def test_what_is_for_one_alone_counts_among_what_waits(
         assert told == [True, False]
 
 
-async def test_journal_is_full_by_bytes_too(
-    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_full_by_bytes(path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite, "MAX_PENDING_BYTES", 10_000)
     told: list[bool] = []
     async with opened(path, clock) as journal:
@@ -230,7 +224,7 @@ async def test_journal_is_full_by_bytes_too(
     assert told == [True, False]
 
 
-async def test_what_was_kept_before_a_failure_is_told(
+async def test_kept_before_a_failure(
     path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "A_TURN", 1)

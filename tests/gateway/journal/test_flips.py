@@ -120,9 +120,6 @@ def less(written: Written, damaged: Iterable[NumberRange]) -> dict[str, list[Ent
     }
 
 
-# --- what becomes of a file -------------------------------------------------------------------
-
-
 def flip_bits(content: bytearray, chance: random.Random) -> None:
     for _ in range(chance.choice((1, 1, 2, 4, 8))):
         content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)

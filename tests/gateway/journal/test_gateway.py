@@ -156,9 +156,7 @@ async def test_gap_is_announced_where_too_much_was_forgotten(path: Path) -> None
     assert [chat["id"] for chat in left] == [str(n) for n in range(int(oldest["id"]), 3_000)]
 
 
-async def test_full_journal_keeps_members_from_being_read(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_full_journal_makes_members_wait(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite, "MAX_PENDING", 100)
     number, text = 3_000, {"message": "x" * 1_000}
     config = config_with(path)
@@ -196,9 +194,7 @@ async def test_full_journal_keeps_members_from_being_read(
     assert [echo["id"] for echo in echoes] == list(map(str, range(number)))
 
 
-async def test_full_disk_stops_the_gateway_and_accepts_nothing_more(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_full_disk_stops_the_gateway(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = config_with(path)
     token = config.spaces[0].participants["alice"].tokens[0]
     async with serve(config) as gateway:

@@ -160,9 +160,6 @@ def test_failed_lock_leaves_no_descriptor_open(path: Path) -> None:
         assert after <= before
 
 
-# --- where a descriptor cannot have a lock of its own ----------------------------------------
-
-
 @pytest.fixture
 def no_descriptor_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database_module, "HAS_DESCRIPTOR_LOCKS", False)

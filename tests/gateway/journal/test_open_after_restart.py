@@ -1,7 +1,5 @@
 """A restart after a month: what may still be decided is decided as if nothing had happened."""
 
-from __future__ import annotations
-
 import tracemalloc
 from pathlib import Path
 from typing import Any

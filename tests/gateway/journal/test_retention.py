@@ -118,9 +118,7 @@ async def test_ring_in_memory_is_bounded_by_bytes(clock: Clock) -> None:
     assert ids(left) == [str(n) for n in range(100 - len(left), 100)]
 
 
-async def test_file_that_gives_nothing_back_is_left_as_large_as_it_is(
-    path: Path, clock: Clock
-) -> None:
+async def test_file_that_gives_nothing_back_stays_as_large(path: Path, clock: Clock) -> None:
     async with opened(path, clock) as journal:
         for start in range(0, 3_000, 500):
             await kept(journal, *(chat(start + n, message="x" * 1_000) for n in range(500)))

@@ -1,7 +1,5 @@
 """A real space over a durable journal, and connections and processes that break."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 
