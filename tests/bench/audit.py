@@ -1,7 +1,5 @@
 """Time and memory of `meup audit` over a journal in a file: until it ends, until its first line.
 
-Run it from the repository: `python -m tests.bench.audit`
-
 The journal is written by the gateway's own writer, which is not measured. A proposal in it has five
 envelopes on average: most are fulfilled, some after an edit or with an error; others are rejected
 with an explanation, or withdrawn; one in fifty is never decided.
@@ -10,10 +8,10 @@ with an explanation, or withdrawn; one in fifty is never decided.
 import asyncio
 import os
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from time import perf_counter, process_time
@@ -29,7 +27,7 @@ from meup_agent.protocol.envelope import Envelope, encode_json
 from meup_agent.protocol.space.inflight import TRACKED_KINDS, InFlight
 from meup_agent.protocol.space.journal import Entry
 from tests.bench import processes
-from tests.bench.figures import Figure, Program, main
+from tests.bench.figures import Figure, Program
 
 ENVELOPES = 100_000
 FEWER = 10
@@ -40,8 +38,6 @@ BEGIN = 1_750_000_000_000_000
 
 SPACE = "demo"
 OUTSTANDING = 2_000
-
-COMMAND = ("-m", "meup_agent.cli", "audit", "--journal")
 
 
 def said(kind: str, payload: Any, id: str, sender: str, to: str, about: str = "") -> Envelope:
@@ -59,20 +55,18 @@ def said(kind: str, payload: Any, id: str, sender: str, to: str, about: str = ""
     return decode(encode_json(frame))
 
 
-def call(number: int, **more: Any) -> dict[str, Any]:
-    arguments = {"path": f"notes/{number}.md", "text": "what is to be written there " * 3, **more}
-    meta = {"dev.meup/target": "files"}
-    return {
-        "method": "tools/call",
-        "params": {"name": "write_file", "arguments": arguments, "_meta": meta},
-    }
+def call(name: str, path: str, **more: Any) -> dict[str, Any]:
+    arguments = {"path": path, "text": "what is to be written there " * 3, **more}
+    params = {"name": name, "arguments": arguments, "_meta": {"dev.meup/target": "files"}}
+    return {"method": "tools/call", "params": params}
 
 
 def story(number: int) -> Iterator[Envelope]:
     """The envelopes about one proposal."""
     proposer = f"proposer-{number % 7}"
     p, r = (f"{each}{number:031x}" for each in "ab")
-    yield said("mcp/proposal", call(number), p, proposer, "reviewer")
+    wanted = partial(call, "write_file", f"notes/{number}.md")
+    yield said("mcp/proposal", wanted(), p, proposer, "reviewer")
     match number % 50:
         case 0:
             return
@@ -86,15 +80,11 @@ def story(number: int) -> Iterator[Envelope]:
             yield said("mcp/withdraw", {"reason": "timeout"}, r, proposer, "reviewer", p)
         case rest:
             edit = {"text": "[masked]"} if rest < 15 else {}
-            request = {"jsonrpc": "2.0", "id": r, **call(number, **edit)}
+            request = {"jsonrpc": "2.0", "id": r, **wanted(**edit)}
             yield said("mcp/request", request, r, "reviewer", "files", p)
             for done in range(3):
                 progress = {"progressToken": r, "progress": done, "total": 3}
-                note = {
-                    "jsonrpc": "2.0",
-                    "method": "notifications/progress",
-                    "params": progress,
-                }
+                note = {"jsonrpc": "2.0", "method": "notifications/progress", "params": progress}
                 yield said("mcp/request", note, f"{done}{p[1:]}", "files", "reviewer", r)
             failed = {"isError": True} if rest < 20 else {}
             result = {"content": [{"type": "text", "text": "87 bytes written"}], **failed}
@@ -121,21 +111,15 @@ def _woven() -> Iterator[Envelope]:
                     yield envelope
 
 
-async def write(path: Path, count: int) -> None:
+async def write(path: Path, envelopes: Iterable[Envelope]) -> None:
     """Make a journal."""
-    seen = 0
-
-    def kept(_: Entry) -> None:
-        nonlocal seen
-        seen += 1
-
     journal, space = SqliteJournal(path, JournalConfig(path), lambda: BEGIN), InFlight()
     try:
-        for number, envelope in enumerate(envelopes(count), start=1):
+        for number, envelope in enumerate(envelopes, start=1):
             at = BEGIN + 1_000 * number
             if envelope.kind in TRACKED_KINDS:
                 space.track(envelope, envelope.payload_object, at)
-            journal.append(SPACE, at, envelope, (), kept, space.pop_changes())
+            journal.append(SPACE, at, envelope, (), lambda _: None, space.pop_changes())
             if number % OUTSTANDING == 0:
                 await journal.flush(60)
         await journal.flush(60)
@@ -144,29 +128,32 @@ async def write(path: Path, count: int) -> None:
 
 
 class Run(NamedTuple):
-    """Figures of one run of the command: seconds until its end and its first line, peak bytes."""
+    """Figures of a command: seconds until its end, its first line, and of CPU; peak bytes."""
 
     seconds: float
     first: float
+    cpu: float
     memory: int
-    lines: int
+    lines: list[bytes]
 
 
-def run(path: Path, *options: str) -> Run:
+def run(*command: str) -> Run:
+    """Run a command of `meup`."""
     begun = perf_counter()
     with subprocess.Popen(
-        (*processes.PYTHON, *COMMAND, str(path), *options),
+        (*processes.PYTHON, "-m", "meup_agent.cli", *command),
         stdout=subprocess.PIPE,
         env={**os.environ, "TZ": "UTC"},
     ) as child:
         assert child.stdout is not None
-        lines = 1 if child.stdout.readline() else 0
+        lines = [child.stdout.readline()]
         first = perf_counter() - begun
-        lines += sum(1 for _ in child.stdout)
+        lines += child.stdout
         _, status, used = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
     assert child.returncode == 0, child.returncode
-    return Run(perf_counter() - begun, first, used.ru_maxrss * 1024, lines)
+    cpu = used.ru_utime + used.ru_stime
+    return Run(perf_counter() - begun, first, cpu, used.ru_maxrss * 1024, lines)
 
 
 def folded(many: int) -> float:
@@ -185,17 +172,18 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
     many = max(200, round(ENVELOPES * scale))
     with tempfile.TemporaryDirectory() as folder:
         path, less = Path(folder) / "journal.db", Path(folder) / "less.db"
-        asyncio.run(write(path, many))
-        asyncio.run(write(less, many // FEWER))
-        text, as_json, small = run(path), run(path, "--json"), run(less)
+        asyncio.run(write(path, envelopes(many)))
+        asyncio.run(write(less, envelopes(many // FEWER)))
+        audit = partial(run, "audit", "--journal", str(path))
+        text, as_json, small = audit(), audit("--json"), run("audit", "--journal", str(less))
         # Of the middle of the journal, whose other proposals are told at the same time.
-        one = run(path, "--proposal", f"a{many // 10:031x}")
-        pending = run(path, "--state", "pending")
+        one = audit("--proposal", f"a{many // 10:031x}")
+        pending = audit("--state", "pending")
         with closing(Archive(path, looks_through=False)) as archive:
             begun = process_time()
             archive.find_chains(SPACE, DecisionQuery(f"a{many // 10:031x}"))
             found = process_time() - begun
-    assert text.lines == as_json.lines
+    assert len(text.lines) == len(as_json.lines)
     yield Figure(f"{many:,} envelopes as text", text.seconds, "s", 10)
     yield Figure("the first line", text.first, "s", 1)
     yield Figure(f"{many:,} envelopes as JSON", as_json.seconds, "s", 10)
@@ -209,6 +197,3 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
 
 
 PROGRAM = Program("audit", "`meup audit` of a journal in a file", measure)
-
-if __name__ == "__main__":
-    main([PROGRAM], sys.argv[1:])

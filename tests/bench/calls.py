@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from meup_agent import Agent
 from tests.bench import peers
 from tests.bench.figures import Figure, Program
-from tests.bench.processes import Address, adder, gateway, on_uvloop, process
+from tests.bench.processes import Address, adder, gateway, join, on_uvloop, process, result_of
 from tests.bench.timing import Calls, Times, measured
 
 ALONE, TOGETHER, IN_FLIGHT = 1500, 6400, 32
@@ -35,8 +35,7 @@ def caller(pipe: Connection, address: Address, wanted: Calls) -> None:
     """The agent that calls."""
 
     async def call_all() -> None:
-        token = address.tokens[SPACE, "caller"]
-        async with Agent("caller").join(address.url, space=SPACE, token=token) as space:
+        async with join(address, SPACE, Agent("caller")) as space:
 
             async def call() -> None:
                 assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
@@ -55,9 +54,8 @@ def ours(wanted: Calls) -> Seen:
         address = middle.recv()
         with process(adder, address, SPACE) as tool:
             tool.recv()
-            with process(caller, address, wanted) as calling:
-                seen: Seen = calling.recv()
-                return seen
+            seen: Seen = result_of(caller, address, wanted)
+            return seen
 
 
 def bare_echo(wanted: Calls, asked_bytes: int, answer_bytes: int) -> Times:
@@ -65,30 +63,21 @@ def bare_echo(wanted: Calls, asked_bytes: int, answer_bytes: int) -> Times:
         port = middle.recv()
         with process(peers.echo, port, answer_bytes) as far:
             far.recv()
-            with process(peers.echo_caller, port, asked_bytes, wanted) as calling:
-                times: Times = calling.recv()
-                return times
+            times: Times = result_of(peers.echo_caller, port, asked_bytes, wanted)
+            return times
 
 
 def nats(wanted: Calls) -> Times:
     with peers.nats_server() as url, process(peers.nats_tool, url) as tool:
         tool.recv()
-        with process(peers.nats_caller, url, wanted) as calling:
-            times: Times = calling.recv()
-            return times
+        times: Times = result_of(peers.nats_caller, url, wanted)
+        return times
 
 
 def mcp_over_http(wanted: Calls, *, json_response: bool) -> Times:
     with process(peers.mcp_http_server, json_response) as server:
         url = f"http://127.0.0.1:{server.recv()}/mcp"
-        with process(peers.mcp_caller, url, wanted) as calling:
-            times: Times = calling.recv()
-            return times
-
-
-def mcp_over_stdio(wanted: Calls) -> Times:
-    with process(peers.mcp_caller, None, wanted) as calling:
-        times: Times = calling.recv()
+        times: Times = result_of(peers.mcp_caller, url, wanted)
         return times
 
 
@@ -103,7 +92,7 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
     fastest = nats(wanted)
     http = mcp_over_http(fewer, json_response=False)
     plain = mcp_over_http(fewer, json_response=True)
-    stdio = mcp_over_stdio(fewer)
+    stdio: Times = result_of(peers.mcp_caller, None, fewer)
     compared = (
         ("a call", our),
         ("bare echo, same processes and sizes", bare),

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel, Field
 
+from meup_agent.protocol import payloads
 from meup_agent.protocol.dialects import decode, encode
 from meup_agent.protocol.envelope import draft
 from tests.bench.figures import Figure, Program
@@ -20,29 +21,23 @@ from tests.bench.figures import Figure, Program
 TIMES = 50_000
 
 DIALECT = "meup/v0.1"
-PAYLOAD = {
-    "jsonrpc": "2.0",
-    "id": "0123456789abcdef0123456789abcdef",
-    "method": "tools/call",
-    "params": {
-        "name": "write_file",
-        "arguments": {"path": "/public/notes/a.txt", "text": "hello, some text"},
-        "_meta": {"progressToken": "0123456789abcdef0123456789abcdef"},
-    },
+ID = "0123456789abcdef0123456789abcdef"
+CALL = {
+    "name": "write_file",
+    "arguments": {"path": "/public/notes/a.txt", "text": "hello, some text"},
+    "_meta": {"progressToken": ID},
 }
-FRAME = json.dumps(
-    {
-        "protocol": DIALECT,
-        "id": "0123456789abcdef0123456789abcdef",
-        "ts": "2025-08-30T12:00:00.000Z",
-        "from": "agent-a",
-        "to": ["files"],
-        "kind": "mcp.request",
-        "correlationId": "fedcba9876543210fedcba9876543210",
-        "payload": PAYLOAD,
-    },
-    separators=(",", ":"),
-).encode()
+PAYLOAD = payloads.request("tools/call", CALL, ID)
+
+
+def fresh(ts: str | None = None) -> bytes:
+    """Make an envelope and write it, as a verb does."""
+    about = ("fedcba9876543210fedcba9876543210",)
+    header: dict[str, Any] = {"id": ID, "sender": "agent-a", "to": ("files",), "ts": ts}
+    return encode(draft("mcp/request", PAYLOAD, correlation=about, **header), DIALECT)
+
+
+FRAME = fresh("2025-08-30T12:00:00.000Z")
 
 
 class MsgspecHeader(msgspec.Struct):
@@ -84,21 +79,6 @@ def microseconds(run: Callable[[], object], times: int) -> float:
     for _ in range(times):
         run()
     return (process_time() - begun) / times * 1e6
-
-
-def fresh() -> bytes:
-    """Make an envelope and write it, as a verb does."""
-    return encode(
-        draft(
-            "mcp/request",
-            PAYLOAD,
-            id="0123456789abcdef0123456789abcdef",
-            sender="agent-a",
-            to=("files",),
-            correlation=("fedcba9876543210fedcba9876543210",),
-        ),
-        DIALECT,
-    )
 
 
 def measure(scale: float = 1.0) -> Iterator[Figure]:

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 from tests.bench.figures import Figure, Program
-from tests.bench.gateway_fanout import dial, empty, handshake
-from tests.bench.memory import spaces, welcomed
+from tests.bench.gateway_fanout import handshake
+from tests.bench.memory import PONG, members, spaces
 from tests.bench.processes import Address, ask, gateway, process
 
 IDLE = 5_000
@@ -27,24 +27,11 @@ IDLE_SECONDS = 21.0
 """Longer than the interval of pings: each member is pinged once."""
 
 BACK = 2_000
-PONG = b"\x8a\x80\x00\x00\x00\x00"
 
 
-def idle(members: int, few: int, seconds: float) -> tuple[float, float]:
+def idle(many: int, few: int, seconds: float) -> tuple[float, float]:
     """Bytes for each idle member, and the share of a core that all of them take."""
-    with process(gateway, spaces(members)) as pipe:
-        address: Address = pipe.recv()
-        socks: list[socket.socket] = []
-        memory: list[int] = []
-        for (space, _), token in address.tokens.items():
-            socks.append(dial(address.port, space, token))
-            if len(socks) in (few, members):
-                ask(pipe, welcomed(len(socks)))
-                for sock in socks:
-                    empty(sock)
-                    # Joining so many takes long enough for the first to be pinged.
-                    sock.sendall(PONG)
-                memory.append(ask(pipe).memory)
+    with process(gateway, spaces(many)) as pipe, members(pipe, few, many) as (socks, memory):
         before = ask(pipe).cpu
         with selectors.DefaultSelector() as selector:
             for sock in socks:
@@ -56,10 +43,7 @@ def idle(members: int, few: int, seconds: float) -> tuple[float, float]:
                     # All that comes is a ping: two bytes.
                     if answered.recv(2):
                         answered.sendall(PONG)
-        used = ask(pipe).cpu - before
-        for sock in socks:
-            sock.close()
-    return (memory[-1] - memory[0]) / (members - few), used / seconds
+        return memory, (ask(pipe).cpu - before) / seconds
 
 
 def come_back(members: int) -> tuple[float, int]:

@@ -1,7 +1,5 @@
 """A call from an MCP client through `meup mcp --http` and a gateway, and its cancel.
 
-Run it from the repository: `python -m tests.bench.mcp_calls`
-
 Client, MCP server, gateway and tool run in processes of their own, on uvloop. In the same round the
 official SDK's own server answers the same call over the same transport, and an agent of ours makes
 it through the gateway alone: without a pause, and as seldom as the MCP server makes it, since
@@ -12,7 +10,6 @@ import asyncio
 import gc
 import json
 import statistics
-import sys
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import count, islice
@@ -23,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 
 from meup_agent import Agent, Limits, Settings
-from tests.bench import calls, peers, timing
-from tests.bench.figures import Figure, Program, main
+from tests.bench import calls, peers, processes, timing
+from tests.bench.figures import Figure, Program
 from tests.bench.processes import (
     Address,
     answer,
@@ -32,6 +29,7 @@ from tests.bench.processes import (
     on_uvloop,
     own_memory,
     process,
+    result_of,
 )
 from tests.bench.timing import Calls, Times, measured, percentile
 
@@ -79,14 +77,8 @@ def tools(pipe: Connection, address: Address) -> None:
     async def count_running() -> int:
         return running
 
-    async def serve() -> None:
-        settings = Settings(limits=Limits(handlers=2 * STREAMS, queued=2 * STREAMS))
-        token = address.tokens[SPACE, "tools"]
-        async with agent.join(address.url, space=SPACE, token=token, settings=settings):
-            pipe.send("ready")
-            await answer(pipe, lambda _: None)
-
-    on_uvloop(serve())
+    settings = Settings(limits=Limits(handlers=2 * STREAMS, queued=2 * STREAMS))
+    processes.serve(pipe, address, SPACE, agent, settings)
 
 
 class ServerUsage(NamedTuple):
@@ -168,8 +160,7 @@ def seldom_caller(pipe: Connection, address: Address, every: float, count: int) 
     """Makes plain calls, each after a pause; tells the median time of one, and its CPU time."""
 
     async def call_all() -> None:
-        token = address.tokens[SPACE, "caller"]
-        async with Agent("caller").join(address.url, space=SPACE, token=token) as space:
+        async with processes.join(address, SPACE, Agent("caller")) as space:
             took: list[float] = []
             used: list[float] = []
             for _ in range(WARM_UP + count):
@@ -274,8 +265,7 @@ class Called(NamedTuple):
 
 def called(server: Connection, url: str, mode: str, tool: str, wanted: Calls) -> Called:
     before: ServerUsage = asked(server)
-    with process(caller, url, mode, tool, wanted) as calling:
-        times: Times = calling.recv()
+    times: Times = result_of(caller, url, mode, tool, wanted)
     after: ServerUsage = asked(server)
     made = timing.WARM_UP + wanted.alone + wanted.together
     return Called(times, (after.cpu - before.cpu) / made)
@@ -304,8 +294,7 @@ def compared(
     with process(sdk_server) as its:
         its_url = f"http://127.0.0.1:{its.recv()}/mcp"
         sdk = called(its, its_url, mode, "add", wanted)
-    with process(seldom_caller, address, sdk.times.median, wanted.alone) as calling:
-        plain, plain_cpu = calling.recv()
+    plain, plain_cpu = result_of(seldom_caller, address, sdk.times.median, wanted.alone)
     yield Figure(f"a call through `meup mcp --http`, {revision}", ours.times.median * 1e6, "µs")
     yield Figure(f"the SDK's own server, {revision}", sdk.times.median * 1e6, "µs")
     yield Figure(f"a plain call of ours, as seldom, {revision}", plain * 1e6, "µs")
@@ -322,8 +311,7 @@ def compared(
 
 def cancelled(url: str, mode: str, revision: str, count: int) -> Iterator[Figure]:
     """From the client's cancel to the tool's `finally`."""
-    with process(canceller, url, mode, count) as cancelling:
-        took: list[float] = cancelling.recv()
+    took: list[float] = result_of(canceller, url, mode, count)
     yield Figure(f"from a cancel to `finally`, {revision}", statistics.median(took) * 1e3, "ms", 10)
     yield Figure(f"from a cancel to `finally`, {revision}: p99", percentile(took, 0.99) * 1e3, "ms")
 
@@ -347,6 +335,3 @@ def crowded(url: str, server: Connection, streams: int) -> Iterator[Figure]:
 
 
 PROGRAM = Program("mcp_calls", "A call from an MCP client through a space, and its cancel", measure)
-
-if __name__ == "__main__":
-    main([PROGRAM], sys.argv[1:])

@@ -8,15 +8,16 @@ gateway's members are bare sockets; the agents are real ones, all in one process
 
 import asyncio
 import gc
+import socket
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
 from meup_agent import Agent
 from tests.bench.figures import Figure, Program
 from tests.bench.gateway_fanout import dial, empty
-from tests.bench.processes import Address, ask, gateway, on_uvloop, own_memory, process
+from tests.bench.processes import Address, ask, gateway, join, on_uvloop, own_memory, process
 
 MEMBERS = (100, 900)
 """Members that the gateway has before and after; below its limit of connections."""
@@ -24,6 +25,8 @@ MEMBERS = (100, 900)
 AGENTS = (20, 220)
 SPACE_SIZE = 20
 """Members of each space: each agent keeps a list of who is there."""
+
+PONG = b"\x8a\x80\x00\x00\x00\x00"
 
 CHAT: list[dict[str, Any]] = [{"kind": "chat"}]
 
@@ -47,16 +50,14 @@ def agents(pipe: Connection, address: Address) -> None:
 
     async def join_all() -> None:
         loop = asyncio.get_running_loop()
-        tokens = iter(address.tokens.items())
+        names = iter(address.tokens)
         joined = 0
         async with AsyncExitStack() as stack:
             while True:
                 wanted = await loop.run_in_executor(None, pipe.recv)
                 for _ in range(wanted - joined):
-                    (space, name), token = next(tokens)
-                    await stack.enter_async_context(
-                        Agent(name).join(address.url, space=space, token=token)
-                    )
+                    space, name = next(names)
+                    await stack.enter_async_context(join(address, space, Agent(name)))
                 joined = wanted
                 pipe.send("joined")
                 await loop.run_in_executor(None, pipe.recv)
@@ -66,22 +67,31 @@ def agents(pipe: Connection, address: Address) -> None:
     on_uvloop(join_all())
 
 
-def of_members(before: int, after: int) -> float:
-    """Bytes of the gateway for one idle member."""
-    with process(gateway, spaces(after)) as pipe:
-        address: Address = pipe.recv()
-        socks = []
-        memory = []
+@contextmanager
+def members(
+    pipe: Connection, before: int, after: int
+) -> Iterator[tuple[list[socket.socket], float]]:
+    """Bare sockets that have joined, and the gateway's bytes for each of those that came last."""
+    address: Address = pipe.recv()
+    memory: list[int] = []
+    with ExitStack() as opened:
+        socks: list[socket.socket] = []
         for (space, _), token in address.tokens.items():
-            socks.append(dial(address.port, space, token))
+            socks.append(opened.enter_context(dial(address.port, space, token)))
             if len(socks) in (before, after):
                 ask(pipe, welcomed(len(socks)))
                 for sock in socks:
                     empty(sock)
+                    # Joining so many takes long enough for the first to be pinged.
+                    sock.sendall(PONG)
                 memory.append(ask(pipe).memory)
-        for sock in socks:
-            sock.close()
-    return (memory[1] - memory[0]) / (after - before)
+        yield socks, (memory[-1] - memory[0]) / (after - before)
+
+
+def of_members(before: int, after: int) -> float:
+    """Bytes of the gateway for one idle member."""
+    with process(gateway, spaces(after)) as pipe, members(pipe, before, after) as (_, memory):
+        return memory
 
 
 def of_agents(before: int, after: int) -> float:

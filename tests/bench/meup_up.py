@@ -1,7 +1,5 @@
 """From the start of `meup up --servers` until a participant has the tools of every server.
 
-Run it from the repository: `python -m tests.bench.meup_up`
-
 Three servers, two ways: as programs of a few lines, which shows what is ours, and on the official
 SDK, whose import each of them pays. Beside the latter: the same three, started at once by the
 SDK's client alone, from the start of its process until it has their tools.
@@ -23,7 +21,7 @@ from typing import Any
 
 from meup_agent import Agent
 from tests.bench import processes
-from tests.bench.figures import Figure, Program, main
+from tests.bench.figures import Figure, Program
 
 SERVERS = 3
 TIMES = 3
@@ -236,6 +234,3 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
 
 
 PROGRAM = Program("meup_up", "From `meup up --servers` to the tools of three servers", measure)
-
-if __name__ == "__main__":
-    main([PROGRAM], sys.argv[1:])

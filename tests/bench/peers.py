@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from mcp.server import MCPServer
     from nats.aio.msg import Msg
 
-# --- a bare echo ----------------------------------------------------------------------------
-
 
 class Relay(picows.WSListener):
     """Passes each message on to the other of two connections."""
@@ -88,8 +86,6 @@ def echo_caller(pipe: Connection, port: int, asked_bytes: int, wanted: Calls) ->
 
     on_uvloop(main())
 
-
-# --- NATS request and reply -----------------------------------------------------------------
 
 SUBJECT = "tools.add"
 
@@ -155,9 +151,6 @@ def nats_caller(pipe: Connection, url: str, wanted: Calls) -> None:
         await server.close()
 
     on_uvloop(main())
-
-
-# --- the official SDK -----------------------------------------------------------------------
 
 
 def mcp_server() -> "MCPServer":

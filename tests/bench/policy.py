@@ -1,20 +1,17 @@
 """The time of a policy of 200 rules to decide a call.
 
-Run it from the repository: `python -m tests.bench.policy`
-
 Each call is decided many times, with the calls in turn, as in a space whose tools are known. The
 figures are CPU time: the median over the calls, and the call that takes longest.
 """
 
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 
 from meup_agent.approval import AllowRule, AskRule, DenyRule, History, LimitRule, Policy
 from meup_agent.approval.rules import PolicyRule
 from meup_agent.protocol.payloads import META, TARGET, Call
-from tests.bench.figures import Figure, Program, main
+from tests.bench.figures import Figure, Program
 
 RULES = 200
 TIMES = 300
@@ -85,7 +82,3 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
 
 
 PROGRAM = Program("policy", "Policies: rules that decide a call", measure)
-
-
-if __name__ == "__main__":
-    main([PROGRAM], sys.argv[1:])

@@ -7,14 +7,14 @@ import resource
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import uvloop
 
-from meup_agent import Agent
+from meup_agent import Agent, Settings, Space
 from meup_agent.gateway.auth import new_token
 from meup_agent.gateway.config import Config, HttpConfig, JournalConfig, SpaceConfig, participant
 from meup_agent.gateway.embedded import Gateway
@@ -60,6 +60,12 @@ def process(role: Callable[..., None], *arguments: object) -> Generator[Connecti
         child.kill()
         child.join()
         ours.close()
+
+
+def result_of(role: Callable[..., None], *arguments: object) -> Any:
+    """Run a role in a process of its own until it has told something; that."""
+    with process(role, *arguments) as pipe:
+        return pipe.recv()
 
 
 def _play(role: Callable[..., None], *arguments: object) -> None:
@@ -175,12 +181,21 @@ def ask(pipe: Connection, delivered: int = 0) -> Usage:
         enough = used.delivered >= delivered
 
 
-def serve(pipe: Connection, address: Address, space: str, agent: Agent) -> None:
+def join(
+    address: Address, space: str, agent: Agent, settings: Settings | None = None
+) -> AbstractAsyncContextManager[Space]:
+    """Join an agent under its name."""
+    token = address.tokens[space, agent.name]
+    return agent.join(address.url, space=space, token=token, settings=settings)
+
+
+def serve(
+    pipe: Connection, address: Address, space: str, agent: Agent, settings: Settings | None = None
+) -> None:
     """Be in a space until the process is killed."""
 
     async def stay() -> None:
-        token = address.tokens[space, agent.name]
-        async with agent.join(address.url, space=space, token=token):
+        async with join(address, space, agent, settings):
             pipe.send("ready")
             await answer(pipe, lambda _: None)
 

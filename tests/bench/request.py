@@ -18,7 +18,7 @@ import anyio
 
 import meup_agent
 from meup_agent import Agent, Space
-from meup_agent.protocol import kinds
+from meup_agent.protocol import kinds, payloads
 from meup_agent.protocol.capability import compile_capabilities
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, encode
 from meup_agent.protocol.envelope import Envelope, draft
@@ -85,20 +85,9 @@ def requests(first: int, count: int) -> list[bytes]:
 
 
 def request(request_id: str) -> Envelope:
-    payload = {
-        "jsonrpc": "2.0",
-        "id": request_id,
-        "method": "tools/call",
-        "params": {"name": "add", "arguments": {"a": 1, "b": 2}},
-    }
-    return draft(
-        kinds.MCP_REQUEST,
-        payload,
-        id=request_id,
-        sender="caller",
-        to=("tools",),
-        ts="2026-01-01T00:00:00.000Z",
-    )
+    call = {"name": "add", "arguments": {"a": 1, "b": 2}}
+    payload, ts = payloads.request("tools/call", call, request_id), "2026-01-01T00:00:00.000Z"
+    return draft(kinds.MCP_REQUEST, payload, id=request_id, sender="caller", to=("tools",), ts=ts)
 
 
 async def feed(peer: MemoryTransport, frames: list[bytes], together: int) -> float:

@@ -19,7 +19,7 @@ from typing import Any
 
 from meup_agent import Agent, Space
 from tests.bench.figures import Figure, Program, main
-from tests.bench.processes import Address, adder, gateway, on_uvloop, process
+from tests.bench.processes import Address, adder, gateway, join, on_uvloop, process, result_of
 
 CALLS = 400
 TOGETHER = 10
@@ -63,8 +63,7 @@ def caller(pipe: Connection, address: Address, calls: int) -> None:
     """Makes the calls; tells the seconds of each way."""
 
     async def call_all() -> None:
-        token = address.tokens[SPACE, "caller"]
-        async with Agent("caller").join(address.url, space=SPACE, token=token) as space:
+        async with join(address, SPACE, Agent("caller")) as space:
             await space.present("tools")
             took: dict[str, list[float]] = {}
             every = await ways(space)
@@ -88,8 +87,8 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
         address = middle.recv()
         with process(adder, address, SPACE) as tool:
             tool.recv()
-            with process(caller, address, max(1, round(CALLS * scale))) as calling:
-                took: dict[str, list[float]] = calling.recv()
+            calls = max(1, round(CALLS * scale))
+            took: dict[str, list[float]] = result_of(caller, address, calls)
     plain = statistics.median(took["space.call"])
     for way, seconds in took.items():
         median = statistics.median(seconds)

@@ -16,7 +16,7 @@ from meup_agent import Agent, Context, Proposal
 from meup_agent.protocol import kinds
 from meup_agent.session.envelope_listeners import EnvelopeStream
 from tests.bench.figures import Figure, Program
-from tests.bench.processes import Address, gateway, on_uvloop, process, serve
+from tests.bench.processes import Address, gateway, join, on_uvloop, process, result_of, serve
 
 WITHDRAWALS = 300
 WARM_UP = 10
@@ -69,8 +69,7 @@ def proposer(pipe: Connection, address: Address, count: int) -> None:
     """Proposes, withdraws when the tool has started, and hears when it stopped."""
 
     async def withdraw_all() -> None:
-        token = address.tokens[SPACE, "proposer"]
-        async with Agent("proposer").join(address.url, space=SPACE, token=token) as space:
+        async with join(address, SPACE, Agent("proposer")) as space:
             took: list[int] = []
             with space.watch() as heard:
                 for _ in range(WARM_UP + count):
@@ -90,8 +89,7 @@ def measure(scale: float = 1.0) -> Iterator[Figure]:
         with process(fulfiller, address) as second, process(executor, address) as third:
             second.recv()
             third.recv()
-            with process(proposer, address, max(2, round(WITHDRAWALS * scale))) as first:
-                took: list[float] = first.recv()
+            took: list[float] = result_of(proposer, address, max(2, round(WITHDRAWALS * scale)))
     yield Figure("median", statistics.median(took) * 1e3, "ms", 1.5)
     yield Figure("of 100, the second slowest", statistics.quantiles(took, n=100)[97] * 1e3, "ms")
 
