@@ -1,6 +1,6 @@
 """The examples, run as programs at a gateway made of `examples/space.yaml`."""
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,6 @@ from tests.patience import PATIENCE
 from tests.programs import ROOT, Program, program
 
 EXAMPLES = ROOT / "examples"
-
-
-@pytest.fixture(scope="module")
-def gateway() -> Generator[ThreadedGateway]:
-    with Gateway(config=load_config(EXAMPLES / "space.yaml")).in_thread() as running:
-        yield running
 
 
 def run_example(

@@ -5,9 +5,7 @@ import pytest
 from examples import calculator, find_a_tool
 from meup_agent.gateway import ThreadedGateway
 from meup_agent.testing import MemorySpace
-from tests.examples.test_examples import gateway, run_example
-
-__all__ = ["gateway"]
+from tests.examples.test_examples import run_example
 
 pytestmark = pytest.mark.anyio
 

@@ -5,10 +5,8 @@ import pytest
 
 from meup_agent import Agent, Proposal, Space
 from meup_agent.gateway import ThreadedGateway
-from tests.examples.test_examples import gateway, in_space, run_example
+from tests.examples.test_examples import in_space, run_example
 from tests.programs import ROOT, program
-
-__all__ = ["gateway"]
 
 
 @pytest.mark.parametrize("rejected", ["", "back_up", "migrate", "announce"])

@@ -14,9 +14,9 @@ from websockets.http11 import Response
 
 from meup_agent.gateway import Gateway, GatewayLimits, admission, logs
 from meup_agent.gateway.logs import LINES_BURST, RefusalLog
-from tests.gateway.conftest import PARTICIPANTS, Clock
+from tests.gateway.conftest import PARTICIPANTS, Clock, envelope
 from tests.gateway.dialing import close_code, dial, join_frame, read
-from tests.gateway.raw_client import frames, raw
+from tests.gateway.raw_client import frames, handshake, raw
 from tests.gateways import (
     Identity,
     JoinThrottle,
@@ -130,17 +130,7 @@ async def test_one_token_that_joins_without_end_is_refused_and_others_hear_littl
                     refusals.append(refused.response)
             assert [each.status_code for each in refusals] == [429] * 15
             assert all(int(each.headers["Retry-After"]) > 100 for each in refusals)
-            await bob.send(
-                json.dumps(
-                    {
-                        "protocol": "meup/v0.1",
-                        "id": "x",
-                        "from": "bob",
-                        "kind": "chat",
-                        "payload": {},
-                    }
-                )
-            )
+            await bob.send(envelope("bob", id="x"))
             heard: list[dict[str, Any]] = []
             while not heard or heard[-1]["id"] != "x":
                 heard += await read(bob)
@@ -199,7 +189,7 @@ async def test_crowd_that_joins_at_once_is_few_writes(monkeypatch: pytest.Monkey
     async with Gateway(participants=nothing) as gateway, AsyncExitStack() as stack:
         sockets = [await stack.enter_async_context(raw(gateway)) for _ in crowd]
         for (_, writer), who in zip(sockets, crowd, strict=True):
-            writer.write(head_of(gateway.token(who)))
+            writer.write(handshake("/ws?space=demo", gateway.token(who)))
         heard: list[list[str]] = []
         for reader, _ in sockets:
             heard.append([])
@@ -222,14 +212,6 @@ async def test_crowd_that_joins_at_once_is_few_writes(monkeypatch: pytest.Monkey
         frames_out = gateway.counters.delivered
         assert frames_out == sum(len(each) for each in heard) + len(crowd)
         assert len(writes) < frames_out / 5
-
-
-def head_of(token: str) -> bytes:
-    return (
-        "GET /ws?space=demo HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-        f"Authorization: Bearer {token}\r\n\r\n"
-    ).encode()
 
 
 def test_refusals_are_logged_at_a_pace(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,6 +5,7 @@ import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import anyio.lowlevel
@@ -119,15 +120,9 @@ async def test_who_is_slowed_is_closed_like_everybody_when_the_gateway_stops() -
 async def test_withdrawals_that_come_too_fast_are_read_later() -> None:
     async with limited(withdrawals_per_second=200, withdrawals_burst=2) as gateway:
         async with pair(gateway) as (alice, bob):
-            withdraw = {"kind": "mcp.withdraw"}
-            numbers = range(40)
-            send_at_once(
-                alice,
-                [
-                    envelope("alice", id=f"w{each}", correlationId=f"p{each}", **withdraw)
-                    for each in numbers
-                ],
-            )
+            numbers, kind = range(40), "mcp.withdraw"
+            said = (envelope("alice", kind, id=f"w{n}", correlationId=f"p{n}") for n in numbers)
+            send_at_once(alice, said)
             heard = await read(bob, 40)
             assert [each["id"] for each in heard] == [f"w{number}" for number in range(40)]
             (told,) = errors(await read(alice, 41))
@@ -160,9 +155,8 @@ async def test_proposals_beyond_those_open_are_refused_until_one_ends() -> None:
         *_, refused = await read(alice, 3)
         assert (refused["kind"], refused["correlationId"]) == ("system.error", "p3")
         told = refused["payload"]
-        assert (told["error"], told["limit"], told["max"]) == (
-            *("limit_exceeded", "max_open_proposals", 2),
-        )
+        said = (told["error"], told["limit"], told["max"])
+        assert said == ("limit_exceeded", "max_open_proposals", 2)
         await alice.send(envelope("alice", "mcp.withdraw", id="w", correlationId="p1"))
         await alice.send(envelope("alice", "mcp.proposal", CALL, id="p4"))
         assert [each["id"] for each in await read(alice, 2)] == ["w", "p4"]
@@ -198,11 +192,8 @@ async def test_too_large_a_message_names_the_limit() -> None:
     async with limited(max_message_bytes=1_000) as gateway, pair(gateway) as (alice, _):
         await alice.send(envelope("alice", payload={"text": "x" * 1_000}))
         (told,) = errors(await read(alice))
-        assert (told["error"], told["limit"], told["max"]) == (
-            "too_large",
-            "max_message_bytes",
-            1000,
-        )
+        said = (told["error"], told["limit"], told["max"])
+        assert said == ("too_large", "max_message_bytes", 1000)
         assert await close_code(alice) == 1009
 
 
@@ -382,26 +373,21 @@ async def test_port_without_tls_where_it_is_allowed() -> None:
         assert (await read(alice))[0]["kind"] == "system.welcome"
 
 
-@pytest.mark.parametrize("broken", ["certificate", "key"])
-async def test_tls_without_its_files(broken: str, tmp_path: Any) -> None:
-    tls = replace(TlsConfig(CERTIFICATE, CERTIFICATE), **{broken: tmp_path / "none.pem"})
-    config = replace(with_tls(), tls=tls)
-    with pytest.raises(ConfigurationError, match=rf"tls\.{broken}: .* cannot be read"):
-        async with Gateway(config=config):
-            pass
-
-
-async def test_tls_with_something_else_in_its_files(tmp_path: Any) -> None:
-    (tmp_path / "text.pem").write_text("nothing")
-    tls = TlsConfig(tmp_path / "text.pem", CERTIFICATE)
-    with pytest.raises(ConfigurationError, match="are no certificate and its key"):
-        async with Gateway(config=replace(with_tls(), tls=tls)):
-            pass
-
-
-async def test_nobody_is_asked_for_the_password_of_a_key(tmp_path: Any) -> None:
-    (tmp_path / "key.pem").write_text(ENCRYPTED_KEY)
-    tls = TlsConfig(CERTIFICATE, tmp_path / "key.pem")
-    with pytest.raises(ConfigurationError, match=r"tls\.key: is encrypted"):
+@pytest.mark.parametrize(
+    ("broken", "content", "said"),
+    [
+        ("certificate", None, r"tls\.certificate: .* cannot be read"),
+        ("key", None, r"tls\.key: .* cannot be read"),
+        ("certificate", "nothing", "are no certificate and its key"),
+        ("key", ENCRYPTED_KEY, r"tls\.key: is encrypted"),
+    ],
+    ids=["no certificate", "no key", "no PEM", "with a password"],
+)
+async def test_tls_files(broken: str, content: str | None, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "other.pem"
+    if content is not None:
+        file.write_text(content)
+    tls = replace(TlsConfig(CERTIFICATE, CERTIFICATE), **{broken: file})
+    with pytest.raises(ConfigurationError, match=said):
         async with Gateway(config=replace(with_tls(), tls=tls)):
             pass

@@ -4,7 +4,7 @@ import os
 import socket
 import stat
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -16,7 +16,7 @@ import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from meup_agent import Agent
+from meup_agent import Agent, Space
 from meup_agent.cli.local_socket import bind_socket
 from meup_agent.errors import CannotConnect, ConfigurationError, TokenRefused
 from meup_agent.gateway import Config, HttpConfig, TlsConfig
@@ -53,6 +53,21 @@ class Place(NamedTuple):
     def token(self, who: str) -> str:
         return first_token(CONFIG, who)
 
+    def join(
+        self, who: str, url: str = "", *, beside: bool = False
+    ) -> AbstractAsyncContextManager[Space]:
+        at, token = url or self.url, self.token(who)
+        return Agent(who).join(at, space="demo", token=token, beside=beside)
+
+
+async def heard_by(hearer: Space, speaker: Space) -> None:
+    """Let one say something, and wait until another has heard it."""
+    with anyio.fail_after(PATIENCE), hearer.watch() as heard:
+        sent = await speaker.chat("hello")
+        async for envelope in heard:
+            if envelope.id == sent:
+                break
+
 
 @asynccontextmanager
 async def serving(path: Path, config: Config) -> AsyncGenerator[Place]:
@@ -86,14 +101,10 @@ def place(request: pytest.FixtureRequest) -> Generator[Place]:
 async def test_members_of_both_ways_hear_each_other(place: Place) -> None:
     with anyio.fail_after(PATIENCE):
         async with (
-            Agent("a").join(place.url, space="demo", token=place.token("alice")) as alice,
-            Agent("b").join(place.port, space="demo", token=place.token("bob")) as bob,
+            place.join("alice") as alice,
+            place.join("bob", place.port) as bob,
         ):
-            with bob.watch() as heard:
-                sent = await alice.chat("hello")
-                async for envelope in heard:
-                    if envelope.id == sent:
-                        break
+            await heard_by(bob, alice)
             assert {each.id for each in alice.participants} >= {"alice", "bob"}
 
 
@@ -107,15 +118,9 @@ async def test_http_is_served_there_too(place: Place) -> None:
 
 async def test_a_command_acts_there_beside_an_agent(place: Place) -> None:
     with anyio.fail_after(PATIENCE):
-        async with Agent("a").join(place.url, space="demo", token=place.token("alice")) as alice:
-            async with Agent("a").join(
-                place.url, space="demo", token=place.token("alice"), beside=True
-            ) as second:
-                with alice.watch() as heard:
-                    sent = await second.chat("hello")
-                    async for envelope in heard:
-                        if envelope.id == sent:
-                            break
+        async with place.join("alice") as alice:
+            async with place.join("alice", beside=True) as second:
+                await heard_by(alice, second)
             assert alice.connected
 
 
@@ -159,14 +164,10 @@ NO_HTTP = replace(CONFIG, http=HttpConfig(enabled=False))
 
 async def test_without_http_a_request_is_refused_and_members_stay() -> None:
     with TemporaryDirectory() as folder, in_thread(Path(folder) / "x.sock", NO_HTTP) as place:
-        async with Agent("a").join(place.url, space="demo", token=place.token("alice")) as alice:
+        async with place.join("alice") as alice:
             request = b"GET /me HTTP/1.1\r\nHost: x\r\n\r\n"
             assert (await hear_out(place.path, request)).startswith(b"HTTP/1.1 4")
-            with anyio.fail_after(PATIENCE), alice.watch() as heard:
-                sent = await alice.chat("still here")
-                async for envelope in heard:
-                    if envelope.id == sent:
-                        break
+            await heard_by(alice, alice)
 
 
 async def test_a_socket_needs_no_certificate_where_the_port_has_one() -> None:
@@ -174,7 +175,7 @@ async def test_a_socket_needs_no_certificate_where_the_port_has_one() -> None:
     with TemporaryDirectory() as folder, in_thread(Path(folder) / "x.sock", secure) as place:
         assert place.port.startswith("wss://")
         with anyio.fail_after(PATIENCE):
-            async with Agent("a").join(place.url, space="demo", token=place.token("bob")) as bob:
+            async with place.join("bob") as bob:
                 assert bob.me == "bob"
         await test_http_is_served_there_too(place)
 
@@ -184,7 +185,7 @@ async def test_http_of_a_port_of_its_own_is_there_too() -> None:
     with TemporaryDirectory() as folder, in_thread(Path(folder) / "x.sock", apart) as place:
         await test_http_is_served_there_too(place)
         with anyio.fail_after(PATIENCE):
-            async with Agent("a").join(place.url, space="demo", token=place.token("bob")) as bob:
+            async with place.join("bob") as bob:
                 assert bob.me == "bob"
 
 
@@ -198,9 +199,7 @@ async def test_a_long_path_can_be_listened_at_and_dialled() -> None:
             assert stat.S_ISSOCK(path.stat().st_mode)
             await test_http_is_served_there_too(place)
             with anyio.fail_after(PATIENCE):
-                async with Agent("a").join(
-                    place.url, space="demo", token=place.token("bob")
-                ) as bob:
+                async with place.join("bob") as bob:
                     assert bob.me == "bob"
         assert not path.exists()
 

@@ -1,7 +1,8 @@
 """Journals to test: in memory and in a file, with a clock that stands still."""
 
+import sqlite3
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,12 @@ def chat(number: int, sender: str = "alice", message: str = "hi") -> Envelope:
         b'{"protocol":"meup/v0.1","id":"%d","from":"%s","kind":"chat","payload":{"message":"%s"}}'
         % (number, sender.encode(), message.encode())
     )
+
+
+def change(path: Path, sql: str, *values: Any) -> None:
+    """Change the file as no gateway does."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(sql, values)
 
 
 def fill_disk(journal: Journal, pages: int = 20) -> None:

@@ -3,13 +3,12 @@
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
 
 from meup_agent.errors import ConfigurationError
-from tests.gateway.journal.conftest import NOW, Clock, chat, ids, kept, opened, read
+from tests.gateway.journal.conftest import NOW, Clock, change, chat, ids, kept, opened, read
 from tests.gateways import Archive, Database
 from tests.patience import PATIENCE
 from tests.spaces import Entry, Fact, NumberRange
@@ -28,12 +27,6 @@ async def write(path: Path, clock: Clock) -> list[Entry]:
         entries += await kept(journal, chat(3), chat(4), facts=(Fact("grant/1", {"to": "dan"}),))
     clock.now += DAY
     return entries
-
-
-def change(path: Path, sql: str, *values: Any) -> None:
-    """Change the file as no gateway does."""
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(sql, values)
 
 
 def content(path: Path) -> bytes:

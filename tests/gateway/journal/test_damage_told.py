@@ -15,6 +15,7 @@ from starlette.status import HTTP_200_OK
 from meup_agent.gateway import Gateway, HttpConfig
 from tests.cli.processes import meup
 from tests.gateway.conftest import envelope
+from tests.gateway.journal.conftest import change
 from tests.gateway.journal.test_checksums import break_index
 from tests.gateway.journal.test_gateway import config_with, dial, hear_chats
 from tests.gateway.websocket_client import hear
@@ -34,8 +35,7 @@ async def test_members_and_audits_are_told_of_what_damage_took(path: Path) -> No
             await alice.send(envelope("alice", id="lost"))
             await alice.send(envelope("alice", id="last"))
             lost, last = await hear_chats(alice, 2)
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE entry SET frame = x'ff' WHERE seq = ?", (lost["seq"],))
+    change(path, "UPDATE entry SET frame = x'ff' WHERE seq = ?", lost["seq"])
     accepting = replace(config, journal=replace(config.journal, accept_damage=True))
     async with Gateway(config=accepting) as gateway:
         # Who has read it misses nothing.

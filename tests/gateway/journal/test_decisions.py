@@ -17,7 +17,7 @@ import pytest
 from meup_agent import ProposalState
 from meup_agent.gateway import JournalConfig
 from meup_agent.protocol.timestamps import rfc3339
-from tests.gateway.journal.conftest import Clock, opened, read, settled
+from tests.gateway.journal.conftest import Clock, change, opened, read, settled
 from tests.gateways import SEGMENT_ENTRIES, Archive, DecisionQuery, SqliteJournal
 from tests.patience import PATIENCE
 from tests.spaces import (
@@ -232,8 +232,7 @@ async def test_the_table_and_the_index_say_what_the_fold_says(
     check(path, cut=max_age is not None)
     kept = decided(path)
     # A start makes them anew where they are not there, and they are the same.
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("DROP TABLE proposal")
+    change(path, "DROP TABLE proposal")
     async with opened(path, clock) as journal:
         entries = list(await read(journal))
         for most in (1, 4) if max_age is None else ():

@@ -14,6 +14,7 @@ from meup_agent import Envelope
 from tests.gateway.journal.conftest import (
     NOW,
     Clock,
+    change,
     chat,
     fill_disk,
     ids,
@@ -29,6 +30,10 @@ from tests.spaces import Entry, Fact
 from tests.wire import DIALECTS, decode, draft, encode
 
 pytestmark = pytest.mark.anyio
+
+
+BROKEN = "CREATE TRIGGER broken BEFORE INSERT ON fact BEGIN SELECT RAISE(ABORT, 'no room'); END"
+"""Lets no fact be kept."""
 
 
 def rows(path: Path, sql: str) -> list[Any]:
@@ -57,9 +62,7 @@ async def test_numbers_do_not_go_back_with_the_clock(path: Path, clock: Clock) -
 async def test_number_that_the_file_has_lost_is_not_one_of_here(path: Path, clock: Clock) -> None:
     async with opened(path, clock) as journal:
         first, second, third = await kept(journal, *map(chat, range(3)))
-    with closing(sqlite3.connect(path)) as connection:  # as a power cut may
-        connection.execute("DELETE FROM entry WHERE seq > ?", (first.seq,))
-        connection.commit()
+    change(path, "DELETE FROM entry WHERE seq > ?", first.seq)  # as a power cut may
     for _ in range(2):
         clock.now += 1_000
         async with opened(path, clock) as journal:
@@ -94,12 +97,7 @@ async def test_envelope_and_facts_are_kept_together_or_not_at_all(path: Path, cl
     async with opened(path, clock) as journal:
         await kept(journal, chat(1))
         journal.on_failed = failures.append
-        with closing(sqlite3.connect(path)) as connection:
-            connection.execute(
-                "CREATE TRIGGER broken BEFORE INSERT ON fact"
-                " BEGIN SELECT RAISE(ABORT, 'no room'); END"
-            )
-            connection.commit()
+        change(path, BROKEN)
         facts = (Fact("grant/1", {}),)
         journal.append("demo", NOW, chat(2), facts, lambda _: failures.append("said"))
     assert kept_ids(path) == ["1"]
@@ -232,12 +230,7 @@ async def test_kept_before_a_failure(
     async with opened(path, clock) as journal:
         await kept(journal, chat(0))
         journal.on_failed = lambda _: failed.set()
-        with closing(sqlite3.connect(path)) as connection:
-            connection.execute(
-                "CREATE TRIGGER broken BEFORE INSERT ON fact"
-                " BEGIN SELECT RAISE(ABORT, 'no room'); END"
-            )
-            connection.commit()
+        change(path, BROKEN)
 
         def then(entry: Entry) -> None:
             if not told:  # all of them are kept, and most of them wait for a later turn

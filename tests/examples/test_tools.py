@@ -1,13 +1,11 @@
-"""The examples of middleware, run as programs."""
+"""The examples of middleware and of resources, run as programs."""
 
 import pytest
 
 from meup_agent import Space
 from meup_agent.errors import RequestError, ToolError
 from meup_agent.gateway import ThreadedGateway
-from tests.examples.test_examples import gateway, in_space, run_example
-
-__all__ = ["gateway"]
+from tests.examples.test_examples import in_space, run_example
 
 
 def test_calls_are_logged_with_their_outcome(gateway: ThreadedGateway) -> None:
@@ -37,4 +35,19 @@ def test_calls_beyond_the_limit_are_refused(gateway: ThreadedGateway) -> None:
     with run_example(gateway, "limit_calls.py", "tools") as tools:
         tools.wait_for("connected to")
         in_space(gateway, "fulfiller", count)
+        assert tools.stop() == 0
+
+
+def test_notes_are_listed_and_read(gateway: ThreadedGateway) -> None:
+    async def read(space: Space) -> None:
+        listed = await space.resources("tools")
+        assert [each["name"] for each in listed] == ["groceries", "calls"]
+        [content] = await space.read_resource("tools", "note:///calls")
+        assert content["text"] == "the dentist"
+        with pytest.raises(RequestError, match="there is no note"):
+            await space.read_resource("tools", "note:///else")
+
+    with run_example(gateway, "notes.py", "tools") as tools:
+        tools.wait_for("connected to")
+        in_space(gateway, "fulfiller", read)
         assert tools.stop() == 0

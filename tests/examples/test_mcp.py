@@ -1,4 +1,4 @@
-"""The example of an MCP server in a space, run as a program."""
+"""The examples of MCP servers in a space, run as programs."""
 
 from tests.programs import ROOT, program
 
@@ -14,3 +14,9 @@ def test_a_server_is_called_and_asks() -> None:
         "tides asks for skipper: Which harbour?",
         "Whitby: at noon",
     ]
+
+
+def test_a_slow_call_is_polled() -> None:
+    with program([ROOT / "examples" / "mcp_tasks.py"]) as running:
+        running.wait_for("{'result': 1500}")
+        assert running.wait() == 0
