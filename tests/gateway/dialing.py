@@ -19,11 +19,13 @@ from tests.gateway.websocket_client import open_websocket
 from tests.patience import PATIENCE
 
 
+def limited(**limits: Any) -> Gateway:
+    return Gateway(participants=PARTICIPANTS, limits=GatewayLimits(**limits))
+
+
 @pytest.fixture
 async def gateway() -> AsyncGenerator[Gateway]:
-    async with Gateway(
-        participants=PARTICIPANTS, limits=GatewayLimits(max_message_bytes=50_000)
-    ) as it:
+    async with limited(max_message_bytes=50_000) as it:
         yield it
 
 

@@ -15,7 +15,7 @@ from websockets.http11 import Response
 from meup_agent.gateway import Gateway, GatewayLimits, admission, logs
 from meup_agent.gateway.logs import LINES_BURST, RefusalLog
 from tests.gateway.conftest import PARTICIPANTS, Clock, envelope
-from tests.gateway.dialing import close_code, dial, join_frame, read
+from tests.gateway.dialing import close_code, dial, join_frame, limited, read
 from tests.gateway.raw_client import frames, handshake, raw
 from tests.gateways import (
     Identity,
@@ -109,10 +109,6 @@ def test_memory_of_who_came_is_bounded(pace: JoinThrottle, monkeypatch: pytest.M
     pace.connect("10.0.0.99")
     with pytest.raises(NotAdmitted):
         pace.connect("10.0.0.99")
-
-
-def limited(**limits: Any) -> Gateway:
-    return Gateway(participants=PARTICIPANTS, limits=GatewayLimits(**limits))
 
 
 @pytest.mark.anyio

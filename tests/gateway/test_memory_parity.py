@@ -10,6 +10,11 @@ from tests.patience import PATIENCE
 pytestmark = pytest.mark.anyio
 
 WITHDRAW = {"kind": "mcp/withdraw"}
+CALL = {"method": "tools/call", "params": {"name": "x"}}
+
+
+def member(name: str, *more: object) -> dict[str, object]:
+    return {"id": name, "capabilities": [*PARTICIPANTS[name], *more], "dialect": DIALECT}
 
 
 async def test_welcome_says_who_one_is_and_who_is_there(site: Site) -> None:
@@ -18,14 +23,8 @@ async def test_welcome_says_who_one_is_and_who_is_there(site: Site) -> None:
         assert welcome["to"] == ["alice"]
         assert welcome["from"] == "system:gateway"
         assert welcome["payload"] == {
-            "you": {
-                "id": "alice",
-                "capabilities": [*PARTICIPANTS["alice"], WITHDRAW],
-                "dialect": DIALECT,
-            },
-            "participants": [
-                {"id": "bob", "capabilities": PARTICIPANTS["bob"], "dialect": DIALECT}
-            ],
+            "you": member("alice", WITHDRAW),
+            "participants": [member("bob")],
             "dev.meup/guarantees": {
                 "identity_checked": True,
                 "echo": True,
@@ -88,10 +87,7 @@ async def test_newer_connection_takes_over(site: Site) -> None:
     [
         (envelope("bob"), "identity_mismatch"),
         (envelope("alice", "system.welcome"), "reserved_kind"),
-        (
-            envelope("alice", "mcp.request", {"method": "tools/call", "params": {"name": "x"}}),
-            "capability_violation",
-        ),
+        (envelope("alice", "mcp.request", CALL), "capability_violation"),
         (b"{nope", "invalid_json"),
         (b'{"\xff"}', "invalid_utf8"),
         (b"[]", "invalid_envelope"),
@@ -138,17 +134,9 @@ async def test_largest_message_passes(site: Site) -> None:
 @pytest.mark.rule("3.always_allowed")
 async def test_who_may_not_speak_may_cancel_answer_and_withdraw(site: Site) -> None:
     async with site.join("bob", "carol") as (bob, carol):
-        request = envelope(
-            "bob",
-            "mcp.request",
-            {"method": "tools/call", "params": {"name": "x"}},
-            id="r1",
-            to=["carol"],
-        )
-        await bob.send(request)
-        await carol.send(
-            envelope("carol", "mcp.request", {"method": "notifications/cancelled", "params": {}})
-        )
+        await bob.send(envelope("bob", "mcp.request", CALL, id="r1", to=["carol"]))
+        cancel = {"method": "notifications/cancelled", "params": {}}
+        await carol.send(envelope("carol", "mcp.request", cancel))
         for member in (bob, carol):
             await hear(member, "mcp.request")
             await hear(member, "mcp.request")
@@ -164,11 +152,7 @@ async def test_who_may_not_speak_may_cancel_answer_and_withdraw(site: Site) -> N
 @pytest.mark.rule("3.withdraw.proposer")
 async def test_only_the_proposer_withdraws(site: Site) -> None:
     async with site.join("alice", "bob") as (alice, bob):
-        await alice.send(
-            envelope(
-                "alice", "mcp.proposal", {"method": "tools/call", "params": {"name": "x"}}, id="p1"
-            )
-        )
+        await alice.send(envelope("alice", "mcp.proposal", CALL, id="p1"))
         await hear(bob, "mcp.proposal")
         await bob.send(envelope("bob", "mcp.withdraw", {"reason": "busy"}, correlationId="p1"))
         assert (await hear(bob, "system.error"))["payload"]["error"] == "not_proposer"

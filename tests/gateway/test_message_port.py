@@ -12,15 +12,17 @@ from websockets.exceptions import InvalidStatus
 from websockets.frames import Frame, Opcode
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway import Gateway, GatewayLimits
+from meup_agent.gateway import Gateway
 from tests.gateway.conftest import PARTICIPANTS, envelope
-from tests.gateway.dialing import close_code, dial, join_frame, pair, read, undisturbed
+from tests.gateway.dialing import close_code, dial, join_frame, limited, pair, read, undisturbed
 from tests.gateway.dialing import gateway as gateway
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.raw_client import masked, said_close, shaken
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
+
+NO_PINGS = {"ping_interval": 3_600, "ping_deadline": 3_600}
 
 
 async def test_fragments_and_binary_messages_are_joined(gateway: Gateway) -> None:
@@ -87,8 +89,7 @@ async def test_vanished_client_leaves(gateway: Gateway) -> None:
 
 @pytest.mark.limit("ping_interval", "ping_deadline")
 async def test_silent_client_is_pinged_and_lost() -> None:
-    limits = GatewayLimits(ping_interval=0.5, ping_deadline=0.5)
-    async with Gateway(participants=PARTICIPANTS, limits=limits) as gateway:
+    async with limited(ping_interval=0.5, ping_deadline=0.5) as gateway:
         async with dial(gateway, "bob") as bob, shaken(gateway) as (reader, _):
             await read(bob, 3)
             # This end never answers a ping; the other, a real client, does and stays.
@@ -98,8 +99,7 @@ async def test_silent_client_is_pinged_and_lost() -> None:
 
 
 async def test_lively_turn_is_no_slow_reader() -> None:
-    limits = GatewayLimits(max_queued_frames=8)
-    async with Gateway(participants=PARTICIPANTS, limits=limits) as gateway:
+    async with limited(max_queued_frames=8) as gateway:
         async with pair(gateway) as (alice, bob):
             frames = [Frame(Opcode.TEXT, envelope("alice", id=str(n))) for n in range(100)]
             alice.transport.write(b"".join(frame.serialize(mask=True) for frame in frames))
@@ -110,8 +110,7 @@ async def test_lively_turn_is_no_slow_reader() -> None:
 
 
 async def test_slow_reader_is_closed_and_the_others_are_not() -> None:
-    limits = GatewayLimits(max_queued_bytes=200_000)
-    async with Gateway(participants=PARTICIPANTS, limits=limits) as gateway:
+    async with limited(max_queued_bytes=200_000) as gateway:
         async with (
             pair(gateway) as (alice, bob),
             shaken(gateway, "carol", small=True) as (reader, _),
@@ -134,10 +133,9 @@ async def test_slow_reader_is_closed_and_the_others_are_not() -> None:
 
 @pytest.mark.limit("close_timeout")
 async def test_slow_reader_that_never_reads_is_dropped() -> None:
-    limits = GatewayLimits(
+    async with limited(
         max_queued_bytes=200_000, close_timeout=0.05, ping_interval=3_600, ping_deadline=3_600
-    )
-    async with Gateway(participants=PARTICIPANTS, limits=limits) as gateway:
+    ) as gateway:
         runtime = gateway._gateway.runtime
         async with pair(gateway) as (alice, bob), shaken(gateway, "carol", small=True):
             while not gateway.counters.closed:
@@ -161,7 +159,7 @@ async def test_graceful_stop_closes_with_1012() -> None:
 
     async with contextlib.AsyncExitStack() as stack:
         tasks = await stack.enter_async_context(anyio.create_task_group())
-        async with Gateway(participants=PARTICIPANTS) as gateway:
+        async with limited() as gateway:
             for who, path in [("alice", "/ws?space=demo"), ("bob", "/ws?space=demo"), ("", "/")]:
                 tasks.start_soon(watch, await stack.enter_async_context(dial(gateway, who, path)))
     assert codes == [1012] * 3
@@ -169,9 +167,6 @@ async def test_graceful_stop_closes_with_1012() -> None:
 
 @pytest.mark.limit("stop_timeout")
 async def test_stop_does_not_wait_for_who_does_not_answer() -> None:
-    limits = GatewayLimits(
-        stop_timeout=0.05, close_timeout=3_600, ping_interval=3_600, ping_deadline=3_600
-    )
     hung_up = anyio.Event()
 
     async def hang_up(writer: asyncio.StreamWriter) -> None:
@@ -181,7 +176,9 @@ async def test_stop_does_not_wait_for_who_does_not_answer() -> None:
 
     async with contextlib.AsyncExitStack() as stack:
         tasks = await stack.enter_async_context(anyio.create_task_group())
-        async with Gateway(participants=PARTICIPANTS, limits=limits) as gateway:
+        async with limited(
+            stop_timeout=0.05, close_timeout=3_600, ping_interval=3_600, ping_deadline=3_600
+        ) as gateway:
             reader, writer = await stack.enter_async_context(shaken(gateway))
             # Its stop cannot be cancelled: one that waited for this end would wait for this.
             tasks.start_soon(hang_up, writer)
@@ -196,7 +193,7 @@ async def test_cancelled_program_stops_its_gateway_in_order() -> None:
 
     async def program(scope: anyio.CancelScope) -> None:
         with scope:
-            async with Gateway(participants=PARTICIPANTS) as gateway:
+            async with limited() as gateway:
                 running.append(gateway)
                 begun.set()
                 await anyio.sleep_forever()

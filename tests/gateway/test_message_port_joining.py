@@ -7,9 +7,9 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from meup_agent.errors import UsageError
-from meup_agent.gateway import Gateway, GatewayLimits, HttpConfig
-from tests.gateway.conftest import PARTICIPANTS, envelope
-from tests.gateway.dialing import close_code, dial, join_frame, pair, read, undisturbed
+from meup_agent.gateway import Gateway, HttpConfig
+from tests.gateway.conftest import envelope
+from tests.gateway.dialing import close_code, dial, join_frame, limited, pair, read, undisturbed
 from tests.gateway.dialing import gateway as gateway
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.raw_client import handshake, raw
@@ -64,9 +64,7 @@ async def test_stranger_gets_no_room_for_more_than_a_join_frame(gateway: Gateway
 
 @pytest.mark.limit("join_timeout")
 async def test_who_says_nothing_is_closed() -> None:
-    async with Gateway(
-        participants=PARTICIPANTS, limits=GatewayLimits(join_timeout=0.01)
-    ) as gateway:
+    async with limited(join_timeout=0.01) as gateway:
         async with dial(gateway, path="/ws") as stranger:
             assert await close_code(stranger) == 4400
             assert (stranger.close_reason or "").endswith("seconds (join_timeout)")
@@ -99,8 +97,7 @@ async def test_address_with_too_many_fields_is_refused(gateway: Gateway) -> None
 
 @pytest.mark.limit("max_connections")
 async def test_too_many_connections() -> None:
-    limits = GatewayLimits(max_connections=1)
-    async with Gateway(participants=PARTICIPANTS, limits=limits) as gateway:
+    async with limited(max_connections=1) as gateway:
         async with dial(gateway, "alice"):
             with pytest.raises(InvalidStatus) as refused:
                 async with dial(gateway, "bob"):

@@ -19,6 +19,7 @@ from tests.gateway.dialing import (
     close_code,
     dial,
     join_frame,
+    limited,
     pair,
     read,
     send_at_once,
@@ -43,10 +44,6 @@ PbqyGIUxBt5QK8qoc7Xg5q8kreMVbvTNlxisJOwJSPkFrdU0cU86zxWen/t1oSU=
 """
 
 CALL = {"method": "tools/call", "params": {"name": "write"}}
-
-
-def limited(**limits: Any) -> Gateway:
-    return Gateway(participants=PARTICIPANTS, limits=GatewayLimits(**limits))
 
 
 def errors(said: list[dict[str, Any]]) -> list[dict[str, Any]]:

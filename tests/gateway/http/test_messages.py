@@ -13,6 +13,8 @@ from meup_agent.gateway import Gateway, GatewayLimits, JournalConfig
 from tests.gateway.http.conftest import LIMITS, Api, config, served
 from tests.patience import PATIENCE
 
+PROPOSAL = {"kind": "mcp.proposal", "payload": {"method": "tools/call", "params": {"name": "x"}}}
+
 
 def chat(**header: object) -> dict[str, object]:
     return {"kind": "chat", "payload": {"message": "hi"}, **header}
@@ -93,12 +95,7 @@ def test_what_is_refused_to_a_connection(
 
 
 def test_a_withdrawal_is_the_proposers_here_too(api: Api) -> None:
-    proposal = {
-        "kind": "mcp.proposal",
-        "payload": {"method": "tools/call", "params": {"name": "x"}},
-        "id": "p1",
-    }
-    assert api.post(proposal).status_code == 200
+    assert api.post({**PROPOSAL, "id": "p1"}).status_code == 200
     withdraw = {"kind": "mcp.withdraw", "correlationId": "p1", "payload": {"reason": "other"}}
     refused = api.post(withdraw, "bob")
     assert (refused.status_code, refused.json()["error"]) == (403, "not_proposer")
@@ -140,11 +137,8 @@ def test_too_large_a_body_is_not_read_to_its_end(api: Api) -> None:
         answer = caller.makefile("rb").read()
     assert answer.startswith(b"HTTP/1.1 413 ")
     told = json.loads(answer.partition(b"\r\n\r\n")[2])
-    assert (told["error"], told["limit"], told["max"]) == (
-        "too_large",
-        "max_message_bytes",
-        LIMITS.max_message_bytes,
-    )
+    said = (told["error"], told["limit"], told["max"])
+    assert said == ("too_large", "max_message_bytes", LIMITS.max_message_bytes)
 
 
 def test_what_nests_too_deep_is_told_its_limit(api: Api) -> None:
@@ -200,11 +194,8 @@ def test_who_says_too_much_is_told_when_to_come_back() -> None:
         assert [api.post(chat()).status_code for _ in range(3)] == [200, 200, 429]
         answer = api.post(chat())
         told = answer.json()
-        assert (told["error"], told["limit"], told["max"]) == (
-            "limit_exceeded",
-            "messages_per_second",
-            0.001,
-        )
+        said = (told["error"], told["limit"], told["max"])
+        assert said == ("limit_exceeded", "messages_per_second", 0.001)
         assert int(answer.headers["retry-after"]) > 1
 
 
@@ -248,13 +239,8 @@ def test_messages_since_a_time(api: Api) -> None:
     assert [each["seq"] for each in page["messages"]] == later
     page = api.get("/participants/alice/messages", since="2999-01-01T00:00:00Z").json()
     assert page.pop("now") >= moment[:19]
-    assert page == {
-        "messages": [],
-        "times": [],
-        "next": None,
-        "gap": False,
-        "damaged": [],
-    }
+    nothing: dict[str, object] = {"messages": [], "times": [], "damaged": []}
+    assert page == {**nothing, "next": None, "gap": False}
 
 
 def test_what_is_not_known_any_more_is_said(api: Api) -> None:
@@ -265,7 +251,7 @@ def test_what_is_not_known_any_more_is_said(api: Api) -> None:
 
 
 def test_messages_come_in_the_dialect_that_is_asked_for(api: Api) -> None:
-    api.post({"kind": "mcp.proposal", "payload": {"method": "tools/call", "params": {"name": "x"}}})
+    api.post(PROPOSAL)
     [mew] = api.get("/participants/bob/messages", "bob", dialect="mew/v0.4").json()["messages"]
     [own] = api.get("/participants/bob/messages", "bob").json()["messages"]
     assert (mew["protocol"], mew["kind"]) == ("mew/v0.4", "mcp/proposal")
@@ -276,10 +262,8 @@ def test_private_words_of_others_are_never_shown(api: Api) -> None:
     with api.join("bob") as bob:
         bob.send(json.dumps(chat(**{"from": "alice", "id": "x", "protocol": "meup/v0.1"})))
         assert json.loads(bob.recv(PATIENCE))["kind"] == "system.error"
-        kinds = [
-            each["kind"] for each in api.get("/participants/bob/messages", "bob").json()["messages"]
-        ]
-    assert kinds == ["system.presence"]
+        page = api.get("/participants/bob/messages", "bob").json()
+    assert [each["kind"] for each in page["messages"]] == ["system.presence"]
 
 
 @pytest.mark.parametrize(

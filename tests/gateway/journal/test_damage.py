@@ -31,15 +31,22 @@ def frames_of(path: Path) -> int:
     return (wal_of(path).stat().st_size - HEAD) // FRAME
 
 
-async def killed(path: Path, clock: Clock, commits: int = COMMITS, **config: Any) -> Path:
-    """The files as a gateway leaves them that was killed after so many commits."""
+async def killed(
+    path: Path, clock: Clock, commits: int = COMMITS, *, index: bool = False, **config: Any
+) -> None:
+    """Leave the files of a gateway that was killed after so many commits."""
     running = path.with_name("running.db")
     async with opened(running, clock, **config) as journal:
         for number in range(1, commits + 1):
             await kept(journal, chat(number))
-        shutil.copy(running, path)
-        shutil.copy(wal_of(running), wal_of(path))
-    return path
+        for ending in ("", "-wal", *(["-shm"] if index else ())):
+            shutil.copy(f"{running}{ending}", f"{path}{ending}")
+
+
+def insert(connection: sqlite3.Connection, count: int) -> None:
+    for number in range(count):
+        row = (10**17 + number, "demo", 0, "chat", "[]", None, None, 0, b"x" * 3_000)
+        connection.execute("INSERT INTO entry VALUES (?,?,?,?,?,?,?,?,?)", row)
 
 
 def flip(file: Path, at: int) -> None:
@@ -114,9 +121,7 @@ async def test_transaction_that_was_not_committed_is_no_damage(path: Path, clock
     connection.execute("PRAGMA cache_size = 1")  # so that pages are written before the commit
     connection.execute("PRAGMA cache_spill = 1")
     connection.execute("BEGIN")
-    for number in range(200):
-        row = (10**17 + number, "demo", 0, "chat", "[]", None, None, 0, b"x" * 3_000)
-        connection.execute("INSERT INTO entry VALUES (?,?,?,?,?,?,?,?,?)", row)
+    insert(connection, 200)
     aside = path.with_name("aside.db")
     shutil.copy(path, aside)
     shutil.copy(wal_of(path), wal_of(aside))
@@ -202,9 +207,7 @@ async def test_last_transaction_is_not_refused_with_full(path: Path, clock: Cloc
     connection = sqlite3.connect(path, isolation_level=None)
     before = frames_of(path)
     connection.execute("BEGIN")
-    for number in range(20):
-        row = (10**17 + number, "demo", 0, "chat", "[]", None, None, 0, b"x" * 3_000)
-        connection.execute("INSERT INTO entry VALUES (?,?,?,?,?,?,?,?,?)", row)
+    insert(connection, 20)
     connection.execute("COMMIT")
     after = path.with_name("after.db")
     shutil.copy(path, after)
@@ -283,28 +286,20 @@ async def test_gap_is_told_also_when_all_around_it_is_forgotten(path: Path, cloc
         assert journal.resume_from("demo", last.seq) == last.seq
 
 
-async def killed_with_index(path: Path, clock: Clock, **config: Any) -> None:
-    running = path.with_name("running.db")
-    async with opened(running, clock, **config) as journal:
-        for number in range(1, COMMITS + 1):
-            await kept(journal, chat(number))
-        for ending in ("", "-wal", "-shm"):
-            shutil.copy(f"{running}{ending}", f"{path}{ending}")
-
-
 @pytest.mark.rule("6.journal.damage")
 @pytest.mark.parametrize("frames", [0, 1, 10.5, "all-but-one", None])
 async def test_file_that_was_cut_is_found_by_the_index_of_a_killed_process(
     path: Path, clock: Clock, frames: float | str | None
 ) -> None:
-    await killed_with_index(path, clock, synchronous="full")
+    await killed(path, clock, index=True, synchronous="full")
     wal = wal_of(path)
     count = frames_of(path)
     assert find_damage(wal, PAGE) is None
     if frames is None:
-        cut(wal, None)
+        wal.unlink()
     else:
-        cut(wal, HEAD + round((count - 1 if isinstance(frames, str) else frames) * FRAME))
+        left = HEAD + round((count - 1 if isinstance(frames, str) else frames) * FRAME)
+        wal.write_bytes(wal.read_bytes()[:left])
     damage = find_damage(wal, PAGE)
     assert damage is not None
     assert damage.certain
@@ -315,15 +310,8 @@ async def test_file_that_was_cut_is_found_by_the_index_of_a_killed_process(
         assert len(await rows(path, clock, synchronous="full", accept_damage=True)) == COMMITS - 1
 
 
-def cut(file: Path, size: int | None) -> None:
-    if size is None:
-        file.unlink()
-    else:
-        file.write_bytes(file.read_bytes()[:size])
-
-
 async def test_index_of_another_turn_tells_nothing(path: Path, clock: Clock) -> None:
-    await killed_with_index(path, clock)
+    await killed(path, clock, index=True)
     other = path.with_name("other.db")
     await killed(other, clock, commits=3)
     shutil.copy(f"{path}-shm", f"{other}-shm")

@@ -4,7 +4,8 @@ import asyncio
 import json
 import sqlite3
 from collections import Counter
-from contextlib import closing
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, closing
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -34,6 +35,7 @@ pytestmark = pytest.mark.anyio
 
 NAMES = ("alice", "bob", "tools")
 SECOND = 1_000_000
+CALL = {"method": "tools/call", "params": {"name": "read"}}
 STEPS = 300
 OF_TIME = {"pending", "in_progress", "expired"}
 ACTS = (
@@ -138,6 +140,16 @@ class History:
                 await self.restart()
 
 
+@asynccontextmanager
+async def lived(path: Path, clock: Clock, seed: int = 0, **config: Any) -> AsyncGenerator[History]:
+    history = History(path, Random(seed), clock, **config)
+    try:
+        yield history
+        await settled(history.journal)
+    finally:
+        await history.journal.aclose()
+
+
 def folded(entries: list[Entry], until: int) -> Audit:
     audit = Audit()
     for entry in entries:
@@ -222,13 +234,9 @@ async def check_begin(journal: SqliteJournal, whole: Audit, most: int) -> None:
 async def test_the_table_and_the_index_say_what_the_fold_says(
     path: Path, clock: Clock, max_age: float | None, seed: int
 ) -> None:
-    history = History(path, Random(seed), clock, max_age=max_age)
-    try:
+    async with lived(path, clock, seed, max_age=max_age) as history:
         for _ in range(STEPS):
             await history.step()
-        await settled(history.journal)
-    finally:
-        await history.journal.aclose()
     check(path, cut=max_age is not None)
     kept = decided(path)
     # A start makes them anew where they are not there, and they are the same.
@@ -243,8 +251,7 @@ async def test_the_table_and_the_index_say_what_the_fold_says(
 
 @pytest.mark.rule("9.decisions")
 async def test_writing_hides_no_entry_of_a_proposal_that_is_read(path: Path, clock: Clock) -> None:
-    history = History(path, Random(0), clock)
-    reader, loop, kept = history.journal._database.reader, asyncio.get_running_loop(), Event()
+    loop, kept = asyncio.get_running_loop(), Event()
 
     def write_more() -> None:
         for _ in range(SEGMENT_ENTRIES):
@@ -256,17 +263,14 @@ async def test_writing_hides_no_entry_of_a_proposal_that_is_read(path: Path, clo
             loop.call_soon_threadsafe(write_more)
             assert kept.wait(PATIENCE)
 
-    call = {"method": "tools/call", "params": {"name": "read"}}
-    try:
-        history.say("alice", "mcp/proposal", call)
+    async with lived(path, clock) as history:
+        history.say("alice", "mcp/proposal", CALL)
         history.say("bob", "mcp/reject", {"reason": "unsafe"}, "n1")
         for _ in range(2):
-            history.say("alice", "mcp/proposal", call)
+            history.say("alice", "mcp/proposal", CALL)
         await settled(history.journal)
-        reader.set_trace_callback(interrupt)
+        history.journal._database.reader.set_trace_callback(interrupt)
         begin = await find_begin(history.journal, 1)
-    finally:
-        await history.journal.aclose()
     assert kept.is_set()
     assert [entry.envelope.id for entry in begin.older] == ["n1", "n2", "n3"]
 
@@ -277,9 +281,8 @@ async def test_a_long_chain_of_names_is_not_followed_to_its_end(
 ) -> None:
     rounds = 8
     monkeypatch.setattr("meup_agent.gateway.journal.name_index.MAX_ROUNDS", rounds)
-    history = History(path, Random(0), clock)
-    history.say("alice", "mcp/proposal", {"method": "tools/call", "params": {"name": "read"}})
-    try:
+    async with lived(path, clock) as history:
+        history.say("alice", "mcp/proposal", CALL)
         for said in range(1, rounds + 1):
             with closing(Archive(path)) as archive:
                 await settled(history.journal)
@@ -290,8 +293,6 @@ async def test_a_long_chain_of_names_is_not_followed_to_its_end(
         await settled(history.journal)
         with closing(Archive(path)) as archive:
             assert archive.find_chains("demo", DecisionQuery("n1")) is None
-    finally:
-        await history.journal.aclose()
 
 
 def lose_a_row(path: Path, table: str, *, of: int) -> None:
@@ -308,13 +309,9 @@ def lose_a_row(path: Path, table: str, *, of: int) -> None:
 
 @pytest.mark.rule("9.decisions")
 async def test_a_table_that_damage_shortened_is_not_believed(path: Path, clock: Clock) -> None:
-    history = History(path, Random(0), clock)
-    try:
+    async with lived(path, clock) as history:
         for _ in range(2):
-            history.say("alice", "mcp/proposal", {"method": "tools/call", "params": {"name": "a"}})
-        await settled(history.journal)
-    finally:
-        await history.journal.aclose()
+            history.say("alice", "mcp/proposal", CALL)
     lose_a_row(path, "proposal", of=2)
     with closing(Archive(path, looks_through=False)) as archive:
         assert archive.find_chains("demo", DecisionQuery("n2")) is None
