@@ -20,12 +20,11 @@ from tests.bench.console_site import (
     DRAINED,
     IDLE_SECONDS,
     ConsoleSite,
-    chat,
     console_site,
     mixture,
-    proposal,
     review,
 )
+from tests.bench.envelopes import chat, proposal
 from tests.bench.figures import Figure, Program
 from tests.bench.processes import process
 

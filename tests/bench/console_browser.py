@@ -18,7 +18,8 @@ from typing import Any, Final, cast
 from playwright.sync_api import Page, sync_playwright
 
 from meup_agent.gateway.console.template_environment import key_of
-from tests.bench.console_site import ConsoleSite, console_site, proposal, withdrawal
+from tests.bench.console_site import ConsoleSite, console_site
+from tests.bench.envelopes import proposal, withdrawal
 from tests.bench.figures import Figure, Program, main
 from tests.bench.timing import percentile
 from tests.console_browser.conftest import find_chromium

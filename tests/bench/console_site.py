@@ -1,6 +1,5 @@
 """A gateway with a console in a process of its own, and plain clients of its event streams."""
 
-import json
 import selectors
 import socket
 import tempfile
@@ -8,7 +7,6 @@ import time
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,9 +20,9 @@ from meup_agent.gateway.console import Console
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.presets import one_space_config
 from meup_agent.gateway.runtime import GatewayRuntime
-from meup_agent.protocol import payloads
 from meup_agent.protocol.resume import numbered
 from meup_agent.protocol.space.server import SpaceServer
+from tests.bench.envelopes import chat, proposal, request, response, withdrawal
 from tests.bench.gateway_fanout import SEQ, dial, empty
 from tests.bench.processes import UNBOUNDED, answer, ask, on_uvloop, process, usage
 
@@ -120,46 +118,6 @@ def seed(host: SpaceServer, count: int) -> None:
         proposer = f"bot{number // OF_A_PROPOSER}"
         frame = proposal(f"{number:032x}", proposer, 3_600 + number)
         host.owner.receive_as(proposer, frame, "meup/v0.1", lambda _: None)
-
-
-def _envelope(sender: str, id: str, kind: str, payload: dict[str, Any], **header: Any) -> bytes:
-    said = {"protocol": "meup/v0.1", "id": id, "from": sender, "kind": kind, **header}
-    said["ts"] = "2025-01-01T00:00:00.000Z"
-    return json.dumps({**said, "payload": payload}, separators=(",", ":")).encode()
-
-
-def proposal(id: str, sender: str, ttl: float, **header: Any) -> bytes:
-    """A proposed call of some 400 bytes, that waits so many seconds."""
-    until = (datetime.now(UTC) + timedelta(seconds=ttl)).isoformat()
-    arguments = {"path": f"docs/{id[-6:]}.md", "content": "a line\n" * 5}
-    meta = {payloads.TARGET: "tools", payloads.EXPIRES_AT: until}
-    params = {"name": "write_file", "arguments": arguments, payloads.META: meta}
-    payload = {"method": "tools/call", "params": params}
-    return _envelope(sender, id, "mcp.proposal", payload, **header)
-
-
-def withdrawal(id: str, sender: str, of: str) -> bytes:
-    """The end of a proposal, by its proposer."""
-    return _envelope(sender, id, "mcp.withdraw", {"reason": "no_longer_needed"}, correlationId=of)
-
-
-def chat(id: str, sender: str) -> bytes:
-    """Some words to all."""
-    return _envelope(sender, id, "chat", {"message": "the build is green again"})
-
-
-def request(id: str, sender: str) -> bytes:
-    """A call of a tool."""
-    params = {"name": "write_file", "arguments": {"path": "a.txt", "text": "hi"}}
-    payload = {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
-    return _envelope(sender, id, "mcp.request", payload, to=["tools"])
-
-
-def response(id: str, of: str, to: str) -> bytes:
-    """Its result."""
-    result = {"content": [{"type": "text", "text": "done"}], "isError": False}
-    payload = {"jsonrpc": "2.0", "id": of, "result": result}
-    return _envelope("tools", id, "mcp.response", payload, to=[to], correlationId=of)
 
 
 def mixture(count: int, kind: str = "0") -> Iterator[tuple[str, bytes]]:

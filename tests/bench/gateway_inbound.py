@@ -6,12 +6,12 @@ when as many are under way. CPU time of the gateway's process for each envelope,
 reading and checking it, deciding, keeping it in the journal, and three deliveries.
 """
 
-import json
 from collections.abc import Callable, Iterator
 
 from websockets.frames import Frame, Opcode
 
 from meup_agent.protocol.resume import numbered
+from tests.bench import envelopes
 from tests.bench.figures import Figure, Program
 from tests.bench.gateway_fanout import SEQ, dial, drain, empty
 from tests.bench.processes import ask, gateway, process
@@ -22,30 +22,16 @@ NAMES = ("caller", "tools", "onlooker")
 MAY = [{"kind": "mcp/request", "payload": {"method": "tools/*"}}, {"kind": "chat"}]
 
 
-def said(id: str, sender: str, kind: str, payload: object, **more: object) -> bytes:
-    head = {"protocol": "meup/v0.1", "id": id, "ts": "2025-01-01T00:00:00.000Z", "from": sender}
-    fields = head | more | {"kind": kind, "payload": payload}
-    return json.dumps(fields, separators=(",", ":")).encode()
-
-
 def chat(number: int) -> bytes:
-    """Something said to everybody, of some 160 bytes."""
-    return said(f"c{number:031x}", "caller", "chat", {"message": "the build is green again"})
+    return envelopes.chat(f"c{number:031x}", "caller")
 
 
 def request(number: int) -> bytes:
-    """A tool call of some 300 bytes, as the SDK writes it."""
-    id, arguments = f"{number:032x}", {"path": "a.txt", "text": "hi"}
-    call = {"method": "tools/call", "params": {"name": "write_file", "arguments": arguments}}
-    return said(id, "caller", "mcp.request", {"jsonrpc": "2.0", "id": id, **call}, to=["tools"])
+    return envelopes.request(f"{number:032x}", "caller")
 
 
 def response(number: int) -> bytes:
-    """Its result."""
-    id = f"{number:032x}"
-    result = {"content": [{"type": "text", "text": "done"}], "isError": False}
-    payload = {"jsonrpc": "2.0", "id": id, "result": result}
-    return said(f"r{id[1:]}", "tools", "mcp.response", payload, to=["caller"], correlationId=id)
+    return envelopes.response(f"r{number:031x}", f"{number:032x}", "caller")
 
 
 def framed(say: Callable[[int], bytes], burst: int) -> bytes:
