@@ -78,23 +78,11 @@ def ours() -> Generator[ThreadedGateway]:
 
 
 async def look_at(
-    url: str,
-    *,
-    space: str | None = "demo",
-    token: str | None = "t",
-    token_file: Path | None = None,
-    participant: str | None = None,
-    timeout: float = PATIENCE,
+    url: str, *, space: Any = "demo", token: Any = "t", timeout: float = PATIENCE, **more: Any
 ) -> Report:
-    recorder = Recorder()
+    recorder, options = Recorder(), SpaceOptions(url=url, space=space, token=token, **more)
     with anyio.fail_after(2 * PATIENCE):
-        report = await diagnose(
-            SpaceOptions(
-                url=url, space=space, token=token, token_file=token_file, participant=participant
-            ),
-            recorder,
-            timeout=timeout,
-        )
+        report = await diagnose(options, recorder, timeout=timeout)
     assert [check.name for check in report.checks] == list(NAMES)
     assert sorted(recorder.told, key=lambda check: NAMES.index(check.name)) == report.checks
     assert all((check.said + check.advice).isprintable() for check in report.checks)
@@ -111,9 +99,13 @@ def of(report: Report, name: str) -> Check:
     return next(check for check in report.checks if check.name == name)
 
 
+def failures(report: Report) -> list[Check]:
+    return [check for check in report.checks if check.ok is False]
+
+
 def failed_at(report: Report) -> Check:
     """The only check that failed; those behind it were not tried."""
-    [failed] = [check for check in report.checks if check.ok is False]
+    [failed] = failures(report)
     behind = NAMES.index(failed.name) + 1
     assert all(check.said == NOT_TRIED for check in report.checks[behind:])
     assert not report.ok
@@ -198,7 +190,7 @@ async def test_an_address_that_cannot_be_one() -> None:
 async def test_the_way_is_tried_without_space_or_token(ours: ThreadedGateway, lacking: str) -> None:
     given: dict[str, Any] = {lacking: None}
     report = await look_at(ours.url, **given)
-    assert [check.name for check in report.checks if check.ok is False] == ["settings"]
+    assert [check.name for check in failures(report)] == ["settings"]
     assert of(report, "settings").said == f"the {lacking} is missing"
     assert of(report, "port").ok
     assert of(report, "handshake").said == NOT_TRIED
@@ -340,8 +332,9 @@ async def test_the_token_of_somebody_else(ours: ThreadedGateway) -> None:
 async def test_a_gateway_that_never_welcomes() -> None:
     with websockets_to(silence) as url:
         report = await look_at(url, timeout=LATER)
-    failed = [check for check in report.checks if check.ok is False]
-    assert [(each.name, each.said) for each in failed] == [("welcome", "none came within 3 s")]
+    assert [(each.name, each.said) for each in failures(report)] == [
+        ("welcome", "none came within 3 s")
+    ]
     assert of(report, "handshake").ok
 
 
@@ -363,7 +356,7 @@ async def test_something_else_than_a_welcome() -> None:
 async def test_a_gateway_that_closes_the_door_again(code: int, name: str) -> None:
     with websockets_to(lambda connection: connection.close(code, "go\x07 away")) as url:
         report = await look_at(url)
-    [failed] = [check for check in report.checks if check.ok is False]
+    [failed] = failures(report)
     assert failed.name == name
     assert f"(code {code}: go\\x07 away)" in failed.said
     assert not report.connected
@@ -378,11 +371,9 @@ async def test_a_connection_that_does_not_last(monkeypatch: pytest.MonkeyPatch) 
 
     with websockets_to(hang_up) as url:
         report = await look_at(url)
-    [failed] = [check for check in report.checks if check.ok is False]
-    assert (failed.name, failed.said) == (
-        "round trip",
-        "the connection ended: closed with code 1011: tired",
-    )
+    [failed] = failures(report)
+    assert failed.name == "round trip"
+    assert failed.said == "the connection ended: closed with code 1011: tired"
     assert report.me == "me"
     assert not report.connected
 
@@ -406,7 +397,7 @@ async def test_pings_that_are_not_answered(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(WebSocketTransport, "round_trip", no_pong)
     with websockets_to(welcome()) as url:
         report = await look_at(url, timeout=LATER)
-    assert [check.name for check in report.checks if check.ok is False] == ["round trip"]
+    assert [check.name for check in failures(report)] == ["round trip"]
 
 
 async def test_names_of_strangers_are_escaped() -> None:

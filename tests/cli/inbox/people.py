@@ -9,7 +9,7 @@ import anyio
 import pytest
 from textual.pilot import Pilot
 
-from meup_agent import Agent, Space
+from meup_agent import Agent, ProposalHandle, Space
 from meup_agent.approval import Inbox, InboxItem, PastProposal, Reviewer
 from meup_agent.cli.inbox.views import RowsView
 from tests.cli.commands import InboxApp, ScreenQuestion
@@ -141,3 +141,13 @@ async def desk(
             async with app.run_test(size=size) as pilot:
                 made.append(Desk(app, inbox, pilot, proposer, meeting))
                 yield made[0]
+
+
+@asynccontextmanager
+async def shown(
+    tool: str, arguments: dict[str, Any], *, to: str | tuple[str, ...] = (), **options: Any
+) -> AsyncGenerator[tuple[Desk, ProposalHandle]]:
+    """A person's screen with a proposal on it."""
+    async with desk(**options) as d, d.proposer.propose("tools", tool, arguments, to=to) as made:
+        await d.arrived()
+        yield d, made

@@ -9,7 +9,7 @@ from meup_agent import Rejection
 from meup_agent.approval import Inbox
 from tests.cli.commands import ScreenQuestion
 from tests.cli.inbox.people import anyio_backend as anyio_backend
-from tests.cli.inbox.people import desk
+from tests.cli.inbox.people import desk, shown
 from tests.interaction.people import join, raw, until
 from tests.wire import kinds, payloads
 
@@ -89,8 +89,7 @@ async def test_a_decision_of_another_and_ours_at_the_same_time_is_one() -> None:
 
 
 async def test_without_an_editor_that_is_said() -> None:
-    async with desk() as d, d.proposer.propose("tools", "read", {"path": "a"}):
-        await d.arrived()
+    async with shown("read", {"path": "a"}) as (d, _):
         await d.press("e")
         assert "set EDITOR" in d.text("#note")
 
@@ -140,8 +139,7 @@ async def test_a_terminal_of_40_by_10_decides() -> None:
 @pytest.mark.parametrize("size", [(1, 1), (4, 3), (16, 5), (300, 80)], ids=str)
 async def test_a_terminal_of_any_size_is_drawn(size: tuple[int, int]) -> None:
     text = "\u4e16\u754c " * 200
-    async with desk() as d, d.proposer.propose("tools", "read", {"path": text}):
-        await d.arrived()
+    async with shown("read", {"path": text}) as (d, _):
         await d.pilot.resize_terminal(*size)
         await d.press("r", "escape", "?", "escape", "end", "home")
         assert len(d.looks().splitlines()) == size[1]
@@ -166,8 +164,8 @@ async def test_no_colour_leaves_signs_and_words(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_a_key_that_means_nothing_changes_nothing() -> None:
-    async with desk() as d, d.proposer.propose("tools", "read", {"path": "a"}):
-        item = await d.arrived()
+    async with shown("read", {"path": "a"}) as (d, _):
+        item = d.inbox.items[0]
         # The first line has the time that is left.
         before = d.looks().splitlines()[1:8]
         await d.press("z", "y", "d", "0", "f5", "ctrl+l", "enter", "tab", "v")
@@ -189,8 +187,7 @@ async def test_help_and_leaving_are_answered_whatever_waits() -> None:
 
 async def test_keys_behind_the_one_that_leaves_decide_nothing() -> None:
     """They are typed for the shell, before the screen is gone."""
-    async with desk() as d, d.proposer.propose("tools", "read", {"path": "a"}) as proposal:
-        await d.arrived()
+    async with shown("read", {"path": "a"}) as (d, proposal):
         d.now += 10
         d.app.simulate_key("q")
         for key in "carujm":

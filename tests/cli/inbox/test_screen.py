@@ -9,7 +9,7 @@ from meup_agent.cli.inbox.questions import REASONS
 from meup_agent.cli.inbox.screen import GUARD_SECONDS
 from tests.cli.commands import ScreenQuestion
 from tests.cli.inbox.people import anyio_backend as anyio_backend
-from tests.cli.inbox.people import desk
+from tests.cli.inbox.people import desk, shown
 from tests.interaction.people import join
 from tests.wire import REASONS_TO_REJECT
 
@@ -30,8 +30,8 @@ async def test_one_key_approves_what_was_seen_whole() -> None:
 
 
 async def test_what_is_marked_dangerous_takes_a_second_key() -> None:
-    async with desk() as d, d.proposer.propose("tools", "wipe", {"disk": "a"}) as proposal:
-        item = await d.arrived()
+    async with shown("wipe", {"disk": "a"}) as (d, proposal):
+        item = d.inbox.items[0]
         await d.press("a")
         assert d.asks(ScreenQuestion.SURE)
         assert "marks it as destructive" in d.text("#ask")
@@ -59,8 +59,7 @@ async def test_what_another_has_rejected_takes_a_second_key() -> None:
 
 async def test_what_has_to_be_scrolled_takes_a_second_key() -> None:
     text = "\n".join(map(str, range(100)))
-    async with desk() as d, d.proposer.propose("tools", "read", {"path": text}) as proposal:
-        await d.arrived()
+    async with shown("read", {"path": text}) as (d, proposal):
         await d.press("a")
         assert "lines of it have not been on the screen" in d.text("#ask")
         # What lies between has not been on the screen by going to its end.
@@ -73,11 +72,7 @@ async def test_what_has_to_be_scrolled_takes_a_second_key() -> None:
 
 
 async def test_two_keys_reject_with_a_reason() -> None:
-    async with (
-        desk() as d,
-        d.proposer.propose("tools", "wipe", {"disk": "a"}, to="reviewer") as proposal,
-    ):
-        await d.arrived()
+    async with shown("wipe", {"disk": "a"}, to="reviewer") as (d, proposal):
         await d.press("r", "u")
         outcome = await proposal.outcome()
         assert isinstance(outcome, Rejection)
@@ -91,11 +86,7 @@ def test_each_of_the_eleven_reasons_has_a_key() -> None:
 
 
 async def test_words_go_with_a_rejection() -> None:
-    async with (
-        desk() as d,
-        d.proposer.propose("tools", "wipe", {"disk": "a"}, to="reviewer") as proposal,
-    ):
-        await d.arrived()
+    async with shown("wipe", {"disk": "a"}, to="reviewer") as (d, proposal):
         await d.press("r", "w", "n", "o", "enter")
         assert "no" in d.text("#ask")
         await d.press("u")
@@ -159,11 +150,7 @@ async def test_an_edit_is_shown_before_it_is_sent() -> None:
         assert json.loads(text) == {"path": "a.md"}
         return text.replace("a.md", "b.md")
 
-    async with (
-        desk(edit=edit) as d,
-        d.proposer.propose("tools", "read", {"path": "a.md"}) as proposal,
-    ):
-        await d.arrived()
+    async with shown("read", {"path": "a.md"}, edit=edit) as (d, proposal):
         await d.press("e")
         await d.until(lambda: d.asks(ScreenQuestion.EDITED))
         assert '- "a.md"' in d.text("#card")
@@ -186,8 +173,7 @@ async def test_an_edit_that_cannot_be_sent_is_refused(written: str, said: str) -
         assert text
         return written
 
-    async with desk(edit=edit) as d, d.proposer.propose("tools", "read", {"path": "a.md"}):
-        await d.arrived()
+    async with shown("read", {"path": "a.md"}, edit=edit) as (d, _):
         await d.press("e")
         await d.until(lambda: said in d.text("#note"))
         assert len(d.inbox) == 1
@@ -274,8 +260,7 @@ async def test_what_arrives_is_notified() -> None:
 
 
 async def test_leaving_while_something_runs_asks_once() -> None:
-    async with desk() as d, d.proposer.propose("tools", "read", {"path": "a"}):
-        await d.arrived()
+    async with shown("read", {"path": "a"}) as (d, _):
         d.app.decisions.underway = 1
         await d.press("q")
         assert "leaving cancels them" in d.text("#ask")

@@ -8,17 +8,13 @@ from meup_agent import Agent, Fulfillment
 from meup_agent.client.messages import Request
 from meup_agent.errors import RequestError
 from tests.cli.commands import ScreenQuestion
-from tests.cli.inbox.people import desk
+from tests.cli.inbox.people import anyio_backend as anyio_backend
+from tests.cli.inbox.people import shown
 from tests.wire import ACCEPT_CALL, ACCEPT_TOOLS, CHANGED, TOOL_CHANGES
 
 pytestmark = pytest.mark.anyio
 
 LINE = 'inputSchema.properties.cmd is new: {"type": "string"}'
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"  # textual has no other
 
 
 class ChangedServer:
@@ -58,11 +54,7 @@ class ChangedServer:
 
 async def test_one_key_shows_the_difference_and_another_accepts_it() -> None:
     server = ChangedServer()
-    async with (
-        desk(having=server.agent, size=(100, 30)) as d,
-        d.proposer.propose("tools", "read", {"cmd": "x"}),
-    ):
-        await d.arrived()
+    async with shown("read", {"cmd": "x"}, having=server.agent, size=(100, 30)) as (d, _):
         assert f"tools does not offer this tool as it was accepted: {LINE}" in d.text("#card")
         assert "key s, or meup inbox accept-tools, shows how" in d.text("#card")
         await d.press("s")
@@ -83,11 +75,7 @@ async def test_one_key_shows_the_difference_and_another_accepts_it() -> None:
 
 async def test_what_changed_meanwhile_is_not_accepted() -> None:
     server = ChangedServer()
-    async with (
-        desk(having=server.agent, size=(100, 30)) as d,
-        d.proposer.propose("tools", "read", {"cmd": "x"}),
-    ):
-        await d.arrived()
+    async with shown("read", {"cmd": "x"}, having=server.agent, size=(100, 30)) as (d, _):
         await d.press("s")
         await d.until(lambda: d.asks(ScreenQuestion.TOOLS))
         server.digest = "d2"
@@ -97,11 +85,7 @@ async def test_what_changed_meanwhile_is_not_accepted() -> None:
 
 async def test_long_difference_is_accepted_once_all_of_it_was_on_the_screen() -> None:
     server = ChangedServer(lines=80)
-    async with (
-        desk(having=server.agent) as d,
-        d.proposer.propose("tools", "read", {"cmd": "x"}),
-    ):
-        await d.arrived()
+    async with shown("read", {"cmd": "x"}, having=server.agent) as (d, _):
         await d.press("s")
         await d.until(lambda: d.asks(ScreenQuestion.TOOLS))
         await d.press("y")
@@ -113,11 +97,8 @@ async def test_long_difference_is_accepted_once_all_of_it_was_on_the_screen() ->
 
 async def test_approval_is_about_the_form_that_is_shown() -> None:
     server = ChangedServer()
-    async with (
-        desk(having=server.agent, size=(100, 30)) as d,
-        d.proposer.propose("tools", "read", {"cmd": "x"}) as proposal,
-    ):
-        item = await d.arrived()
+    async with shown("read", {"cmd": "x"}, having=server.agent, size=(100, 30)) as (d, proposal):
+        item = d.inbox.items[0]
         await d.press("a")
         assert d.asks(ScreenQuestion.SURE)
         await d.press("y")
@@ -130,11 +111,7 @@ async def test_approval_is_about_the_form_that_is_shown() -> None:
 
 async def test_changed_text_is_marked_and_asks_nothing_more() -> None:
     server = ChangedServer(texts_alone=True)
-    async with (
-        desk(having=server.agent, size=(100, 30)) as d,
-        d.proposer.propose("tools", "read", {"cmd": "x"}) as proposal,
-    ):
-        await d.arrived()
+    async with shown("read", {"cmd": "x"}, having=server.agent, size=(100, 30)) as (d, proposal):
         assert "Above is its accepted text; it has changed" in d.text("#card")
         await d.press("a")
         assert isinstance(await proposal.outcome(), Fulfillment)

@@ -10,6 +10,7 @@ from meup_agent import ProposalHandle, Rejection
 from meup_agent.approval import Inbox
 from tests.cli.commands import ScreenQuestion
 from tests.cli.inbox.people import Desk, desk
+from tests.cli.inbox.people import anyio_backend as anyio_backend
 from tests.interaction.people import join
 
 pytestmark = pytest.mark.anyio
@@ -19,11 +20,6 @@ rules:
   - quorum: {tool: [deploy, read], of: 2, among: [reviewer, deep], name: four eyes}
 end: true
 """
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"  # textual has no other
 
 
 @pytest.fixture
