@@ -24,6 +24,7 @@ from meup_agent.gateway import Gateway
 from meup_agent.mcp import McpApp
 from meup_agent.mcp.principal_pool import PrincipalPool
 from meup_agent.mcp.tool_calls import CallSettings
+from tests.mcp.bridge.stage import log_lines as log_lines
 from tests.no_tls import NO_TLS
 from tests.patience import PATIENCE
 
@@ -95,9 +96,10 @@ class Stage:
 
 @asynccontextmanager
 async def staged(**participants: Sequence[Mapping[str, Any]]) -> AsyncGenerator[Stage]:
-    """A gateway with participants, who have yet to join."""
-    async with Gateway(participants=participants) as gateway, AsyncExitStack() as stack:
-        yield Stage(gateway, stack)
+    """A gateway with participants, who have yet to join; the block ends in time."""
+    with anyio.fail_after(PATIENCE):
+        async with Gateway(participants=participants) as gateway, AsyncExitStack() as stack:
+            yield Stage(gateway, stack)
 
 
 class _Server(uvicorn.Server):

@@ -11,12 +11,10 @@ from meup_agent import Agent, Request, Space
 from meup_agent.errors import RequestError, RequestTimeout, ToolError
 from meup_agent.mcp import Bridge
 from meup_agent.mcp.connection import ServerGone
-from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, log_lines, stdio
+from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, stdio
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
-
-__all__ = ["log_lines"]
 
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 

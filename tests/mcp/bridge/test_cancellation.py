@@ -10,11 +10,9 @@ import pytest
 
 from meup_agent import Agent, CallScope, Proposal, Space
 from meup_agent.mcp.server_config import Server
-from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, log_lines, over, stdio
+from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, over, stdio
 
 pytestmark = pytest.mark.anyio
-
-__all__ = ["log_lines"]
 
 
 async def cancelled(space: Space, begun: Callable[[], Awaitable[object]], **arguments: Any) -> None:

@@ -12,12 +12,10 @@ from meup_agent import Agent, Fulfillment, Proposal, ProposalState, Space
 from meup_agent.errors import RequestError, ToolError
 from meup_agent.mcp import Bridge, HttpServer, ToolLock
 from meup_agent.mcp.connection import ServerGone
-from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, log_lines, over, stdio
+from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, over, stdio
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
-
-__all__ = ["log_lines"]
 
 
 async def chat_with(space: Space, text: str) -> str:

@@ -9,11 +9,9 @@ import pytest
 from meup_agent import Agent, Request, Space
 from meup_agent.errors import RequestError
 from meup_agent.mcp import Ask
-from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, log_lines, over
+from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, bridged, over
 
 pytestmark = pytest.mark.anyio
-
-__all__ = ["log_lines"]
 
 ERAS = {"legacy": "2025-11-25", "auto": "2026-07-28"}
 

@@ -6,11 +6,9 @@ import pytest
 
 from meup_agent import Space
 from meup_agent.errors import RequestError
-from tests.mcp.bridge.stage import BRIDGE, LogLines, bridged, log_lines, stdio
+from tests.mcp.bridge.stage import BRIDGE, LogLines, bridged, stdio
 
 pytestmark = pytest.mark.anyio
-
-__all__ = ["log_lines"]
 
 UPDATED = "notifications/resources/updated"
 

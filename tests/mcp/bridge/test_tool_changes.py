@@ -16,7 +16,7 @@ from meup_agent.approval import AllowRule, Inbox, InboxItem, Policy, Reviewer
 from meup_agent.errors import Refused, RequestError
 from meup_agent.gateway import Gateway
 from meup_agent.mcp import Bridge, ToolLock
-from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, log_lines, stdio
+from tests.mcp.bridge.stage import AT_ONCE, BRIDGE, LogLines, stdio
 from tests.patience import PATIENCE
 from tests.wire import (
     ACCEPT_CALL,
@@ -27,8 +27,6 @@ from tests.wire import (
     kinds,
     payloads,
 )
-
-__all__ = ["log_lines"]
 
 pytestmark = pytest.mark.anyio
 

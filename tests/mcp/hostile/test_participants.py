@@ -55,8 +55,7 @@ async def test_a_participant_asks_nothing_before_its_call_is_approved(mode: str)
     async with client_beside(
         agent, reviewer, may=PROPOSES, mode=mode, elicitation_callback=answer
     ) as client:
-        with anyio.fail_after(PATIENCE):
-            result = await client.call_tool("asker_weather")
+        result = await client.call_tool("asker_weather")
     assert text(result) == "fine"
     assert not asked
     assert str(refused[0].message).startswith("you may ask only during a call")
@@ -98,7 +97,6 @@ async def test_changes_without_an_end_are_told_at_a_pace() -> None:
         told += isinstance(message, types.ToolListChangedNotification)
 
     async with client_beside(agent, mode="legacy", message_handler=note) as client:
-        with anyio.fail_after(PATIENCE):
-            for _ in range(3):
-                assert text(await client.call_tool("evil_storm")) == "done"
+        for _ in range(3):
+            assert text(await client.call_tool("evil_storm")) == "done"
     assert told < 30

@@ -9,11 +9,9 @@ from meup_agent import Progress, Space
 from meup_agent.client.schema_check import check_schema
 from meup_agent.errors import RequestError
 from meup_agent.mcp.tool_list import MAX_TOOL_DEPTH
-from tests.mcp.bridge.stage import BRIDGE, LogLines, bridged, log_lines, stdio
+from tests.mcp.bridge.stage import BRIDGE, LogLines, bridged, stdio
 
 pytestmark = pytest.mark.anyio
-
-__all__ = ["log_lines"]
 
 RESULT = '{"jsonrpc": "2.0", "id": $ID, "result": {"content": [], "structuredContent": {"a": %s}}}'
 ERROR = '{"jsonrpc": "2.0", "id": $ID, "error": {"code": %s, "message": "no"}}'

@@ -114,8 +114,7 @@ async def test_a_call_that_two_approve_is_carried_out_once(mode: str) -> None:
             await stage.join(name, reviewer)
         async with served(stage, own="alice") as server, server.client(mode=mode) as client:
             assert text(await client.call_tool("tool_pay")) == "paid"
-            with anyio.fail_after(PATIENCE):
-                await both.wait()
+            await both.wait()
     assert runs == 1
 
 
@@ -129,8 +128,7 @@ async def test_a_body_that_comes_slowly_is_not_waited_for(monkeypatch: pytest.Mo
                 b"text/event-stream\r\ncontent-type: application/json\r\n"
                 b"content-length: 100\r\n\r\n{"
             )
-            with anyio.fail_after(PATIENCE):
-                answer = await stream.receive()
+            answer = await stream.receive()
     assert answer.startswith(b"HTTP/1.1 408 ")
 
 

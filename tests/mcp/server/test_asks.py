@@ -14,7 +14,6 @@ from meup_agent.errors import RequestError
 from tests.mcp.client import client_beside
 from tests.mcp.conftest import ANYTHING, PROPOSES, served, staged
 from tests.mcp.server.test_tool_calls import MODES, text
-from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -110,8 +109,7 @@ async def test_a_calls_question_reaches_its_client(mode: str, tool: str, expecte
         sampling_callback=sampled,
         list_roots_callback=rooted,
     ) as client:
-        with anyio.fail_after(PATIENCE):
-            result = await client.call_tool(f"asker_{tool}")
+        result = await client.call_tool(f"asker_{tool}")
     assert text(result) == expected
 
 
@@ -138,8 +136,7 @@ async def test_a_question_during_a_proposed_call_reaches_its_proposer(mode: str)
     async with client_beside(
         agent, reviewer, may=PROPOSES, mode=mode, elicitation_callback=elicited
     ) as client:
-        with anyio.fail_after(PATIENCE):
-            result = await client.call_tool("asker_weather")
+        result = await client.call_tool("asker_weather")
     assert text(result) == "Where?"
 
 
@@ -183,8 +180,7 @@ async def test_only_who_carries_out_a_call_may_ask_and_only_then() -> None:
             meta: dict[str, Any] = {}
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(client.call_tool, "asker_wait")
-                with anyio.fail_after(PATIENCE):
-                    await called.wait()
+                await called.wait()
                 meta["_meta"] = {"dev.meup/request": calls[0]}
                 for space, params in ((mallory, meta), (asker_space, {})):
                     with pytest.raises(RequestError, match="only during a call"):

@@ -130,12 +130,10 @@ async def test_cancelled_streams_last_event(version: str, caplog: pytest.LogCapt
     slow = Slow()
     async with space_with(slow) as (_, server), session(server, version) as client:
         async with client.call() as stream:
-            with anyio.fail_after(PATIENCE):
-                await slow.began.wait()
+            await slow.began.wait()
             assert await client.cancel(reason="the user\nclicked stop") == 202
-            with anyio.fail_after(PATIENCE):
-                body = await stream.aread()
-                await slow.ended.wait()
+            body = await stream.aread()
+            await slow.ended.wait()
     assert body == LAST % b"7"
     assert slow.reason == "no_longer_needed: the user\\nclicked stop"
     assert len(server.app.streams) == 0
@@ -147,10 +145,9 @@ async def test_ids_compare_as_the_sdk_compares_them() -> None:
     slow = Slow()
     async with space_with(slow) as (_, server), session(server, OLD[-1]) as client:
         async with client.call("7") as stream:
-            with anyio.fail_after(PATIENCE):
-                await slow.began.wait()
-                assert await client.cancel(7) == 202
-                body = await stream.aread()
+            await slow.began.wait()
+            assert await client.cancel(7) == 202
+            body = await stream.aread()
     assert body == LAST % b'"7"'
 
 
@@ -160,13 +157,12 @@ async def test_ids_of_two_sessions_never_meet() -> None:
     async with space_with(slow) as (_, server):
         async with session(server, OLD[-1]) as first, session(server, OLD[-1]) as second:
             async with first.call() as stream:
-                with anyio.fail_after(PATIENCE):
-                    await slow.began.wait()
-                    assert await second.cancel() == 202  # as of what has ended already
-                    assert not slow.ended.is_set()
-                    assert len(server.app.streams) == 1
-                    assert await first.cancel() == 202
-                    await stream.aread()
+                await slow.began.wait()
+                assert await second.cancel() == 202  # as of what has ended already
+                assert not slow.ended.is_set()
+                assert len(server.app.streams) == 1
+                assert await first.cancel() == 202
+                await stream.aread()
 
 
 @pytest.mark.rule("4.7.stream.key")
@@ -174,13 +170,12 @@ async def test_another_participant_cancels_nothing() -> None:
     slow = Slow()
     async with space_with(slow) as (stage, server), session(server, OLD[-1]) as client:
         async with client.call() as stream, server.http(stage.token("bob")) as bob:
-            with anyio.fail_after(PATIENCE):
-                await slow.began.wait()
-                other = Session(bob, server.url, OLD[-1], client.headers["mcp-session-id"])
-                assert await other.cancel() == 404
-                assert not slow.ended.is_set()
-                assert await client.cancel() == 202
-                await stream.aread()
+            await slow.began.wait()
+            other = Session(bob, server.url, OLD[-1], client.headers["mcp-session-id"])
+            assert await other.cancel() == 404
+            assert not slow.ended.is_set()
+            assert await client.cancel() == 202
+            await stream.aread()
 
 
 @pytest.mark.rule("4.7.stream.freed")
@@ -204,13 +199,11 @@ async def test_in_2026_a_closed_stream_cancels(caplog: pytest.LogCaptureFixture)
     async with space_with(slow) as (_, server), server.client() as client:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(client.call_tool, "slow_wait")
-            with anyio.fail_after(PATIENCE):
-                await slow.began.wait()
-                tasks.cancel_scope.cancel()
-        with anyio.fail_after(PATIENCE):
-            await slow.ended.wait()
-            while len(server.app.streams):
-                await anyio.lowlevel.checkpoint()
+            await slow.began.wait()
+            tasks.cancel_scope.cancel()
+        await slow.ended.wait()
+        while len(server.app.streams):
+            await anyio.lowlevel.checkpoint()
     assert slow.reason == "no_longer_needed: stream closed by the client"
     said = [each.getMessage() for each in caplog.records if each.getMessage().startswith("call ")]
     assert len(said) == 1
@@ -224,15 +217,14 @@ async def test_a_cancelled_proposal_is_withdrawn() -> None:
         async with session(server, OLD[-1], stage.token("carol")) as client:
             with watched.watch() as envelopes:
                 async with client.call() as stream:
-                    with anyio.fail_after(PATIENCE):
-                        async for envelope in envelopes:
-                            if envelope.kind == "mcp/proposal":
-                                break
-                        assert await client.cancel(reason="changed my mind") == 202
-                        async for envelope in envelopes:
-                            if envelope.kind == "mcp/withdraw":
-                                break
-                        body = await stream.aread()
+                    async for envelope in envelopes:
+                        if envelope.kind == "mcp/proposal":
+                            break
+                    assert await client.cancel(reason="changed my mind") == 202
+                    async for envelope in envelopes:
+                        if envelope.kind == "mcp/withdraw":
+                            break
+                    body = await stream.aread()
     assert body == LAST % b"7"
     assert envelope.sender == "carol"
     assert envelope.payload["reason"] == "no_longer_needed"
@@ -254,13 +246,12 @@ async def test_a_cancel_that_names_no_call_changes_nothing(params: Any) -> None:
     slow = Slow()
     async with space_with(slow) as (_, server), session(server, OLD[-1]) as client:
         async with client.call() as stream:
-            with anyio.fail_after(PATIENCE):
-                await slow.began.wait()
-                message = {"method": "notifications/cancelled", "params": params}
-                assert (await client.post(message)).status_code in (202, 400)
-                assert len(server.app.streams) == 1
-                assert await client.cancel(reason=["no", "text"]) == 202
-                assert await stream.aread() == LAST % b"7"
+            await slow.began.wait()
+            message = {"method": "notifications/cancelled", "params": params}
+            assert (await client.post(message)).status_code in (202, 400)
+            assert len(server.app.streams) == 1
+            assert await client.cancel(reason=["no", "text"]) == 202
+            assert await stream.aread() == LAST % b"7"
     assert slow.reason == "no_longer_needed"
 
 
@@ -268,15 +259,14 @@ async def test_a_cancel_that_is_written_otherwise_is_the_same() -> None:
     slow = Slow()
     async with space_with(slow) as (_, server), session(server, OLD[-1]) as client:
         async with client.call() as stream:
-            with anyio.fail_after(PATIENCE):
-                await slow.began.wait()
-                written = (
-                    b'{"params": {"reason": "x", "requestId": 7},'
-                    b' "method": "notifications\\/cancelled", "jsonrpc": "2.0"}'
-                )
-                answer = await client.http.post(client.url, content=written, headers=client.headers)
-                assert answer.status_code == 202
-                assert await stream.aread() == LAST % b"7"
+            await slow.began.wait()
+            written = (
+                b'{"params": {"reason": "x", "requestId": 7},'
+                b' "method": "notifications\\/cancelled", "jsonrpc": "2.0"}'
+            )
+            answer = await client.http.post(client.url, content=written, headers=client.headers)
+            assert answer.status_code == 202
+            assert await stream.aread() == LAST % b"7"
 
 
 class NeverReached:
@@ -349,8 +339,7 @@ async def test_a_cancel_that_overtakes_its_call_keeps_it_from_beginning(version:
     async with space_with(slow) as (_, server), session(server, version) as client:
         assert await client.cancel(reason="stop") == 202
         async with client.call() as stream:
-            with anyio.fail_after(PATIENCE):
-                assert await stream.aread() == LAST % b"7"
+            assert await stream.aread() == LAST % b"7"
         assert len(server.app.streams) == 0
         assert not slow.began.is_set()
 
@@ -372,12 +361,11 @@ async def test_an_overtaken_call_is_not_proposed() -> None:
                         await stream.aread()
                     return accepted.accepted
 
-                with anyio.fail_after(PATIENCE):
-                    before = await propose(6)
-                    assert await client.cancel(7) == 202
-                    async with client.call(7) as stream:
-                        assert await stream.aread() == LAST % b"7"
-                    assert await propose(8) == before + 2
+                before = await propose(6)
+                assert await client.cancel(7) == 202
+                async with client.call(7) as stream:
+                    assert await stream.aread() == LAST % b"7"
+                assert await propose(8) == before + 2
 
 
 @pytest.mark.rule("4.7.stream.early", "4.7.stream.key")
@@ -390,10 +378,9 @@ async def test_an_early_cancel_is_of_its_own_session_and_token_alone() -> None:
                 assert await stranger.cancel() == 404
             assert await second.cancel() == 202
             async with client.call() as stream:
-                with anyio.fail_after(PATIENCE):
-                    await slow.began.wait()
-                    assert await client.cancel() == 202
-                    await stream.aread()
+                await slow.began.wait()
+                assert await client.cancel() == 202
+                await stream.aread()
 
 
 @pytest.mark.rule("4.7.stream.early")
@@ -414,10 +401,9 @@ async def test_cancelled_calls_are_remembered_for_a_while(monkeypatch: pytest.Mo
     async with space_with(slow) as (_, server), session(server, OLD[-1]) as client:
         assert await client.cancel() == 202
         async with client.call() as stream:
-            with anyio.fail_after(PATIENCE):
-                await slow.began.wait()
-                assert await client.cancel() == 202
-                await stream.aread()
+            await slow.began.wait()
+            assert await client.cancel() == 202
+            await stream.aread()
 
 
 async def test_cancelled_calls_of_a_token_push_out_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,8 +416,7 @@ async def test_cancelled_calls_of_a_token_push_out_its_own(monkeypatch: pytest.M
                 assert await bob.cancel(request_id) == 202
         assert len(server.app.streams.cancelled) == 4
         async with alice.call() as stream:
-            with anyio.fail_after(PATIENCE):
-                assert await stream.aread() == LAST % b"7"
+            assert await stream.aread() == LAST % b"7"
     assert not slow.began.is_set()
 
 
@@ -443,8 +428,7 @@ async def test_what_is_remembered_of_a_cancelled_call_is_small() -> None:
         assert len(kept) == 0
         assert await client.cancel(7, reason="y" * 100_000) == 202
         async with client.call() as stream:
-            with anyio.fail_after(PATIENCE):
-                assert await stream.aread() == LAST % b"7"
+            assert await stream.aread() == LAST % b"7"
         assert len(kept) == 1
         key = ("", client.headers["mcp-session-id"], 7)
         assert len(kept.reason(key) or "") == MAX_REASON_CHARS
@@ -482,7 +466,5 @@ async def test_a_client_over_stdio_that_goes_withdraws() -> None:
                     await to_server.send(message(method="notifications/initialized"))
                     call = {"name": "slow_wait", "arguments": {}}
                     await to_server.send(message(id=1, method="tools/call", params=call))
-                    with anyio.fail_after(PATIENCE):
-                        await slow.began.wait()
-                with anyio.fail_after(PATIENCE):
-                    await slow.ended.wait()
+                    await slow.began.wait()
+                await slow.ended.wait()

@@ -58,10 +58,9 @@ async def test_a_space_over_stdio() -> None:
     async with staged(files=ANYTHING, alice=ANYTHING) as stage:
         await stage.join("files", files())
         server = command(env=variables(stage, "alice"))
-        with anyio.fail_after(PATIENCE):
-            async with Client(stdio_client(server)) as client:
-                tools = (await client.list_tools()).tools
-                result = await client.call_tool("files_add", {"a": 1, "b": 2})
+        async with Client(stdio_client(server)) as client:
+            tools = (await client.list_tools()).tools
+            result = await client.call_tool("files_add", {"a": 1, "b": 2})
     assert [tool.name for tool in tools] == ["files_add"]
     assert result.structured_content == {"result": 3}
 
@@ -139,35 +138,34 @@ async def test_a_client_that_dies_while_its_call_waits_withdraws_it() -> None:
     async with staged(files=ANYTHING, reviewer=ANYTHING, alice=[*may_propose, lists]) as stage:
         await stage.join("files", files())
         await stage.join("reviewer", reviewer)
-        with anyio.fail_after(PATIENCE):
-            started = command(env=variables(stage, "alice"))
-            reads, writes = os.pipe()
-            async with await anyio.open_process(
-                [started.command, *started.args], env=started.env, cwd=ROOT, stdout=writes
-            ) as process:
-                os.close(writes)
-                assert process.stdin is not None
-                assert process.stderr is not None
-                info = {"name": "wire", "version": "1"}
-                hello = {"protocolVersion": OLD[-1], "capabilities": {}, "clientInfo": info}
-                call: dict[str, Any] = {
-                    "name": "files_add",
-                    "arguments": {"a": 1, "b": 2},
-                    "_meta": {"progressToken": 1},
-                }
-                for message in (
-                    {"id": 0, "method": "initialize", "params": hello},
-                    {"method": "notifications/initialized"},
-                    {"id": 1, "method": "tools/call", "params": call},
-                ):
-                    line = json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"
-                    await process.stdin.send(line)
-                await waiting.wait()
-                os.close(reads)
-                await process.stdin.aclose()
-                said = b"".join([chunk async for chunk in process.stderr])
-                await withdrawn.wait()
-                assert await process.wait() == 0
+        started = command(env=variables(stage, "alice"))
+        reads, writes = os.pipe()
+        async with await anyio.open_process(
+            [started.command, *started.args], env=started.env, cwd=ROOT, stdout=writes
+        ) as process:
+            os.close(writes)
+            assert process.stdin is not None
+            assert process.stderr is not None
+            info = {"name": "wire", "version": "1"}
+            hello = {"protocolVersion": OLD[-1], "capabilities": {}, "clientInfo": info}
+            call: dict[str, Any] = {
+                "name": "files_add",
+                "arguments": {"a": 1, "b": 2},
+                "_meta": {"progressToken": 1},
+            }
+            for message in (
+                {"id": 0, "method": "initialize", "params": hello},
+                {"method": "notifications/initialized"},
+                {"id": 1, "method": "tools/call", "params": call},
+            ):
+                line = json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"
+                await process.stdin.send(line)
+            await waiting.wait()
+            os.close(reads)
+            await process.stdin.aclose()
+            said = b"".join([chunk async for chunk in process.stderr])
+            await withdrawn.wait()
+            assert await process.wait() == 0
     assert b"meup: " not in said
     assert b"Traceback" not in said
 
@@ -188,18 +186,17 @@ async def test_a_cancel_over_stdio_keeps_the_silence_and_the_reason() -> None:
     async with staged(slow=ANYTHING, alice=ANYTHING) as stage:
         await stage.join("slow", agent)
         async with wire(env=variables(stage, "alice")) as (process, lines):
-            with anyio.fail_after(PATIENCE):
-                await lines.hello(OLD[-1])
-                call = {"name": "slow_wait", "arguments": {}}
-                await lines.send(id=1, method="tools/call", params=call)
-                await began.wait()
-                params = {"requestId": 1, "reason": "enough"}
-                await lines.send(method="notifications/cancelled", params=params)
-                await ended.wait()
-                await lines.send(id=2, method="ping")
-                assert (await lines.next())["id"] == 2
-                process.send_signal(signal.SIGTERM)
-                assert await process.wait() == 0
+            await lines.hello(OLD[-1])
+            call = {"name": "slow_wait", "arguments": {}}
+            await lines.send(id=1, method="tools/call", params=call)
+            await began.wait()
+            params = {"requestId": 1, "reason": "enough"}
+            await lines.send(method="notifications/cancelled", params=params)
+            await ended.wait()
+            await lines.send(id=2, method="ping")
+            assert (await lines.next())["id"] == 2
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
     assert reasons == ["no_longer_needed: enough"]
 
 
@@ -237,10 +234,9 @@ async def test_two_clients_with_one_configuration_each_answer_what_they_are_aske
         done = {"Oslo": anyio.Event(), "Rome": anyio.Event()}
         other_is_there = {"Oslo": there["Rome"], "Rome": there["Oslo"]}
         other_is_done = {"Oslo": done["Rome"], "Rome": done["Oslo"]}
-        with anyio.fail_after(PATIENCE):
-            async with anyio.create_task_group() as tasks:
-                for town in there:
-                    tasks.start_soon(run, town, there[town], done[town])
+        async with anyio.create_task_group() as tasks:
+            for town in there:
+                tasks.start_soon(run, town, there[town], done[town])
         assert towns == {"Oslo": "Oslo", "Rome": "Rome"}
 
 
@@ -294,8 +290,7 @@ async def test_a_space_over_http() -> None:
         await stage.join("files", files())
         named = {"MEUP_PARTICIPANT": "alice"}  # as `meup env alice` sets it
         async with http_server(stage, "--http", "127.0.0.1:0", **named) as address:
-            with anyio.fail_after(PATIENCE):
-                await call_as(stage.token("bob"), address)
+            await call_as(stage.token("bob"), address)
 
 
 @asynccontextmanager
@@ -328,8 +323,7 @@ async def test_a_client_may_send_the_token_of_the_process() -> None:
     async with staged(files=ANYTHING, alice=ANYTHING) as stage:
         await stage.join("files", files())
         async with http_server(stage, "--http", "127.0.0.1:0") as address:
-            with anyio.fail_after(PATIENCE):
-                await call_as(stage.token("alice"), address)
+            await call_as(stage.token("alice"), address)
 
 
 async def test_a_space_over_tls() -> None:

@@ -16,7 +16,6 @@ from tests.mcp.client import client_beside
 from tests.mcp.conftest import ANYTHING, served, staged
 from tests.mcp.server.test_cancellation import OLD, session
 from tests.mcp.server.test_tool_calls import MODES
-from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -155,16 +154,14 @@ async def test_subscriptions_by_session() -> None:
                 with pytest.warns(MCPDeprecationWarning):
                     await client.subscribe_resource("file:///a")
                 assert left.subscribed == ["subscribe file:///a"]
-                with anyio.fail_after(PATIENCE):
-                    while not told.is_set():  # its own stream opens by and by
-                        await announce(space, "notifications/resources/updated", uri="file:///a")
-                        await announce(space, "notifications/resources/updated", uri="file:///b")
-                        await space.tools("alice", refresh=True)
+                while not told.is_set():  # its own stream opens by and by
+                    await announce(space, "notifications/resources/updated", uri="file:///a")
+                    await announce(space, "notifications/resources/updated", uri="file:///b")
+                    await space.tools("alice", refresh=True)
                 with pytest.warns(MCPDeprecationWarning):
                     await client.unsubscribe_resource("file:///a")
-                with anyio.fail_after(PATIENCE):
-                    while len(left.subscribed) < 2:
-                        await anyio.lowlevel.checkpoint()
+                while len(left.subscribed) < 2:
+                    await anyio.lowlevel.checkpoint()
     assert set(heard) == {"file:///a"}
     assert left.subscribed == ["subscribe file:///a", "unsubscribe file:///a"]
 
@@ -174,18 +171,17 @@ async def test_subscriptions_by_listening() -> None:
     async with staged(left=ANYTHING, alice=ANYTHING) as stage:
         space = await stage.join("left", left.agent)
         async with served(stage, own="alice") as server, server.client() as client:
-            with anyio.fail_after(PATIENCE):
-                async with client.listen(
-                    tools_list_changed=True, resource_subscriptions=["file:///a"]
-                ) as events:
-                    assert left.subscribed == ["subscribe file:///a"]
-                    await announce(space, "notifications/resources/updated", uri="file:///b")
-                    await announce(space, "notifications/resources/updated", uri="file:///a")
-                    assert "file:///a" in str(await anext(events))
-                    await announce(space, "notifications/tools/list_changed")
-                    assert "Tools" in type(await anext(events)).__name__
-                while len(left.subscribed) < 2:
-                    await anyio.lowlevel.checkpoint()
+            async with client.listen(
+                tools_list_changed=True, resource_subscriptions=["file:///a"]
+            ) as events:
+                assert left.subscribed == ["subscribe file:///a"]
+                await announce(space, "notifications/resources/updated", uri="file:///b")
+                await announce(space, "notifications/resources/updated", uri="file:///a")
+                assert "file:///a" in str(await anext(events))
+                await announce(space, "notifications/tools/list_changed")
+                assert "Tools" in type(await anext(events)).__name__
+            while len(left.subscribed) < 2:
+                await anyio.lowlevel.checkpoint()
     assert left.subscribed[-1] == "unsubscribe file:///a"
 
 
@@ -199,17 +195,14 @@ async def test_a_participant_that_joins_or_leaves_changes_the_lists() -> None:
     async with staged(left=ANYTHING, right=ANYTHING, alice=ANYTHING) as stage:
         await stage.join("left", left.agent)
         async with served(stage, own="alice") as server, server.client() as client:
-            with anyio.fail_after(PATIENCE):
-                assert (await client.list_tools()).tools == []
-                async with client.listen(tools_list_changed=True) as events:
-                    async with right.join(
-                        stage.gateway.url, space="demo", token=stage.token("right")
-                    ):
-                        await anext(events)
-                        (tool,) = (await client.list_tools(cache_mode="refresh")).tools
-                        assert tool.name == "right_echo"
+            assert (await client.list_tools()).tools == []
+            async with client.listen(tools_list_changed=True) as events:
+                async with right.join(stage.gateway.url, space="demo", token=stage.token("right")):
                     await anext(events)
-                    assert (await client.list_tools(cache_mode="refresh")).tools == []
+                    (tool,) = (await client.list_tools(cache_mode="refresh")).tools
+                    assert tool.name == "right_echo"
+                await anext(events)
+                assert (await client.list_tools(cache_mode="refresh")).tools == []
 
 
 LOOP: dict[str, Any] = {"type": "object", "properties": {"a": {"$ref": "#"}}}
@@ -300,8 +293,7 @@ async def test_a_participant_that_does_not_answer_delays_no_call() -> None:
             assert "left_one" in (await client.post(listing)).text
             token = stage.token("silent")
             async with silent.join(stage.gateway.url, space="demo", token=token):
-                with anyio.fail_after(PATIENCE):
-                    assert "done" in (await client.post(call)).text
+                assert "done" in (await client.post(call)).text
                 assert not asked.is_set()
                 assert "left_one" in (await client.post(listing)).text
                 assert asked.is_set()
