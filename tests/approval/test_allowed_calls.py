@@ -28,12 +28,7 @@ def fulfilled(
         "tools/call", {"name": tool, "arguments": arguments, "_meta": meta}, "r1"
     )
     return draft(
-        kinds.MCP_REQUEST,
-        payload,
-        id="r1",
-        sender="reviewer",
-        to=("files",),
-        correlation=("p1",),
+        kinds.MCP_REQUEST, payload, id="r1", sender="reviewer", to=("files",), correlation=("p1",)
     )
 
 

@@ -254,10 +254,7 @@ async def test_a_reviewer_that_refuses_a_vote_is_heard(meeting: Meeting) -> None
     ("rule", "shown"),
     [
         ("ask: {tool: deploy, name: other}", ("reviewer", "four eyes")),
-        (
-            "quorum: {tool: deploy, of: 1, among: [second, mallory], name: other}",
-            ("deep", "other"),
-        ),
+        ("quorum: {tool: deploy, of: 1, among: [second, mallory], name: other}", ("deep", "other")),
     ],
     ids=["asks", "counts, too"],
 )

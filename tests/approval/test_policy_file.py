@@ -118,10 +118,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
             [AllowRule("read_*"), DenyRule("*_secret")],
             r"rules\[0\] allows calls of 'read_secret' that rules\[1\], behind it, would deny",
         ),
-        (
-            [AllowRule("a", arguments={"x": "b*"}), AskRule("a", arguments={"x": "*c"})],
-            "would ask",
-        ),
+        ([AllowRule("a", arguments={"x": "b*"}), AskRule("a", arguments={"x": "*c"})], "would ask"),
     ],
 )
 def test_a_check_finds_what_loads_and_should_not_be(rules: list[Any], said: str) -> None:

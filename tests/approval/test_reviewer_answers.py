@@ -349,7 +349,4 @@ async def test_nothing_but_what_was_approved_is_a_call(meeting: Meeting, tmp_pat
             await o.inboxes["mallory"].approve(item, {"disk": "new"})
             assert await edited.result(accept_edits=True) == "new"
     called = [(each.sender, each.to, each.correlation) for each in tape.calls("tools/call")]
-    assert called == [
-        ("reviewer", ("tools",), (voted.id,)),
-        ("mallory", ("tools",), (edited.id,)),
-    ]
+    assert called == [("reviewer", ("tools",), (voted.id,)), ("mallory", ("tools",), (edited.id,))]

@@ -229,10 +229,7 @@ def test_of_what_takes_a_call_widely_the_strictest_decides() -> None:
 def test_a_wide_reading_is_told_in_words() -> None:
     policy = Policy([DenyRule("read_file", arguments=HOME, name="home"), AllowRule("read_file")])
     found = policy.decide(call("read_file", path="/home/ann/.env"), "bob")
-    assert (found.rule, found.why) == (
-        "home",
-        "home may mean it: it matches in the wide reading",
-    )
+    assert (found.rule, found.why) == ("home", "home may mean it: it matches in the wide reading")
     assert policy.find_matching(call("read_file", path="/home/ann/.env"), "bob") == {
         "home": Reading.WIDE,
         "rules[1]": Reading.NARROW,
@@ -464,11 +461,7 @@ def narrow_decision(rules: list[PolicyRule], asked: Call, proposer: str, full: s
 
 @pytest.mark.rule("7.readings")
 @settings(max_examples=scaled(400), deadline=None)
-@given(
-    rules=st.lists(some_rule(), max_size=6),
-    asked=CALLS,
-    full=st.sets(st.integers(0, 5)),
-)
+@given(rules=st.lists(some_rule(), max_size=6), asked=CALLS, full=st.sets(st.integers(0, 5)))
 def test_widening_makes_no_decision_milder(
     rules: list[PolicyRule], asked: tuple[str, dict[str, Any], str], full: set[int]
 ) -> None:

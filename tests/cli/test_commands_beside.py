@@ -336,11 +336,7 @@ def test_propose_beside_the_running_agent(stage: Stage, here: Here) -> None:
         (("withdraw", "x", "--url", "http://x"), exit_codes.USAGE, "does not begin with ws://"),
         (("withdraw", "x", "--space", "other"), LOST, "has no such space"),
         (("withdraw", "x", "--token", "no"), LOST, "refused the token"),
-        (
-            ("withdraw", "x", "--url", "ws://127.0.0.1:9"),
-            LOST,
-            "cannot connect to 127.0.0.1:9",
-        ),
+        (("withdraw", "x", "--url", "ws://127.0.0.1:9"), LOST, "cannot connect to 127.0.0.1:9"),
     ],
 )
 def test_what_fails_is_said(here: Here, words: tuple[str, ...], code: int, said: str) -> None:

@@ -71,11 +71,7 @@ class Scene:
 
     def variables(self, who: str) -> dict[str, str]:
         gateway, token = self._gateway, self._gateway.token(who)
-        return {
-            "MEUP_URL": gateway.url,
-            "MEUP_SPACE": "demo",
-            "MEUP_TOKEN": token,
-        }
+        return {"MEUP_URL": gateway.url, "MEUP_SPACE": "demo", "MEUP_TOKEN": token}
 
     @contextmanager
     def agent(self, name: str) -> Generator[Running]:

@@ -17,10 +17,7 @@ from tests.cli.inbox.conftest import PARTICIPANTS, POLICY, Office, files_agent
 @pytest.mark.rule("4.4.edits_judged")
 @pytest.mark.parametrize("dialect", ["meup/v0.1", "meup/v0.2", "mew/v0.4", "mew/v0.3"])
 def test_an_edit_is_judged_in_the_approvers_dialect(
-    dialect: str,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    dialect: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(POLICY)
@@ -29,10 +26,7 @@ def test_an_edit_is_judged_in_the_approvers_dialect(
     people = space.participants
     alice = replace(people["alice"], dialect=dialect)
     config = replace(config, spaces=(replace(space, participants={**people, "alice": alice}),))
-    with (
-        Gateway("demo", config=config).in_thread() as gateway,
-        start_blocking_portal() as portal,
-    ):
+    with Gateway("demo", config=config).in_thread() as gateway, start_blocking_portal() as portal:
         office = Office(gateway, portal)
         agents: dict[str, Agent | Reviewer] = {
             "files": files_agent(office.calls),
