@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.cli.commands import exit_codes
 from tests.forkserver import Forked, is_forkable, start
 from tests.patience import PATIENCE
 from tests.programs import ROOT, state
@@ -158,6 +159,15 @@ def running(
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
+
+
+@contextmanager
+def up(folder: Path, state: dict[str, str], *arguments: str) -> Generator[Running]:
+    """`meup up` in a folder for the length of a block, ended by Ctrl-C unless it has ended."""
+    with running("up", "--port", "0", *arguments, cwd=folder, variables=state) as process:
+        yield process
+        if process.process.poll() is None:
+            assert process.end(INTERRUPT) == exit_codes.OK
 
 
 def _forked(

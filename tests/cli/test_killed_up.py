@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from meup_agent.gateway import Gateway
-from tests.cli.commands import exit_codes
-from tests.cli.processes import INTERRUPT, Running, is_there, running
-from tests.cli.test_up_command import STUBBORN, WAITS, process_of, python, up, write
+from tests.cli.processes import INTERRUPT, Running, is_there, running, up
+from tests.cli.test_up_command import STUBBORN, WAITS, process_of, python, write
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.skipif(
@@ -141,8 +140,7 @@ def test_killed_up_leaves_neither_reviewer_nor_servers(
 ) -> None:
     (tmp_path / "policy.yaml").write_text("rules: [{allow: {tool: add}}]\nend: true\n")
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"deaf": server(tmp_path, way)}}))
-    arguments = ("--servers", "mcp.json", "--policy", "policy.yaml", "--port", "0")
-    with running("up", *arguments, cwd=tmp_path, variables=state) as process:
+    with up(tmp_path, state, "--servers", "mcp.json", "--policy", "policy.yaml") as process:
         process.until("policy.yaml decides calls of these MCP servers")
         process.until("reviewer is started (process ", stream="err")
         kill_all(process, tmp_path)
@@ -172,7 +170,6 @@ def test_a_killed_guard_ends_its_program(tmp_path: Path, state: dict[str, str], 
         process.until("robot | ready", count=2)
         process.process.send_signal(INTERRUPT)
         process.until("stopping what runs beside the gateway", stream="err")
-        assert process.end(INTERRUPT) == exit_codes.OK
     for line in process.out.split(" | ready ")[1:]:
         assert not is_there(int(line.split()[0]))
 

@@ -8,8 +8,6 @@ import signal
 import socket
 import stat
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from meup_agent import Agent, Fulfillment
 from meup_agent.cli.signals import end_by_signals
 from meup_agent.errors import Refused
 from tests.cli.commands import exit_codes
-from tests.cli.processes import INTERRUPT, TERMINATE, Running, environment, is_there, meup, running
+from tests.cli.processes import INTERRUPT, TERMINATE, Running, environment, is_there, meup, up
 from tests.forkserver import launched
 from tests.mcp.servers import pretender
 from tests.patience import PATIENCE
@@ -63,7 +61,7 @@ for line in sys.stdin:
         print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
 """
 
-
+SERVERS = ("--servers", "mcp.json")
 SMALL = {"command": sys.executable, "args": ["-IS", "-c", WITHOUT_THE_SDK]}
 
 
@@ -82,14 +80,6 @@ def write(folder: Path, text: str = "") -> None:
     works = {"command": command, "args": arguments, "cwd": "."}
     entries = ", ".join(f'"{name}": {json.dumps(works)}' for name in ("first", "second"))
     (folder / "mcp.json").write_text(f'{{"mcpServers": {{{text}{entries}}}}}')
-
-
-@contextmanager
-def up(folder: Path, state: dict[str, str], *more: str) -> Generator[Running]:
-    """`meup up` with the servers of the configuration, for the length of a block."""
-    arguments = ("up", "--servers", "mcp.json", "--port", "0", *more)
-    with running(*arguments, cwd=folder, variables=state) as process:
-        yield process
 
 
 def printed(process: Running, state: dict[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -127,7 +117,7 @@ def configure(folder: Path, **servers: object) -> None:
 
 def test_a_call_of_a_server_waits_for_the_user(tmp_path: Path, state: dict[str, str]) -> None:
     write(tmp_path)
-    with up(tmp_path, state) as process:
+    with up(tmp_path, state, *SERVERS) as process:
         process.until("is 'first' in the space 'mcp'", stream="err")
         process.until("is 'second' in the space 'mcp'", stream="err")
         client, you = printed(process, state)
@@ -167,7 +157,6 @@ def test_a_call_of_a_server_waits_for_the_user(tmp_path: Path, state: dict[str, 
                     assert outcome.by == "you"
 
         anyio.run(propose)
-        assert process.end(INTERRUPT) == exit_codes.OK
     assert not any(token in process.out + process.err for token in tokens)
     assert "Traceback" not in process.err
 
@@ -180,10 +169,9 @@ def test_what_is_wrong_is_said_and_the_rest_served(tmp_path: Path, state: dict[s
         '"key": {"command": "sh", "argz": []}, "off": {"command": "sh", "disabled": true},'
     )
     write(tmp_path, wrong)
-    with up(tmp_path, state) as process:
+    with up(tmp_path, state, *SERVERS) as process:
         process.until("wait for you: first, second\n")
         process.until("is 'first' in the space 'mcp'", stream="err")
-        assert process.end(INTERRUPT) == exit_codes.OK
     assert re.findall(r"(?m)^meup: warning: (.*)$", process.err) == [
         "mcp.json: has comments or commas that JSON does not know; they are read over",
         "mcp.json: mcpServers.twice is there twice; rename one",
@@ -205,10 +193,9 @@ def test_the_file_of_vs_code_is_read(tmp_path: Path, state: dict[str, str]) -> N
     (tmp_path / "mcp.json").write_text(
         f'{{"inputs": [], /* its own */ "servers": {json.dumps(entries)[:-1]}, }},}}'
     )
-    with up(tmp_path, {**state, "GIVEN": "a"}) as process:
+    with up(tmp_path, {**state, "GIVEN": "a"}, *SERVERS) as process:
         process.until("wait for you: first\n")
         process.until("is 'first' in the space 'mcp'", stream="err")
-        assert process.end(INTERRUPT) == exit_codes.OK
     assert re.findall(r"(?m)^meup: warning: (.*)$", process.err) == [
         "mcp.json: has comments or commas that JSON does not know; they are read over",
         "mcp.json: servers.asked.env.KEY has '${input:api-key}', which VS Code asks for; write"
@@ -218,9 +205,8 @@ def test_the_file_of_vs_code_is_read(tmp_path: Path, state: dict[str, str]) -> N
 
 def test_a_token_file_others_can_read_is_refused(tmp_path: Path, state: dict[str, str]) -> None:
     write(tmp_path)
-    with up(tmp_path, state) as process:
+    with up(tmp_path, state, *SERVERS) as process:
         process.until("meup inbox list")
-        assert process.end(INTERRUPT) == exit_codes.OK
     [token] = Path(state["MEUP_STATE_DIR"]).glob("up/*/you.token")
     token.chmod(0o644)
     done = meup("up", "--servers", "mcp.json", cwd=tmp_path, variables=state)
@@ -277,9 +263,8 @@ def test_a_file_names_servers_of_a_configuration(tmp_path: Path, state: dict[str
         "  second: {mcp_server: {file: mcp.json}, capabilities: [{kind: chat}]}\n"
         "  third: {mcp_server: {file: mcp.json}}\n"
     )
-    with running("up", "--port", "0", cwd=tmp_path, variables=state) as process:
+    with up(tmp_path, state) as process:
         process.until("is 'second' in the space 'harbour'", stream="err")
-        assert process.end(INTERRUPT) == exit_codes.OK
     assert "participants.third: mcp.json has no server of this name" in process.err
 
 
@@ -291,16 +276,15 @@ def test_ctrl_c_ends_a_server_that_never_answers(tmp_path: Path, state: dict[str
     )
     silent = {"command": sys.executable, "args": ["-IS", "-c", code]}
     configure(tmp_path, silent=silent)
-    with up(tmp_path, state) as process:
+    with up(tmp_path, state, *SERVERS) as process:
         process.until("\n", after="silent as ", stream="err")
         number = int(process.err.partition("silent as ")[2].split()[0])
-        assert process.end(INTERRUPT) == exit_codes.OK
     assert not is_there(number)
 
 
 def test_a_client_with_printed_lines_is_decided_on(tmp_path: Path, state: dict[str, str]) -> None:
     configure(tmp_path, calc=SMALL)
-    with up(tmp_path, state) as process:
+    with up(tmp_path, state, *SERVERS) as process:
         process.until("is 'calc' in the space 'mcp'", stream="err")
         client, you = printed(process, state)
         assert Path(client["command"]).name == "meup"
@@ -321,7 +305,6 @@ def test_a_client_with_printed_lines_is_decided_on(tmp_path: Path, state: dict[s
                     assert "rejected as unsafe" in (await call(mcp, a=1, b=2))[0]
 
         anyio.run(work)
-        assert process.end(INTERRUPT) == exit_codes.OK
 
 
 @pytest.mark.rule("5.reviewers.methods")
@@ -330,7 +313,7 @@ def test_no_tool_of_a_server_is_called_by_an_inbox(tmp_path: Path, state: dict[s
     got = tmp_path / "got"
     posing = {"command": sys.executable, "args": ["-IS", pretender.__file__, str(got)]}
     configure(tmp_path, calc=posing)
-    with up(tmp_path, state) as process:
+    with up(tmp_path, state, *SERVERS) as process:
         process.until("is 'calc' in the space 'mcp'", stream="err")
         client, you = printed(process, state)
         token = Path(client["args"][2]).read_text().strip()
@@ -349,7 +332,6 @@ def test_no_tool_of_a_server_is_called_by_an_inbox(tmp_path: Path, state: dict[s
                     assert done.returncode == exit_codes.OK, done.stderr
 
         anyio.run(work)
-        assert process.end(INTERRUPT) == exit_codes.OK
     messages = [json.loads(line) for line in got.read_text().splitlines()]
     calls = [each["params"] for each in messages if each["method"] == "tools/call"]
     assert [(each["name"], each["arguments"]) for each in calls] == [("add", {"a": 2})]
@@ -376,7 +358,7 @@ def test_a_signal_before_the_gateway_listens_leaves_no_server(
     # Both ends, so that opening it waits for nobody.
     pipe = os.open(tmp_path / "begun", os.O_RDWR)
     try:
-        with up(tmp_path, state) as process:
+        with up(tmp_path, state, *SERVERS) as process:
             assert select.select([pipe], [], [], PATIENCE)[0], str(process)
             server = int(os.read(pipe, 64))
             # In order, if the gateway listened already.
@@ -400,9 +382,8 @@ def test_a_failing_server_says_why_in_its_own_words(tmp_path: Path, state: dict[
     program = "import sys; print('no such module', file=sys.stderr); sys.exit(1)"
     broken = {"command": sys.executable, "args": ["-IS", "-c", program]}
     configure(tmp_path, broken=broken)
-    with up(tmp_path, state) as process:
+    with up(tmp_path, state, *SERVERS) as process:
         process.until("broken ended before it answered; it is started again in", stream="err")
-        assert process.end(INTERRUPT) == exit_codes.OK
     told = [line for line in process.err.splitlines() if "no such module" in line]
     assert told
     assert all(line.endswith("broken: no such module") for line in told)
@@ -419,7 +400,7 @@ end: true
 def test_a_policy_decides_and_leaves_the_rest_to_us(tmp_path: Path, state: dict[str, str]) -> None:
     configure(tmp_path, calc=SMALL, reviewer=SMALL)
     (tmp_path / "policy.yaml").write_text(POLICY)
-    with up(tmp_path, state, "--policy", "policy.yaml") as process:
+    with up(tmp_path, state, *SERVERS, "--policy", "policy.yaml") as process:
         process.until("policy.yaml decides calls of these MCP servers")
         process.until("is 'calc' in the space 'mcp'", stream="err")
         process.until("as 'reviewer'")
@@ -439,7 +420,6 @@ def test_a_policy_decides_and_leaves_the_rest_to_us(tmp_path: Path, state: dict[
                     assert 'by the participant "you"' in rejected
 
         anyio.run(work)
-        assert process.end(INTERRUPT) == exit_codes.OK
     assert "the server reviewer is left out" in process.err
 
 
@@ -470,11 +450,10 @@ def test_tokens_stay_until_new_ones_are_asked_for(tmp_path: Path, state: dict[st
     write(tmp_path)
     tokens: list[list[str]] = []
     for more in ((), (), ("--new-tokens",)):
-        with up(tmp_path, state, *more) as process:
+        with up(tmp_path, state, *SERVERS, *more) as process:
             process.until("meup inbox list")
             files = sorted((tmp_path / "state" / "up").rglob("*.token"))
             tokens.append([each.read_text() for each in files])
-            assert process.end(INTERRUPT) == exit_codes.OK
     before, same, after = tokens
     assert len(before) == len({*before, *after}) - len(after) == 2
     assert same == before
