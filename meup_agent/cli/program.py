@@ -14,7 +14,7 @@ import typer
 from typer.main import get_command
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.commands import CommandGroup
+from meup_agent.cli.commands import CommandGroup, CommandLineError
 from meup_agent.cli.failures import Failure, code_for, sentence_for
 from meup_agent.cli.render.console import wants_colour
 from meup_agent.errors import MeupError
@@ -26,9 +26,6 @@ app = typer.Typer(
 
 WIDE_ENOUGH: Final = 60
 """Columns from which on a help is shown in frames; narrower ones would cut the options' names."""
-
-# What is wrong with a command line. Typer keeps a copy of click, whose names are not public.
-_Complaint = cast("type[Exception]", typer.BadParameter.__mro__[2])
 
 
 @app.callback(invoke_without_command=True)
@@ -108,7 +105,7 @@ def _run(arguments: Sequence[str]) -> int:
         result = cast("Any", get_command(app)).main(
             args=list(arguments), prog_name="meup", standalone_mode=False
         )
-    except _Complaint as error:
+    except CommandLineError as error:
         said = cast("Any", error).format_message()
         context = getattr(error, "ctx", None)
         command = getattr(context, "command_path", "meup")

@@ -61,7 +61,9 @@ class Proposed:
 
 def test_withdraw_ends_the_wait_of_the_agent_beside(stage: Stage, here: Here) -> None:
     proposed = Proposed(stage, "nothing", {}, to="alice")
-    done = here("withdraw", proposed.id, "policy", "--explain", "why", participant="paula")
+    done = here(
+        "withdraw", proposed.id, "--reason", "policy", "--explain", "why", participant="paula"
+    )
     assert done == (0, "", f"meup: proposal {proposed.id} is withdrawn\n")
     outcome = proposed.outcome()
     assert isinstance(outcome, Withdrawal)
@@ -261,7 +263,7 @@ def test_a_withdrawal_ends_a_fulfillment_that_runs(stage: Stage, here: Here) -> 
     words = ("fulfill", proposed.id, "--yes")
     with running(*words, variables=stage.variables()) as fulfilling:
         stage.wait_for("started")
-        done = here("withdraw", proposed.id, "policy", participant="paula")
+        done = here("withdraw", proposed.id, "--reason", "policy", participant="paula")
         assert done.code == 0
         assert stage.wait_for("stopped") == "policy"
         assert fulfilling.end() == exit_codes.FAILED
@@ -287,9 +289,9 @@ def test_a_request_that_takes_too_long_is_cancelled(stage: Stage, here: Here) ->
 
 def test_reject_ends_the_wait_of_the_proposer(stage: Stage, here: Here) -> None:
     proposed = Proposed(stage, "nothing", {}, to="alice")
-    done = here("reject", proposed.id, "unsafe", "--explain", "no", "--json")
+    done = here("reject", proposed.id, "--reason", "unsafe", "--explain", "no", "--json")
     assert done.code == 0
-    document = json.loads(done.out)
+    [document] = json.loads(done.out)["rejected"]
     assert (document["proposal"], document["confirmed"]) == (proposed.id, True)
     outcome = proposed.outcome()
     assert isinstance(outcome, Rejection)

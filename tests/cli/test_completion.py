@@ -25,7 +25,7 @@ NAMED = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
         (["run", "--backend", ""], {"asyncio", "trio"}),
         (["tail", "--kind", "mcp.re"], {"mcp.request", "mcp.response", "mcp.reject", "mcp.renew"}),
         (["tail", "--kind", "pro"], {"proposal", "progress"}),
-        (["reject", "4f2a", "un"], {"unsafe"}),
+        (["reject", "4f2a", "--reason", "un"], {"unsafe"}),
         # Nothing of ours: then the shell completes files.
         (["gateway", "--config", "spa"], set()),
         (["run", "bots/e"], set()),
@@ -76,7 +76,7 @@ def in_bash(script: str, home: Path) -> "subprocess.CompletedProcess[str]":
 def test_bash_completes_with_what_is_shown(tmp_path: Path) -> None:
     done = in_bash(
         'eval "$(meup --show-completion bash)"\n'
-        "COMP_WORDS=(meup reject 4f2a dis) COMP_CWORD=3\n"
+        "COMP_WORDS=(meup reject 4f2a --reason dis) COMP_CWORD=4\n"
         "_meup_completion meup\n"
         'echo "${COMPREPLY[@]}"; complete -p meup\n',
         tmp_path,

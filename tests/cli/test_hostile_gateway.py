@@ -23,7 +23,7 @@ COMMANDS = [
     ("call", "--timeout", "3", "files", "read"),
     ("call", "--timeout", "3", "files", "read", "--json"),
     ("propose", "--timeout", "3", "files", "read"),
-    ("reject", "p1", "unsafe"),
+    ("reject", "p1", "--reason", "unsafe"),
     ("chat", "hello"),
     ("tail",),
     ("tail", "--json"),
@@ -115,7 +115,7 @@ OVER_HTTP = [
     ("audit", "--json"),
     ("withdraw", "p1"),
     ("fulfill", "p1"),
-    ("reject", "--as", "me", "p1", "unsafe"),
+    ("reject", "--as", "me", "p1", "--reason", "unsafe"),
     ("call", "--as", "me", "files", "read"),
 ]
 

@@ -115,7 +115,7 @@ def test_a_person_withdraws_what_an_agent_proposed(scene: Scene) -> None:
     with scene.agent("paula") as paula:
         with running(*call, variables=scene.variables("alice")) as asking:
             proposal = proposal_of(paula)
-            said = scene.beside("paula", "withdraw", proposal, "policy")
+            said = scene.beside("paula", "withdraw", proposal, "--reason", "policy")
             assert f"proposal {proposal} is withdrawn" in said
             assert asking.end() == exit_codes.OK
         assert asking.out == "Withdrawal: policy\n"
@@ -126,7 +126,7 @@ def test_a_person_rejects_what_an_agent_looks_at(scene: Scene) -> None:
     with scene.agent("files") as files, scene.agent("reviewer") as reviewer:
         with running(*call, variables=scene.variables("paula")) as asking:
             proposal = proposal_of(reviewer)
-            scene.beside("reviewer", "reject", proposal, "unsafe")
+            scene.beside("reviewer", "reject", proposal, "--reason", "unsafe")
             reviewer.until("ends because of unsafe: another process of ours rejected it")
             assert asking.end() == exit_codes.REJECTED
         assert "rejected by 'reviewer': unsafe" in asking.err

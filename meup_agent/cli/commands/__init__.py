@@ -21,6 +21,9 @@ from typer.main import get_command
 from meup_agent.cli.loading_notice import LOADING
 from meup_agent.cli.options import expand_groups
 
+CommandLineError: Final = cast("type[Exception]", typer.BadParameter.__mro__[2])
+"""A command line that is wrong. Typer keeps a copy of click, whose names are not public."""
+
 COMMANDS: Final = {
     "audit": "audit",
     "bridge": "bridge",
@@ -54,28 +57,32 @@ COMMANDS: Final = {
 """The commands in the order of the help, and their modules; each is what has its name there."""
 
 
-class Command(TyperCommand):
-    """A command whose flags are shown without ``<bool>``, as if a value belonged behind them."""
-
-    # Typer keeps a copy of click, whose names are not public.
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Its parameters, ``--help`` included."""
-        return _bare_flags(super().get_params(ctx))
-
-
-class Group(TyperGroup):
-    """A command that has others; its flags likewise."""
+class _Parser:
+    """Common to :class:`Command` and :class:`Group`."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Its parameters, ``--help`` included."""
-        return _bare_flags(super().get_params(ctx))
+        """The parameters, ``--help`` included; flags without ``<bool>``, as they take no value."""
+        parameters = cast("list[Any]", cast("Any", super()).get_params(ctx))
+        for each in parameters:
+            if getattr(each, "is_flag", False) and each.metavar is None:
+                each.metavar = ""
+        return parameters
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse; an error names the command, also one about an option without its value."""
+        try:
+            return cast("list[str]", cast("Any", super()).parse_args(ctx, args))
+        except CommandLineError as error:
+            cast("Any", error).ctx = getattr(error, "ctx", None) or ctx
+            raise
 
 
-def _bare_flags(parameters: list[Any]) -> list[Any]:
-    for parameter in parameters:
-        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
-            parameter.metavar = ""
-    return parameters
+class Command(_Parser, TyperCommand):
+    """A command."""
+
+
+class Group(_Parser, TyperGroup):
+    """A command that has others."""
 
 
 class CommandGroup(Group):

@@ -11,7 +11,7 @@ import typer
 from meup_agent.cli.address import ActingOptions
 from meup_agent.cli.arguments import convert_arguments, read_arguments
 from meup_agent.cli.command_session import CommandSession
-from meup_agent.cli.deciding import ProposalId, Proposer, Yes, confirm
+from meup_agent.cli.decision import ProposalId, Proposer, Yes, confirm
 from meup_agent.cli.failures import Failure, Misuse, code_for
 from meup_agent.cli.options import Args, ArgsFile, ResultOptions, seconds, seconds_option
 from meup_agent.cli.proposal_lookup import digest_of, find_pending, list_known

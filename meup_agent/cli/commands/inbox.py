@@ -9,29 +9,30 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.util import find_spec
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import typer
 
 from meup_agent.approval import Inbox, InboxItem, Verb
-from meup_agent.causes import Reason
 from meup_agent.cli.address import ActingOptions
 from meup_agent.cli.command_session import CommandSession
 from meup_agent.cli.commands import Command, Group
-from meup_agent.cli.deciding import (
-    WHY_REJECT,
+from meup_agent.cli.commands.reject import reject
+from meup_agent.cli.decision import (
     Explain,
+    GroupOptions,
     ProposalId,
     ProposalIds,
     Proposer,
     Yes,
     confirm,
+    open_session,
 )
 from meup_agent.cli.failures import Failure, Misuse, code_for
 from meup_agent.cli.inbox.card import ONLY_HEARD, card_rows
 from meup_agent.cli.inbox.rows import ShownValue
 from meup_agent.cli.inbox.tool_rows import difference_rows
-from meup_agent.cli.options import NoColour, ResultOptions, complete_reason_to_reject, expand_groups
+from meup_agent.cli.options import NoColour, ResultOptions, expand_groups
 from meup_agent.cli.proposal_lookup import find_pending
 from meup_agent.client.tool_changes import accept_tools, read_difference
 from meup_agent.errors import MeupError, NotOffered
@@ -84,7 +85,7 @@ def live(
             raise Misuse(
                 "--notify and --light are for the live screen; give them without a command"
             )
-        ctx.obj = _GroupOptions(where, no_colour)
+        ctx.obj = GroupOptions(where, no_colour)
         return
     result = ResultOptions(no_colour=no_colour)
     # textual draws on standard error.
@@ -131,23 +132,6 @@ async def _show_live(session: CommandSession, *, notify: str | None, light: bool
 # --- one by one ---
 
 
-class _GroupOptions(NamedTuple):
-    """Options that stand before a command, and count for it."""
-
-    where: ActingOptions
-    no_colour: bool
-
-
-def _session(ctx: typer.Context, where: ActingOptions, result: ResultOptions) -> CommandSession:
-    """A session beside the agent that runs under the same name, which is not disturbed."""
-    outer = ctx.find_object(_GroupOptions)
-    if outer is not None:
-        where = where.beneath(outer.where)
-        no_colour = result.no_colour or outer.no_colour
-        result = ResultOptions(as_json=result.as_json, no_colour=no_colour)
-    return CommandSession(where.beside(), result)
-
-
 @asynccontextmanager
 async def _opened(session: CommandSession) -> AsyncGenerator[Inbox]:
     """The inbox, once it knows what it can know."""
@@ -182,7 +166,7 @@ def list_(ctx: typer.Context, *, where: ActingOptions, result: ResultOptions) ->
 
     Example: `meup inbox list --json`
     """
-    _session(ctx, where, result).run(_list)
+    open_session(ctx, where, result).run(_list)
 
 
 @inbox.command("show", cls=Command)
@@ -208,7 +192,7 @@ def show(
             else:
                 await session.output.write(_plain(item))
 
-    _session(ctx, where, result).run(act)
+    open_session(ctx, where, result).run(act)
 
 
 @inbox.command("approve", cls=Command)
@@ -272,43 +256,10 @@ def approve(
                 said = f"{count} of {len(documents)} approvals failed: {failed}"
                 raise Failure(said, code_for(failed))
 
-    _session(ctx, where, result).run(act)
+    open_session(ctx, where, result).run(act)
 
 
-@inbox.command("reject", cls=Command)
-@expand_groups
-def reject(
-    ctx: typer.Context,
-    proposals: ProposalIds,
-    reason: Annotated[
-        str,
-        typer.Option(
-            metavar="REASON",
-            help=WHY_REJECT,
-            autocompletion=complete_reason_to_reject,
-        ),
-    ] = str(Reason.DISAGREE),
-    explain: Explain = None,
-    proposer: Proposer = None,
-    *,
-    where: ActingOptions,
-    result: ResultOptions,
-) -> None:
-    """Reject proposals that wait for you.
-
-    Example: `meup inbox reject 4f2a --reason unsafe --explain "not on a Friday"`
-    """
-
-    async def act(session: CommandSession) -> None:
-        async with _opened(session) as box:
-            items = [await _find(box, session, each, proposer) for each in proposals]
-            for item in dict.fromkeys(items):
-                await box.reject(item, reason, explain)
-                session.stderr.note(f"proposal {item.id} of {item.proposer} is rejected: {reason}")
-            ids = [{"proposal": item.id, "proposer": item.proposer} for item in items]
-            await session.print_json({"rejected": ids})
-
-    _session(ctx, where, result).run(act)
+inbox.command("reject", cls=Command)(expand_groups(reject))
 
 
 @inbox.command("vote", cls=Command)
@@ -343,7 +294,7 @@ def vote(
                 {"proposal": item.id, "of": rule.of, "votes": dict(rule.votes)}
             )
 
-    _session(ctx, where, result).run(act)
+    open_session(ctx, where, result).run(act)
 
 
 @inbox.command("accept-tools", cls=Command)
@@ -381,7 +332,7 @@ def accept_tools_(
         accepted = [each.name for each in difference.tools]
         await session.print_json({"server": server, "accepted": accepted})
 
-    _session(ctx, where, result).run(act)
+    open_session(ctx, where, result).run(act)
 
 
 async def _find(box: Inbox, session: CommandSession, given: str, proposer: str | None) -> InboxItem:

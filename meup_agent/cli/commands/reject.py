@@ -8,127 +8,141 @@ from typing import Annotated, Final
 import anyio
 import typer
 
-from meup_agent.causes import Reason
-from meup_agent.cli.address import ActingOptions, As
+from meup_agent.causes import REASONS_TO_REJECT, Reason, declines
+from meup_agent.cli.address import ActingOptions
 from meup_agent.cli.arguments import did_you_mean
-from meup_agent.cli.command_session import CommandSession, JoinOptions, unconfirmed
-from meup_agent.cli.deciding import (
-    WHY_REJECT,
+from meup_agent.cli.command_session import CommandSession, unconfirmed
+from meup_agent.cli.decision import (
     Explain,
     ProposalId,
+    ProposalIds,
+    Proposer,
+    open_session,
     send_explained,
 )
 from meup_agent.cli.failures import Misuse
-from meup_agent.cli.options import ResultOptions, complete_reason, complete_reason_to_reject
-from meup_agent.cli.proposal_lookup import ID_CHARS, choose_pending, find_pending, list_known
-from meup_agent.cli.render.console import Stderr
+from meup_agent.cli.options import (
+    ResultOptions,
+    Timeout,
+    complete_reason,
+    complete_reason_to_reject,
+    seconds,
+)
+from meup_agent.cli.proposal_lookup import ID_CHARS, find_pending, list_known
+from meup_agent.errors import AlreadyDecided
 from meup_agent.escape import visible
 from meup_agent.protocol import kinds, payloads
+from meup_agent.protocol.proposals.lifecycle import ProposalState
 
 _HEX: Final = frozenset("0123456789abcdef")
-_REASONS: Final = ", ".join(Reason)
 
 
 def reject(
-    proposal: Annotated[
-        str,
-        typer.Argument(
-            metavar="PROPOSAL",
-            help="The proposal's id; or its beginning, where the gateway lists proposals.",
-            show_default=False,
-        ),
-    ],
+    ctx: typer.Context,
+    proposals: ProposalIds,
     reason: Annotated[
         str,
-        typer.Argument(
+        typer.Option(
             metavar="REASON",
-            help=WHY_REJECT,
-            show_default=False,
+            help=f"Why: {', '.join(REASONS_TO_REJECT)}.",
             autocompletion=complete_reason_to_reject,
         ),
-    ],
+    ] = str(Reason.DISAGREE),
     explain: Explain = None,
-    proposer: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Whose proposal it is, where several have used the id; where it is not known, the"
-            " only one who is told.",
-        ),
-    ] = None,
-    act_as: As = None,
+    proposer: Proposer = None,
+    timeout: Timeout = 10.0,
     *,
-    join: JoinOptions,
+    where: ActingOptions,
+    result: ResultOptions,
 ) -> None:
-    """Reject a proposal.
+    """Reject proposals.
 
-    A rejection is not confirmed, and a late one has no effect. The proposer decides whether it
-    counts. `meup tail --json` shows the ids in full.
+    The proposer decides whether a rejection counts, and a late one has no effect. A gateway that
+    does not list proposals takes their whole ids, as `meup tail --json` shows them.
 
     It joins beside the agent that runs with the same token, which keeps its connection. On a
-    gateway of other make it takes that over, unless `--as` says that it must not.
+    gateway of other make it takes that over, unless `--as` says that it must not; `meup inbox
+    reject`, the same command, never does.
 
-    Example: `MEUP_TOKEN=… meup reject 0c9f2c62a4ce4d1d9a0e6a1f6c1b7d55 unsafe --explain "no"`
+    Example: `meup reject 0c9f2c62a4ce --reason unsafe --explain "not on a Friday"`
     """
-    limit = join.seconds
-    for value, name in ((proposal, "proposal"), (reason, "reason")):
-        if not value.strip():
-            raise Misuse(f"the {name} is empty; see meup reject --help")
+    limit = seconds(timeout, "--timeout")
+    if not reason.strip():
+        raise Misuse("the reason is empty; see meup reject --help")
 
     async def act(session: CommandSession) -> None:
-        whole, whose = proposal, proposer
-        if known := await list_known(session.space, proposal, proposer):
-            # An id that was used before means the proposal that is open now.
-            exact = [each for each in known if each.id == proposal] or known
-            pending = [each for each in exact if each.state.is_pending]
-            meant = choose_pending(pending or exact, proposal)
-            whole, whose = meant.id, meant.proposer
-        else:
-            _remark_id(session, proposal)
-        to = (whose,) if whose else ()
-        session.remark_absence(to)
+        # All of them are looked up before one is rejected.
+        meant = [await _find(session, each, proposer) for each in proposals]
+        documents: list[dict[str, object]] = []
         with anyio.move_on_after(limit) as waiting:
-            send = partial(
-                session.space.send, kinds.MCP_REJECT, {"reason": reason}, to=to, correlation=whole
-            )
-            rejection, confirmed = await send_explained(session, "rejection", send, explain, to)
-            _remark_reason(session.stderr, reason)
-            session.stderr.note(f"rejection of {whole} sent; no reply will confirm it")
-            document = {"rejection": rejection, "proposal": whole, "confirmed": confirmed}
-            await session.print_json(document)
+            for whole, whose in dict.fromkeys(meant):
+                to = (whose,) if whose else ()
+                session.remark_absence(to)
+                send = partial(
+                    session.space.send,
+                    kinds.MCP_REJECT,
+                    {"reason": reason},
+                    to=to,
+                    correlation=whole,
+                )
+                sent, confirmed = await send_explained(session, "rejection", send, explain, to)
+                named = f"{whole} of {whose}" if whose else whole
+                session.stderr.note(
+                    f"proposal {named} is rejected: {reason}"
+                    if confirmed
+                    else f"rejection of {named} sent; the gateway confirms none"
+                )
+                documents.append(
+                    {
+                        "proposal": whole,
+                        "proposer": whose,
+                        "rejection": sent,
+                        "confirmed": confirmed,
+                    }
+                )
+            if reason not in list(Reason):
+                hint = did_you_mean(reason, Reason)
+                session.stderr.note(
+                    f"{reason!r} is not a reason of the protocol{hint}; it was sent as it is"
+                )
+        await session.print_json({"rejected": documents})
         if waiting.cancelled_caught:
-            raise unconfirmed("the rejection", join.timeout)
+            raise unconfirmed("the rejection", timeout)
 
-    where = join.address()
-    if act_as is not None:
-        where = where._replace(participant=act_as, only_beside=True)
-    CommandSession(where, join.result).run(act)
+    open_session(ctx, where, result).run(act)
 
 
-def _remark_id(session: CommandSession, given: str) -> None:
-    """Note an id that looks shortened: a newcomer has seen no proposal that it could begin."""
+async def _find(
+    session: CommandSession, given: str, proposer: str | None
+) -> tuple[str, str | None]:
+    """The id and the proposer of the pending proposal that is meant."""
+    space = session.space
+    known = space.guarantees.lists_proposals or await list_known(space, given, proposer)
+    if known or not given.strip():
+        record = await find_pending(space, given, proposer=proposer)
+        if any(each.by == space.me and declines(each.reason) for each in record.rejections):
+            # A second one changes nothing, and its words would be lost.
+            raise AlreadyDecided(record.id, ProposalState.REJECTED)
+        return record.id, record.proposer
     if len(given) < ID_CHARS and _HEX.issuperset(given):
+        # A newcomer has seen no proposal that it could begin.
         session.stderr.note(
             f"{given!r} looks shortened, and may match no proposal; meup tail --json shows ids"
             " in full"
         )
-
-
-def _remark_reason(stderr: Stderr, reason: str) -> None:
-    """Say of a reason that was sent that receivers may not know it."""
-    if reason not in list(Reason):
-        hint = did_you_mean(reason, Reason)
-        stderr.note(f"{reason!r} is none of the protocol's reasons{hint}; it was sent as it is")
+    return given, proposer
 
 
 def withdraw(
     proposal: ProposalId,
     reason: Annotated[
         str,
-        typer.Argument(
-            metavar="[REASON]", help=f"Why: {_REASONS}.", autocompletion=complete_reason
+        typer.Option(
+            metavar="REASON",
+            help=f"Why: {', '.join(Reason)}.",
+            autocompletion=complete_reason,
         ),
-    ] = Reason.NO_LONGER_NEEDED,
+    ] = str(Reason.NO_LONGER_NEEDED),
     explain: Explain = None,
     *,
     where: ActingOptions,

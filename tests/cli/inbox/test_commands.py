@@ -106,13 +106,14 @@ def test_a_long_call_is_shown_whole_before_it_is_approved(meup: Person, office: 
 def test_a_rejection_reaches_the_proposer_with_its_words(meup: Person, office: Office) -> None:
     proposal = office.propose("write", path="a")
     done = meup("reject", proposal, "--reason", "unsafe", "--explain", "not today", "--json")
-    assert json.loads(done.out) == {"rejected": [{"proposal": proposal, "proposer": "bot"}]}
+    [said] = json.loads(done.out)["rejected"]
+    assert (said["proposal"], said["proposer"], said["confirmed"]) == (proposal, "bot", True)
     # Its proposer may wait for others on; a second decision of ours is refused all the same.
     assert listed(meup) == {}
-    for verb in (["reject"], ["approve", "-y"]):
+    for verb, said in (("reject",), "is rejected"), (("approve", "-y"), "does not wait for you"):
         again = meup(verb[0], proposal, *verb[1:])
         assert again.code != 0
-        assert "does not wait for you" in again.err
+        assert said in again.err
     office.withdraw(proposal)
 
 
@@ -177,10 +178,14 @@ def test_one_who_may_nothing_has_an_empty_inbox(meup: Person, office: Office) ->
     meup.be("reader")
     done = meup("list")
     assert (done.code, done.out, done.err) == (0, "", "meup: nothing waits for you\n")
-    for verb in (["show"], ["approve", "-y"], ["reject"]):
+    for verb in (["show"], ["approve", "-y"]):
         refused = meup(verb[0], proposal, *verb[1:])
         assert refused.code != 0
         assert "does not wait for you" in refused.err
+    refused = meup("reject", proposal, "--reason", "nonsense")
+    assert (refused.code, refused.out) == (exit_codes.REFUSED, "")
+    said = "meup: the gateway refused the rejection: capability_violation"
+    assert (refused.err.startswith(said), refused.err.count("\n")) == (True, 1)
     assert office.calls == []
     office.withdraw(proposal)
 

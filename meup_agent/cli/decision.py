@@ -1,4 +1,4 @@
-"""Parts of the commands that decide: their options, their question, and what they send.
+"""Options, question and envelope of a decision, common to the commands that make one.
 
 ``meup fulfill``, ``reject``, ``withdraw`` and those of ``meup inbox`` are made of it.
 """
@@ -8,20 +8,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import anyio
 import typer
 
-from meup_agent.causes import REASONS_TO_REJECT
-from meup_agent.cli.command_session import send_confirmed
+from meup_agent.cli.address import ActingOptions
+from meup_agent.cli.command_session import CommandSession, send_confirmed
 from meup_agent.cli.failures import Failure, Misuse
+from meup_agent.cli.options import ResultOptions
 
 if TYPE_CHECKING:
-    from meup_agent.cli.command_session import CommandSession
     from meup_agent.cli.render.console import Stderr
-
-WHY_REJECT: Final = f"Why: {', '.join(REASONS_TO_REJECT)}."
 
 ProposalId = Annotated[
     str,
@@ -44,6 +42,23 @@ Explain = Annotated[
     typer.Option("--explain", metavar="TEXT", help="Longer words that go with it, said as a chat."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where no terminal is.")]
+
+
+class GroupOptions(NamedTuple):
+    """Options that stand before a command of ``meup inbox``, and count for it."""
+
+    where: ActingOptions
+    no_colour: bool
+
+
+def open_session(ctx: typer.Context, where: ActingOptions, result: ResultOptions) -> CommandSession:
+    """Session of a command; in ``meup inbox`` it disturbs no agent of the same name."""
+    outer = ctx.find_object(GroupOptions)
+    if outer is None:
+        return CommandSession(where.resolve(), result)
+    no_colour = result.no_colour or outer.no_colour
+    result = ResultOptions(as_json=result.as_json, no_colour=no_colour)
+    return CommandSession(where.beneath(outer.where).beside(), result)
 
 
 async def confirm(stderr: Stderr, question: str) -> None:
