@@ -6,6 +6,7 @@ strangers wrote is on one line and printable in all of it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -20,8 +21,11 @@ MAX_NAME: Final = 64
 """Characters of a participant's, a tool's or a kind's name."""
 
 MAX_CALL: Final = 4_000
-"""Characters of a call on one line, a screen or two; a longer one says that it is cut. Where it is
-decided, it is shown whole."""
+"""Characters of a call in a list, a screen or two; a longer one says that it is cut, and what shows
+all of it: lists are read by the dozen, and a call has megabytes."""
+
+WHOLE: Final = sys.maxsize
+"""Characters of a call where it is the only one, or is decided: all of them."""
 
 MAX_CHANGES: Final = 10
 """Changes of an edit that are told; of more, only how many."""
@@ -127,26 +131,34 @@ def describe_changes(
     return "; ".join(said) + (f"; and {more} more" if more else "")
 
 
-def format_call(call: Call, limit: int = MAX_CALL) -> str:
-    """A call as it would stand in Python, with what stands beside its arguments."""
+def format_call(call: Call, limit: int = MAX_CALL, more: str = "") -> str:
+    """A call as it would stand in Python, with what stands beside its arguments.
+
+    Args:
+        call: The call.
+        limit: Characters of it that are shown.
+        more: What shows all of one that is cut.
+    """
     if call.method == payloads.TOOL_CALL:
-        given = mark_cut(arguments(call.arguments, limit), limit)
-        said = f"{visible_name(call.name, MAX_NAME)}({given})"
+        given = mark_cut(arguments(call.arguments, limit), limit, more)
+        said = f"{visible_name(call.name, limit)}({given})"
         if beside := call.beside:
-            said += f" and, beside its arguments, {mark_cut(compact(beside, limit), limit)}"
+            said += f" and, beside its arguments, {mark_cut(compact(beside, limit), limit, more)}"
         return said
     params = payloads.without_meta(call.params)
-    said = f" {mark_cut(compact(params, limit), limit)}" if params else ""
-    return visible_name(call.method, MAX_NAME) + said
+    said = f" {mark_cut(compact(params, limit), limit, more)}" if params else ""
+    return visible_name(call.method, limit) + said
 
 
-def format_proposed(call: Call, limit: int = MAX_CALL) -> str:
+def format_proposed(call: Call, limit: int = MAX_CALL, more: str = "") -> str:
     """A proposed call, with the participant that is to carry it out."""
     target = "" if call.target is None else f"{visible_name(call.target, MAX_NAME)}."
-    return f"{target}{format_call(call, limit)}"
+    return f"{target}{format_call(call, limit, more)}"
 
 
-def mark_cut(said: str, limit: int = MAX_CALL) -> str:
+def mark_cut(said: str, limit: int = MAX_CALL, more: str = "") -> str:
     """Arguments as they are, or with a word that there are more of them."""
     # None that are whole end like this: a text among them ends with its quotation mark.
-    return f"{said} [cut: {limit:,} characters are shown]" if said.endswith(ELLIPSIS) else said
+    if not said.endswith(ELLIPSIS):
+        return said
+    return f"{said} [cut: {limit:,} characters are shown{more and f'; {more} shows all'}]"

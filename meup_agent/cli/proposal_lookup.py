@@ -126,6 +126,6 @@ def _several(given: str, found: list[ProposalRecord]) -> Failure:
 
 
 def _in_words(record: ProposalRecord) -> str:
-    call = format_proposed(read_proposal(record.envelope.payload))
+    call = format_proposed(read_proposal(record.envelope.payload), more="meup audit --proposal")
     state = str(record.state).replace("_", " ")
     return f"{visible(record.id, 64)} of {visible(record.proposer, 64)}, {call}, {state}"

@@ -139,7 +139,7 @@ def test_a_call_that_is_longer_than_a_screen_says_that_it_is_cut() -> None:
     proposal = said("mcp/proposal", call(text="x" * 5_000), "ann", "rev")
     for width in (80, None):
         [line] = lines(proposal, width=width)
-        assert "…[cut:4,000charactersareshown])" in re.sub(r"\s", "", line)
+        assert "…[cut:4,000charactersareshown;meuptail--jsonshowsall])" in re.sub(r"\s", "", line)
     [line] = lines(said("mcp/proposal", call(text="x" * 1_500, path="END"), "ann", "rev"))
     assert "x" * 1_500 in line
     assert line.endswith('path="END")  pending')

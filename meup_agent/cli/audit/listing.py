@@ -71,8 +71,9 @@ class ProposalListing:
         """The lines of the next proposals."""
         self._widen(proposals, {item.proposer for item in proposals})
         for item in proposals:
-            call, details = format_proposed(item.call), self._details(item)
-            yield self._entry(item, item.first.at, item.proposer, call, state_of(item), details)
+            call = format_proposed(item.call, more="meup audit --proposal")
+            state, details = state_of(item), self._details(item)
+            yield self._entry(item, item.first.at, item.proposer, call, state, details)
 
     def operations(self, operations: Sequence[SpaceOperation]) -> Iterator[Text]:
         """The lines of what was done next to the space."""

@@ -26,6 +26,7 @@ from meup_agent.wording import (
     FAILED,
     IGNORED,
     MAX_NAME,
+    WHOLE,
     describe_changes,
     duration,
     format_call,
@@ -89,7 +90,7 @@ class ProposalTimeline:
         yield line.append("  ").append(state, style=STATE_STYLES.get(state, ""))
         whom = names(proposal.record.envelope.to)
         to = f" to {whom}" if whom else ""
-        lines = [f"{name(proposal.proposer)} proposed {format_proposed(proposal.call)}{to}"]
+        lines = [f"{name(proposal.proposer)} proposed {format_proposed(proposal.call, WHOLE)}{to}"]
         decision = proposal.decision
         if decision is not None:
             said = why(decision.reason, proposal.explanation(decision.step))
@@ -133,7 +134,7 @@ class ProposalTimeline:
         whom = f" {self._glyphs.arrow} {names(step.to)}" if step.to else ""
         match step.what:
             case StepKind.PROPOSED:
-                return f"{format_proposed(proposal.call)}{whom}"
+                return f"{format_proposed(proposal.call, more='the beginning')}{whom}"
             case StepKind.REQUESTED:
                 item = _fulfillment(proposal, step.id)
                 return ", ".join(filter(None, [self._request(item, whom), by_rule(step.rule)]))
@@ -161,7 +162,7 @@ class ProposalTimeline:
         call = payloads.read_call(item.request.envelope.payload)
         changed = describe_changes(item.changes)
         edited = f", edited: {changed}" if changed else ""
-        return f"{format_call(call)}{whom}{edited}"
+        return f"{format_call(call, WHOLE)}{whom}{edited}"
 
 
 def _end(step: Step, previous: str | None, *, failed: bool) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,7 +29,7 @@ from meup_agent.protocol.payloads import (
     without_meta,
 )
 from meup_agent.protocol.proposals.lifecycle import ProposalState
-from meup_agent.wording import MAX_NAME, describe_changes
+from meup_agent.wording import MAX_NAME, WHOLE, describe_changes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
     from meup_agent.client.space import Space
     from meup_agent.protocol.envelope import Envelope
     from meup_agent.protocol.payloads import Change
-
-WHOLE: Final = sys.maxsize  # characters of what is approved that are shown: all of them
 
 
 def fulfill(
@@ -210,7 +207,7 @@ def _shown(
     values = call.arguments if is_tool else without_meta(call.params)
     whose = visible(proposal.sender, MAX_NAME)
     yield f"proposal {visible(proposal.id, MAX_NAME)} of {whose}:"
-    yield f"  {visible(executor, MAX_NAME)}.{visible(call.name or call.method, MAX_NAME)}"
+    yield f"  {visible(executor)}.{visible(call.name or call.method)}"
     for name, value in values.items():
         yield f"    {visible(name)} = {compact(value, WHOLE)}"
     for name, value in call.beside.items() if is_tool else ():

@@ -29,7 +29,7 @@ from meup_agent.cli.decision import (
     open_session,
 )
 from meup_agent.cli.failures import Failure, Misuse, code_for
-from meup_agent.cli.inbox.card import ONLY_HEARD, card_rows
+from meup_agent.cli.inbox.card import ONLY_HEARD, SHOW, card_rows
 from meup_agent.cli.inbox.rows import ShownValue
 from meup_agent.cli.inbox.tool_rows import difference_rows
 from meup_agent.cli.options import NoColour, ResultOptions, expand_groups
@@ -148,7 +148,7 @@ async def _list(session: CommandSession) -> None:
             await session.print_json({"proposals": [_document(each) for each in box.items]})
             return
         for item in box.items:
-            call = format_proposed(item.call)
+            call = format_proposed(item.call, more=SHOW)
             may = ", ".join(sorted(item.may))
             whose = visible(item.proposer, MAX_NAME)
             danger = "!" if item.danger else " "

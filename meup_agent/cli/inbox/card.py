@@ -9,6 +9,7 @@ from meup_agent.approval.inbox_item import Verb
 from meup_agent.cli.inbox.rows import CardRow, Part, ShownValue, row, theirs
 from meup_agent.escape import compact, visible
 from meup_agent.protocol.payloads import TOOL_CALL, without_meta
+from meup_agent.wording import WHOLE
 
 if TYPE_CHECKING:
     from meup_agent.approval.inbox_item import InboxItem
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 ONLY_HEARD: Final = "this gateway lists no proposals: those of before you came are not shown"
 """The note at a gateway of other make."""
+
+SHOW: Final = "meup inbox show"
+"""Command that shows all of a call."""
 
 MAX_NAME: Final = 64
 """Characters of a name that are shown."""
@@ -46,16 +50,16 @@ class Card:
         self.is_whole = shown.is_whole
 
 
-def name(text: str, style: str = "") -> Iterator[Part]:
+def name(text: str, style: str = "", limit: int = MAX_NAME) -> Iterator[Part]:
     """The name of a participant or a tool."""
-    cut = text if len(text) <= MAX_NAME else text[: MAX_NAME - 1] + "…"
+    cut = text if len(text) <= limit else text[: limit - 1] + "…"
     return theirs(cut, style, is_name=True)
 
 
-def title(item: InboxItem) -> tuple[Part, ...]:
+def title(item: InboxItem, limit: int = MAX_NAME) -> tuple[Part, ...]:
     """The participant and the tool that is to run."""
-    target = () if item.target is None else (*name(item.target, "target"), Part(".", "dim"))
-    return (*target, *name(item.tool or item.method, "title"))
+    target = () if item.target is None else (*name(item.target, "target", limit), Part(".", "dim"))
+    return (*target, *name(item.tool or item.method, "title", limit))
 
 
 def record_words(record: ProposerRecord) -> str:
@@ -125,8 +129,8 @@ def _rule(rule: InboxRule) -> Iterator[CardRow]:
 
 
 def call_rows(item: InboxItem, shown: ShownValue) -> Iterator[CardRow]:
-    """The call as it will run."""
-    yield row(*title(item))
+    """The call as it will run; also its names, which may differ in their ends alone."""
+    yield row(*title(item, WHOLE))
     call = item.call
     is_tool = call.method == TOOL_CALL
     values = call.arguments if is_tool else without_meta(call.params)

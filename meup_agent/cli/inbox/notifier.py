@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 from anyio import AsyncContextManagerMixin
 
+from meup_agent.cli.inbox.card import SHOW
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.escape import visible
 from meup_agent.transport.loops import background_tasks
@@ -79,7 +80,7 @@ class Notifier(AsyncContextManagerMixin):
         told = {
             "MEUP_PROPOSAL": visible(item.id, 64),
             "MEUP_PROPOSER": visible(item.proposer, 64),
-            "MEUP_CALL": format_proposed(item.call),
+            "MEUP_CALL": format_proposed(item.call, more=SHOW),
         }
         try:
             with anyio.move_on_after(COMMAND_SECONDS) as patience:

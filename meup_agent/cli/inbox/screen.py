@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from meup_agent.approval.inbox_item import InboxChange, InboxItem
     from meup_agent.client.tool_changes import ToolDifference
 
+TOO_LONG: Final = "too long to be shown here: meup inbox show, then meup inbox approve"
+"""Refusal of all that lets a call pass of which the screen shows a part."""
+
 GUARD_SECONDS: Final = 0.4
 """Time for which keys that decide do nothing after the screen has changed by itself: a person who
 presses one meant what was there before."""
@@ -282,6 +285,8 @@ class InboxApp(InboxFrame):
             self._approve(item)
         elif key == "m":
             self._mark(item)
+        elif key == "e" and not self.is_whole:
+            self._refuse(TOO_LONG)
         elif key == "e" and Verb.APPROVE in item.may:
             self.run_worker(self._edit_and_ask(item), exit_on_error=True)
         elif key == "r" and Verb.REJECT in item.may:
@@ -305,6 +310,9 @@ class InboxApp(InboxFrame):
         marked = self.marked_in_order()
         if question is ScreenQuestion.TOOLS and key == "y" and self._unseen_lines:
             self._refuse("scroll to its end first; you accept all of it")
+            return
+        if question is ScreenQuestion.VOTE and key == "a" and not self.is_whole:
+            self._refuse(TOO_LONG)
             return
         self._close_question()
         match question, key:
@@ -368,7 +376,7 @@ class InboxApp(InboxFrame):
         if why:
             self._refuse(why)
         elif not self.is_whole:
-            self._refuse("too long to be shown here: meup inbox show, then meup inbox approve")
+            self._refuse(TOO_LONG)
         elif self.doubts(item):
             self._open_question(ScreenQuestion.SURE)
         else:

@@ -90,10 +90,10 @@ def _said(envelope: Envelope) -> tuple[str, str, ProgressFigures | None, bool]:
         case kinds.MCP_PROPOSAL:
             body = payloads.unwrapped(payload)
             if payloads.request_problem(body):
-                return noun, mark_cut(compact(payload, MAX_CALL)), None, False
-            return noun, format_proposed(payloads.read_call(body)), None, False
+                return noun, mark_cut(compact(payload, MAX_CALL), more=WHOLE_CALL), None, False
+            return noun, format_proposed(payloads.read_call(body), more=WHOLE_CALL), None, False
         case kinds.MCP_REQUEST if payloads.request_problem(payload):
-            return noun, mark_cut(compact(payload, MAX_CALL)), None, False
+            return noun, mark_cut(compact(payload, MAX_CALL), more=WHOLE_CALL), None, False
         case kinds.MCP_REQUEST:
             return _request(noun, payloads.read_call(payload))
         case kinds.MCP_RESPONSE:
@@ -122,6 +122,9 @@ def _said(envelope: Envelope) -> tuple[str, str, ProgressFigures | None, bool]:
         case _:
             return noun, compact(payload, MAX_SAID), None, False
 
+
+WHOLE_CALL: Final = "meup tail --json"
+"""Command that shows all of a call."""
 
 _STREAM_WORDS: Final = (
     ("participant_id", "for "),
@@ -158,7 +161,7 @@ def _request(noun: str, call: payloads.Call) -> tuple[str, str, ProgressFigures 
         message = call.params.get("message")
         said = "" if message is None else compact_text(message)
         return "progress", said, ProgressFigures(done or 0.0, total), False
-    return noun, format_call(call), None, False
+    return noun, format_call(call, more=WHOLE_CALL), None, False
 
 
 def _cancel(call: payloads.Call) -> str:

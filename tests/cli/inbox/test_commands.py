@@ -92,15 +92,20 @@ def test_nothing_is_approved_unasked_without_a_terminal(meup: Person, office: Of
     office.withdraw(proposal)
 
 
-def test_a_long_call_is_shown_whole_before_it_is_approved(meup: Person, office: Office) -> None:
+def test_a_long_call_is_shown_whole_before_it_is_approved(
+    meup: Person, office: Office, capfd: pytest.CaptureFixture[str]
+) -> None:
     text = "x" * MAX_SHOWN + "the end"
     proposal = office.propose("write", path="a", text=text)
+    assert "[cut: 4,000 characters are shown; meup inbox show shows all]" in meup("list").out
     for verb in (("show",), ("approve", "--yes")):
         done = meup(verb[0], proposal, *verb[1:])
         assert done.code == 0
         assert f'{text}"\n' in done.out + done.err
         assert "more characters" not in done.out + done.err
     assert office.calls == [{"path": "a", "text": text}]
+    assert run(["audit", "--proposal", proposal]) == 0
+    assert f'bot proposed files.write(path="a", text="{text}")' in capfd.readouterr().out
 
 
 def test_a_rejection_reaches_the_proposer_with_its_words(meup: Person, office: Office) -> None:

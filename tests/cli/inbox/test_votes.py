@@ -8,6 +8,7 @@ import pytest
 
 from meup_agent import ProposalHandle, Rejection
 from meup_agent.approval import Inbox
+from meup_agent.cli.inbox.rows import MAX_SHOWN
 from tests.cli.commands import ScreenQuestion
 from tests.cli.inbox.people import Desk, desk
 from tests.cli.inbox.people import anyio_backend as anyio_backend
@@ -70,6 +71,15 @@ async def test_a_vote_names_what_was_not_shown_before_its_second_key(policy: Pat
         assert "lines of it have not been on the screen" in d.text("#ask")
         await d.press("a")
         await d.until(lambda: "you voted for tools.read" in d.text("#note"))
+
+
+async def test_what_the_screen_cuts_is_voted_against_alone(policy: Path) -> None:
+    async with voting(policy, "read", path="x" * (MAX_SHOWN)) as (d, proposal):
+        await d.press("v", "a")
+        assert "too long to be shown here: meup inbox show" in d.text("#note")
+        assert d.inbox.items[0].votes == {}
+        await d.press("r")
+        assert isinstance(await proposal.outcome(), Rejection)
 
 
 async def test_approving_is_a_vote_there(policy: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from markupsafe import Markup
 
+from meup_agent import Rejection
 from meup_agent.approval.call_marks import MAX_MARKED_CHARS, marked_in
 from meup_agent.gateway.console.edits import MAX_EDITED_BYTES
 from meup_agent.gateway.console.guard import (
@@ -123,7 +124,7 @@ async def test_request_that_counts_as_many_waits_for_as_many() -> None:
         await pace.wait(identity, REQUESTS_BURST)
 
 
-async def test_call_that_a_page_cuts_asks_for_the_word(site: Site) -> None:
+async def test_call_that_a_page_cuts_is_not_approved_there(site: Site) -> None:
     # Short enough for all that looks at its characters: a line for each line of nothing.
     given = {"path": "a.md", "text": "x", "more": [0] * MAX_LINES}
     _, browser, _, key = await site.asked(given)
@@ -131,8 +132,9 @@ async def test_call_that_a_page_cuts_asks_for_the_word(site: Site) -> None:
     assert "it is more than this page shows" in page
     assert "it is long" not in page
     fields = fields_in(page, f"/inbox/{key}/approve")
-    refused = await browser.post(f"/inbox/{key}/approve", {**fields, "word": ""})
+    refused = await browser.post(f"/inbox/{key}/approve", {**fields, "word": "approve"})
     assert refused.status_code == 400
+    assert "Not approved: it is more than this page shows" in refused.text
     assert site.ran == []
 
 
@@ -147,7 +149,7 @@ def test_json_is_shown_whole_or_said_not_to_be() -> None:
         assert 'class="cut"' in json_lines(value)
 
 
-async def test_large_call_is_shown_and_decided_and_not_edited(site: Site) -> None:
+async def test_large_call_is_shown_and_rejected_and_not_edited(site: Site) -> None:
     given = {"path": "a.md", "text": "é" * MAX_EDITED_BYTES}
     proposal, browser, _, key = await site.asked(given)
     page = await browser.page(f"/inbox/{key}")
@@ -158,7 +160,7 @@ async def test_large_call_is_shown_and_decided_and_not_edited(site: Site) -> Non
     refused = await browser.post(f"/inbox/{key}/edit", {**fields, "arguments": "{}"})
     assert refused.status_code == 400
     assert "a page takes 131,072 characters" in refused.text
-    answer = await browser.post(f"/inbox/{key}/approve", {**fields, "word": "approve"})
+    answer = await browser.post(f"/inbox/{key}/reject", {**fields, "reason": "invalid"})
     assert answer.status_code == 303
-    await proposal.outcome()
-    assert site.ran == [given]
+    assert isinstance(await proposal.outcome(), Rejection)
+    assert site.ran == []

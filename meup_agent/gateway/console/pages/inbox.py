@@ -34,6 +34,11 @@ if TYPE_CHECKING:
     from meup_agent.approval import Inbox, InboxItem
     from meup_agent.protocol.outcomes import Fulfillment
 
+MORE_THAN_SHOWN: Final = (
+    "it is more than this page shows; meup inbox show and approve have all of it"
+)
+"""Reason for which a call is not approved here: what is cut could hide what it does."""
+
 CONFIRM_WORD: Final = "approve"
 """The word that a dangerous call asks for."""
 
@@ -157,7 +162,7 @@ def dangers_of(item: InboxItem, sent: dict[str, Any] | None = None) -> tuple[str
     """Reasons to look twice: the proposal's own, and what this page does not show of it."""
     if is_shown_whole(whole_call(item, sent)):
         return item.danger
-    return (*item.danger, "it is more than this page shows; meup inbox shows all of it")
+    return (*item.danger, MORE_THAN_SHOWN)
 
 
 def whole_call(item: InboxItem, sent: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -199,7 +204,7 @@ async def approve(context: PageContext) -> Response:
     item = _decided(context)
     if isinstance(item, Response):
         return item
-    if problem := _lacks_word(context, item):
+    if problem := _why_not(context, item):
         return inbox_page(context, item, status=BAD_REQUEST, problem=problem)
     return await _carry_out(context, item)
 
@@ -215,7 +220,7 @@ async def approve_edited(context: PageContext) -> Response:
     # A browser ends the lines of a form of its own accord with both.
     if context.form.get("seen", "").replace("\r\n", "\n") != edit.text:
         return inbox_page(context, item, edit=edit)
-    if problem := _lacks_word(context, item, edit.arguments):
+    if problem := _why_not(context, item, edit.arguments):
         return inbox_page(context, item, status=BAD_REQUEST, problem=problem, edit=edit)
     return await _carry_out(context, item, edit)
 
@@ -251,6 +256,9 @@ async def vote(context: PageContext) -> Response:
     given = context.form.get("vote")
     if given not in ("approve", "reject"):
         return inbox_page(context, item, status=BAD_REQUEST, problem="Vote for it or against it.")
+    if given == "approve" and not is_shown_whole(whole_call(item)):
+        problem = f"Not voted for: {MORE_THAN_SHOWN}."
+        return inbox_page(context, item, status=BAD_REQUEST, problem=problem)
     words, form = context.form.get("words", "").strip() or None, form_of(item)
 
     async def decide(inbox: Inbox, own: InboxItem) -> None:
@@ -274,8 +282,11 @@ def _decided(context: PageContext) -> InboxItem | Response:
     return item
 
 
-def _lacks_word(context: PageContext, item: InboxItem, sent: dict[str, Any] | None = None) -> str:
-    if dangers_of(item, sent) and context.form.get("word", "").strip().lower() != CONFIRM_WORD:
+def _why_not(context: PageContext, item: InboxItem, sent: dict[str, Any] | None = None) -> str:
+    """The reason for which a form approves nothing; empty where it does."""
+    if not is_shown_whole(whole_call(item, sent)):
+        return f"Not approved: {MORE_THAN_SHOWN}."
+    if item.danger and context.form.get("word", "").strip().lower() != CONFIRM_WORD:
         return f"This call is marked as dangerous: type “{CONFIRM_WORD}” to approve it."
     return ""
 
