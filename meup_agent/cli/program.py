@@ -7,7 +7,6 @@ import shutil
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Final, cast
 
 import typer
@@ -51,6 +50,8 @@ def meup(
 
 
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # loads much, for this alone
+
     try:
         return version("meup-agent")
     except PackageNotFoundError:

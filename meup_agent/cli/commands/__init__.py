@@ -1,7 +1,8 @@
 """The commands of ``meup``; a module is loaded when a command of it is used.
 
 Loading an agent takes most of the time: ``meup gateway`` and ``meup token`` start in a third of it.
-So this package knows the commands by name only. A command is a function that typer reads: it checks
+So this package knows the commands by name only; ``meup --help`` lists them by their docstrings,
+which compiled code has without running. A command is a function that typer reads: it checks
 its options, then runs its work itself, or in a space by a
 :class:`~meup_agent.cli.command_session.CommandSession`. Most of what it prints is made in
 ``render``. It never ends the process itself: it returns or raises, and ``program`` makes the exit
@@ -12,6 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from importlib.util import find_spec
+from inspect import cleandoc
+from types import CodeType
 from typing import Any, Final, cast
 
 import typer
@@ -54,7 +58,10 @@ COMMANDS: Final = {
     "token": "token",
     "up": "up",
 }
-"""The commands in the order of the help, and their modules; each is what has its name there."""
+"""The commands in the order of the help, and their modules; each is what has its name there.
+
+The help of a group is the docstring of its callback, ``token_group`` of ``token``.
+"""
 
 
 class _Parser:
@@ -95,6 +102,25 @@ class CommandGroup(Group):
     def list_commands(self, ctx: Any) -> list[str]:
         """Their names, for which none is loaded."""
         return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command as a list shows it: its name and help alone."""
+        return Command(cmd_name, help=_read_help(cmd_name)) if cmd_name in COMMANDS else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that arguments name, loaded, and the arguments that are left."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command and self.commands[cast("str", name)], rest
+
+
+def _read_help(name: str) -> str:
+    """The docstring of a command, from its module's compiled code, which is not run."""
+    module = f"{__name__}.{COMMANDS[name]}"
+    code = cast("Any", find_spec(module)).loader.get_code(module)
+    functions = (each for each in code.co_consts if isinstance(each, CodeType))
+    found = next(each for each in functions if each.co_name in (name, f"{name}_group"))
+    first = found.co_consts[0]  # not the docstring where Python runs without them
+    return cleandoc(first) if isinstance(first, str) else ""
 
 
 class _LazyCommands(Mapping[str, Any]):

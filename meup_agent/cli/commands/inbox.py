@@ -52,7 +52,7 @@ inbox = typer.Typer(
 )
 
 
-def live(
+def inbox_group(
     ctx: typer.Context,
     notify: Annotated[
         str | None,
@@ -102,7 +102,7 @@ def live(
     session.run(partial(_show_live, notify=notify, light=light))
 
 
-inbox.callback()(expand_groups(live))
+inbox.callback()(expand_groups(inbox_group))
 
 
 async def _show_live(session: CommandSession, *, notify: str | None, light: bool) -> None:

@@ -15,18 +15,15 @@ from meup_agent.cli.signals import end_by_signals
 from meup_agent.errors import ConfigurationError
 from meup_agent.escape import visible
 
-journal = typer.Typer(
-    name="journal",
-    cls=Group,
-    help="Copy the journal of a gateway.\n\n"
-    "Example: `meup journal backup copy.db --journal journal.db`",
-    add_completion=False,
-)
+journal = typer.Typer(name="journal", cls=Group, add_completion=False)
 
 
 @journal.callback()
-def _commands() -> None:
-    """Keep ``backup`` a command of its own, as long as it is the only one."""
+def journal_group() -> None:
+    """Copy the journal of a gateway.
+
+    Example: `meup journal backup copy.db --journal journal.db`
+    """
 
 
 @journal.command("backup", cls=Command)

@@ -36,13 +36,15 @@ PolicyFilePath = Annotated[
     Path, typer.Argument(metavar="FILE", help="The policy, in YAML.", show_default=False)
 ]
 
-policy = typer.Typer(
-    name="policy",
-    cls=Group,
-    help="Check, explain, test and suggest the rules of `meup reviewer`.\n\n"
-    "Example: `meup policy check policy.yaml`",
-    add_completion=False,
-)
+policy = typer.Typer(name="policy", cls=Group, add_completion=False)
+
+
+@policy.callback()
+def policy_group() -> None:
+    """Check, explain, test and suggest the rules of `meup reviewer`.
+
+    Example: `meup policy check policy.yaml`
+    """
 
 
 policy.command("check", cls=Command)(expand_groups(check))

@@ -15,13 +15,15 @@ from meup_agent.gateway.auth import hash_token, new_token
 
 MAX_TOKEN_CHARS: Final = 4_096  # characters of a token that is read: longer ones fit into no header
 
-token = typer.Typer(
-    name="token",
-    cls=Group,
-    help="Make a participant's token, and the hash of it that a gateway's file can keep.\n\n"
-    "Example: `meup token new` makes both.",
-    add_completion=False,
-)
+token = typer.Typer(name="token", cls=Group, add_completion=False)
+
+
+@token.callback()
+def token_group() -> None:
+    """Make a participant's token, and the hash of it that a gateway's file can keep.
+
+    Example: `meup token new` makes both.
+    """
 
 
 @token.command("new", cls=Command)
