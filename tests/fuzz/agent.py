@@ -70,8 +70,9 @@ MAX_STEPS = 60
 
 def busy() -> Peer:
     """A participant with something open of every sort."""
-    me = Peer(roles=set(Role), wall_clock=lambda: datetime(2026, 1, 1, tzinfo=UTC))
-    me.welcomed("alice", "bob", "mew")
+    me = Peer.among(
+        "alice", "bob", "mew", roles=set(Role), wall_clock=lambda: datetime(2026, 1, 1, tzinfo=UTC)
+    )
     me.request("alice", "a1", rpc_id=1)
     me.proposal("alice", "p1", to=("me",))
     me.begins_request(fulfills=ProposalKey("alice", "p1"))

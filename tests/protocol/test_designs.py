@@ -97,8 +97,7 @@ def test_a_cancel_ends_what_it_names(example: dict[str, Any], through: str) -> N
         assert call.method == kinds.CANCELLED
         assert call.is_notification
         assert call.params == {"requestId": request_id, "reason": reason}
-        me = Peer(cancel.to[0] if cancel.to else "me", dialect=through)
-        me.welcomed(cancel.sender)
+        me = Peer.among(cancel.sender, name=cancel.to[0] if cancel.to else "me", dialect=through)
         [started] = [
             each
             for each in me.request(cancel.sender, "request-1", rpc_id=request_id)

@@ -84,6 +84,21 @@ class Peer:
             proposal_store=proposal_store,
         )
 
+    @classmethod
+    def among(
+        cls,
+        *others: str,
+        capabilities: Iterable[dict[str, Any]] = MAY_CALL,
+        gives: Guarantees | None = None,
+        ts: str | None = None,
+        **options: Any,
+    ) -> "Peer":
+        """One in a space with these others, who has asked for nothing yet."""
+        peer = cls(**options)
+        peer.welcomed(*others, capabilities=capabilities, gives=gives, ts=ts)
+        peer.effects.clear()
+        return peer
+
     def _new_id(self) -> str:
         self._ids += 1
         return f"{self.name}-{self._ids}"
@@ -404,6 +419,12 @@ class Peer:
         """The ending of an exchange of ours; fails unless its caller was woken once."""
         (wake,) = [wake for wake in of(self.effects, Wake) if wake.key == key]
         return wake.ending
+
+    def ended(self, key: Key, kind: type[T]) -> T:
+        """The ending of an exchange of ours, which is of this kind."""
+        ending = self.ending(key)
+        assert isinstance(ending, kind), ending
+        return ending
 
     def is_waiting(self, key: Key) -> bool:
         """True until its caller has been woken."""

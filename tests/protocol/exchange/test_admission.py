@@ -25,8 +25,7 @@ def starts(effects: list[Any]) -> list[Key]:
 
 def at(moment: datetime) -> Peer:
     """A participant who sees this time of day."""
-    peer = Peer(wall_clock=lambda: moment)
-    peer.welcomed("alice", "bob", "carol")
+    peer = Peer.among("alice", "bob", "carol", wall_clock=lambda: moment)
     return peer
 
 
@@ -81,8 +80,7 @@ def test_only_our_own_rejection_stops_us(me: Peer, to: tuple[str, ...]) -> None:
 
 @pytest.mark.rule("4.4.executor_refuses")
 def test_our_own_rejection_of_a_sibling_stops_us() -> None:
-    me = Peer()
-    me.welcomed("alice", "bob", gives=OURS)
+    me = Peer.among("alice", "bob", gives=OURS)
     me.proposal("alice", "p1")
     me.reject("me", "p1")
     assert refusals(me.request("bob", "b1", fulfills="p1")) == ["b1"]
@@ -106,8 +104,7 @@ def test_one_that_rejected_carries_nothing_out(
 
 @pytest.mark.rule("4.4.executor_refuses", "4.4.incapable")
 def test_who_has_no_handler_to_decide_with_may_have_the_tool() -> None:
-    me = Peer(roles=(Role.REQUEST,))
-    me.welcomed("alice", "bob")
+    me = Peer.among("alice", "bob", roles=(Role.REQUEST,))
     (reject,) = said(me.proposal("alice", "p1", to=("me",)), kinds.MCP_REJECT)
     assert reject.payload["reason"] == "incapable"
     assert len(starts(me.request("bob", "b1", fulfills="p1"))) == 1
@@ -216,8 +213,7 @@ def test_without_to_only_who_carries_it_out_answers(me: Peer) -> None:
 
 @pytest.mark.rule("4.4.without_to")
 def test_without_to_who_does_not_have_the_tool_is_silent() -> None:
-    me = Peer(roles=(Role.PROPOSAL,))
-    me.welcomed("alice", "bob")
+    me = Peer.among("alice", "bob", roles=(Role.PROPOSAL,))
     me.proposal("alice", "p1")
     me.withdraw("alice", "p1")
     assert said(me.request("bob", "b1", fulfills="p1", to=())) == []
@@ -226,8 +222,7 @@ def test_without_to_who_does_not_have_the_tool_is_silent() -> None:
 @pytest.mark.rule("4.4.at_its_start")
 @ADDRESSED
 def test_what_is_withdrawn_while_it_waits_does_not_begin(to: tuple[str, ...]) -> None:
-    me = Peer(limits=Limits(handlers=1))
-    me.welcomed("alice", "bob")
+    me = Peer.among("alice", "bob", limits=Limits(handlers=1))
     me.request("alice", "a1")
     me.proposal("alice", "p1")
     assert starts(me.request("bob", "b1", fulfills="p1", to=to)) == []
@@ -239,8 +234,7 @@ def test_what_is_withdrawn_while_it_waits_does_not_begin(to: tuple[str, ...]) ->
 @pytest.mark.rule("4.4.at_its_start", "4.2.expiry.accepted_before")
 def test_what_was_asked_for_in_time_begins_although_it_waits_beyond_that() -> None:
     moments = [NOW]
-    me = Peer(limits=Limits(handlers=1), wall_clock=lambda: moments[0])
-    me.welcomed("alice", "bob")
+    me = Peer.among("alice", "bob", limits=Limits(handlers=1), wall_clock=lambda: moments[0])
     me.request("alice", "a1")
     expires = (NOW + timedelta(seconds=1)).isoformat()
     me.proposal("alice", "p1", params={**CALL, "_meta": {payloads.EXPIRES_AT: expires}})
@@ -255,8 +249,7 @@ def test_what_was_asked_for_in_time_begins_although_it_waits_beyond_that() -> No
 @pytest.mark.rule("4.4.at_its_start", "4.2.expiry")
 def test_what_is_asked_for_too_late_is_refused_where_no_gateway_does_that() -> None:
     moments = [NOW]
-    me = Peer(wall_clock=lambda: moments[0])
-    me.welcomed("alice", "bob")
+    me = Peer.among("alice", "bob", wall_clock=lambda: moments[0])
     expires = (NOW + timedelta(seconds=1)).isoformat()
     me.proposal("alice", "p1", params={**CALL, "_meta": {payloads.EXPIRES_AT: expires}})
     moments[0] = NOW + timedelta(seconds=62)
@@ -265,8 +258,7 @@ def test_what_is_asked_for_too_late_is_refused_where_no_gateway_does_that() -> N
 
 @pytest.mark.rule("4.4.at_its_start")
 def test_a_proposal_that_is_decided_while_it_waits_starts_no_handler() -> None:
-    me = Peer(limits=Limits(handlers=1))
-    me.welcomed("alice", "bob", "tool")
+    me = Peer.among("alice", "bob", "tool", limits=Limits(handlers=1))
     me.request("alice", "a1")
     me.proposal("alice", "p1")
     me.request("bob", "b1", to=("tool",), fulfills="p1")
@@ -317,8 +309,7 @@ def test_a_proposal_that_was_carried_out_before_it_came_starts_nothing(me: Peer)
 
 @pytest.mark.rule("4.4.early", "4.4.at_its_start")
 def test_a_request_that_waits_is_checked_by_the_proposal_that_came_meanwhile() -> None:
-    me = Peer(limits=Limits(handlers=1))
-    me.welcomed("alice", "bob")
+    me = Peer.among("alice", "bob", limits=Limits(handlers=1))
     me.request("alice", "a1")
     me.request("bob", "b1", fulfills="p1")
     me.proposal("alice", "p1")

@@ -25,8 +25,7 @@ def cancel(me: Peer, *chats: str, sender: str = "alice") -> list[Effect]:
 
 
 def a_chatter(**options: Any) -> Peer:
-    me = Peer(roles={Role.CHAT, Role.ACKNOWLEDGE}, **options)
-    me.welcomed("alice", "bob", gives=OURS)
+    me = Peer.among("alice", "bob", gives=OURS, roles={Role.CHAT, Role.ACKNOWLEDGE}, **options)
     return me
 
 

@@ -9,8 +9,9 @@ from tests.tables import Key, Role
 
 def full_peer(*roles: Role, queued: int = 2) -> Peer:
     """One place, taken by ``a0``, and two more that wait, ``a1`` and ``a2``."""
-    peer = Peer(limits=Limits(handlers=1, queued=queued), roles=EXCHANGES | set(roles))
-    peer.welcomed("alice", "bob")
+    peer = Peer.among(
+        "alice", "bob", limits=Limits(handlers=1, queued=queued), roles=EXCHANGES | set(roles)
+    )
     for number in range(queued + 1):
         peer.request("alice", f"a{number}")
     assert (peer.table.running, peer.table.queued) == (1, queued)
@@ -28,8 +29,7 @@ A0 = Key("in", "alice", "a0")
 
 @pytest.mark.rule("5.overflow.limits")
 def test_an_agent_runs_64_handlers_and_keeps_256_more() -> None:
-    me = Peer()
-    me.welcomed("alice")
+    me = Peer.among("alice")
     for number in range(64 + 256):
         assert said(me.request("alice", f"a{number}")) == []
     assert (me.table.running, me.table.queued) == (64, 256)
@@ -39,8 +39,7 @@ def test_an_agent_runs_64_handlers_and_keeps_256_more() -> None:
 
 @pytest.mark.rule("5.overflow.limits", "5.overflow.waiting_does_not_count")
 def test_handlers_that_await_exchanges_are_bounded_as_well() -> None:
-    me = Peer(limits=Limits(handlers=1, queued=1, awaiting=2))
-    me.welcomed("alice")
+    me = Peer.among("alice", limits=Limits(handlers=1, queued=1, awaiting=2))
     for number in range(3):
         assert started(me.request("alice", f"a{number}")) == [Key("in", "alice", f"a{number}")]
         me.did(me.table.count_waits(Key("in", "alice", f"a{number}"), 1, me.now))
@@ -114,8 +113,7 @@ def test_ends_and_answers_are_never_dropped() -> None:
 
 @pytest.mark.rule("5.shutdown.nothing_new")
 def test_nothing_new_is_taken_while_we_shut_down() -> None:
-    me = Peer(roles=EXCHANGES | {Role.CHAT})
-    me.welcomed("alice", "bob")
+    me = Peer.among("alice", "bob", roles=EXCHANGES | {Role.CHAT})
     me.shuts_down()
     (response,) = said(me.request("alice", "a1"))
     assert response.payload["error"]["data"] == {"reason": "busy"}
@@ -128,8 +126,12 @@ def test_nothing_new_is_taken_while_we_shut_down() -> None:
 
 @pytest.mark.rule("5.shutdown.nothing_new")
 def test_after_the_grace_nothing_begins_any_more() -> None:
-    me = Peer(limits=Limits(handlers=1, queued=9), roles=EXCHANGES | {Role.WITHDRAW, Role.REJECT})
-    me.welcomed("alice", "bob")
+    me = Peer.among(
+        "alice",
+        "bob",
+        limits=Limits(handlers=1, queued=9),
+        roles=EXCHANGES | {Role.WITHDRAW, Role.REJECT},
+    )
     me.proposal("alice", "p1", to=("me",))
     mine = me.begins_proposal(to=("alice", "bob"))
     me.shuts_down()

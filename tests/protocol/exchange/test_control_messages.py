@@ -21,8 +21,7 @@ MINE = EXCHANGES | {Role.CHAT}
 
 def at_ours(*roles: Role, **options: Any) -> Peer:
     """A peer at our gateway, with a boss that may do everything and another that may not."""
-    me = Peer(roles=MINE | set(roles), **options)
-    me.welcomed("boss", capabilities=ALL, gives=OURS)
+    me = Peer.among("boss", capabilities=ALL, gives=OURS, roles=MINE | set(roles), **options)
     me.joined("other", [{"kind": "chat"}])
     return me
 
@@ -182,8 +181,7 @@ def test_welcome_tells_of_the_pause() -> None:
 
 @pytest.mark.rule("5.control.reconnect")
 def test_reconnect_lifts_no_pause_where_the_gateway_does_not_tell() -> None:
-    me = Peer(dialect="mew/v0.4")
-    me.welcomed("boss", capabilities=ALL)
+    me = Peer.among("boss", capabilities=ALL, dialect="mew/v0.4")
     control(me, "pause", {"timeout_seconds": 60})
     me.did(me.table.connection_lost(me.now))
     me.welcomed("boss", capabilities=ALL)

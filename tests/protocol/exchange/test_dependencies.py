@@ -117,12 +117,10 @@ def test_bad_end_withdraws_the_dependents_in_their_order(me: Peer, end: str) -> 
     assert isinstance(woken(effects)[first], kind)
     assert list(woken(effects)) == [first, second, other, third]
     for key in (second, other, third):
-        ending = me.ending(key)
-        assert isinstance(ending, Withdrawal)
+        ending = me.ended(key, Withdrawal)
         assert (ending.by, ending.reason) == (me.name, code)
         assert ending.cause.chain[0].id in (first.id, second.id)
-    cause = me.ending(third)
-    assert isinstance(cause, Withdrawal)
+    cause = me.ended(third, Withdrawal)
     assert {step.id for step in cause.cause.chain} >= {first.id, second.id}
     withdrawn = {name for each in said(effects, kinds.MCP_WITHDRAW) for name in each.correlation}
     assert withdrawn <= {first.id}, "no participant has heard of the others"
@@ -134,8 +132,7 @@ def test_what_has_ended_badly_already_withdraws_at_once(me: Peer) -> None:
     first = me.begins_proposal(to=("alice",))
     me.reject("alice", first.id, "unsafe")
     key = needs(me, first)
-    ending = me.ending(key)
-    assert isinstance(ending, Withdrawal)
+    ending = me.ended(key, Withdrawal)
     assert ending.reason == "unsafe"
     assert not offered(me, key)
 
@@ -182,8 +179,7 @@ def test_dependencies_are_bounded(me: Peer) -> None:
     # A chain as long as that ends in one step, without a stack of its own length.
     me.reject("alice", first.id, "unsafe")
     assert me.table.waiting == 0
-    ending = me.ending(key)
-    assert isinstance(ending, Withdrawal)
+    ending = me.ended(key, Withdrawal)
     assert ending.reason == "unsafe"
     assert needs(me, me.begins_proposal()) is not None
 
@@ -244,12 +240,10 @@ def test_withdrawing_all_takes_as_many_envelopes_as_it_must(me: Peer, joint: boo
     assert [name for each in withdraws for name in each.correlation] == [key.id for key in sent]
     assert all(each.payload == {"reason": "policy"} for each in withdraws)
     for key in keys:
-        ending = me.ending(key)
-        assert isinstance(ending, Withdrawal)
+        ending = me.ended(key, Withdrawal)
         assert ending.reason == "policy"
     assert me.is_waiting(kept)
-    onlooker = Peer("onlooker")
-    onlooker.welcomed(me.name)
+    onlooker = Peer.among(me.name, name="onlooker")
     for key in sent:
         onlooker.receives(me.own(key).envelope)
     for each in withdraws:
@@ -262,8 +256,7 @@ def test_withdrawing_all_takes_as_many_envelopes_as_it_must(me: Peer, joint: boo
 @settings(max_examples=60, deadline=None)
 def test_whatever_ends_nothing_is_sent_before_what_it_depends_on(data: st.DataObject) -> None:
     """Random graphs and ends: each is offered after all of its needs, or withdrawn, never both."""
-    me = Peer()
-    me.welcomed("alice", "bob", "tool")
+    me = Peer.among("alice", "bob", "tool")
     keys: list[Key] = []
     edges: dict[Key, list[Key]] = {}
     for number in range(data.draw(st.integers(1, 12))):

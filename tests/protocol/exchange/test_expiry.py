@@ -22,8 +22,9 @@ def stamp(seconds: float) -> str:
 
 def ours(*, roles: frozenset[Role] = EXCHANGES | {Role.EXPIRE}) -> Peer:
     """A peer whose own clock is wrong, at a gateway that checks names and says its time."""
-    me = Peer(roles=roles, wall_clock=lambda: WRONG)
-    me.welcomed("alice", "bob", "tool", gives=OURS, ts=stamp(0))
+    me = Peer.among(
+        "alice", "bob", "tool", gives=OURS, ts=stamp(0), roles=roles, wall_clock=lambda: WRONG
+    )
     me.effects.clear()
     return me
 
@@ -143,8 +144,9 @@ def test_a_withdraw_after_it_is_late_and_an_earlier_one_wins() -> None:
 @pytest.mark.parametrize("ts", [None, "yesterday", "2026-01-01T12:00:00"])
 def test_without_the_gateways_time_the_readers_counts(ts: str | None) -> None:
     begun, time = 1000.0, [1000.0]
-    me = Peer(wall_clock=lambda: NOON + timedelta(seconds=time[0] - begun))
-    me.welcomed("alice", gives=OURS, ts=ts)
+    me = Peer.among(
+        "alice", gives=OURS, ts=ts, wall_clock=lambda: NOON + timedelta(seconds=time[0] - begun)
+    )
     proposed(me)
     time[0] += 76
     me.passes(76)
@@ -188,8 +190,15 @@ def test_what_is_no_ttl_is_left_out(ttl: object) -> None:
 
 @pytest.mark.rule("5.memory.bounded")
 def test_deadlines_of_what_is_forgotten_are_forgotten() -> None:
-    me = Peer(roles=(), proposal_store=ProposalStore(count=256))
-    me.welcomed("alice", "bob", "tool", gives=OURS, ts=stamp(0))
+    me = Peer.among(
+        "alice",
+        "bob",
+        "tool",
+        gives=OURS,
+        ts=stamp(0),
+        roles=(),
+        proposal_store=ProposalStore(count=256),
+    )
     for number in range(3 * 256 + 2 * SPARE_DEADLINES):
         meta = {payloads.EXPIRES_AT: "9999-01-01T00:00:00Z"}
         me.proposal("alice", f"p{number}", to=("bob",), params={**CALL, "_meta": meta})
@@ -203,8 +212,7 @@ def test_deadlines_of_what_is_forgotten_are_forgotten() -> None:
     "expires_at", [stamp(-60), stamp(0), stamp(86_400), "2026-01-01T00:00:00", "yesterday", 5, None]
 )
 def test_a_proposal_that_may_not_be_expired_is_handled(expires_at: object) -> None:
-    me = Peer(wall_clock=lambda: NOON)
-    me.welcomed("alice", "bob", "tool")
+    me = Peer.among("alice", "bob", "tool", wall_clock=lambda: NOON)
     params = {"name": "write", "_meta": {payloads.EXPIRES_AT: expires_at}}
     assert started(me.proposal("alice", "p1", to=("me",), params=params)) == [
         Key("in", "alice", "p1")

@@ -48,8 +48,7 @@ def test_what_was_changed_is_told(me: Peer) -> None:
     edited = {"name": "write", "arguments": {"path": "b", "n": 1.0}, "_meta": {"other": 1}}
     me.request("bob", "b1", to=("tool",), fulfills=key.id, params=edited)
     me.response("tool", "b1", to=("bob",))
-    ending = me.ending(key)
-    assert isinstance(ending, Fulfillment)
+    ending = me.ended(key, Fulfillment)
     assert ending.edited
     assert ending.changes == (
         payloads.Change("target", "x", "tool"),
@@ -106,8 +105,7 @@ def test_a_fulfillment_of_what_we_never_saw_is_not_sent_after_its_withdraw(me: P
     ("method", "params"), [("tools/list", {}), ("ping", {}), ("tools/call", {"name": "read"})]
 )
 def test_a_request_for_something_else_fulfills_nothing(method: str, params: JsonObject) -> None:
-    me = Peer()
-    me.welcomed("alice", "bob", "mallory")
+    me = Peer.among("alice", "bob", "mallory")
     own = me.begins_proposal()
     me.request("mallory", "m1", to=("mallory",), method=method, params=params, fulfills=own.id)
     me.response("mallory", "m1", to=("mallory",))

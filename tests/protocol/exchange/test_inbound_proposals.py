@@ -27,8 +27,13 @@ PROPOSAL = ProposalKey("alice", "p1")
 
 def busy_peer() -> Peer:
     """A participant whose only place is taken by ``p1``, so that ``p2`` waits for it."""
-    peer = Peer(limits=Limits(handlers=1, queued=4), roles=EXCHANGES | {Role.WITHDRAW})
-    peer.welcomed("alice", "bob", "tool")
+    peer = Peer.among(
+        "alice",
+        "bob",
+        "tool",
+        limits=Limits(handlers=1, queued=4),
+        roles=EXCHANGES | {Role.WITHDRAW},
+    )
     assert started(peer.proposal("alice", "p1", to=("me",))) == [P1]
     assert started(peer.proposal("alice", "p2", to=("me",))) == []
     peer.effects.clear()
@@ -224,8 +229,7 @@ def test_a_handler_that_has_rejected_ends_with_us(me: Peer) -> None:
 @pytest.fixture
 def told() -> Peer:
     """A participant that wants to be told of withdrawals."""
-    peer = Peer(roles=EXCHANGES | {Role.WITHDRAW})
-    peer.welcomed("alice", "bob", "tool")
+    peer = Peer.among("alice", "bob", "tool", roles=EXCHANGES | {Role.WITHDRAW})
     return peer
 
 

@@ -23,8 +23,7 @@ A2 = Key("in", "alice", "a2")
 
 def busy_peer() -> Peer:
     """A participant whose only place is taken by ``a1``, so that ``a2`` waits for it."""
-    peer = Peer(limits=Limits(handlers=1, queued=4))
-    peer.welcomed("alice", "bob", "tool")
+    peer = Peer.among("alice", "bob", "tool", limits=Limits(handlers=1, queued=4))
     peer.request("alice", "a1")
     assert started(peer.effects) == [A1]
     assert started(peer.request("alice", "a2")) == []
@@ -260,8 +259,7 @@ def test_a_request_without_a_method_is_invalid(me: Peer) -> None:
 @pytest.mark.rule("5.codes")
 @pytest.mark.parametrize("wanted", [True, False])
 def test_a_notification_is_never_answered(wanted: bool) -> None:
-    me = Peer(find_handler=lambda *_: wanted)
-    me.welcomed("alice")
+    me = Peer.among("alice", find_handler=lambda *_: wanted)
     effects = me.request("alice", "a1", method="notifications/roots/list_changed")
     assert said(effects) == []
     assert not me.table.is_open(A1)

@@ -34,8 +34,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def me(clock: Clock) -> Peer:
-    peer = Peer(wall_clock=clock)
-    peer.welcomed("alice", "bob", "tool")
+    peer = Peer.among("alice", "bob", "tool", wall_clock=clock)
     return peer
 
 
@@ -81,8 +80,7 @@ def test_what_waits_in_the_outbox_for_a_proposer_who_left_does_not_leave(me: Pee
     me.left("alice")
     me.passes(31)
     me.did(me.table.sent(key.id, me.now))
-    ending = me.ending(key)
-    assert isinstance(ending, Unwanted)
+    ending = me.ended(key, Unwanted)
     assert isinstance(ending.error, ParticipantGone)
 
 

@@ -186,8 +186,7 @@ def test_waiting_no_further_connection_leaves_the_outcome_unknown(me: Peer) -> N
 @pytest.mark.rule("5.own.given_up.response", "4.13.loser_is_reported")
 @pytest.mark.parametrize("ends", ["withdrawn", "rejected", "expired"])
 def test_given_up_late_response_to_a_proposal_is_a_conflict(ends: str) -> None:
-    me = Peer(roles=EXCHANGES | {Role.CONFLICT})
-    me.welcomed("alice", "bob", "tool")
+    me = Peer.among("alice", "bob", "tool", roles=EXCHANGES | {Role.CONFLICT})
     key = me.begins_proposal(to=("bob",), deadline=10.0)
     if ends == "withdrawn":
         me.gives_up(key)
@@ -209,8 +208,7 @@ def test_given_up_late_response_to_a_proposal_is_a_conflict(ends: str) -> None:
 
 @pytest.mark.rule("5.own.given_up.rejection")
 def test_given_up_rejection_is_ignored() -> None:
-    me = Peer(roles=EXCHANGES | {Role.REJECT})
-    me.welcomed("alice", "bob")
+    me = Peer.among("alice", "bob", roles=EXCHANGES | {Role.REJECT})
     key = rejected_by_bob(me)
     effects = me.reject("alice", key.id, "policy")
     assert effects == []

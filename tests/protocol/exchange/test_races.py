@@ -61,8 +61,7 @@ def test_the_proposer_takes_the_first_response(me: Peer) -> None:
     assert me.is_waiting(key)
     assert me.own(key).in_progress_by == "bob"
     me.response("tool", "1", to=("bob",))
-    ending = me.ending(key)
-    assert isinstance(ending, Fulfillment)
+    ending = me.ended(key, Fulfillment)
     assert ending.by == "bob"
 
 

@@ -39,23 +39,20 @@ def test_a_recorded_rejection_counts_when_the_request_comes_to_nothing(me: Peer)
 @pytest.mark.rule("4.5.broadcast", "4.5.all")
 @pytest.mark.parametrize("wait", [Wait.ADDRESSED, Wait.ALL])
 def test_a_broadcast_needs_every_present_participant_who_could(wait: Wait) -> None:
-    me = Peer()
-    me.welcomed("alice", "bob", "tool")
+    me = Peer.among("alice", "bob", "tool")
     me.joined("restricted", MAY_PROPOSE)
     key = me.begins_proposal(wait=wait)
     for name in ("alice", "restricted", "bob"):
         me.reject(name, key.id, name)
         assert me.is_waiting(key)
     me.reject("tool", key.id, "busy")
-    ending = me.ending(key)
-    assert isinstance(ending, Rejection)
+    ending = me.ended(key, Rejection)
     assert (ending.by, ending.reason) == ("tool", "busy")
 
 
 @pytest.mark.rule("4.5.broadcast")
 def test_a_broadcast_that_no_participant_could_fulfill_waits_for_the_deadline() -> None:
-    me = Peer()
-    me.welcomed("alice", capabilities=MAY_PROPOSE)
+    me = Peer.among("alice", capabilities=MAY_PROPOSE)
     key = me.begins_proposal(deadline=60.0)
     me.reject("alice", key.id)
     assert me.is_waiting(key)
@@ -65,8 +62,7 @@ def test_a_broadcast_that_no_participant_could_fulfill_waits_for_the_deadline() 
 
 @pytest.mark.rule("4.5.broadcast")
 def test_a_narrow_capability_counts_only_for_what_it_allows() -> None:
-    me = Peer()
-    me.welcomed("alice")
+    me = Peer.among("alice")
     narrow = {"kind": "mcp/request", "payload": {"params": {"name": "read"}}}
     me.joined("reader", [narrow])
     key = me.begins_proposal(params={"name": "write"})
@@ -82,8 +78,7 @@ def test_the_caller_can_wait_for_all_that_it_was_addressed_to(me: Peer) -> None:
     me.reject("tool", key.id)
     assert me.is_waiting(key)
     effects = me.reject("bob", key.id, "busy")
-    ending = me.ending(key)
-    assert isinstance(ending, Rejection)
+    ending = me.ended(key, Rejection)
     assert (ending.by, ending.reason, ending.counts) == ("bob", "busy", True)
     assert len(said(effects, kinds.MCP_WITHDRAW)) == 1
 
@@ -97,8 +92,7 @@ def test_of_all_an_addressee_that_is_gone_is_not_waited_for(me: Peer) -> None:
     me.passes(24)
     assert me.is_waiting(key)
     me.passes(1)
-    ending = me.ending(key)
-    assert isinstance(ending, Rejection)
+    ending = me.ended(key, Rejection)
     assert (ending.by, ending.counts) == ("alice", True)
 
 
@@ -142,8 +136,7 @@ def test_of_all_what_one_carries_out_is_not_ended_by_the_others(me: Peer) -> Non
 @pytest.mark.parametrize("ends", ["rejection", "deadline", "unknown"])
 def test_a_wait_that_ends_so_sends_a_withdraw_and_keeps_its_own_record(me: Peer, ends: str) -> None:
     key = me.begins_proposal(to=("bob",), deadline=20.0)
-    onlooker = Peer("onlooker")
-    onlooker.welcomed("me", "bob")
+    onlooker = Peer.among("me", "bob", name="onlooker")
     onlooker.proposal("me", key.id, to=("bob",))
     if ends == "rejection":
         me.reject("bob", key.id, "unsafe")
@@ -160,8 +153,7 @@ def test_a_wait_that_ends_so_sends_a_withdraw_and_keeps_its_own_record(me: Peer,
 
 @pytest.mark.rule("4.5.broadcast")
 def test_a_broadcast_ends_when_only_those_are_left_who_have_rejected_it() -> None:
-    me = Peer()
-    me.welcomed("alice", "bob")
+    me = Peer.among("alice", "bob")
     key = me.begins_proposal()
     me.reject("alice", key.id)
     assert me.is_waiting(key)
@@ -186,8 +178,7 @@ def test_the_proposer_does_not_reject_its_own(me: Peer) -> None:
 
 @pytest.mark.rule("5.who.reject")
 def test_a_second_rejection_of_the_same_participant_is_a_copy() -> None:
-    me = Peer(roles=EXCHANGES | {Role.REJECT})
-    me.welcomed("alice", "bob", "tool")
+    me = Peer.among("alice", "bob", "tool", roles=EXCHANGES | {Role.REJECT})
     key = me.begins_proposal(to=("alice",))
     assert len(started(me.reject("bob", key.id, "busy"))) == 1
     assert dropped(me.reject("bob", key.id, "unsafe")) == ["duplicate_reject"]

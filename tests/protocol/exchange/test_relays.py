@@ -28,8 +28,7 @@ CONTENT = {"content": [{"type": "text", "text": "done"}]}
 
 
 def present(gives: Guarantees, *, roles: frozenset[Role] = EXCHANGES) -> Peer:
-    peer = Peer(roles=roles, dialect="meup/v0.2")
-    peer.welcomed("alice", "bob", "tool", gives=gives)
+    peer = Peer.among("alice", "bob", "tool", gives=gives, roles=roles, dialect="meup/v0.2")
     peer.joined("mallory", MAY_PROPOSE)
     peer.effects.clear()
     return peer

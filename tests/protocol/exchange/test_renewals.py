@@ -108,8 +108,7 @@ def test_one_in_progress_is_renewed_and_our_fulfillment_waits_on() -> None:
 
 
 def proposing(seconds: float = 60, *, ts: float = 0) -> tuple[Peer, Key]:
-    me = Peer()
-    me.welcomed("alice", "bob", gives=OURS, ts=stamp(ts))
+    me = Peer.among("alice", "bob", gives=OURS, ts=stamp(ts))
     params = {**CALL, "_meta": {payloads.EXPIRES_AT: stamp(seconds)}}
     key = me.begins_proposal(params=params, deadline=seconds)
     me.effects.clear()
@@ -135,8 +134,7 @@ def test_ours_is_not_renewed_after_its_end_or_for_less_or_for_ever() -> None:
     me.passes(61)
     with pytest.raises(AlreadyDecided, match="expired"):
         me.table.renew(key, 100.0, me.now)
-    endless = Peer(wall_clock=lambda: NOON)
-    endless.welcomed("alice")
+    endless = Peer.among("alice", wall_clock=lambda: NOON)
     with pytest.raises(UsageError, match="no deadline"):
         endless.table.renew(endless.begins_proposal(deadline=None), 5.0, endless.now)
     assert ProposalKey(me.name, key.id) in [each.key for each in me.table.proposal_store.records(0)]

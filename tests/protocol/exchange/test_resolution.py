@@ -162,8 +162,7 @@ def test_no_handler_sees_a_copied_id(me: Peer) -> None:
 
 @pytest.mark.rule("4.4.copy_told")
 def test_a_copied_id_is_told_to_the_conflict_handlers() -> None:
-    me = Peer(roles=(*EXCHANGES, Role.CONFLICT))
-    me.welcomed("alice", "mallory")
+    me = Peer.among("alice", "mallory", roles=(*EXCHANGES, Role.CONFLICT))
     me.proposal("alice", "p1")
     (key,) = started(me.proposal("mallory", "p1"), Role.CONFLICT)
     (start,) = [each for each in me.table_starts() if each.key == key]
@@ -200,8 +199,7 @@ def test_who_fulfills_a_copied_id_fulfills_nothing_of_ours(me: Peer) -> None:
     assert me.record("mallory", key.id).state == "fulfilled"
     me.request("bob", "b2", to=("tool",), fulfills=key.id, meta=meta_of("me"))
     me.response("tool", "b2", to=("bob",))
-    ending = me.ending(key)
-    assert isinstance(ending, Fulfillment)
+    ending = me.ended(key, Fulfillment)
     assert ending.changes == ()
 
 

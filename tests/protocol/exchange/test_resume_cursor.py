@@ -335,16 +335,14 @@ def test_our_own_that_the_gateway_ends_is_refused(me: Numbered, error_first: boo
     if not error_first:
         assert dropped(me.refused(request.id, "revoked")) == []
     for key in (request, proposal):
-        ending = me.ending(key)
-        assert isinstance(ending, GatewayRefused)
+        ending = me.ended(key, GatewayRefused)
         assert ending.error == "revoked"
     assert me.own(proposal).state is ProposalState.WITHDRAWN
 
 
 @pytest.mark.rule("6.resume.revoked", "4.1.only_the_proposer")
 def test_where_names_are_not_checked_nobody_speaks_for_another() -> None:
-    me = Peer(roles=EVERYTHING)
-    me.welcomed("alice")
+    me = Peer.among("alice", roles=EVERYTHING)
     me.request("alice", "1")
     me.proposal("alice", "p1", to=("me",))
     gateway_cancels(me, "1", "alice", to=("me",))
