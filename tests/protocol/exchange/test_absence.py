@@ -1,7 +1,5 @@
 """Absence: what ends when no participant is left that could answer (PROTOCOL 4.6)."""
 
-from typing import Any
-
 import pytest
 
 from meup_agent import Expiry, Gone, Rejection, Wait
@@ -10,39 +8,29 @@ from tests.protocol.exchange.peer import MAY_CALL, MAY_PROPOSE, Peer, said
 from tests.wire import kinds, raise_for
 
 
-@pytest.mark.rule("4.6.nobody_may")
-def test_a_broadcast_proposal_that_no_present_participant_may_fulfill_ends() -> None:
+@pytest.mark.rule("4.6.nobody_may", "4.6.later")
+def test_a_broadcast_that_nobody_may_fulfill_ends_unless_its_caller_waits_on() -> None:
     me = Peer.among("alice", capabilities=MAY_PROPOSE)
-    key = me.begins_proposal(deadline=300)
-    me.passes(29)
+    short, key = me.begins_proposal(deadline=5), me.begins_proposal(deadline=300)
+    on, later = (me.begins_proposal(deadline=300, wait=w) for w in (Wait.DEADLINE, Wait.LATER))
+    me.passes(5)
+    with pytest.raises(ProposalExpired, match="expired: nobody here may call write; a participant"):
+        raise_for(me.ended(short, Expiry))
+    me.passes(24)
     assert me.is_waiting(key)
     effects = me.passes(1)
     ending = me.ended(key, Gone)
     assert ending == Gone(key.id, (), ending.missing)
     assert str(ending).startswith("nobody here may call write; a participant that decides could, ")
     assert len(said(effects, kinds.MCP_WITHDRAW)) == 1
-
-
-@pytest.mark.rule("4.6.nobody_may")
-def test_a_shorter_wait_tells_it_at_its_deadline() -> None:
-    me = Peer.among("alice", capabilities=MAY_PROPOSE)
-    key = me.begins_proposal(deadline=5)
-    me.passes(5)
-    ending = me.ended(key, Expiry)
-    with pytest.raises(ProposalExpired, match="expired: nobody here may call write; a participant"):
-        raise_for(ending)
-
-
-@pytest.mark.rule("4.6.later")
-def test_a_caller_may_wait_for_those_who_are_still_to_come() -> None:
-    me = Peer.among("alice", capabilities=MAY_PROPOSE)
-    key = me.begins_proposal(deadline=300, wait=Wait.LATER)
-    me.passes(60)
-    assert me.is_waiting(key)
+    me.passes(269)
+    assert me.is_waiting(on)
+    assert me.is_waiting(later)
     me.joined("carol")
-    me.reject("carol", key.id, "unsafe")
-    ending = me.ended(key, Rejection)
-    assert ending.by == "carol"
+    me.reject("carol", later.id, "unsafe")
+    assert me.ended(later, Rejection).by == "carol"
+    me.passes(1)
+    assert isinstance(me.ending(on), Expiry)
 
 
 @pytest.mark.rule("4.6.nobody_may")
@@ -60,19 +48,13 @@ def test_it_is_counted_anew_with_each_who_joins_and_from_the_last_who_leaves() -
     me.passes(9)
     assert me.is_waiting(key)
     me.passes(1)
-    ending = me.ended(key, Gone)
-    assert ending.missing is not None
+    assert me.ended(key, Gone).missing is not None
 
 
 @pytest.mark.rule("4.6.nobody_may")
-@pytest.mark.parametrize(
-    ("wait", "listed"),
-    [(Wait.DEADLINE, list(MAY_PROPOSE)), (Wait.ADDRESSED, list[dict[str, Any]]())],
-    ids=["the caller says so", "the gateway announces nothing"],
-)
-def test_it_waits_for_its_deadline(wait: Wait, listed: list[dict[str, Any]]) -> None:
-    me = Peer.among("alice", capabilities=listed)
-    key = me.begins_proposal(deadline=300, wait=wait)
+def test_where_the_gateway_announces_nothing_it_waits_for_its_deadline() -> None:
+    me = Peer.among("alice", capabilities=())
+    key = me.begins_proposal(deadline=300)
     me.passes(299)
     assert me.is_waiting(key)
     me.passes(1)

@@ -68,22 +68,17 @@ def test_what_is_certainly_expired_is_refused(to: tuple[str, ...]) -> None:
 
 @ADDRESSED
 @pytest.mark.rule("4.4.executor_refuses", "4.4.others_rejects")
-def test_only_our_own_rejection_stops_us(me: Peer, to: tuple[str, ...]) -> None:
-    me.proposal("alice", "p1")
-    me.reject("carol", "p1")
-    assert len(starts(me.request("bob", "b1", fulfills="p1", to=to))) == 1
-    me.proposal("alice", "p2")
-    me.rejects("alice", "p2")
-    effects = me.request("bob", "b2", fulfills="p2", to=to)
-    assert (starts(effects), refusals(effects)) == ([], ["b2"])
-
-
-@pytest.mark.rule("4.4.executor_refuses")
-def test_our_own_rejection_of_a_sibling_stops_us() -> None:
+def test_only_our_own_rejection_stops_us(to: tuple[str, ...]) -> None:
     me = Peer.among("alice", "bob", gives=OURS)
-    me.proposal("alice", "p1")
-    me.reject("me", "p1")
-    assert refusals(me.request("bob", "b1", fulfills="p1")) == ["b1"]
+    for number in (1, 2, 3):
+        me.proposal("alice", f"p{number}")
+    me.reject("carol", "p1")
+    me.rejects("alice", "p2")
+    me.reject("me", "p3")  # as a sibling of ours does
+    assert len(starts(me.request("bob", "b1", fulfills="p1", to=to))) == 1
+    for number in (2, 3):
+        effects = me.request("bob", f"b{number}", fulfills=f"p{number}", to=to)
+        assert (starts(effects), refusals(effects)) == ([], [f"b{number}"])
 
 
 @ADDRESSED
@@ -110,11 +105,14 @@ def test_who_has_no_handler_to_decide_with_may_have_the_tool() -> None:
     assert len(starts(me.request("bob", "b1", fulfills="p1"))) == 1
 
 
-@pytest.mark.rule("4.4.executor_refuses")
-def test_a_refusal_by_another_participant_frees_nothing_that_runs_here(me: Peer) -> None:
+@pytest.mark.rule("4.4.executor_refuses", "4.2.refusal_completes_nothing")
+@pytest.mark.parametrize(("to", "refuser"), [((), "mallory"), (("tool",), "bob")])
+def test_a_refusal_by_who_does_not_carry_it_out_frees_nothing(
+    me: Peer, to: tuple[str, ...], refuser: str
+) -> None:
     me.proposal("alice", "p1")
-    assert len(starts(me.request("bob", "b1", fulfills="p1", to=()))) == 1
-    me.response("mallory", "b1", to=("bob",), error=REFUSAL)
+    assert len(starts(me.request("bob", "b1", fulfills="p1", to=to))) == (0 if to else 1)
+    me.response(refuser, "b1", to=("bob",), error=REFUSAL)
     assert refusals(me.request("carol", "c1", fulfills="p1", to=())) == ["c1"]
 
 
@@ -127,14 +125,6 @@ def test_one_refusal_of_several_frees_nothing(me: Peer) -> None:
     assert refusals(me.request("bob", "b1", fulfills="p1")) == ["b1"]
     me.response("other", "c1", to=("carol",), error=REFUSAL)
     assert len(starts(me.request("bob", "b2", fulfills="p1"))) == 1
-
-
-@pytest.mark.rule("4.4.executor_refuses", "4.2.refusal_completes_nothing")
-def test_who_was_to_carry_it_out_refuses_alone(me: Peer) -> None:
-    me.proposal("alice", "p1")
-    me.request("carol", "c1", fulfills="p1", to=("tool",))
-    me.response("carol", "c1", to=("carol",), error=REFUSAL)
-    assert refusals(me.request("bob", "b1", fulfills="p1")) == ["b1"]
 
 
 @pytest.mark.rule("4.4.without_to", "4.2.refusal_completes_nothing")
@@ -219,13 +209,17 @@ def test_without_to_who_does_not_have_the_tool_is_silent() -> None:
     assert said(me.request("bob", "b1", fulfills="p1", to=())) == []
 
 
-@pytest.mark.rule("4.4.at_its_start")
+@pytest.mark.rule("4.4.at_its_start", "4.4.early")
+@pytest.mark.parametrize("early", [False, True])
 @ADDRESSED
-def test_what_is_withdrawn_while_it_waits_does_not_begin(to: tuple[str, ...]) -> None:
+def test_what_is_withdrawn_while_it_waits_does_not_begin(to: tuple[str, ...], early: bool) -> None:
     me = Peer.among("alice", "bob", limits=Limits(handlers=1))
     me.request("alice", "a1")
-    me.proposal("alice", "p1")
+    if not early:
+        me.proposal("alice", "p1")
     assert starts(me.request("bob", "b1", fulfills="p1", to=to)) == []
+    if early:
+        me.proposal("alice", "p1")
     me.withdraw("alice", "p1")
     effects = me.returns(Key("in", "alice", "a1"))
     assert (starts(effects), refusals(effects)) == ([], ["b1"])
@@ -307,17 +301,6 @@ def test_a_proposal_that_was_carried_out_before_it_came_starts_nothing(me: Peer)
     assert me.record("alice", "p1").state == "fulfilled"
 
 
-@pytest.mark.rule("4.4.early", "4.4.at_its_start")
-def test_a_request_that_waits_is_checked_by_the_proposal_that_came_meanwhile() -> None:
-    me = Peer.among("alice", "bob", limits=Limits(handlers=1))
-    me.request("alice", "a1")
-    me.request("bob", "b1", fulfills="p1")
-    me.proposal("alice", "p1")
-    me.withdraw("alice", "p1")
-    effects = me.returns(Key("in", "alice", "a1"))
-    assert (starts(effects), refusals(effects)) == ([], ["b1"])
-
-
 @pytest.mark.rule("4.4.early")
 def test_of_a_proposal_that_we_never_see_one_fulfillment_runs(me: Peer) -> None:
     assert len(starts(me.request("bob", "b1", fulfills="p1", meta=meta_of("alice")))) == 1
@@ -327,24 +310,19 @@ def test_of_a_proposal_that_we_never_see_one_fulfillment_runs(me: Peer) -> None:
 
 
 @pytest.mark.rule("4.4.early", "5.tombstone")
-@pytest.mark.parametrize("first", ["withdrawn", "copied"])
-def test_a_copy_does_not_stand_in_for_what_was_withdrawn_unseen(me: Peer, first: str) -> None:
+@pytest.mark.parametrize("first", ["withdrawn", "copied", "carried out"])
+def test_a_copy_does_not_stand_in_for_what_was_decided_unseen(me: Peer, first: str) -> None:
     if first == "withdrawn":
         me.withdraw("alice", "p1")
+    elif first == "carried out":
+        me.request("bob", "b0", fulfills="p1", meta=meta_of("alice"))
+        me.returns(Key("in", "bob", "b0"))
     me.proposal("mallory", "p1")
     if first == "copied":
         me.withdraw("alice", "p1")
     meant = me.request("bob", "b1", fulfills="p1", meta=meta_of("alice"))
     assert (starts(meant), refusals(meant)) == ([], ["b1"])
     assert len(starts(me.request("bob", "b2", fulfills="p1", meta=meta_of("mallory")))) == 1
-
-
-@pytest.mark.rule("4.4.early")
-def test_a_copy_does_not_stand_in_for_what_was_carried_out_unseen(me: Peer) -> None:
-    me.request("bob", "b1", fulfills="p1", meta=meta_of("alice"))
-    me.returns(Key("in", "bob", "b1"))
-    me.proposal("mallory", "p1")
-    assert refusals(me.request("carol", "c1", fulfills="p1", meta=meta_of("alice"))) == ["c1"]
 
 
 @pytest.mark.rule("4.4.early")

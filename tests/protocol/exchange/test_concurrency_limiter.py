@@ -3,8 +3,17 @@
 import pytest
 
 from meup_agent import Limits
-from tests.protocol.exchange.peer import EXCHANGES, Peer, cancelled, dropped, said, started, woken
-from tests.tables import Key, Role
+from tests.protocol.exchange.peer import (
+    EXCHANGES,
+    Peer,
+    cancelled,
+    dropped,
+    of,
+    said,
+    started,
+    woken,
+)
+from tests.tables import Key, Role, Start
 
 
 def full_peer(*roles: Role, queued: int = 2) -> Peer:
@@ -69,27 +78,19 @@ def test_a_handler_that_awaits_two_exchanges_releases_one_slot() -> None:
 
 
 @pytest.mark.rule("5.overflow.talk_is_dropped")
-def test_chat_beyond_is_dropped_oldest_first() -> None:
+def test_chat_beyond_is_dropped_oldest_first_and_for_a_request() -> None:
     me = full_peer(Role.CHAT, queued=2)
     me.cancel("alice", "a1")
     assert chats(me, "c1") == []
     assert chats(me, "c2") == ["overflow"]
     assert started(me.returns(A0)) == [Key("in", "alice", "a2")]
-    (key,) = started(me.returns(Key("in", "alice", "a2")))
-    assert key.side == "job"
-    (start,) = [effect for effect in me.effects if getattr(effect, "key", None) == key]
-    assert start.work.envelope.id == "c2"  # type: ignore[union-attr]
-
-
-@pytest.mark.rule("5.overflow.talk_is_dropped")
-def test_talk_is_left_out_for_a_request() -> None:
+    (start,) = of(me.returns(Key("in", "alice", "a2")), Start)
+    assert (start.key.side, start.work.envelope.id) == ("job", "c2")
     me = full_peer(Role.CHAT)
     me.cancel("alice", "a1")
     chats(me, "c1")
     effects = me.request("bob", "b1")
-    assert said(effects) == []
-    assert dropped(effects) == ["overflow"]
-    assert me.table.queued == 2
+    assert (said(effects), dropped(effects), me.table.queued) == ([], ["overflow"], 2)
 
 
 @pytest.mark.rule("5.overflow.talk_is_dropped")
@@ -126,12 +127,8 @@ def test_nothing_new_is_taken_while_we_shut_down() -> None:
 
 @pytest.mark.rule("5.shutdown.nothing_new")
 def test_after_the_grace_nothing_begins_any_more() -> None:
-    me = Peer.among(
-        "alice",
-        "bob",
-        limits=Limits(handlers=1, queued=9),
-        roles=EXCHANGES | {Role.WITHDRAW, Role.REJECT},
-    )
+    roles = EXCHANGES | {Role.WITHDRAW, Role.REJECT}
+    me = Peer.among("alice", "bob", limits=Limits(handlers=1, queued=9), roles=roles)
     me.proposal("alice", "p1", to=("me",))
     mine = me.begins_proposal(to=("alice", "bob"))
     me.shuts_down()

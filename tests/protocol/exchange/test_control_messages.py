@@ -150,12 +150,6 @@ def test_control_by_one_who_may_not_changes_nothing(kind: str) -> None:
     assert dropped(control(me, kind, {"reason": 5})) == ["malformed_control"]
 
 
-@pytest.mark.rule("5.control.resumes_itself")
-def test_resume_of_one_that_we_paused_is_no_offence() -> None:
-    me = at_ours(Role.RESUME)
-    assert not control(me, "resume", {"reason": "timeout"}, sender="other", correlation=("p",))
-
-
 @pytest.mark.rule("5.control.who")
 def test_resume_names_the_pause_that_it_ends() -> None:
     me = at_ours()
@@ -167,16 +161,18 @@ def test_resume_names_the_pause_that_it_ends() -> None:
     assert me.table.pause is None
 
 
-@pytest.mark.rule("5.control.reconnect")
-def test_welcome_tells_of_the_pause() -> None:
-    me = at_ours()
+@pytest.mark.rule("5.control.reconnect", "5.control.onlooker")
+@pytest.mark.parametrize("mode", Mode)
+def test_welcome_tells_of_the_pause_but_not_to_onlookers(mode: Mode) -> None:
+    """They would never learn that the pause has ended: what tells that is for the agent."""
+    me = at_ours(mode=mode)
     control(me, "pause", {"timeout_seconds": 60}, id="p")
     me.did(me.table.connection_lost(me.now))
     paused = {"id": "p", "by": "boss", "reason": "", "seconds_left": 5.0}
     for told in ({PAUSED_KEY: paused}, {}):
         you = {"id": "me", "capabilities": ALL, **told}
         me.system(kinds.SYSTEM_WELCOME, {"you": you, "participants": [], **said_by(OURS)})
-        assert (me.table.pause is not None) is bool(told)
+        assert (me.table.pause is not None) is bool(told and mode is Mode.PARTICIPATING)
 
 
 @pytest.mark.rule("5.control.reconnect")
@@ -345,17 +341,6 @@ def test_onlookers_obey_and_answer_nothing(mode: Mode) -> None:
     me = at_ours(mode=mode)
     for kind in ("pause", "restart", "shutdown", "request-status"):
         assert not control(me, kind)
-    assert me.table.pause is None
-
-
-@pytest.mark.rule("5.control.onlooker")
-@pytest.mark.parametrize("mode", [Mode.BESIDE, Mode.OBSERVING])
-def test_onlookers_are_not_paused_by_a_welcome(mode: Mode) -> None:
-    """They would never learn that the pause has ended: what tells that is for the agent."""
-    me = Peer(mode=mode)
-    paused = {"id": "p", "by": "boss", "reason": "", "seconds_left": 60.0}
-    you = {"id": "me", "capabilities": ALL, PAUSED_KEY: paused}
-    me.system(kinds.SYSTEM_WELCOME, {"you": you, "participants": [], **said_by(OURS)})
     assert me.table.pause is None
 
 
